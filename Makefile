@@ -91,7 +91,7 @@ test-all: setup
 lint: setup
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	MYPYPATH=backends:client $(BIN)/mypy -p covey -p covey_client -p covey_ray -p covey_vllm
+	MYPYPATH=backends:client $(BIN)/mypy -p covey -p covey_client -p covey_ray -p covey_training -p covey_vllm
 
 generate: setup
 	$(BIN)/python generate.py

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
 
     monkey.patch_all()  # before anything else is imported that opens sockets
 
-    from covey.errors import SettingError
+    from covey.contracts.errors import SettingError
     from loadtest import options, records
 
     given = options.command_line().parse_args(arguments)

@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from covey.profile import written
+from covey.contracts.profile import written
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.progress import Steps

@@ -26,7 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 
 MOST = 10_000  # of any number of a shape: what is offered is made in this process
 DATA_VARIABLE = "COVEY_DATA"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from covey import prompts
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from loadtest.arrivals import Arrival
 
 SOURCES = ("own[:DOMAIN,...]", "sharegpt:FILE", "specbench:FILE", "synthetic[:INPUT,OUTPUT]")

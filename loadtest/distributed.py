@@ -16,7 +16,7 @@ from gevent.event import Event
 from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from loadtest import users
 from loadtest.options import Plan
 from loadtest.records import Record, Recorder

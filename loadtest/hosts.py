@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from covey.process.worker import Thread
 from covey.server import Options, Server
-from covey.worker import Thread
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey_client.rates import Reading
 
 

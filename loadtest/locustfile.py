@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 from locust import events
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from loadtest import options, users
 from loadtest.traffic import Traffic
 from loadtest.users import ArrivalsUser, GrpcUser, HttpUser

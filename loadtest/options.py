@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey_client import running
 from covey_client.address import Address
 from covey_client.caller import USUAL_PORTS

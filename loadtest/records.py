@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey_client.rates import Reading
 from covey_client.status import Sample
 from loadtest.levels import Level, as_served

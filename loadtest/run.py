@@ -15,7 +15,7 @@ from locust.env import Environment
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey_client import status
 from covey_client.errors import CoveyClientError
 from covey_client.rates import Reading

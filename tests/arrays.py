@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.types import Ints
+from covey.contracts.types import Ints
 
 
 def ints(*values: int) -> Ints:

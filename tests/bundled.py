@@ -10,19 +10,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from covey import profile, prompts
-from covey.clock import RealClock
-from covey.configuration import EngineConfig, EngineHooks
+from covey import prompts
+from covey.contracts import profile
+from covey.contracts.clock import RealClock
+from covey.contracts.ports import Drafter
+from covey.contracts.types import Ints, Request, Sampling
 from covey.drafters import load_drafter
-from covey.engine import Engine
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
 from covey.planner.choice import Planner
-from covey.ports import Drafter
-from covey.roster import Roster
-from covey.rounds import Plan, RoundRecord
-from covey.scheduler import Batch, Scheduler
+from covey.requests.roster import Roster
+from covey.requests.rounds import Plan, RoundRecord
+from covey.requests.scheduler import Batch, Scheduler
 from covey.target.runner import TargetRunner
-from covey.tokenization import load_tokenizer
-from covey.types import Ints, Request, Sampling
+from covey.text.tokenization import load_tokenizer
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 

@@ -27,7 +27,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from covey.private import KEPT_VARIABLE
+from covey.process.private import KEPT_VARIABLE
 from covey.server import FREE, Options, Server
 from covey_client import wire
 from tests import rare
@@ -40,8 +40,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # what a busy machine measures serv
 CANNED = Path(__file__).parent / "server" / "canned_backend.py"
 LONG = (
     "tests/test_lossless_grid.py",
-    "tests/models/device/",
-    "tests/models/kernels/",
+    "tests/gpu/",
     "tests/models/test_parallel",
     "tests/training/test_aligned.py",
     "tests/e2e/test_faults.py",

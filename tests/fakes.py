@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from covey.errors import PortError
-from covey.types import (
+from covey.contracts.errors import PortError
+from covey.contracts.types import (
     Finish,
     Progress,
     Request,
@@ -40,7 +40,8 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
 
 
 class HashTarget:
-    """Implements `covey.ports.Target`. Counts blocks as a real pool would, and records every work it was given."""
+    """Implements `covey.contracts.ports.Target`. Counts blocks as a real pool would, and records every work it was
+    given."""
 
     def __init__(self, blocks: int = 1000, block_size: int = 4, end_ids: tuple[int, ...] = ()) -> None:
         self.blocks = blocks
@@ -127,7 +128,7 @@ class HashTarget:
 
 
 class Collector:
-    """Implements `covey.ports.Sink`: keeps everything."""
+    """Implements `covey.contracts.ports.Sink`: keeps everything."""
 
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
@@ -153,7 +154,7 @@ class Collector:
 
 
 class ManualClock:
-    """Implements `covey.ports.Clock`: time passes when told, by any thread."""
+    """Implements `covey.contracts.ports.Clock`: time passes when told, by any thread."""
 
     def __init__(self) -> None:
         self.time = 0.0

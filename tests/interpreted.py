@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from covey.models.kernels import INTERPRETED
+from covey.gpu.kernels import INTERPRETED
 
 
 def sum_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

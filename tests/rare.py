@@ -12,12 +12,19 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-GPU = ("backends/covey/models", "backends/covey/drafters", "backends/covey/sampling", "tests/interpreted.py")
+GPU = (
+    "backends/covey/gpu",
+    "backends/covey/models",
+    "backends/covey/noise",
+    "backends/covey/runtimes",
+    "backends/covey/drafters",
+    "backends/covey/sampling",
+    "tests/interpreted.py",
+)
 PARTS = {  # of which test files, and what they are about
-    "tests/models/kernels": (*GPU, "tests/hopper.py"),
-    "tests/models/device": GPU,
+    "tests/gpu": (*GPU, "tests/hopper.py"),
     "tests/loadtest/test_bench_gpu.py": (*GPU, "loadtest/bench"),
-    "tests/training/test_aligned.py": ("backends/covey/training", "backends/covey/models"),
+    "tests/training/test_aligned.py": ("backends/covey_training", "backends/covey/models"),
     "tests/models/test_parallel.py": ("backends/covey/models", "backends/covey/target"),
     "tests/models/test_parallel_loss.py": ("backends/covey/models", "backends/covey/target"),
 }

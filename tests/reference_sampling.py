@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.sampling.noise import Reals
-from covey.types import Sampling
+from covey.contracts.types import Sampling
+from covey.noise.noise import Reals
 
 
 def penalised(logits: Reals, s: Sampling, prompt: list[int], output: list[int]) -> Reals:

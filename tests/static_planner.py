@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from covey.contracts.types import Trees
 from covey.planner.rows import lay_out, named
-from covey.roster import Roster
-from covey.rounds import Drafted, Plan, Round
-from covey.scheduler import Batch
-from covey.types import Trees
+from covey.requests.roster import Roster
+from covey.requests.rounds import Drafted, Plan, Round
+from covey.requests.scheduler import Batch
 
 
 class StaticPlanner:

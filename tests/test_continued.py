@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.clock import RealClock
-from covey.configuration import EngineConfig
-from covey.engine import Engine
-from covey.errors import BadField
-from covey.roster import Roster
-from covey.scheduler import Scheduler
-from covey.streaming import Streamer
-from covey.text import visible_text
-from covey.tokenization import load_tokenizer
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import BadField
+from covey.loop.configuration import EngineConfig
+from covey.loop.engine import Engine
+from covey.requests.roster import Roster
+from covey.requests.scheduler import Scheduler
+from covey.text.streaming import Streamer
+from covey.text.text import visible_text
+from covey.text.tokenization import load_tokenizer
 from covey.tritonio.fields import RequestParser
 from tests.bundled import BUDGET, MODELS, SETTINGS, drafter, target, texts
 from tests.fakes import ManualClock
 from tests.static_planner import StaticPlanner
-from tests.test_streaming import Listener
+from tests.text.test_streaming import Listener
 
 DRAFTER, LENGTH = "draft_ngram", 28
 TOKENIZER = load_tokenizer(MODELS / "target" / "1")

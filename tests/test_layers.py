@@ -1,85 +1,43 @@
-"""Imports point one way, and every table of names says the same."""
+"""The packages are as docs/packages.md lists them, and every table of names says the same."""
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 import covey
 from covey_client import wire
 
-PACKAGE = Path(covey.__file__).parent
-REPOSITORY = PACKAGE.parents[1]
-FOREIGN = ("torch", "transformers", "triton_python_backend_utils", "tritonclient")
-
-# Each layer may import itself and what stands before it.
-ORDER = [
-    {"errors", "types"},
-    {
-        *("ports", "profile", "clock", "footprint", "private", "admin", "log_rate", "log_about", "guard"),
-        *("worker", "interpreter", "ledger", "wire", "registry", "objectives", "pace", "shares", "tenants"),
-    },
-    {"company", "routing"},
-    {"bandits", "kv", "trees", "verify", "text", "tokenization", "vocabulary", "prompts", "model_folder"},
-    {"grammar", "grammar_limits", "grammar_process", "grammar_verdicts"},
-    {"scheduler", "active", "roster"},
-    {"rounds"},
-    {"planner"},
-    {"channel", "drafting", "memory", "memory_totals", "pool_size"},
-    {"configuration", "engine", "streaming"},
-    {"measure", "measure_rounds", "measure_samples"},
-    {"care"},
-    {"models", "sampling", "tritonio"},
-    {"serving"},
-    {"emulated"},
-    {"target"},
-    {"drafters"},
-    {"star"},
-    {"front"},
-    {"server", "training"},
-]
+REPOSITORY = Path(covey.__file__).parents[2]
+ROW = re.compile(r"^\| \[(\w+)\]\(\S+\) \|.*\| (-|[\w, ]+) \|$", re.MULTILINE)
 
 
-def imports(path: Path) -> set[str]:
-    """What a file imports, for type checkers too."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+def test_imports_keep_the_contracts_of_pyproject() -> None:
+    """In a process of its own: import-linter sets logging up anew."""
+    words = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def layer(name: str) -> int:
-    return next(index for index, names in enumerate(ORDER) if name in names)
-
-
-def files() -> list[Path]:
-    return [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
-
-
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_one_way(path: Path) -> None:
-    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    for name in imports(path):
-        if name.startswith("covey.") and len(name.split(".")) > 1:
-            other = name.split(".")[1]
-            if (PACKAGE / other).is_dir() or (PACKAGE / f"{other}.py").is_file():
-                assert layer(other) <= layer(own), f"{own} imports {other}"
-
-
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_outer_layers_know_torch_or_triton(path: Path) -> None:
-    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if own in ("models", "sampling", "target", "drafters", "tritonio", "front", "server", "training", "tokenization"):
-        return
-    assert not {name for name in imports(path) if name.split(".")[0] in FOREIGN}
+def test_the_page_lists_every_package_and_what_it_imports() -> None:
+    page = (REPOSITORY / "docs" / "packages.md").read_text(encoding="utf-8")
+    listed = {package: set(said.split(", ")) - {"-"} for package, said in ROW.findall(page)}
+    graph = grimp.build_graph("covey", cache_dir=None)
+    packages = {name.removeprefix("covey."): name for name in graph.find_children("covey")}
+    assert listed == {
+        package: {
+            other
+            for other in packages.keys() - {package}
+            if graph.direct_import_exists(importer=name, imported=packages[other], as_packages=True)
+        }
+        for package, name in packages.items()
+    }
+    assert all(set(list(listed)[:at]) >= others for at, others in enumerate(listed.values())), "from the lowest up"
 
 
 def test_the_client_needs_neither_the_server_s_package_nor_grpc_to_be_imported() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.types import Progress, Request, Rule, Sampling
+from covey.contracts.types import Progress, Request, Rule, Sampling
 from tests import bundled
 from tests.bundled import SAMPLINGS, Case, Wishes, serve, target, texts
 from tests.fakes import Collector, request

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from covey.contracts.profile import SpeculationSettings
+from covey.contracts.types import Rule, Sampling
 from covey.planner.build import build
 from covey.planner.drafters import reading
-from covey.profile import SpeculationSettings
-from covey.rounds import Round
-from covey.types import Rule, Sampling
+from covey.requests.rounds import Round
 from tests.bundled import SAMPLINGS, plainly, serve, target, texts
 from tests.fakes import request
 

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 import torch
 
-from covey.clock import RealClock
-from covey.configuration import EngineConfig
+from covey.contracts.clock import RealClock
+from covey.contracts.ports import Drafter
+from covey.contracts.types import Ints, Progress, Sampling
 from covey.drafters import load_drafter
-from covey.engine import Engine
+from covey.loop.configuration import EngineConfig
+from covey.loop.engine import Engine
 from covey.models.model import PagedModel
-from covey.ports import Drafter
-from covey.scheduler import Scheduler
+from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
-from covey.types import Ints, Progress, Sampling
 from loadtest.bench.exactness_rows import Counts, Rows, Seen, Tally, in_chunks, in_company
 from tests.bundled import MODELS, SETTINGS, texts
 from tests.fakes import Collector, request

@@ -18,14 +18,14 @@ import torch
 from reference_sampling import distribution
 from scipy import stats
 
+from covey.contracts.types import Floats, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
 from covey.drafters.proposing import Rows, joined, propose_trees
 from covey.models.stepper import Call, Visible
+from covey.noise.noise import Index, Reals, seed_words
 from covey.sampling import rejection
 from covey.sampling.drawing import Context, SettingsTable, draw
-from covey.sampling.noise import Index, Reals, seed_words
-from covey.types import Floats, Ints, Sampling, Trees
-from covey.verify import parent_places, walk
+from covey.trees.verify import parent_places, walk
 
 PROMPT = [1, 2]
 LENGTH = 3
@@ -176,7 +176,7 @@ def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejec
 
 @dataclass(frozen=True)
 class Asked:
-    """What the target has one of for every root and node, packed as in `covey.verify`."""
+    """What the target has one of for every root and node, packed as in `covey.trees.verify`."""
 
     logits: Floats
     slots: Ints

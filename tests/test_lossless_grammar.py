@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.grammar import Grammar, of_lark, of_regex, of_schema, problem, tokenizer_of
-from covey.tokenization import load_tokenizer
-from covey.types import Finish, Ints, Request, Rule, Sampling
+from covey.contracts.types import Finish, Ints, Request, Rule, Sampling
+from covey.text.grammar import Grammar, of_lark, of_regex, of_schema, problem, tokenizer_of
+from covey.text.tokenization import load_tokenizer
 from tests.bundled import MODELS, Case, Wishes, drafter, serve, target, texts
 from tests.drafters.drafting import Sender, Text, hits_of, rows_of
 from tests.fakes import Collector, request

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.clock import RealClock
-from covey.engine import Engine
-from covey.profile import TargetSettings
-from covey.scheduler import SCORED, Scheduler
+from covey.contracts.clock import RealClock
+from covey.contracts.profile import TargetSettings
+from covey.contracts.types import Finish, Ints, Rule, Sampling
+from covey.loop.engine import Engine
+from covey.requests.scheduler import SCORED, Scheduler
 from covey.target.runner import TargetRunner
-from covey.types import Finish, Ints, Rule, Sampling
 from tests.bundled import serve, texts
 from tests.fakes import Collector, request
 from tests.models import tiny_models

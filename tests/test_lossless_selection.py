@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from covey.contracts.profile import SpeculationSettings
+from covey.contracts.types import Objective
 from covey.planner.build import build
-from covey.profile import SpeculationSettings
-from covey.types import Objective
 from covey_client.costs.table import CostTable
 from tests.bundled import MAX_WIDTH, SAMPLINGS, plainly, serve, target, texts
 from tests.fakes import request

@@ -66,4 +66,4 @@ def test_a_part_s_tests_run_where_it_has_changed(tests: str, monkeypatch: pytest
         rare._unchanged.cache_clear()
         assert rare.is_left_out(f"{tests}/test_it.py") == left_out, found
     rare._unchanged.cache_clear()
-    assert not rare.is_left_out("tests/test_engine.py")
+    assert not rare.is_left_out("tests/loop/test_engine.py")

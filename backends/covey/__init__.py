@@ -1,1 +1,1 @@
-"""Adaptive speculative decoding on Triton. Start reading at `covey.engine`."""
+"""Adaptive speculative decoding on Triton. Start reading at `covey.loop.engine`."""

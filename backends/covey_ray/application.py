@@ -11,8 +11,8 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.deployment import Application
 
-from covey import profile
-from covey.routing import SPREAD
+from covey.contracts import profile
+from covey.requests.routing import SPREAD
 from covey_ray.drafters import Drafters
 from covey_ray.ingress import Ingress
 from covey_ray.resources import asks

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 import ray
 
-from covey import profile
+from covey.contracts import profile
 from covey_client import secret as admin
 from covey_client.files import replace
 from covey_ray.asked import BEAT_SECONDS

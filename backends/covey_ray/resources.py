@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from covey.contracts.profile import Profile
 from covey.models.identity import files_of
-from covey.profile import Profile
 from covey.server.options import Options
 
 TARGET = "target"

@@ -11,7 +11,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from yarl import URL
 
-from covey import profile
+from covey.contracts import profile
 from covey_client.status import INFO
 from covey_ray.asked import BEAT_SECONDS, HEALTH, Another, Asked, Head, Lost
 from covey_ray.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from covey.profile import DEFAULT_PROFILE
+from covey.contracts.profile import DEFAULT_PROFILE
 from covey_client.star.model import Star
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ray.serve.handle import DeploymentHandle
 
-from covey import profile
-from covey.errors import SettingError
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
 from covey_client.files import replace
 from covey_ray.asked import SILENT_SECONDS
 from covey_ray.engine import PRIVATE

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from covey.contracts.types import GREEDY_BELOW, LEAST_LOGPROB, Finish, JsonDict
 from covey.tritonio.link import Peer
-from covey.types import GREEDY_BELOW, LEAST_LOGPROB, Finish, JsonDict
 from covey.wire.frames import Message
 from covey_vllm import messages
 from covey_vllm.messages import Brought

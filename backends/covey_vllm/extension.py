@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 
 
 class Extension:

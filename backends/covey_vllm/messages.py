@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.types import Finish, JsonDict, Request, Top
+from covey.contracts.types import Finish, JsonDict, Request, Top
 from covey.wire.frames import Message
 
 LOAD, LOADED, FAILED = "load", "loaded", "failed"

@@ -12,11 +12,11 @@ from dataclasses import fields
 
 import numpy as np
 
-from covey import rounds
+from covey.contracts.types import JsonDict
 from covey.planner.decisions import DecisionLog
-from covey.roster import Roster
-from covey.rounds import Plan, Round, RoundRecord
-from covey.types import JsonDict
+from covey.requests import rounds
+from covey.requests.roster import Roster
+from covey.requests.rounds import Plan, Round, RoundRecord
 
 MOST_ROUNDS = 1024  # kept while nobody asks
 ROWS = ("plan", "sizes", "accepts", "read")  # fields of a record that are no numbers

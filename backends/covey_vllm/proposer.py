@@ -15,17 +15,17 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from covey.clock import RealClock
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import CoveyError, SettingError
+from covey.contracts.ports import Clock, Drafter
+from covey.contracts.types import ANY_VOCABULARY, Ints, JsonDict
 from covey.drafters import load_drafter
-from covey.errors import CoveyError, SettingError
-from covey.guard import Guard
 from covey.planner.build import build
 from covey.planner.guarded import Guarded
 from covey.planner.round_planner import RoundPlanner
-from covey.ports import Clock, Drafter
-from covey.rounds import Round
-from covey.types import ANY_VOCABULARY, Ints, JsonDict
-from covey.worker import Thread
+from covey.process.guard import Guard
+from covey.process.worker import Thread
+from covey.requests.rounds import Round
 from covey_vllm.news import News
 from covey_vllm.repair import repair
 from covey_vllm.rounds import Rounds
@@ -175,8 +175,8 @@ class CoveyProposer:
 
 
 class Here:
-    """Implements `covey.worker.Worker` in the caller's own thread: vLLM's pins its threads to processors, and one that
-    is started there shares its processor."""
+    """Implements `covey.process.worker.Worker` in the caller's own thread: vLLM's pins its threads to processors, and
+    one that is started there shares its processor."""
 
     def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
         future: Future[R] = Future()

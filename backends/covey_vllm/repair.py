@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 
 log = logging.getLogger("covey.vllm")
 

@@ -21,19 +21,19 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from covey.active import ActiveRequest
 from covey.bandits.length import Situation
-from covey.channel import Channel
-from covey.drafting import Drafting
-from covey.errors import CoveyError
-from covey.ledger import new_origin
+from covey.contracts.errors import CoveyError
+from covey.contracts.ports import Clock, Drafter
+from covey.contracts.types import NO_FLOATS, TargetReply, Trees
+from covey.loop.channel import Channel
+from covey.loop.drafting import Drafting
 from covey.planner.choice import Planner
-from covey.ports import Clock, Drafter
-from covey.roster import Roster
-from covey.rounds import Choice, Drafted, Plan, Reader, Round, Times
-from covey.scheduler import Batch
-from covey.types import NO_FLOATS, TargetReply, Trees
-from covey.worker import Thread, Worker
+from covey.process.worker import Thread, Worker
+from covey.requests.active import ActiveRequest
+from covey.requests.roster import Roster
+from covey.requests.rounds import Choice, Drafted, Plan, Reader, Round, Times
+from covey.requests.scheduler import Batch
+from covey.wire.ledger import new_origin
 from covey_vllm.texts import Row
 
 Mask = npt.NDArray[np.bool_]
@@ -96,7 +96,7 @@ class Rounds:
         keep: Collection[str] = (),
     ) -> None:
         """`budget`: tokens of a step at most. `ends`: tokens with which requests end as a rule, after which nothing is
-        drafted. `worker` and `caller`: as for `covey.engine.Engine`. `observe` is told of each round that is over.
+        drafted. `worker` and `caller`: as for `covey.loop.engine.Engine`. `observe` is told of each round that is over.
         `keep`: drafters that keep what requests put out that have ended, whoever drafted for them."""
         self.planner = planner
         self.roster = Roster(drafters, clock)

@@ -3,8 +3,8 @@
     {"drafters": {"suffix": "suffix", "small": "/models/small", "far": "10.0.0.7:8001/draft_general"},
      "speculation": {"policy": "covey"}, "drafter": {"device": "auto"}, "star": {"secret": "/etc/covey/secret"}}
 
-Tables other than `drafters` are those of a profile (`covey.profile`), as far as vLLM leaves them to its proposer. What
-it does not is refused by name. Knows vLLM's configuration by its attributes alone.
+Tables other than `drafters` are those of a profile (`covey.contracts.profile`), as far as vLLM leaves them to its
+proposer. What it does not is refused by name. Knows vLLM's configuration by its attributes alone.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from covey import profile
-from covey.errors import SettingError
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import Profile
+from covey.contracts.types import JsonDict
 from covey.planner.build import COVEY
-from covey.profile import Profile
-from covey.types import JsonDict
 
 WHERE = "additional_config.covey"
 SUFFIX = "suffix"  # the lookup that keeps texts of requests that have ended
@@ -91,7 +91,7 @@ class Settings:
         return Path(snapshot_download(self.target, local_files_only=True))
 
     def kind(self, name: str) -> str:
-        """The drafter's, as `covey.registry` names it."""
+        """The drafter's, as `covey.contracts.registry` names it."""
         source = self.drafters[name]
         if source in LOOKUPS:
             return source

@@ -26,8 +26,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from covey.active import ActiveRequest
-from covey.types import Ints, JsonDict, Request, Sampling
+from covey.contracts.types import Ints, JsonDict, Request, Sampling
+from covey.requests.active import ActiveRequest
 
 LEAVE = 16  # calls without a row of it after which a request is taken to have ended
 TAIL = 32  # tokens at a text's end by which it is known where its row was before

@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from covey import profile, registry
+from covey.contracts import profile, registry
+from covey.contracts.errors import CoveyError, PortError
+from covey.contracts.types import DraftReply
 from covey.drafters import load_drafter
-from covey.errors import CoveyError, PortError
-from covey.footprint import private_bytes
+from covey.process.footprint import private_bytes
 from covey.star import callers
 from covey.star.queue import Rules
 from covey.star.service import DraftService
 from covey.tritonio import bls, ending
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import DRAFT_COUNTERS, DRAFT_GAUGES, Metrics
-from covey.types import DraftReply
 from covey.wire import codec
 from covey.wire.token import token
 

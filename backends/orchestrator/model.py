@@ -1,4 +1,4 @@
-"""Triton's adapter for the public model: requests become work for `covey.engine`, its progress becomes responses.
+"""Triton's adapter for the public model: requests become work for `covey.loop.engine`, its progress becomes responses.
 
 What is Triton's is here; what a public model does is in `covey.serving`. Behind it are other models of this server, or
 vLLM's process (`covey_vllm.serving`). Triton says that this model is ready before
@@ -17,17 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from covey import profile
 from covey.care import calls, presence, processes
 from covey.care.care import Care
 from covey.care.control import HTTP_VARIABLE, Within, of_this_server
 from covey.care.rules import DRAFTER, TARGET
 from covey.care.watch import Watch
-from covey.clock import RealClock
-from covey.errors import CoveyError
-from covey.guard import Guard
-from covey.ports import Clock, Ports
-from covey.profile import Profile
+from covey.contracts import profile
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import CoveyError
+from covey.contracts.ports import Clock, Ports
+from covey.contracts.profile import Profile
+from covey.contracts.types import DrafterInfo, JsonDict
+from covey.process.guard import Guard
 from covey.serving.build import Builder, named_costs, state_file
 from covey.serving.facts import Facts
 from covey.serving.life import STOP_SECONDS, Life
@@ -40,7 +41,6 @@ from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import Asked, Sender, SenderOutlet, take_each
 from covey.tritonio.residency import TritonResidency
-from covey.types import DrafterInfo, JsonDict
 
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
 log = logging.getLogger("covey.orchestrator")

@@ -1,6 +1,6 @@
 """The public model `covey` of a server with several targets: hands each request to the orchestrator of one of them.
 
-`covey.routing` says which. Requests, their answers and cancellations go over the private line
+`covey.requests.routing` says which. Requests, their answers and cancellations go over the private line
 (`covey.tritonio.link`), as those of `covey_unary` do. A target that cannot be reached, or takes no more, is passed over
 where the request names none. A server with one target has none of this: there `covey` is the orchestrator itself.
 """
@@ -18,9 +18,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from covey.errors import CoveyError, Overloaded, PortError, RequestError, SettingError
-from covey.routing import Router
-from covey.streaming import Cancelled
+from covey.contracts.errors import CoveyError, Overloaded, PortError, RequestError, SettingError
+from covey.requests.routing import Router
+from covey.text.streaming import Cancelled
 from covey.tritonio import link, outlets, peers
 from covey.tritonio.log import to_triton
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from covey import profile
-from covey.errors import SettingError
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
 from covey.target.opening import load_target
 from covey.tritonio import bls, ending
 from covey.tritonio.log import to_triton

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from covey import profile
-from covey.errors import BadField, SettingError
-from covey.text import visible_text
-from covey.tokenization import load_tokenizer, token_ids
+from covey.contracts import profile
+from covey.contracts.errors import BadField, SettingError
+from covey.text.text import visible_text
+from covey.text.tokenization import load_tokenizer, token_ids
 from covey.tritonio.fields import check_prompt
 from covey.tritonio.outlets import error_response
 from covey.tritonio.peers import ASKS_FOR_STATE

@@ -13,8 +13,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from covey.errors import PortError
-from covey.streaming import Cancelled
+from covey.contracts.errors import PortError
+from covey.text.streaming import Cancelled
 from covey.tritonio import link, outlets, peers
 
 POLL_SECONDS = 0.05

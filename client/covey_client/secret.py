@@ -1,6 +1,6 @@
 """The secret that restricts a server's administrative interfaces, as tools of the server's user on its machine find it.
 
-The server draws it and keeps it there (`covey.admin`).
+The server draws it and keeps it there (`covey.server.admin`).
 """
 
 from __future__ import annotations

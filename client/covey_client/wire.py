@@ -23,7 +23,11 @@ BAN = -100.0  # the bias with which a token cannot be drawn
 
 # Which class has an attribute that is the field's value as it comes: on the server of a request's, in the client of a
 # response's.
-SAMPLING, REQUEST, DELIVERY = "covey.types.Sampling", "covey.types.Request", "covey.tritonio.fields.Wanted"
+SAMPLING, REQUEST, DELIVERY = (
+    "covey.contracts.types.Sampling",
+    "covey.contracts.types.Request",
+    "covey.tritonio.fields.Wanted",
+)
 CHUNK, USAGE = "covey_client.response.Chunk", "covey_client.response.Usage"
 OWN = ""  # none has: code of its own in `covey.tritonio.fields` reads it
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey.errors import CoveyError
-from covey.types import JsonDict
+from covey.contracts.errors import CoveyError
+from covey.contracts.types import JsonDict
 from covey_client import CoveyClientError, interruption
 from loadtest.attack import faults, fuzz, neighbours, soak
 from loadtest.bench import facts

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from covey_client.progress import LINE_SECONDS, Steps
 from loadtest.attack import verdict
 from loadtest.attack.far import REMOTE, Far

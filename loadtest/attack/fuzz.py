@@ -8,8 +8,8 @@ import time
 
 from rich.console import Console
 
-from covey import profile
-from covey.types import JsonDict
+from covey.contracts import profile
+from covey.contracts.types import JsonDict
 from covey_client.progress import LINE_SECONDS, Steps
 from loadtest.attack import verdict
 from loadtest.attack.doors import Attack

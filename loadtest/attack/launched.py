@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from covey.care import processes
-from covey.errors import SettingError
-from covey.private import KEPT_VARIABLE
+from covey.contracts.errors import SettingError
+from covey.process.private import KEPT_VARIABLE
 from covey.server import FREE, Options, preflight, shared_memory
 from covey.server.front import with_ports
 from covey_client import secret

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from covey.contracts.types import JsonDict
 from covey.front.keys import hashed
-from covey.types import JsonDict
 from covey_client.progress import status
 from loadtest.attack.far import private
 from loadtest.attack.launched import Launched

@@ -19,10 +19,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from covey.profile import DEFAULT_PROFILE
+from covey.contracts.profile import DEFAULT_PROFILE
+from covey.contracts.types import JsonDict
 from covey.server.command import MANY_THREADS
 from covey.server.options import ORCHESTRATOR
-from covey.types import JsonDict
 from loadtest.attack import verdict
 from loadtest.attack.injection import Injection, kinds, turns
 from loadtest.attack.launched import FRONT, LAUNCHER, SERVER, Launched

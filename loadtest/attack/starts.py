@@ -10,10 +10,10 @@ import time
 from argparse import Namespace
 from dataclasses import dataclass
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.types import JsonDict
 from covey.server.options import Options
 from covey.server.process import LEAVE_SECONDS
-from covey.types import JsonDict
 from loadtest.attack import verdict
 from loadtest.attack.injection import KILL, LOST_SECONDS, Fault, harm, wanted
 from loadtest.attack.launched import FRONT, LAUNCHER, LOOK_SECONDS, SERVER, Launched

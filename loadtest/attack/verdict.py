@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.attack.injection import LOST_SECONDS, Fault
 from loadtest.attack.streams import Answer
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey.errors import CoveyError
-from covey.profile import DEFAULT_PROFILE
+from covey.contracts.errors import CoveyError
+from covey.contracts.profile import DEFAULT_PROFILE
 from covey.server import ServerDied, StartError
 from covey_client import interruption
 from loadtest.bench.session import FULL, QUICK, USUAL, Session, Wanted

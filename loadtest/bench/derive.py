@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from covey.profile import Profile, written
-from covey.types import JsonDict
+from covey.contracts.profile import Profile, written
+from covey.contracts.types import JsonDict
 
 
 def derive(profile: Profile, path: Path, **changes: JsonDict | tuple[str, ...]) -> Path:

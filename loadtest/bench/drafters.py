@@ -19,7 +19,7 @@ from statistics import median
 from rich.console import Console
 
 from covey import prompts
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.drafters_servers import (
     ALL,

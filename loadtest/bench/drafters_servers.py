@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from covey import profile
-from covey.profile import Profile
+from covey.contracts import profile
+from covey.contracts.profile import Profile
 from covey.server import Server
 from covey.server.options import ORCHESTRATOR
 from covey.tritonio import link

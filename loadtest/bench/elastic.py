@@ -26,8 +26,8 @@ from statistics import median
 
 from rich.console import Console
 
-from covey.profile import MemorySettings
-from covey.types import JsonDict
+from covey.contracts.profile import MemorySettings
+from covey.contracts.types import JsonDict
 from covey_client.costs.surface import Surface
 from loadtest.bench import elastic_bundled, loads, report
 from loadtest.bench.elastic_bundled import Arm, Peaks

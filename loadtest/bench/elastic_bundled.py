@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from covey import prompts
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from covey_client import Client
 from covey_client.rates import Span
 from covey_client.reports import Reports

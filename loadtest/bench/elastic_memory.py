@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from covey.contracts.ports import Drafter, Target
+from covey.contracts.profile import MemorySettings
+from covey.contracts.types import DrafterInfo
 from covey.kv.elastic import POLICIES, Budget
-from covey.memory import Memory
-from covey.ports import Drafter, Target
-from covey.profile import MemorySettings
-from covey.roster import Roster
-from covey.types import DrafterInfo
+from covey.loop.memory import Memory
+from covey.requests.roster import Roster
 from loadtest.simulation.virtual import VirtualClock
 
 
@@ -43,7 +43,7 @@ class Elastic:
 
 
 class _House:
-    """Implements `covey.ports.Residency`."""
+    """Implements `covey.contracts.ports.Residency`."""
 
     def __init__(self, times: Elastic, drafters: Mapping[str, Drafter], clock: VirtualClock) -> None:
         self._times, self._drafters, self._clock = times, drafters, clock

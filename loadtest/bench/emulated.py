@@ -16,9 +16,9 @@ from statistics import geometric_mean, median
 from rich.console import Console
 from rich.table import Table
 
-from covey import registry
-from covey.errors import SettingError
-from covey.types import JsonDict
+from covey.contracts import registry
+from covey.contracts.errors import SettingError
+from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import DATASETS, PAIRS, Pair, requests

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from covey import profile
+from covey.contracts import profile
+from covey.contracts.profile import Profile, costs_file
 from covey.emulated.opening import acceptance
 from covey.planner.cost_table import load_costs
-from covey.profile import Profile, costs_file
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from covey.configuration import EngineConfig, EngineHooks
+from covey.contracts.ports import Clock, Target
+from covey.contracts.profile import Profile
+from covey.contracts.types import Finish, JsonDict, Progress, Request, Sampling
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
-from covey.engine import Engine
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
 from covey.planner import policies
 from covey.planner.choice import Planner
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
-from covey.ports import Clock, Target
-from covey.profile import Profile
-from covey.rounds import RoundRecord
-from covey.scheduler import Scheduler
-from covey.types import Finish, JsonDict, Progress, Request, Sampling
+from covey.requests.rounds import RoundRecord
+from covey.requests.scheduler import Scheduler
 from loadtest.bench.elastic_memory import Elastic
 from loadtest.bench.emulated_pairs import Lengths, Pair
 from loadtest.bench.loads import Times
@@ -75,7 +75,7 @@ class Served:
 
 
 class Sink:
-    """Implements `covey.ports.Sink`: notes when tokens came and requests ended, by their keys."""
+    """Implements `covey.contracts.ports.Sink`: notes when tokens came and requests ended, by their keys."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

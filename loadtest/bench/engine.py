@@ -23,9 +23,9 @@ from rich.console import Console
 
 import covey
 import covey_client
-from covey.errors import SettingError
-from covey.profile import AUTO
-from covey.types import JsonDict
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import AUTO
+from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.peers.asked import SCRIPTS, VLLM, pythons
 from loadtest.bench.peers.line_up import Pair

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from covey import profile
+from covey.contracts import profile
+from covey.contracts.types import JsonDict
 from covey.models.model import PagedModel
-from covey.types import JsonDict
 from loadtest.bench import exactness_models, report
 from loadtest.bench.exactness_models import SHAPES, Shape
 from loadtest.bench.exactness_rows import TEMPERATURES, Rows, Seen, Step, Tally, in_chunks, in_company

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from covey.contracts.types import Ints, JsonDict, Sampling
 from covey.models.lanes import Lanes, Pass, chain_slots
 from covey.models.model import PagedModel
 from covey.sampling.drawing import SettingsTable, draw
-from covey.types import Ints, JsonDict, Sampling
 
 TEMPERATURES = (0.0, 1.0)
 BANDS = (256, 512, 768, 1024, 1280, 1536, 1792)  # keys that a position sees: where one band ends and the next begins

@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 
 PACKAGES = (
     "covey",

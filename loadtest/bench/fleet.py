@@ -23,7 +23,7 @@ from statistics import fmean
 
 from rich.console import Console
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from covey_client.star.capacity import Objective
 from loadtest.bench import report
 from loadtest.bench.emulated_pairs import PAIRS

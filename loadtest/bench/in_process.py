@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from covey.clock import RealClock
-from covey.configuration import EngineConfig, EngineHooks
-from covey.engine import Engine
-from covey.errors import PortError
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import PortError
+from covey.contracts.ports import Ports
+from covey.contracts.profile import Profile
+from covey.contracts.types import Request, Sampling
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
 from covey.planner.build import build
-from covey.ports import Ports
-from covey.profile import Profile
-from covey.rounds import RoundRecord
-from covey.scheduler import Scheduler
-from covey.streaming import Chunk, Streamer
+from covey.requests.rounds import RoundRecord
+from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
-from covey.tokenization import load_tokenizer
-from covey.types import Request, Sampling
+from covey.text.streaming import Chunk, Streamer
+from covey.text.tokenization import load_tokenizer
 from loadtest.bench.work import Answer, Ask, Run
 
 SWITCH_SECONDS = 0.0005  # as in the server: the engine's thread gets the interpreter back soon

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey import profile
-from covey.errors import SettingError
-from covey.types import JsonDict
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
+from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.derive import with_drafters
 from loadtest.bench.over_triton import OverTriton

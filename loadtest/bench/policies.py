@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rich.table import Table
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.session import Session
 from loadtest.bench.statistics import Spread, best_over

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import DATASETS, PAIRS, SHAREGPT, SPECBENCH, Dataset, requests

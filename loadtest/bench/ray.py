@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.over_openai import OverOpenAI
 from loadtest.bench.session import Session

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench.statistics import Spread
 
 MOST_LINES = 8  # that a reader can tell apart

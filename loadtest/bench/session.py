@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from covey import profile
-from covey.errors import SettingError
-from covey.profile import Profile
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import Profile
+from covey.contracts.types import JsonDict
 from covey.server import FREE_PORTS, Options, Server
-from covey.types import JsonDict
 from covey_client.progress import Steps, status
 from loadtest.bench import facts
 

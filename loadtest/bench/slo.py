@@ -17,8 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey.errors import SettingError
-from covey.types import JsonDict
+from covey.contracts.errors import SettingError
+from covey.contracts.types import JsonDict
 from loadtest.bench import loads, report
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.slo_serving import (

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from covey import profile
+from covey.contracts import profile
+from covey.contracts.objectives import Classes, judge
+from covey.contracts.profile import Profile
+from covey.contracts.types import Attainment, Finish, Ints, Objective, Request, Sampling
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.guesses import Guesses
-from covey.objectives import Classes, judge
 from covey.planner.build import build
 from covey.planner.candidates import TreeSelector
-from covey.profile import Profile
-from covey.types import Attainment, Finish, Ints, Objective, Request, Sampling
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 from loadtest.bench.emulated_pairs import draw_length

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey import profile, prompts
-from covey.errors import SettingError
-from covey.types import JsonDict
+from covey import prompts
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
+from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import OFF, fixed

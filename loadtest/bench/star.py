@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from covey.contracts.profile import costs_file
+from covey.contracts.types import JsonDict
 from covey.planner.cost_table import load_costs
-from covey.profile import costs_file
 from covey.star.queue import Rules
-from covey.types import JsonDict
 from covey_client.costs.surface import Surface
 from covey_client.star import paper
 from covey_client.star.model import Star

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from covey.contracts.types import JsonDict
 from covey.server import FREE_PORTS, Options, Server
-from covey.types import JsonDict
 from covey_client import Client
 from covey_client.costs.table import CostTable
 from covey_client.star import paper

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey import profile
+from covey.contracts import profile
+from covey.contracts.types import JsonDict
 from covey.server import FREE
 from covey.server.front import Front
-from covey.types import JsonDict
 from covey_client.rates import Span
 from loadtest.bench import report, scrape, workload
 from loadtest.bench.in_process import InProcess

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey import profile
-from covey.errors import CoveyError
+from covey.contracts import profile
+from covey.contracts.errors import CoveyError
+from covey.contracts.types import JsonDict
 from covey.server import Server
-from covey.types import JsonDict
 from covey_client import CoveyClientError, interruption
 from loadtest.bench import elastic_bundled, report, workload
 from loadtest.bench.derive import derive, with_drafters

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.report import STYLE
 
 FILE = "index.html"

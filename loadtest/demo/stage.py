@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey import prompts
-from covey.errors import CoveyError
+from covey.contracts.errors import CoveyError
+from covey.contracts.types import JsonDict
 from covey.server import Server
-from covey.types import JsonDict
 from covey_client import Client, CoveyClientError, status
 from covey_client.rates import Reading, Span
 from covey_client.reports import Reports, Round

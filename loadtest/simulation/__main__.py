@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import SpeculationSettings
 from covey.planner import policies
 from covey.planner.switching import SwitchCosts
-from covey.profile import SpeculationSettings
 from loadtest.simulation.devices import DEVICES, environment
 from loadtest.simulation.replay import Replay, log_spaced, replay
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
+from covey.contracts.types import NO_INTS, DraftWork
 from covey.star.calls import Call
 from covey.star.queue import DraftQueue, Rules
 from covey.star.speed import Speed
-from covey.types import NO_INTS, DraftWork
+from covey.wire.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
 
 SPREAD = 0.1  # standard deviation of the logarithm of a pass's time and of a level's
 WAYS = 0.5  # ... and of the messages'

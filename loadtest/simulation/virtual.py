@@ -10,9 +10,9 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import TypeVar
 
-from covey.engine import Engine
-from covey.types import Request
-from covey.worker import Worker
+from covey.contracts.types import Request
+from covey.loop.engine import Engine
+from covey.process.worker import Worker
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 class VirtualClock:
-    """Implements `covey.ports.Clock` for one thread: `sleep` passes time. What drafters do beside it goes through
-    `worker`."""
+    """Implements `covey.contracts.ports.Clock` for one thread: `sleep` passes time. What drafters do beside it goes
+    through `worker`."""
 
     def __init__(self) -> None:
         self._time = 0.0
@@ -50,7 +50,7 @@ class VirtualClock:
 
 
 class _Beside:
-    """Implements `covey.worker.Worker`: one call after the other, each done at once in the caller's thread."""
+    """Implements `covey.process.worker.Worker`: one call after the other, each done at once in the caller's thread."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock

@@ -9,7 +9,7 @@ import numpy as np
 
 from covey.bandits.drafters import policies
 from covey.bandits.drafters.choice import Bandit
-from covey.types import NO_INTS
+from covey.contracts.types import NO_INTS
 
 DEPTH = 5  # N_max, as in MetaSD's experiments
 CONCENTRATION = 4.0  # of the acceptance of one position about its mean: Beta(4 a, 4 (1 - a))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from covey import registry
 from covey.bandits.drafters import policies
-from covey.errors import SettingError
+from covey.contracts import registry
+from covey.contracts.errors import SettingError
 from tests.bandits.synthetic import always, changing, make, play, setting
 
 ALL = tuple(registry.DRAFTER_POLICIES)

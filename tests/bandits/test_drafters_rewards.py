@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from covey.sampling.noise import Reals
+from covey.noise.noise import Reals
 from covey.sampling.rejection import accept
 
 DEPTH, ROUNDS, VOCAB = 5, 60_000, 12

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from covey import prompts
 from covey.bandits.drafters import policies, router
 from covey.bandits.drafters.choice import Bandit
-from covey.training import router as training
-from covey.training.architecture import DRAFTERS, SPECIALISTS
+from covey_training import router as training
+from covey_training.architecture import DRAFTERS, SPECIALISTS
 
 FOLDER = Path(__file__).resolve().parents[2] / "model_repository" / "target" / "1"
 TOKENIZER = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))

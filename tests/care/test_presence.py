@@ -11,7 +11,7 @@ import pytest
 
 from covey.care import presence, processes
 from covey.care.presence import FIND_EVERY, Presence
-from covey.errors import PortError
+from covey.contracts.errors import PortError
 from tests.care.triton import SECONDS, Triton
 from tests.waiting import until
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from covey.care.watch import Watch
-from covey.errors import CoveyError
+from covey.contracts.errors import CoveyError
 
 
 def test_a_look_that_fails_is_not_the_last_and_none_follows_the_end(caplog: pytest.LogCaptureFixture) -> None:

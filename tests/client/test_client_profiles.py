@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from covey import profile
+from covey.contracts import profile
 from covey_client.cli import main
 
 SHIPPED = sorted(path.stem for path in profile.profiles_folder().glob("*.toml"))

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import covey
-from covey import profile
+from covey.contracts import profile
 from covey.server import Options
 from covey_client import secret
 

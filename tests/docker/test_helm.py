@@ -13,8 +13,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from covey import profile
-from covey.private import private_text
+from covey.contracts import profile
+from covey.process.private import private_text
 from covey.server.process import LEAVE_SECONDS
 from tests.docker.charts import CHART, EVERYTHING, helm, merged, of_kind, pods, render, values
 

@@ -8,8 +8,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from covey.ports import Drafter
-from covey.types import NO_FLOATS, DraftReply, DraftWork, Floats, Hit, Judged, Open, Reading, RowStatus, Sampling, Trees
+from covey.contracts.ports import Drafter
+from covey.contracts.types import (
+    NO_FLOATS,
+    DraftReply,
+    DraftWork,
+    Floats,
+    Hit,
+    Judged,
+    Open,
+    Reading,
+    RowStatus,
+    Sampling,
+    Trees,
+)
 from covey.wire.checks import check_draft_reply
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from covey.contracts.profile import DrafterSettings
+from covey.contracts.types import Sampling
 from covey.drafters.neural import NeuralDrafter
-from covey.profile import DrafterSettings
+from covey.noise.noise import Purpose, keys, race, seed_words
 from covey.sampling.drawing import SettingsTable, draw
-from covey.sampling.noise import Purpose, keys, race, seed_words
-from covey.types import Sampling
 
 VOCAB = 97
 TINY = DrafterSettings(dtype="float32", kv_blocks=256, block_size=8)

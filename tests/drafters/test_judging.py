@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covey.contracts.types import Hit, RowStatus, Rule, Sampling
 from covey.drafters.judging import LEAST
-from covey.sampling.noise import Reals
+from covey.noise.noise import Reals
 from covey.sampling.proposals import propose_rejection
 from covey.sampling.settings import SettingsTable
-from covey.types import Hit, RowStatus, Rule, Sampling
 from tests import bundled
 from tests.drafters.drafting import Sender, Text, hits_of, replayed, rows_of
 from tests.drafters.neural_reference import SAMPLINGS, VOCAB, Reference, load, text

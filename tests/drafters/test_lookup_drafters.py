@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import DrafterSettings
+from covey.contracts.types import RowStatus, Rule, Sampling
 from covey.drafters.automaton import ROOT, SuffixAutomaton
 from covey.drafters.lookup import LookupDrafter
 from covey.drafters.ngram import NgramDrafter
 from covey.drafters.suffix import SuffixDrafter
-from covey.errors import SettingError
-from covey.profile import DrafterSettings
-from covey.types import RowStatus, Rule, Sampling
 from tests.drafters.drafting import Sender, Text, paths_of, rows_of
 
 SETTINGS = DrafterSettings(ngram_min=2, ngram_max=4, suffix_max=16, suffix_store_tokens=400)

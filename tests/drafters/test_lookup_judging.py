@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from covey.contracts.types import Hit, RowStatus, Rule, Sampling
 from covey.drafters.lookup import LookupDrafter
-from covey.types import Hit, RowStatus, Rule, Sampling
 from tests.drafters.drafting import Sender, Text, hits_of, rows_of
 from tests.drafters.test_lookup_drafters import ngram, noisy_text, suffix
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from covey.contracts.types import Rule, Sampling
 from covey.drafters import ahead, opening
 from covey.drafters.ahead import NoiseAhead
 from covey.drafters.choosing import least_kept
 from covey.models.native.model import NativeModel
 from covey.sampling.drawing import SettingsTable
 from covey.sampling.truncation import find_cuts
-from covey.types import Rule, Sampling
 from tests.drafters.drafting import Sender, Text, paths_of, rows_of
 from tests.drafters.neural_reference import SAMPLINGS, Reference, load, text
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import DrafterSettings, Profile, TargetSettings
+from covey.contracts.types import Resized, ResizeStatus, RowStatus, Sampling
 from covey.drafters import load_drafter
 from covey.drafters.neural import NeuralDrafter
-from covey.errors import SettingError
-from covey.ledger import new_origin
 from covey.models.model import PagedModel
 from covey.models.native.model import NativeModel
-from covey.profile import DrafterSettings, Profile, TargetSettings
 from covey.target.runner import blocks_in
-from covey.types import Resized, ResizeStatus, RowStatus, Sampling
+from covey.wire.ledger import new_origin
 from tests.drafters.drafting import Sender, Text, paths_of, rows_of
 from tests.drafters.neural_reference import TINY, VOCAB, Reference, load, text
 from tests.models.tiny_models import build

@@ -20,11 +20,11 @@ sys.path.insert(0, {backend!r})
 sys.modules["triton_python_backend_utils"] = types.ModuleType("triton_python_backend_utils")
 import model
 from pathlib import Path
-from covey import profile
+from covey.contracts import profile
 from covey.drafters import load_drafter
-from covey.footprint import private_bytes
+from covey.process.footprint import private_bytes
 from tests.drafters.drafting import Sender, Text
-from covey.types import Sampling
+from covey.contracts.types import Sampling
 kind, folder, target = sys.argv[1:]
 drafter = load_drafter(kind, folder, target, profile.load("demo-cpu"), name="draft")
 texts = [Text(tag, [5, 6, 7, 8] * 25, Sampling(temperature=tag % 2, seed=tag)) for tag in range(4)]

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.clock import RealClock
-from covey.configuration import EngineConfig
+from covey.contracts.clock import RealClock
+from covey.contracts.ports import Drafter
+from covey.contracts.profile import DrafterSettings, TargetSettings
+from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Sampling
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.ngram import NgramDrafter
 from covey.drafters.suffix import SuffixDrafter
-from covey.engine import Engine
-from covey.ports import Drafter
-from covey.profile import DrafterSettings, TargetSettings
-from covey.scheduler import Scheduler
+from covey.loop.configuration import EngineConfig
+from covey.loop.engine import Engine
+from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
-from covey.types import DrafterInfo, DraftReply, DraftWork, Sampling
 from tests.fakes import Collector, request
 from tests.models.tiny_models import build, prompts
 from tests.static_planner import StaticPlanner

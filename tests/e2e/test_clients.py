@@ -23,7 +23,7 @@ from typing import Any
 import openai
 import pytest
 
-from covey import profile
+from covey.contracts import profile
 from covey.server import FREE, Server
 from covey.server.front import Front
 from tests.e2e.test_openai import MESSAGES, running

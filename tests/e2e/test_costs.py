@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.planner.cost_table import load_costs
 from covey.server import FREE, Options, Server
 from covey_client import Client

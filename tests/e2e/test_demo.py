@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import covey
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench.report import Panel
 from loadtest.demo import __main__ as demo
 from loadtest.demo.stage import Stage

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from covey.contracts.profile import DEFAULT_PROFILE, find
 from covey.models.loading import quiet
-from covey.profile import DEFAULT_PROFILE, find
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from tests.e2e.test_own_model import PROMPT, tokenizer

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from covey.care import processes, rules
+from covey.contracts.types import NO_INTS, TargetWork, Trees
 from covey.server import FREE, Options, Server
 from covey.server.front import Front
-from covey.types import NO_INTS, TargetWork, Trees
 from covey.wire import codec
 from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
 from loadtest.attack import spin

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from covey import profile, prompts
-from covey.profile import DEFAULT_PROFILE
+from covey import prompts
+from covey.contracts import profile
+from covey.contracts.profile import DEFAULT_PROFILE
 from covey.server import Server
-from covey.tokenization import load_tokenizer
+from covey.text.tokenization import load_tokenizer
 from covey_client import Client, Completion
 from covey_client.reports import Reports
 from tests.bundled import MODELS

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
 
-from covey.scheduler import SCORED
+from covey.requests.scheduler import SCORED
 from covey.server import FREE, Server
 from covey.server.front import Front
 from covey_client import Client, InvalidRequest

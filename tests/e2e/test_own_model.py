@@ -17,9 +17,9 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from covey import prompts
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import DEFAULT_PROFILE, find
 from covey.models.loading import quiet
-from covey.profile import DEFAULT_PROFILE, find
 from covey.server import FREE_PORTS, Options, Server, StartError, preflight
 from covey.server.progress import ready_message
 from covey_client import Client, status

@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 
-from covey import profile, prompts
-from covey.profile import DEFAULT_PROFILE
+from covey import prompts
+from covey.contracts import profile
+from covey.contracts.profile import DEFAULT_PROFILE
 from covey.server import Server
 from covey_client import Client, InvalidRequest, Usage
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from covey.errors import PortError
+from covey.contracts.errors import PortError
 from covey.server import FREE, Options, Server
 from covey.star.callers import token_of
 from covey.tritonio.grpc import GrpcModel

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from covey.errors import PortError
+from covey.contracts.errors import PortError
 from covey.server import FREE, Options, Server
 from covey.star.callers import token_of
 from covey.tritonio.grpc import GrpcModel, Tls

@@ -145,7 +145,7 @@ def small(folder: Path, **changes: Any) -> Server:
 def test_what_the_orchestrator_cannot_start_with_ends_the_start(tmp_path: Path) -> None:
     backends = own_orchestrator(
         tmp_path / "backends",
-        "from covey.errors import SettingError",
+        "from covey.contracts.errors import SettingError",
         "def _costs(self, drafters):",
         "    raise SettingError('the moon is full')",
         "Start._costs = _costs",
@@ -175,7 +175,7 @@ def test_an_orchestrator_whose_engine_dies_tells_its_streams_and_is_back(tmp_pat
     mark = tmp_path / "dies"
     backends = own_orchestrator(
         tmp_path / "backends",
-        "from covey.engine import Engine",
+        "from covey.loop.engine import Engine",
         "_round = Engine.round",
         "def _dying(self, *given, **named):",
         f"    if os.path.exists({str(mark)!r}):",

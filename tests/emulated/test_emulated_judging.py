@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from covey.contracts.types import Open, Rule, Sampling, TargetWork, Trees
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
-from covey.types import Open, Rule, Sampling, TargetWork, Trees
 from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, hits_of, replayed, rows_of
 from tests.planner.test_emulated import MODEL, table, text

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import covey
-from covey import profile
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import EmulatedSettings, Profile, TargetSettings
 from covey.drafters import load_drafter
 from covey.emulated import opening as emulation
-from covey.errors import SettingError
-from covey.profile import EmulatedSettings, Profile, TargetSettings
 from covey.target.opening import load_target
 from loadtest.simulation.virtual import VirtualClock
 

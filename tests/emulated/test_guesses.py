@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey import profile
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
+from covey.contracts.types import DraftWork, Open, Sampling, Trees
 from covey.emulated.guesses import Guesser, Guesses
 from covey.emulated.hash_model import HashModel
 from covey.emulated.opening import load_drafter
-from covey.errors import SettingError
 from covey.trees.paths import Nodes
-from covey.types import DraftWork, Open, Sampling, Trees
 from loadtest.simulation.virtual import VirtualClock
 
 MODEL = HashModel(5000, low=8)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from covey.contracts.profile import FrontSettings
 from covey.front.admission import OF_ADDRESS, Admission, Caller
 from covey.front.failures import TooMany, kind, retry_after
 from covey.front.http_calls import Call, Posted
-from covey.profile import FrontSettings
 from covey_client.errors import InvalidRequest, Overloaded
 
 SETTINGS = FrontSettings(message_bytes=16 << 10, connections=8, requests=4, rate=10.0)

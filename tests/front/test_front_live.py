@@ -31,10 +31,10 @@ from tritonclient.utils import InferenceServerException
 from uvicorn.server import ServerState
 
 from covey.care import processes
+from covey.contracts.profile import FrontSettings, Profile
 from covey.front import failures, grpc_service, http_protocol, log
 from covey.front.admission import LEAST_READS, READ_BURST_SECONDS, Admission
 from covey.front.door import Door
-from covey.profile import FrontSettings, Profile
 from covey.server import FREE, Server
 from covey.server.errors import StartError
 from covey.server.front import Front, with_ports

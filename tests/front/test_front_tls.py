@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 import pytest
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import FrontSettings
 from covey.front.tls import Tls
-from covey.profile import FrontSettings
 from covey.server import FREE, Server
 from covey.server import front as launcher
 from covey.server.front import Front

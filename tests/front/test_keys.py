@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.front import keys as keys_module
 from covey.front.failures import NoKey, kind
 from covey.front.keys import Keys, hashed

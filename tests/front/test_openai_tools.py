@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from covey import grammar
 from covey.front.openai import forms, pairs, prompts
 from covey.front.openai.calls import Reading, joined
 from covey.front.openai.forms import Form
@@ -20,7 +19,8 @@ from covey.front.openai.said import Reader, Said
 from covey.front.openai.thinking import Hidden, Thinking, Thoughts
 from covey.front.openai.thinking import known as thinking_of
 from covey.front.openai.tools import Function, Tools, taken
-from covey.tokenization import load_tokenizer
+from covey.text import grammar
+from covey.text.tokenization import load_tokenizer
 from covey_client.chat import Template
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk, Usage

@@ -15,7 +15,7 @@ import yaml
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
-from covey import profile
+from covey.contracts import profile
 from covey_client.star.model import Star
 from covey_client.status import Sample
 from covey_ray.asked import LONGEST, SESSION, routed_by

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from covey.types import Ints
+from covey.contracts.types import Ints
 from tests.fakes import VOCAB, next_token
 
 

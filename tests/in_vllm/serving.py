@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import covey
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench.engine import PATHS, SCRIPT
 from loadtest.bench.peers.pipe import Pipe
 

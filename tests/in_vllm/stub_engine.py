@@ -12,8 +12,8 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from covey.contracts.types import Finish
 from covey.tritonio.link import Peer
-from covey.types import Finish
 from covey.wire.frames import Message
 from covey_vllm import messages
 from covey_vllm.messages import Brought

@@ -21,7 +21,7 @@ import pytest
 
 from covey.server import FREE, FREE_PORTS, Options, Server
 from covey.server.front import Front
-from covey.tokenization import load_tokenizer
+from covey.text.tokenization import load_tokenizer
 from covey_client import Client, CoveyClientError, status
 from loadtest.bench.peers.pipe import Pipe
 from tests.in_vllm.serving import TARGET, engine, needs_vllm

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import Profile
 from covey.drafters import load_drafter
-from covey.errors import SettingError
-from covey.profile import Profile
 from covey_vllm import CoveyProposer
 from covey_vllm.repair import expand
 from covey_vllm.texts import Texts
 from tests.fakes import VOCAB, continuation
 from tests.in_vllm.runner import Runner, config
-from tests.test_drafting import HashDrafter
+from tests.loop.test_drafting import HashDrafter
 
 LOOKUPS = {"ngram": "ngram", "suffix": "suffix"}
 PROMPTS = {f"r{index}": [5, 6, 7, 8] * 3 + [index] for index in range(9)}

@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.channel import Channel
-from covey.clock import RealClock
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import PortError
+from covey.contracts.ports import Drafter
+from covey.contracts.profile import Profile
+from covey.contracts.types import Ints
 from covey.drafters import load_drafter
-from covey.errors import PortError
+from covey.loop.channel import Channel
 from covey.planner.lessons import lesson_of
-from covey.ports import Drafter
-from covey.profile import Profile
-from covey.rounds import Round
-from covey.types import Ints
-from covey.worker import Thread, Worker
+from covey.process.worker import Thread, Worker
+from covey.requests.rounds import Round
 from covey_vllm import CoveyProposer
 from covey_vllm.proposer import Here
 from covey_vllm.rounds import Rounds
 from covey_vllm.texts import Texts
 from tests.fakes import continuation
 from tests.in_vllm.runner import Runner, config
+from tests.loop.test_drafting import HashDrafter
 from tests.static_planner import StaticPlanner
-from tests.test_drafting import HashDrafter
 
 PROMPTS = {f"r{index}": [3 + index % 5, 7, *range(index % 4), 1] for index in range(12)}
 
@@ -170,8 +170,8 @@ class Dying(HashDrafter):
 
 
 def test_a_drafter_that_dies_costs_drafts_alone_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.roster.FIRST_REST", 0.0)
-    monkeypatch.setattr("covey.roster.LONGEST_REST", 0.0)
+    monkeypatch.setattr("covey.requests.roster.FIRST_REST", 0.0)
+    monkeypatch.setattr("covey.requests.roster.LONGEST_REST", 0.0)
     drafter, failures = Dying(1.0), []
     drafter.dead = False
     loop = Loop(Listening(3), {"hash": drafter})

@@ -16,17 +16,17 @@ import psutil
 import pytest
 
 import covey
-from covey import profile
-from covey.clock import RealClock
-from covey.errors import BadField, PortError, SettingError
-from covey.guard import Guard
-from covey.profile import Profile
-from covey.roster import Roster
+from covey.contracts import profile
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import BadField, PortError, SettingError
+from covey.contracts.profile import Profile
+from covey.contracts.types import Finish, Request, Sampling, TargetInfo
+from covey.process.guard import Guard
+from covey.requests.roster import Roster
 from covey.server import FREE_PORTS, Options, Server, StartError, preflight
 from covey.serving import life
 from covey.serving.life import Life
 from covey.serving.requests import Requests
-from covey.types import Finish, Request, Sampling, TargetInfo
 from covey_vllm import messages
 from covey_vllm.messages import Brought
 from covey_vllm.serving import engine as behind

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from covey.contracts.types import Open, Sampling
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequences
-from covey.types import Open, Sampling
 
 
 def test_tables_follow_blocks_that_the_pool_moves() -> None:

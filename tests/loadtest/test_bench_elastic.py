@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from covey import profile
-from covey.profile import MemorySettings
+from covey.contracts import profile
+from covey.contracts.profile import MemorySettings
 from covey_client.costs.surface import Surface
 from loadtest.bench import elastic, elastic_bundled
 from loadtest.bench.elastic_bundled import Peaks

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from loadtest.bench import engine
 from loadtest.bench.session import QUICK, Session, Wanted
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from covey.models.kernels import INTERPRETED
-from covey.training.aligned import Pair
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
+from covey.gpu.kernels import INTERPRETED
+from covey_training.aligned import Pair
 from loadtest.bench import gpu
 from loadtest.bench.__main__ import main
 from loadtest.bench.gpu import rig as rigs

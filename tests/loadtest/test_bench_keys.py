@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from covey import profile
+from covey.contracts import profile
 from loadtest.bench import speedup, tax
 from loadtest.bench.derive import derive, with_drafters
 from loadtest.bench.policies import OFF, fixed

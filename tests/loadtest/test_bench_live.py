@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import covey
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench.__main__ import main
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

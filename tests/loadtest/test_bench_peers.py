@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from covey import profile
-from covey.errors import SettingError
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
 from covey.server import Server
 from loadtest.bench import peers
 from loadtest.bench.__main__ import main

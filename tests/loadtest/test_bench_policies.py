@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from loadtest.arrivals import Arrival
 from loadtest.bench import load, loads
 from loadtest.bench.session import Session, Wanted

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from covey import profile
+from covey.contracts import profile
 from covey_client.costs.table import CostTable
 from loadtest.bench import slo
 from loadtest.bench.__main__ import main

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey import profile
+from covey.contracts import profile
 from covey.front.failures import NoKey
 from covey.front.keys import Keys
 from covey_client import Chunk, Overloaded, Usage

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from loadtest import arrivals
 from loadtest.arrivals import Arrival
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from covey import prompts
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey_client.rates import Reading
 from covey_client.status import Sample
 from loadtest import asks, levels, options

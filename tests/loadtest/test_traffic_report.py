@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey_client.rates import Reading
 from covey_client.status import Sample
 from loadtest import pictures, records, report, summary

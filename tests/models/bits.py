@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from covey.models.device.model import DeviceModel
+from covey.contracts.types import Ints
+from covey.gpu.model import DeviceModel
 from covey.models.model import PagedModel
 from covey.models.native.model import NativeModel
-from covey.types import Ints
 from tests.models.tiny_models import Reader
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, DiffLlamaConfig
 
-from covey.errors import UnsupportedModel
+from covey.contracts.errors import UnsupportedModel
 from covey.models import refusals
 from covey.models.loading import quiet
 from covey.models.model import PagedModel

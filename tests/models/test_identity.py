@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from covey.contracts.profile import TargetSettings
 from covey.models import identity as identities
 from covey.models.identity import STRIDE, of_model
-from covey.profile import TargetSettings
 
 SIZE = 3 * STRIDE
 

@@ -19,7 +19,7 @@ from covey.models import model as paged
 from covey.models.model import PagedModel
 from covey.models.modules import Modules
 from covey.models.refusals import FAMILIES as FUSED
-from covey.private import KEPT_VARIABLE
+from covey.process.private import KEPT_VARIABLE
 from tests.bundled import MODELS
 from tests.models.tiny_models import FAMILIES, Reader, build, prompts
 
@@ -214,7 +214,7 @@ def test_one_process_examines_at_a_time(kept: Path, tmp_path: Path) -> None:
 SECOND = """
 import sys
 from dataclasses import replace
-from covey import profile
+from covey.contracts import profile
 from covey.drafters import load_drafter
 from covey.target.opening import load_target
 chosen = profile.load("demo-cpu")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from covey.errors import SettingError
-from covey.models import opening as models
-from covey.models.device.model import DeviceModel
-from covey.models.kernels import INTERPRETED
+from covey.contracts.errors import SettingError
+from covey.gpu.kernels import INTERPRETED
+from covey.gpu.model import DeviceModel
 from covey.models.model import PagedModel
+from covey.runtimes import opening as models
 from tests.interpreted import sum_in_order
 from tests.models.tiny_models import build
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="what is here runs as on
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "choose_device", lambda _: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-    monkeypatch.setattr("covey.models.device.why_not", lambda _: "")
+    monkeypatch.setattr("covey.gpu.why_not", lambda _: "")
     monkeypatch.setattr(models, "RECORDED_ROWS", 1)
     sum_in_order(monkeypatch)
 
@@ -49,7 +49,7 @@ def test_other_families_go_without(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 @pytest.mark.usefixtures("gpu")
 def test_an_exact_mode_that_is_not_to_be_had_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.models.device.model.passes_agree", lambda *_: False)
+    monkeypatch.setattr("covey.gpu.model.passes_agree", lambda *_: False)
     monkeypatch.setattr("covey.models.model.passes_agree", lambda *_: False)
     monkeypatch.setattr("covey.models.model.kept_folder", lambda _: None)  # no verdict of another test's
     with pytest.raises(SettingError, match="numerics: invariant is not to be had"):

@@ -14,13 +14,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from covey.errors import SettingError, UnsupportedModel
+from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models.lanes import Lanes, Pass, chain
 from covey.models.loading import quiet
 from covey.models.native import architecture, stages
 from covey.models.native import model as runtime
 from covey.models.native.model import NativeModel
-from covey.private import KEPT_VARIABLE
+from covey.process.private import KEPT_VARIABLE
 from tests.models.bits import check, check_tree
 from tests.models.tiny_models import Reader, build, generate, prompts
 

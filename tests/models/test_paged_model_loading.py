@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tiny_models import Reader, build, generate, prompts
 
-from covey.errors import SettingError, UnsupportedModel
+from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models import refusals
 from covey.models.loading import quiet
 from covey.models.model import PagedModel

@@ -12,13 +12,13 @@ import pytest
 import torch
 from tiny_models import Reader, build, prompts
 
+from covey.contracts.profile import TargetSettings
+from covey.contracts.types import NO_INTS, Ints, Open, Sampling, TargetWork, Trees
 from covey.models.lanes import Lanes, Pass
 from covey.models.model import PagedModel
 from covey.models.parallel import wire
 from covey.models.parallel.model import ParallelModel
-from covey.profile import TargetSettings
 from covey.target.runner import TargetRunner, blocks_in
-from covey.types import NO_INTS, Ints, Open, Sampling, TargetWork, Trees
 
 SIZES = {"dtype": "float32", "device": "cpu", "blocks": 60, "block_size": 4, "max_pass_tokens": 64}
 FAMILIES = {  # one with a bias in each matrix and a head that is the embedding, one with norms of queries and keys

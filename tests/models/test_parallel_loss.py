@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.errors import PortError, RankDied, SettingError
-from covey.profile import TargetSettings
+from covey.contracts.errors import PortError, RankDied, SettingError
+from covey.contracts.profile import TargetSettings
+from covey.contracts.types import Open, Sampling, TargetWork, Trees
 from covey.target.runner import TargetRunner
-from covey.types import Open, Sampling, TargetWork, Trees
 from tests.models import tiny_models
 from tests.waiting import until
 

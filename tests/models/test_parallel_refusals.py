@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import build
 
-from covey import profile
-from covey.errors import SettingError, UnsupportedModel
+from covey.contracts import profile
+from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.contracts.profile import TargetSettings
 from covey.models import loading
 from covey.models.parallel.group import Group
 from covey.models.parallel.model import check_devices
 from covey.models.parallel.processes import Followers
 from covey.models.parallel.sharding import load_shard
-from covey.profile import TargetSettings
 from covey.target.opening import load_target
 from covey.target.runner import TargetRunner
 

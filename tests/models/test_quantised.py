@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from covey.errors import UnsupportedModel
+from covey.contracts.errors import UnsupportedModel
 from covey.models import quantised
 
 ROWS, COLUMNS, GROUP = 48, 64, 16

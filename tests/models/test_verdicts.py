@@ -12,7 +12,7 @@ from covey.models import model as paged
 from covey.models.attention import Tiling
 from covey.models.model import PagedModel
 from covey.models.verdicts import here, verdict
-from covey.private import KEPT_VARIABLE
+from covey.process.private import KEPT_VARIABLE
 from tests.models.tiny_models import build
 
 

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 import transformers
 
+from covey.contracts.types import Ints
 from covey.models.lanes import Lanes, Pass
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
 from covey.models.native.model import NativeModel
-from covey.types import Ints
 
 _SMALL: dict[str, Any] = {
     "vocab_size": 97,

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from covey import registry
+from covey.contracts import registry
+from covey.contracts.profile import SpeculationSettings
 from covey.planner.build import build
 from covey.planner.policies import FIXED
 from covey.planner.round_planner import RoundPlanner
-from covey.profile import SpeculationSettings
 from covey_client.costs.table import CostTable
 from covey_client.wire import MAX_DRAFT_TOKENS
 from tests.fakes import continuation, request

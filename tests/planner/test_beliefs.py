@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from covey.active import ActiveRequest, Heard
+from covey.contracts.types import Hit
 from covey.planner.drafters.beliefs import FIRST, LIKELIHOOD, Beliefs
-from covey.types import Hit
+from covey.requests.active import ActiveRequest, Heard
 from tests.fakes import request
 
 NAMES = ("one", "two")

@@ -11,23 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.active import ActiveRequest, Heard
-from covey.clock import RealClock
-from covey.configuration import EngineConfig, EngineHooks
-from covey.engine import Engine
-from covey.errors import PortError
-from covey.planner.build import build
-from covey.planner.drafters import reading
-from covey.planner.drafters.beliefs import Beliefs
-from covey.planner.drafters.neighbours import Neighbours
-from covey.planner.drafters.policy import Assignment
-from covey.planner.drafters.replay import Replay
-from covey.planner.round_planner import RoundPlanner
-from covey.profile import SpeculationSettings
-from covey.roster import Roster
-from covey.rounds import Plan, RoundRecord
-from covey.scheduler import Batch, Scheduler
-from covey.types import (
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import PortError
+from covey.contracts.profile import SpeculationSettings
+from covey.contracts.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
@@ -42,6 +29,19 @@ from covey.types import (
     TargetWork,
     Trees,
 )
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
+from covey.planner.build import build
+from covey.planner.drafters import reading
+from covey.planner.drafters.beliefs import Beliefs
+from covey.planner.drafters.neighbours import Neighbours
+from covey.planner.drafters.policy import Assignment
+from covey.planner.drafters.replay import Replay
+from covey.planner.round_planner import RoundPlanner
+from covey.requests.active import ActiveRequest, Heard
+from covey.requests.roster import Roster
+from covey.requests.rounds import Plan, RoundRecord
+from covey.requests.scheduler import Batch, Scheduler
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.fakes import VOCAB, Collector, HashTarget, continuation, next_token, request
@@ -61,8 +61,8 @@ def prompt(domain: int, key: int, length: int = 24) -> list[int]:
 
 
 class Specialist:
-    """Implements `covey.ports.Drafter`: right with a probability that depends on the domain of the text, by luck that
-    depends on the text alone, so that what it says of text that it reads is what it would have drafted."""
+    """Implements `covey.contracts.ports.Drafter`: right with a probability that depends on the domain of the text, by
+    luck that depends on the text alone, so that what it says of text that it reads is what it would have drafted."""
 
     def __init__(
         self, name: str, rates: Sequence[float], clock: VirtualClock | RealClock, *, step: float = 0.001

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.configuration import EngineConfig, EngineHooks
+from covey.contracts.profile import SpeculationSettings
+from covey.contracts.types import DraftWork, Finish, Open, Request, RowStatus, Rule, Sampling, TargetWork, Trees
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
-from covey.engine import Engine
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.planner.cost_table import load_costs
-from covey.profile import SpeculationSettings
-from covey.rounds import RoundRecord
-from covey.scheduler import Scheduler
-from covey.types import DraftWork, Finish, Open, Request, RowStatus, Rule, Sampling, TargetWork, Trees
+from covey.requests.rounds import RoundRecord
+from covey.requests.scheduler import Scheduler
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock, serve

@@ -11,14 +11,14 @@ import pytest
 
 from covey.bandits.length import DraftCall, Situation
 from covey.bandits.nightjar import Nightjar
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import SpeculationSettings
 from covey.planner.acceptance import Acceptance
 from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
 from covey.planner.costs import RoundCosts
 from covey.planner.regression import Regression, doublings, hat, smooth
 from covey.planner.switching import SwitchCost
-from covey.profile import SpeculationSettings
 from covey_client.costs.table import CostTable
 
 

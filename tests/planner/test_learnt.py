@@ -13,7 +13,9 @@ import pytest
 
 from covey.bandits.fixed import Fixed
 from covey.bandits.length import Situation
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import SpeculationSettings
+from covey.contracts.types import Trees
 from covey.planner.build import build
 from covey.planner.calibration import Calibration
 from covey.planner.covey import Covey
@@ -21,9 +23,7 @@ from covey.planner.learnt import Keeper, file_in, restore, save
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
 from covey.planner.worth import Worth
-from covey.profile import SpeculationSettings
 from covey.trees.paths import Nodes
-from covey.types import Trees
 from loadtest.simulation.devices import environment
 from loadtest.simulation.replay import replay
 from tests.waiting import until

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey import registry
-from covey.active import ActiveRequest
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
-from covey.configuration import EngineConfig, EngineHooks
-from covey.engine import Engine
-from covey.errors import PortError, SettingError
+from covey.contracts import registry
+from covey.contracts.errors import PortError, SettingError
+from covey.contracts.profile import SpeculationSettings
+from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import best
 from covey.planner.switching import SwitchCosts
-from covey.profile import SpeculationSettings
-from covey.scheduler import Batch, Scheduler
-from covey.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.requests.active import ActiveRequest
+from covey.requests.scheduler import Batch, Scheduler
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 from tests.static_planner import StaticPlanner
 
@@ -49,7 +49,7 @@ class Listed(Forgetful):
 
 
 class PrefixDrafter:
-    """Implements `covey.ports.Drafter`: the first `right` drafts of each row are right, the others wrong."""
+    """Implements `covey.contracts.ports.Drafter`: the first `right` drafts of each row are right, the others wrong."""
 
     def __init__(self, clock: ManualClock, right: int) -> None:
         self.clock, self.right = clock, right

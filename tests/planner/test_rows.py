@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.active import ActiveRequest
+from covey.contracts.types import Rule, Sampling
 from covey.planner.rows import draft_tokens, lay_out
-from covey.roster import Roster
-from covey.scheduler import Batch, Scheduler
-from covey.types import Rule, Sampling
+from covey.requests.active import ActiveRequest
+from covey.requests.roster import Roster
+from covey.requests.scheduler import Batch, Scheduler
 from tests.fakes import ManualClock, request
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from covey.configuration import EngineConfig, EngineHooks
-from covey.engine import Engine
+from covey.contracts.profile import SpeculationSettings
+from covey.contracts.types import TargetReply, TargetWork
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
 from covey.planner.adaserve import MEMORY, Customised
 from covey.planner.build import build
 from covey.planner.candidates import TreeSelector
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.worth import SAMPLED, Worth
-from covey.profile import SpeculationSettings
-from covey.rounds import RoundRecord
-from covey.scheduler import Scheduler
-from covey.types import TargetReply, TargetWork
+from covey.requests.rounds import RoundRecord
+from covey.requests.scheduler import Scheduler
 from tests.fakes import Collector, ManualClock, request
 from tests.planner.test_round_planner import PrefixDrafter, SlowTarget
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from covey.contracts.types import Objective
 from covey.planner.standing import Standing
-from covey.types import Objective
 from tests.planner.test_worth import LOOSE, NONE, TIGHT, batch, drafted, worth
 
 

@@ -8,25 +8,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.active import ActiveRequest
 from covey.bandits.length import Situation
-from covey.clock import RealClock
-from covey.configuration import EngineConfig
-from covey.engine import Engine
-from covey.errors import SettingError
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import SpeculationSettings
+from covey.contracts.types import Objective, Rule, Sampling, Trees
+from covey.loop.configuration import EngineConfig
+from covey.loop.engine import Engine
 from covey.planner.adaserve import AdaServe, Customised, constants, knee
 from covey.planner.build import build
 from covey.planner.calibration import Calibration
 from covey.planner.expectations import Expectations
 from covey.planner.worth import Worth
-from covey.profile import SpeculationSettings
-from covey.rounds import Drafted
-from covey.scheduler import Batch, Scheduler
+from covey.requests.active import ActiveRequest
+from covey.requests.rounds import Drafted
+from covey.requests.scheduler import Batch, Scheduler
 from covey.trees.paths import Nodes
-from covey.types import Objective, Rule, Sampling, Trees
 from covey_client.costs.table import CostTable
 from tests.fakes import Collector, HashTarget, request
-from tests.test_drafting import HashDrafter
+from tests.loop.test_drafting import HashDrafter
 
 DEPTH = 4
 

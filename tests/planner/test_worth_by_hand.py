@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from covey.active import ActiveRequest
+from covey.contracts.types import Objective, Rule, Sampling, Trees
 from covey.planner.calibration import BLIND, EDGES, RANKS
 from covey.planner.expectations import Expectations
 from covey.planner.worth import FAINT, GIVEN, SLIGHT, Worth
-from covey.rounds import Drafted
-from covey.scheduler import Batch
-from covey.types import Objective, Rule, Sampling, Trees
+from covey.requests.active import ActiveRequest
+from covey.requests.rounds import Drafted
+from covey.requests.scheduler import Batch
 from covey_client.costs.table import CostTable
 from tests.fakes import request
 

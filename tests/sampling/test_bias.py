@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from covey.contracts.types import LEAST_LOGPROB, Ints, Sampling
 from covey.sampling.bias import biased
 from covey.sampling.drawing import Fault, SettingsTable, draw
 from covey.sampling.likeliest import likeliest
-from covey.types import LEAST_LOGPROB, Ints, Sampling
 
 VOCAB = 40
 BIASES = ((), ((3, 2.5),), ((3, -100.0), (39, 100.0)), ((7, -0.1), (0, 1.0), (20, -99.9)), ())

@@ -19,13 +19,13 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from covey.contracts.types import NO_INTS, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
 from covey.sampling import penalties
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.rejection import judge, probabilities
 from covey.sampling.truncation import mass_of
-from covey.types import NO_INTS, Ints, Sampling, Trees
 
 WARM = Sampling(temperature=0.8)
 TRUNCATIONS = [

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covey.contracts.types import Floats, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
 from covey.sampling.drawing import SettingsTable, draw
 from covey.sampling.proposals import propose_rejection
 from covey.sampling.rejection import judge
-from covey.types import Floats, Ints, Sampling, Trees
 
 VOCAB, ROWS = 90, 24
 ONLY_THE_BEST = {

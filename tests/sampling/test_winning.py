@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from covey.contracts.types import Sampling
 from covey.sampling.drawing import draw_unpenalised
 from covey.sampling.settings import SettingsTable
 from covey.sampling.winning import wins
-from covey.types import Sampling
 
 SAMPLINGS = [
     Sampling(),

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
 from covey.server import adapters, hub

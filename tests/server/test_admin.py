@@ -15,10 +15,9 @@ import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from covey import admin
 from covey.care.control import Control
-from covey.errors import SettingError
-from covey.server import Server
+from covey.contracts.errors import SettingError
+from covey.server import Server, admin
 from covey_client import Client, InvalidRequest, status
 from covey_client import secret as tools
 from covey_client.cli import main

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.server import Options, hub, preflight
 from tests.models.tiny_models import build, generate, prompts
 from tests.server.test_adapters import adapter, beside, greedy

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from covey import vocabulary
-from covey.errors import SettingError
-from covey.profile import GENERAL
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import GENERAL
 from covey.server import Options, Server, hub, preflight
+from covey.text import vocabulary
 from tests.bundled import MODELS
 
 SECONDS = 5.0  # of the processor

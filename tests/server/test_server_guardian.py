@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from covey import admin
-from covey.server import guardian, shared_memory
+from covey.server import admin, guardian, shared_memory
 from covey.server.guardian import Guardian
 from covey_client import secret
 from tests.waiting import until

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from covey.care import processes
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.server import (
     FREE,
     FREE_PORTS,
@@ -54,7 +54,7 @@ error: creating server: Invalid argument - load failed for model 'bad': version 
     [
         ("RuntimeError: no weights in /x\\n\\nAt:\\n  /a/model.py(7): initialize\\n", "no weights in /x"),
         ("UnsupportedModel: sliding sinks\\n\\nAt:\\n", "sliding sinks"),
-        ("covey.errors.SettingError: profile: bad", "profile: bad"),
+        ("covey.contracts.errors.SettingError: profile: bad", "profile: bad"),
         ("ModuleNotFoundError: No module named 'torch'\\n\\nAt:", "No module named 'torch'"),
     ],
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from covey import profile
 from covey.care.care import roles
-from covey.errors import SettingError
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
 from covey.server import Server, installation
 from covey.server.errors import StartError
 from covey.server.options import Options

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from covey.private import KEPT_VARIABLE
+from covey.process.private import KEPT_VARIABLE
 from covey.serving import life, start
 from tests.serving.worlds import Made, World
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.errors import SettingError
-from covey.private import KEPT_VARIABLE
-from covey.profile import AUTO
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import AUTO
+from covey.process.private import KEPT_VARIABLE
 from covey.serving import start
 from covey.serving.build import named_costs, state_file
 from covey_client.costs.table import CostTable

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.roster import Roster, State
+from covey.contracts.types import ANY_VOCABULARY, DrafterInfo
+from covey.requests.roster import Roster, State
 from covey.serving.facts import Facts
-from covey.types import ANY_VOCABULARY, DrafterInfo
 from tests.fakes import VOCAB, HashTarget, ManualClock
 
 SECONDS = 10.0

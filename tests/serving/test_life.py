@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from covey.errors import CoveyError, Overloaded, PortError, SettingError
+from covey.contracts.errors import CoveyError, Overloaded, PortError, SettingError
 from covey.serving import life as module
 from covey.serving.life import Life
 from covey.serving.service import Service

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from covey.contracts.types import Finish
 from covey.serving import build
 from covey.serving.line import Line
 from covey.serving.requests import Requests
 from covey.tritonio.link import Message, Peer
 from covey.tritonio.peers import answered, raised
-from covey.types import Finish
 from tests.serving.worlds import SECONDS, Made, tensors
 
 LONG = 400  # tokens

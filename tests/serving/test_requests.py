@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.errors import CoveyError, PortError
+from covey.contracts.errors import CoveyError, PortError
+from covey.contracts.types import Finish, Request
 from covey.serving import build
 from covey.tritonio.long_prompts import LONG
-from covey.types import Finish, Request
 from tests.serving.worlds import SECONDS, Made, Outlet, tensors
 
 

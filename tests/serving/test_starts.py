@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from covey.care.control import HTTP_VARIABLE, LOADING, READY, UNLOADED
-from covey.errors import CoveyError, PortError, StubDead
-from covey.profile import AUTO
-from covey.roster import State
+from covey.contracts.errors import CoveyError, PortError, StubDead
+from covey.contracts.profile import AUTO
+from covey.contracts.types import TargetInfo, TargetReply, TargetWork
+from covey.requests.roster import State
 from covey.serving import build, start
-from covey.types import TargetInfo, TargetReply, TargetWork
 from tests.fakes import HashTarget
 from tests.serving.worlds import SECONDS, Made, facts_of
 

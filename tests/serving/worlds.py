@@ -10,20 +10,20 @@ from unittest.mock import MagicMock
 
 import numpy as np
 
-from covey import profile
-from covey.clock import RealClock
-from covey.guard import Guard
-from covey.ports import Controller, Ports, Residency
-from covey.profile import Profile
+from covey.contracts import profile
+from covey.contracts.clock import RealClock
+from covey.contracts.ports import Controller, Ports, Residency
+from covey.contracts.profile import Profile
+from covey.contracts.types import DrafterInfo
+from covey.process.guard import Guard
 from covey.serving.build import Builder, named_costs
 from covey.serving.facts import Facts
 from covey.serving.life import Life
 from covey.serving.requests import Requests
 from covey.serving.start import Start
-from covey.streaming import Chunk
-from covey.types import DrafterInfo
+from covey.text.streaming import Chunk
 from tests.fakes import VOCAB, HashTarget
-from tests.test_drafting import HashDrafter
+from tests.loop.test_drafting import HashDrafter
 
 SECONDS = 10.0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from covey.ports import Drafter
+from covey.contracts.ports import Drafter
 from covey.star.service import DraftService
 from tests.models import tiny_models
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from covey.contracts.errors import CoveyError
+from covey.contracts.ports import Drafter
+from covey.contracts.profile import DrafterSettings
+from covey.contracts.types import DrafterInfo, DraftReply, DraftWork
 from covey.drafters.neural import NeuralDrafter
-from covey.errors import CoveyError
-from covey.ports import Drafter
-from covey.profile import DrafterSettings
 from covey.star.service import DraftService
-from covey.types import DrafterInfo, DraftReply, DraftWork
 
 VOCABULARY = 97
 

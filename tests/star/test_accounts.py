@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from covey.ledger import CALLER_BITS, HOUSE_BITS
 from covey.star.accounts import SETTLED, SLACK, UNLIMITED, Account, Accounts, largest
+from covey.wire.ledger import CALLER_BITS, HOUSE_BITS
 
 S, Z = 0.010, 0.020
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import PortError, SettingError
-from covey.ledger import INCARNATION_BITS, house, new_origin
+from covey.contracts.errors import PortError, SettingError
+from covey.contracts.types import Ints
 from covey.star.callers import HERE, MOST_SENDERS, READ_SECONDS, Caller, Door, read, token_of, weights
-from covey.types import Ints
 from covey.wire import codec
+from covey.wire.ledger import INCARNATION_BITS, house, new_origin
 
 EAST, WEST = "secret-of-the-east-server", "secret-of-the-west-server"
 

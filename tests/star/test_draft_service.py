@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.contracts.errors import PortError
+from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Sampling
 from covey.emulated.devices import EmulatedDrafter, HashModel
-from covey.errors import PortError
-from covey.ledger import new_origin
 from covey.star.accounts import AGAIN, GONE
 from covey.star.callers import MOST_SENDERS, Caller, Door
 from covey.star.queue import Rules
 from covey.star.service import MOST_WAITING, DraftService
 from covey.star.speed import Speed
-from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Sampling
+from covey.wire.ledger import new_origin
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, rows_of

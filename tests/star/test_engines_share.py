@@ -9,21 +9,21 @@ from dataclasses import replace
 
 import pytest
 
-from covey.clock import RealClock
-from covey.configuration import EngineConfig, EngineHooks
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import PortError
+from covey.contracts.ports import Drafter
+from covey.contracts.profile import DrafterSettings
+from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Ints
 from covey.drafters.ngram import NgramDrafter
-from covey.engine import Engine
-from covey.errors import PortError
-from covey.ports import Drafter
-from covey.profile import DrafterSettings
-from covey.roster import Roster, State
-from covey.scheduler import Scheduler
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
+from covey.requests.roster import Roster, State
+from covey.requests.scheduler import Scheduler
 from covey.star.callers import Caller, Door, token_of
 from covey.star.calls import plainly
 from covey.star.remote import RemoteDrafter
 from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
-from covey.types import DrafterInfo, DraftReply, DraftWork, Ints
 from covey.wire import codec
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
 from tests.static_planner import StaticPlanner

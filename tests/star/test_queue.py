@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
+from covey.contracts.types import NO_INTS, DraftWork, Reading
 from covey.star.calls import Call
 from covey.star.queue import CREDIT, OVERDUE, USUAL, DraftQueue, Rules
 from covey.star.speed import MARGIN, Speed
-from covey.types import NO_INTS, DraftWork, Reading
+from covey.wire.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
 
 STEP = 0.002
 MEMBER_BITS = CALLER_BITS - HOUSE_BITS

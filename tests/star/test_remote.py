@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.contracts.errors import PortError, PortTimeout, SettingError
+from covey.contracts.profile import DrafterSettings, Profile, SpeculationSettings, StarSettings
+from covey.contracts.types import Ints, RowStatus
 from covey.drafters import load_drafter
 from covey.drafters.ngram import NgramDrafter
-from covey.errors import PortError, PortTimeout, SettingError
-from covey.ledger import new_origin
-from covey.profile import DrafterSettings, Profile, SpeculationSettings, StarSettings
 from covey.star.callers import Caller, Door, token_of
 from covey.star.remote import LONGEST_REFUSAL, SHARE, RemoteDrafter
 from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
-from covey.types import Ints, RowStatus
 from covey.wire import codec
+from covey.wire.ledger import new_origin
 from tests.drafters.drafting import Sender, Text, rows_of
 from tests.fakes import ManualClock
 from tests.waiting import until

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.errors import PortError
-from covey.ledger import new_origin
-from covey.ports import Drafter
+from covey.contracts.errors import PortError
+from covey.contracts.ports import Drafter
+from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, RowStatus
 from covey.star.accounts import SETTLED
 from covey.star.service import DraftService
 from covey.star.speed import Speed
-from covey.types import DrafterInfo, DraftReply, DraftWork, RowStatus
+from covey.wire.ledger import new_origin
 from tests.drafters.drafting import Sender, Text
 from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt
 from tests.waiting import until

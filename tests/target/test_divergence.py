@@ -9,13 +9,13 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from covey.contracts.profile import DrafterSettings, TargetSettings
+from covey.contracts.types import SPARSE, Floats, Ints, Open, Rule, Sampling, TargetReply, TargetWork, Trees
 from covey.drafters.neural import NeuralDrafter
-from covey.profile import DrafterSettings, TargetSettings
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.settings import SettingsTable
 from covey.target.divergence import block_divergence
 from covey.target.runner import TargetRunner
-from covey.types import SPARSE, Floats, Ints, Open, Rule, Sampling, TargetReply, TargetWork, Trees
 from tests.arrays import ints
 from tests.drafters.drafting import Sender, Text
 from tests.drafters.neural_reference import Reference

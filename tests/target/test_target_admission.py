@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.profile import TargetSettings
+from covey.contracts.profile import TargetSettings
+from covey.contracts.types import NO_FLOATS, Open, Resized, ResizeStatus, RowStatus, Sampling, TargetWork, Trees
 from covey.target.runner import TargetRunner
-from covey.types import NO_FLOATS, Open, Resized, ResizeStatus, RowStatus, Sampling, TargetWork, Trees
 from tests.arrays import ints
 from tests.models import tiny_models
 

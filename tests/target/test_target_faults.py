@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from covey.profile import TargetSettings
+from covey.contracts.profile import TargetSettings
+from covey.contracts.types import NO_FLOATS, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
 from covey.target.runner import TargetRunner
-from covey.types import NO_FLOATS, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
 from tests.arrays import ints
 from tests.models import tiny_models
 

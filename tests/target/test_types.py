@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from covey import profile
-from covey.errors import SettingError
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import DTYPE_VARIABLE, TargetSettings
+from covey.contracts.types import Open, Sampling, TargetWork, Trees
 from covey.models import loading
-from covey.profile import DTYPE_VARIABLE, TargetSettings
 from covey.target.runner import TargetRunner, typed
-from covey.types import Open, Sampling, TargetWork, Trees
 from tests.models import tiny_models
 
 CPU = torch.device("cpu")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from covey.contracts.types import Ints, Rule, Sampling, Top, Trees
 from covey.sampling.drawing import SettingsTable
 from covey.target.verification import Places, Verified, merged, pick, verify
-from covey.types import Ints, Rule, Sampling, Top, Trees
 from tests.arrays import ints
 
 VOCAB = 8

@@ -12,8 +12,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from covey.training import architecture, corpora, tokenizer
-from covey.training.streams import Stream, encode
+from covey_training import architecture, corpora, tokenizer
+from covey_training.streams import Stream, encode
 
 WORDS = ["red", "green", "house", "tree", "river", "seven", "three", "walk", "sing", "open", "Straße", "grün"]
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -25,7 +25,7 @@ def sentence(order: random.Random) -> str:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The corpora's files as `covey.training.corpora` reads them, sixty documents each."""
+    """The corpora's files as `covey_training.corpora` reads them, sixty documents each."""
     folder = tmp_path_factory.mktemp("data")
     order = random.Random(1)
     for name in ("math", "translation", "summarisation", "chat"):

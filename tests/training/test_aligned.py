@@ -14,21 +14,21 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from covey import profile
-from covey.clock import RealClock
-from covey.configuration import EngineConfig
+from covey.contracts import profile
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import SettingError
+from covey.contracts.types import Sampling
 from covey.drafters.neural import NeuralDrafter
-from covey.engine import Engine
-from covey.errors import SettingError
-from covey.scheduler import Scheduler
+from covey.loop.configuration import EngineConfig
+from covey.loop.engine import Engine
+from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
-from covey.tokenization import load_tokenizer
-from covey.training.__main__ import main
-from covey.training.aligned import SIZES, Pair, build, default_layers, read_shape, save, shape
-from covey.training.aligned.agreement import Panel, measure
-from covey.training.aligned.folders import DRAFTER, fitted
-from covey.training.aligned.weights import damp, first_layers
-from covey.types import Sampling
+from covey.text.tokenization import load_tokenizer
+from covey_training.__main__ import main
+from covey_training.aligned import SIZES, Pair, build, default_layers, read_shape, save, shape
+from covey_training.aligned.agreement import Panel, measure
+from covey_training.aligned.folders import DRAFTER, fitted
+from covey_training.aligned.weights import damp, first_layers
 from tests.bundled import MODELS
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner

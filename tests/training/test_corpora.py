@@ -6,8 +6,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from covey.training import corpora, teacher, tokenizer
-from covey.training.streams import Mixture, Stream
+from covey_training import corpora, teacher, tokenizer
+from covey_training.streams import Mixture, Stream
 
 READ_FROM_FILES = ("math", "translation", "summarisation", "chat")
 

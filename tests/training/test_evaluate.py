@@ -7,9 +7,9 @@ import torch
 from rich.console import Console
 from transformers import LlamaForCausalLM
 
-from covey.training import evaluate, report, sampling, tokenizer
-from covey.training.__main__ import parse
-from covey.training.distil import distance
+from covey_training import evaluate, report, sampling, tokenizer
+from covey_training.__main__ import parse
+from covey_training.distil import distance
 
 
 def test_acceptance_is_one_minus_total_variation() -> None:

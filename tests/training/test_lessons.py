@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from covey.training import __main__ as training
-from covey.training import architecture, teacher
+from covey_training import __main__ as training
+from covey_training import architecture, teacher
 
 
 def test_lessons_of_another_target_or_tokenizer_are_made_anew(

@@ -8,15 +8,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from covey import prompts, vocabulary
-from covey.errors import SettingError
+from covey import prompts
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import GENERAL, load
 from covey.models import loading, refusals
-from covey.profile import GENERAL, load
 from covey.server import Options
-from covey.training import own
-from covey.training.__main__ import parse
-from covey.training.sampling import Sample
-from covey.training.tokenizer import save, train
+from covey.text import vocabulary
+from covey_training import own
+from covey_training.__main__ import parse
+from covey_training.sampling import Sample
+from covey_training.tokenizer import save, train
 from tests.models.tiny_models import build
 
 

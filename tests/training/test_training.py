@@ -11,9 +11,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from covey.training import architecture, corpora, distil, target, teacher, tokenizer
-from covey.training.optimiser import Budget
-from covey.training.streams import Mixture, Stream
+from covey_training import architecture, corpora, distil, target, teacher, tokenizer
+from covey_training.optimiser import Budget
+from covey_training.streams import Mixture, Stream
 
 SETTINGS = replace(target.TargetSettings(), rows=4, length=16, log_every=2)
 DISTIL = replace(distil.DistilSettings(), rows=2, log_every=2, shared_by=0.4)
@@ -74,7 +74,7 @@ def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(
 @pytest.mark.parametrize("module", ["covey.training", "covey.server"])
 def test_commands_run_in_the_folder_that_the_clone_is_in(tmp_path: Path, module: str) -> None:
     """There `covey` is a folder without code, too."""
-    (tmp_path / "covey").symlink_to(Path(corpora.__file__).parents[3])
+    (tmp_path / "covey").symlink_to(Path(corpora.__file__).parents[2])
     words = [sys.executable, "-m", module, "--help"]
     ran = subprocess.run(words, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from covey.contracts.types import Trees
 from covey.trees.paths import LEAST, MOST, Nodes
 from covey.trees.selection import Ranked, customised, filled, wanted
-from covey.types import Trees
 
 
 def forest(rng: np.random.Generator, rows: int, most: int) -> Trees:

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from covey.care.calls import DRAFTERS_SECONDS, GRAMMAR_SECONDS, KNOWN_CALLS, LOOK_SECONDS, QUESTION_SECONDS, Calls
-from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
-from covey.emulated.hash_model import HashModel
-from covey.errors import PortError, StubDead
-from covey.types import (
+from covey.contracts.errors import PortError, StubDead
+from covey.contracts.types import (
     DraftWork,
     Ints,
     Open,
@@ -27,6 +25,8 @@ from covey.types import (
     TargetWork,
     Trees,
 )
+from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
+from covey.emulated.hash_model import HashModel
 from covey.wire import codec
 from covey.wire.token import VARIABLE
 from covey_client.costs.table import CostTable

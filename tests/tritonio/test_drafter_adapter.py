@@ -11,11 +11,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from covey import profile
-from covey.ledger import new_origin
+from covey.contracts import profile
+from covey.contracts.types import ResizeStatus
 from covey.star.callers import token_of
-from covey.types import ResizeStatus
 from covey.wire import codec
+from covey.wire.ledger import new_origin
 from covey.wire.token import VARIABLE
 from tests.drafters.drafting import Sender, Text
 from tests.tritonio import adapters

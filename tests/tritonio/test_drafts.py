@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from covey.rounds import Plan, RoundRecord
+from covey.requests.rounds import Plan, RoundRecord
 from covey.tritonio.drafts import Drafts
 
 PREFIX = "covey_spec_decode_num_"

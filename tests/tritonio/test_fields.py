@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.errors import BadField
-from covey.profile import LimitSettings
-from covey.roster import Roster
+from covey.contracts.errors import BadField
+from covey.contracts.profile import LimitSettings
+from covey.contracts.types import NO_OBJECTIVE, Objective, Rule, TargetInfo
+from covey.requests.roster import Roster
 from covey.tritonio.fields import RequestParser
-from covey.types import NO_OBJECTIVE, Objective, Rule, TargetInfo
 from covey_client import wire
 from covey_client.wire import INPUT_BY_NAME, INPUTS, OUTPUTS
 from tests.bundled import MODELS

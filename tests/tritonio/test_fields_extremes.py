@@ -11,15 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covey.contracts.errors import BadField
+from covey.contracts.profile import LimitSettings
+from covey.contracts.types import Request, Sampling, Trees
 from covey.drafters.choosing import Choosing
-from covey.errors import BadField
-from covey.profile import LimitSettings
-from covey.roster import Roster
+from covey.requests.roster import Roster
 from covey.sampling.drawing import Context, SettingsTable, draw
 from covey.sampling.proposals import propose_rejection
 from covey.sampling.rejection import judge
 from covey.tritonio.fields import RequestParser
-from covey.types import Request, Sampling, Trees
 from covey_client.wire import INPUTS
 from tests.fakes import VOCAB, HashTarget, ManualClock
 

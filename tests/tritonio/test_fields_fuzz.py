@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from covey.errors import BadField
-from covey.profile import LimitSettings
-from covey.roster import Roster
+from covey.contracts.errors import BadField
+from covey.contracts.profile import LimitSettings
+from covey.contracts.types import Request
+from covey.requests.roster import Roster
 from covey.tritonio import fields
-from covey.types import Request
 from covey_client.wire import INPUT_BY_NAME, INPUTS, Field
 from tests.fakes import HashTarget, ManualClock
 from tests.tritonio.test_long_prompts import TOKENIZER

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from tests.tritonio import adapters
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from covey.errors import PortError, PortTimeout
+from covey.contracts.errors import PortError, PortTimeout
 from covey.tritonio.grpc import GrpcModel, Unreachable
 from covey.wire import codec
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.errors import BadField, PortError
+from covey.contracts.errors import BadField, PortError
 from covey.tritonio import link
 from covey.wire import frames
 from tests.waiting import until

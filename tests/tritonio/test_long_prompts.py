@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from covey.errors import BadField, Overloaded
-from covey.profile import LimitSettings
-from covey.roster import Roster
-from covey.tokenization import load_tokenizer, longest_token, token_ids
+from covey.contracts.errors import BadField, Overloaded
+from covey.contracts.profile import LimitSettings
+from covey.requests.roster import Roster
+from covey.text.tokenization import load_tokenizer, longest_token, token_ids
 from covey.tritonio import fields
 from covey.tritonio.long_prompts import LongPrompts
 from tests.fakes import HashTarget, ManualClock
@@ -168,7 +168,7 @@ def test_priorities_are_a_tenant_s_own() -> None:
 
 def test_lines_of_a_kind_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     adapters.load(monkeypatch, "tokenizer")
-    from covey.log_rate import Rate
+    from covey.process.log_rate import Rate
 
     now = [0.0]
     rate = Rate(3, 10.0, lambda: now[0])

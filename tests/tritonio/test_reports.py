@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from covey.configuration import EngineHooks
-from covey.engine import Engine
-from covey.errors import BadField
+from covey.contracts.errors import BadField
+from covey.contracts.ports import Residency
+from covey.contracts.profile import Profile
 from covey.kv.elastic import Budget, Never
-from covey.memory import Memory
+from covey.loop.configuration import EngineHooks
+from covey.loop.engine import Engine
+from covey.loop.memory import Memory
 from covey.planner.build import build
-from covey.ports import Residency
-from covey.profile import Profile
-from covey.roster import Roster
-from covey.scheduler import Scheduler
+from covey.process.worker import Thread
+from covey.requests.roster import Roster
+from covey.requests.scheduler import Scheduler
 from covey.tritonio.reports import ROUNDS, Reports
-from covey.worker import Thread
 from tests.fakes import Collector, HashTarget, ManualClock, request
 
 

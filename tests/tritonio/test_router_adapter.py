@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.errors import CoveyError, Overloaded, PortError
-from covey.streaming import Chunk
-from covey.types import NO_FLOATS, NO_INTS, Finish
+from covey.contracts.errors import CoveyError, Overloaded, PortError
+from covey.contracts.types import NO_FLOATS, NO_INTS, Finish
+from covey.text.streaming import Chunk
 from covey.wire.frames import Message
 from tests.tritonio import adapters
 from tests.tritonio.test_take_each import Request, Tensor

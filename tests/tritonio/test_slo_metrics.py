@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.errors import Overloaded, PortError
-from covey.streaming import Chunk, Streamer
-from covey.types import NO_OBJECTIVE, Finish, Objective, Progress
+from covey.contracts.errors import Overloaded, PortError
+from covey.contracts.types import NO_OBJECTIVE, Finish, Objective, Progress
+from covey.text.streaming import Chunk, Streamer
 from tests.fakes import ManualClock
 from tests.tritonio.adapters import load
 

@@ -15,14 +15,14 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from covey import profile
 from covey.care.control import HTTP_VARIABLE, Within
-from covey.engine import Engine
-from covey.roster import Roster
+from covey.contracts import profile
+from covey.contracts.types import NO_FLOATS, NO_INTS, DrafterInfo, Finish
+from covey.loop.engine import Engine
+from covey.requests.roster import Roster
 from covey.serving import build, life, start
-from covey.streaming import Chunk, Streamer
+from covey.text.streaming import Chunk, Streamer
 from covey.tritonio import link
-from covey.types import NO_FLOATS, NO_INTS, DrafterInfo, Finish
 from tests.fakes import VOCAB, HashTarget
 from tests.serving.worlds import Outlet
 from tests.tritonio import adapters

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.errors import PortError
-from covey.types import (
+from covey.contracts.errors import PortError
+from covey.contracts.types import (
     NO_INTS,
     DrafterInfo,
     DraftReply,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.errors import BadField, PortError
+from covey.contracts.errors import BadField, PortError
 from covey.wire import frames
 from covey.wire.frames import Message, decode, encode
 

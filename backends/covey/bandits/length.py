@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 
 UNKNOWN = math.inf  # seconds per token of an arm that was never played
 

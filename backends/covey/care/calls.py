@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from covey.care.starved import Starved
-from covey.log_about import Names, about, current
+from covey.process.log_about import Names, about, current
 
 LOOK_SECONDS = 0.25
 PASSES, LEAST_SECONDS = 5.0, 2.0  # a call may take so many times what is expected of it, and so long in any case

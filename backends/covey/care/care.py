@@ -26,7 +26,7 @@ from covey.care.control import FAILED, LOAD_SECONDS, LOADING, READY, UNLOADED, C
 from covey.care.health import Answered, Health
 from covey.care.revival import Revival
 from covey.care.rules import DRAFTER, JUDGED, TARGET, Loads, broken
-from covey.errors import CoveyError
+from covey.contracts.errors import CoveyError
 
 LOOK_SECONDS = 0.25
 FIND_SECONDS = 2.0  # between searches for processes while nobody lacks one

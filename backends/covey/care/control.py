@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.care import processes
-from covey.errors import CoveyError
+from covey.contracts.errors import CoveyError
 from covey_client import secret
 
 HTTP_VARIABLE = "COVEY_HTTP"  # the variable by which a launcher says where its server's processes reach it

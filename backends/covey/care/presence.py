@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from covey.care import processes
-from covey.worker import Thread
+from covey.process.worker import Thread
 
 A = TypeVar("A")
 LOOK_SECONDS = 0.25

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from covey.care.control import LOADING, READY, Control, ControlError
-from covey.errors import CoveyError
+from covey.contracts.errors import CoveyError
 
 log = logging.getLogger("covey.revival")
 

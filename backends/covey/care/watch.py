@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from covey.errors import CoveyError
+from covey.contracts.errors import CoveyError
 
 log = logging.getLogger("covey.care.watch")
 

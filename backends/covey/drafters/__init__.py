@@ -1,15 +1,16 @@
-"""Drafters in process, each behind `covey.ports.Drafter`: neural, n-gram, suffix, emulated."""
+"""Drafters in process, each behind `covey.contracts.ports.Drafter`: neural, n-gram, suffix, emulated."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey import registry, vocabulary
-from covey.clock import RealClock
-from covey.errors import SettingError
-from covey.ports import Clock, Drafter
-from covey.profile import DrafterSettings, Profile
+from covey.contracts import registry
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import SettingError
+from covey.contracts.ports import Clock, Drafter
+from covey.contracts.profile import DrafterSettings, Profile
+from covey.text import vocabulary
 
 
 @dataclass(frozen=True, slots=True)

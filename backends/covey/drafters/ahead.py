@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.sampling.noise import HASH_BITS, Index, Purpose, hash_tokens, keys, row_words, token_words
+from covey.contracts.types import Floats
+from covey.noise.noise import HASH_BITS, Index, Purpose, hash_tokens, keys, row_words, token_words
 from covey.sampling.settings import SettingsTable
-from covey.types import Floats
 
 NOTHING = np.zeros((0, 0, 0), np.float32)
 TOGETHER = 1 << 20  # numbers that are computed at once, though at least a step's: calls cost, and so does memory

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from covey.contracts.types import Floats
 from covey.drafters.ahead import NoiseAhead
-from covey.grammar import Words
-from covey.sampling.arrays import largest_of
+from covey.noise.arrays import largest_of
+from covey.noise.noise import Index
 from covey.sampling.bias import biased
 from covey.sampling.constraint import constrained
-from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
-from covey.types import Floats
+from covey.text.grammar import Words
 
 Allowed = tuple[Index, list[Words | None]]  # lanes of constrained rows, and what their grammars leave in
 TINY = 1e-30  # added inside logarithms, so that none is of zero

@@ -22,21 +22,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from covey.contracts.types import NO_FLOATS, Floats, Hit, Ints, RowJudged
 from covey.drafters.sessions import Session
-from covey.grammar import Grammars, Words
 from covey.models.lanes import Lanes, Pass
-from covey.sampling.arrays import Logits, beside, host, log_softmax, plain, select
+from covey.noise.arrays import Logits, beside, host, log_softmax, plain, select
+from covey.noise.noise import Index
 from covey.sampling.bias import biased
 from covey.sampling.constraint import constrained
 from covey.sampling.drawing import draw_unpenalised
-from covey.sampling.noise import Index
 from covey.sampling.proposals import would_accept
 from covey.sampling.settings import SettingsTable
 from covey.sampling.winning import wins
-from covey.types import NO_FLOATS, Floats, Hit, Ints, RowJudged
+from covey.text.grammar import Grammars, Words
 
 if TYPE_CHECKING:
-    from covey.target.resizing import Whole
+    from covey.runtimes.resizing import Whole
 
 LOGITS = 1 << 24  # numbers in the logits of one pass
 LEAST = -69.0  # log q of a token that the model excludes

@@ -1,8 +1,8 @@
 """Drafters without weights: what a text's last tokens were followed by before, they are likely followed by again.
 
-This is what n-gram and suffix drafters share: tags and their tokens behind `covey.ports.Drafter`, and the growing of
-trees. What is looked up where is a `Lookup`'s own. Proposals depend on tokens alone, so under the rejection rule, which
-takes chains only, each is proposed with certainty, and its q row says so.
+This is what n-gram and suffix drafters share: tags and their tokens behind `covey.contracts.ports.Drafter`, and the
+growing of trees. What is looked up where is a `Lookup`'s own. Proposals depend on tokens alone, so under the rejection
+rule, which takes chains only, each is proposed with certainty, and its q row says so.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.ledger import Ledger
-from covey.models.identity import identity
-from covey.profile import DrafterSettings
-from covey.types import (
+from covey.contracts.profile import DrafterSettings
+from covey.contracts.types import (
     SPARSE,
     DrafterInfo,
     DraftReply,
@@ -32,6 +30,8 @@ from covey.types import (
     Rule,
     Trees,
 )
+from covey.models.identity import identity
+from covey.wire.ledger import Ledger
 from covey_client.wire import BAN
 
 
@@ -114,7 +114,7 @@ class Lookup(ABC):
 
 
 class LookupDrafter(ABC):
-    """Implements `covey.ports.Drafter` over one `Lookup` for each tag."""
+    """Implements `covey.contracts.ports.Drafter` over one `Lookup` for each tag."""
 
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
         self._ledger: Ledger[Lookup, DraftReply] = Ledger(self._open, self._close)

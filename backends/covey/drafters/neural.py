@@ -21,21 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from covey.company import beside, parted
-from covey.drafters.judging import Piece, TextReader, judged
-from covey.drafters.opening import open_drafter
-from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
-from covey.drafters.sessions import Session
-from covey.grammar import Grammar, Grammars
-from covey.kv.pool import BlockPool
-from covey.kv.sequences import Sequences
-from covey.ledger import Ledger
-from covey.models.stepper import Call, Stepper
-from covey.profile import DrafterSettings
-from covey.sampling.noise import Index
-from covey.sampling.settings import SettingsTable
-from covey.target.resizing import resize
-from covey.types import (
+from covey.contracts.profile import DrafterSettings
+from covey.contracts.types import (
     NO_FLOATS,
     NO_INTS,
     DrafterInfo,
@@ -53,15 +40,28 @@ from covey.types import (
     Sampling,
     Trees,
 )
+from covey.drafters.judging import Piece, TextReader, judged
+from covey.drafters.opening import open_drafter
+from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
+from covey.drafters.sessions import Session
+from covey.kv.pool import BlockPool
+from covey.kv.sequences import Sequences
+from covey.models.stepper import Call, Stepper
+from covey.noise.noise import Index
+from covey.runtimes.resizing import resize
+from covey.sampling.settings import SettingsTable
+from covey.text.grammar import Grammar, Grammars
+from covey.wire.company import beside, parted
+from covey.wire.ledger import Ledger
 
 if TYPE_CHECKING:
-    from covey.target.resizing import Whole
+    from covey.runtimes.resizing import Whole
 
 TOGETHER = 48  # pending tokens of a call that the first step takes along, padding included
 
 
 class NeuralDrafter:
-    """Implements `covey.ports.Drafter`. Owns the model, the pool and every tag's tokens."""
+    """Implements `covey.contracts.ports.Drafter`. Owns the model, the pool and every tag's tokens."""
 
     def __init__(
         self,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import DrafterSettings
+from covey.contracts.types import Open
 from covey.drafters.lookup import Child, Lookup, LookupDrafter, offer
-from covey.errors import SettingError
-from covey.profile import DrafterSettings
-from covey.types import Open
 
 Run = tuple[int, ...]
 
@@ -61,7 +61,7 @@ class NgramLookup(Lookup):
 
 
 class NgramDrafter(LookupDrafter):
-    """Implements `covey.ports.Drafter`."""
+    """Implements `covey.contracts.ports.Drafter`."""
 
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
         super().__init__(settings, name=name, vocab_size=vocab_size)

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey.errors import SettingError, UnsupportedModel
-from covey.models import device as gpu
+from covey import gpu
+from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.contracts.profile import DrafterSettings, TargetSettings
 from covey.models.identity import files_of, identity
-from covey.models.runtimes import has_gpu
-from covey.profile import DrafterSettings, TargetSettings
+from covey.runtimes.choice import has_gpu
 
 if TYPE_CHECKING:
-    from covey.models.opening import Model
     from covey.models.paged_stepper import PagedStepper
     from covey.models.stepper import Stepper
-    from covey.target.resizing import Whole
+    from covey.runtimes.opening import Model
+    from covey.runtimes.resizing import Whole
 
 log = logging.getLogger("covey.drafter")
 
@@ -80,7 +80,7 @@ def threads_for(folder: Path) -> int:
 def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool) -> Opened:
     from covey.models import known
     from covey.models.identity import of_model
-    from covey.models.opening import open_model
+    from covey.runtimes.opening import open_model
     from covey.target.runner import blocks_in
 
     alike = TargetSettings(

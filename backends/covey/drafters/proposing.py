@@ -11,20 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from covey.contracts.types import NO_FLOATS, SPARSE, Floats, Ints, Trees
 from covey.drafters.choosing import TINY, Allowed, Choosing
-from covey.grammar import Grammar, Words
 from covey.models.stepper import Drawing, Race, Stepper
-from covey.sampling.noise import Index, Purpose, keys, row_words
+from covey.noise.noise import Index, Purpose, keys, row_words
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.settings import SettingsTable
-from covey.types import NO_FLOATS, SPARSE, Floats, Ints, Trees
+from covey.text.grammar import Grammar, Words
 
 DESCENT = 1e-6  # a child scores at least so much less than its parent, so that an order by score is an order by depth
 
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """The nodes of all rows as [rows, steps * width], level by level; see `covey.types.Trees`. q rows are by node."""
+    """The nodes of all rows as [rows, steps * width], level by level; see `covey.contracts.types.Trees`. q rows are by
+    node."""
 
     tokens: Ints
     parents: Ints

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from covey.contracts.types import NO_INTS, Ints
 from covey.kv.sequences import Sequence
-from covey.types import NO_INTS, Ints
 
 
 @dataclass(slots=True, eq=False)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
+from covey.contracts.profile import DrafterSettings
+from covey.contracts.types import Open
 from covey.drafters.automaton import ROOT, SuffixAutomaton
 from covey.drafters.lookup import Child, Lookup, LookupDrafter, offer
-from covey.profile import DrafterSettings
-from covey.types import Open
 
 FULL_STORES = 8  # that all tenants' may be as large as together; of more, whoever asked longest ago is forgotten
 LEAST = 64  # tokens that a store takes the memory of at least
@@ -111,7 +111,7 @@ def _cut(match: Match, longest: int) -> Match:
 
 
 class SuffixDrafter(LookupDrafter):
-    """Implements `covey.ports.Drafter`."""
+    """Implements `covey.contracts.ports.Drafter`."""
 
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
         super().__init__(settings, name=name, vocab_size=vocab_size)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey import profile
 from covey.bandits.length import Situation
+from covey.contracts import profile
 from covey.emulated.guesses import Guesser, Guesses
 from covey.emulated.hash_model import HashModel
 from covey.planner.adaserve import DEFAULTS, AdaServe, knee, selected

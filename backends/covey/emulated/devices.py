@@ -7,7 +7,7 @@ tenant says so, or the first token of its prompt. Or its guesses are like those 
 which makes trees. Work takes the time that the table says, slept on the clock that is passed
 in, so that sweeps run in virtual time as well as through the real server.
 
-Everything obtained with these is a simulation's and must say so. Both implement the ports of `covey.ports`.
+Everything obtained with these is a simulation's and must say so. Both implement the ports of `covey.contracts.ports`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,8 @@ from functools import partial
 
 import numpy as np
 
-from covey.company import beside, parted
-from covey.emulated.guesses import Guesser, Guesses
-from covey.emulated.hash_model import HashModel
-from covey.ledger import Ledger
-from covey.models.identity import identity
-from covey.ports import Clock
-from covey.types import (
+from covey.contracts.ports import Clock
+from covey.contracts.types import (
     LEAST_LOGPROB,
     NO_TOP,
     DrafterInfo,
@@ -46,6 +41,11 @@ from covey.types import (
     Top,
     Trees,
 )
+from covey.emulated.guesses import Guesser, Guesses
+from covey.emulated.hash_model import HashModel
+from covey.models.identity import identity
+from covey.wire.company import beside, parted
+from covey.wire.ledger import Ledger
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
@@ -87,7 +87,7 @@ class _Text:
 
 
 class EmulatedTarget:
-    """Implements `covey.ports.Target`. Owns texts and counts blocks; no prefix is reused."""
+    """Implements `covey.contracts.ports.Target`. Owns texts and counts blocks; no prefix is reused."""
 
     def __init__(
         self,
@@ -186,7 +186,8 @@ class EmulatedTarget:
         return _Done(RowStatus.OK, chunk + nodes, tuple(new), alike)
 
     def _walk(self, text: _Text, tokens: list[int], parents: list[int]) -> list[int]:
-        """The coupled rule (`covey.verify.walk`), which for a distribution of one token the rejection rule equals."""
+        """The coupled rule (`covey.trees.verify.walk`), which for a distribution of one token the rejection rule
+        equals."""
         state = text.states[-1]
         new = [self._model.next(state)]
         node = -1
@@ -254,8 +255,8 @@ class _Done:
 
 
 class EmulatedDrafter:
-    """Implements `covey.ports.Drafter`. Without recorded `guesses` it proposes chains, whatever the width: a hash has
-    no second choice. A step over a tree takes what it takes for as many rows as there are lanes.
+    """Implements `covey.contracts.ports.Drafter`. Without recorded `guesses` it proposes chains, whatever the width: a
+    hash has no second choice. A step over a tree takes what it takes for as many rows as there are lanes.
 
     Catch-up takes what reading the missed tokens takes, packed as in one prefill: C_switch of the rows that lag and
     their mean lag, where Nightjar's paper looks up the whole batch and its longest.

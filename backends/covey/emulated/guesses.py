@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from covey.contracts.errors import SettingError
+from covey.contracts.types import NO_FLOATS, Ints, Trees
 from covey.emulated.hash_model import HashModel, States
-from covey.errors import SettingError
-from covey.types import NO_FLOATS, Ints, Trees
 
 VERSION = 1
 DESCENT = 1e-6  # as real drafters: a child scores at least so much less than its parent

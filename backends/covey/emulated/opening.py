@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from covey.contracts.errors import SettingError
+from covey.contracts.ports import Clock
+from covey.contracts.profile import Profile, costs_file, guesses_file
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.guesses import Guesses
 from covey.emulated.hash_model import HashModel
-from covey.errors import SettingError
 from covey.planner.cost_table import load_costs
-from covey.ports import Clock
-from covey.profile import Profile, costs_file, guesses_file
-from covey.tokenization import load_tokenizer
+from covey.text.tokenization import load_tokenizer
 
 # Below are ends, controls and single bytes in most tokenizers: the first end a text, the last make none.
 FIRST_TOKEN = 300

@@ -17,8 +17,8 @@ from functools import partial
 
 import uvicorn
 
-from covey import profile
-from covey.errors import SettingError
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
 from covey.front import grpc_service, http_app
 from covey.front.door import Door
 from covey.front.http_protocol import HEADER_BYTES, bounded

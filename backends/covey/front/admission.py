@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from covey.contracts.profile import FrontSettings
 from covey.front.failures import NoKey, TooMany, refused
 from covey.front.keys import Key, Keys
 from covey.front.rooms import Room
-from covey.profile import FrontSettings
 from covey_client.errors import Overloaded
 
 BURST_SECONDS = 4.0  # of the rate, that a caller may save up

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.front.failures import NotServed, refused
-from covey.log_about import only
+from covey.process.log_about import only
 from covey_client.request import Request
 from covey_client.wire import INPUT_BY_NAME, MODEL, OUTPUT_BY_NAME, OUTPUTS, PROMPT, Field, unknown
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from covey.contracts.profile import Profile
 from covey.front.admission import DOWN, Admission, Caller
 from covey.front.asked import Asked
 from covey.front.openai.texts import Texts
 from covey.front.openai.workers import Workers
 from covey.front.upstream import Upstream
-from covey.profile import Profile
 from covey_client.async_client import AsyncStream
 from covey_client.errors import Overloaded
 from covey_client.response import Completion

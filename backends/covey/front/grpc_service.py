@@ -20,7 +20,7 @@ from covey.front.asked import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
 from covey.front.door import Door, Gone
 from covey.front.failures import TooMany
 from covey.front.rooms import Room, Stay
-from covey.log_about import begin_drawn
+from covey.process.log_about import begin_drawn
 from covey_client.errors import CoveyClientError, DeadlineExceeded, InvalidRequest
 
 SERVICE = "inference.GRPCInferenceService"

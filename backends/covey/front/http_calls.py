@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from covey.front.admission import Caller
 from covey.front.door import Door, Gone
 from covey.front.turns import Turn
-from covey.log_about import begin_drawn
+from covey.process.log_about import begin_drawn
 
 # nginx would keep events until it has a page of them.
 EVENTS = {

@@ -15,11 +15,11 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
+from covey.contracts.profile import FrontSettings
 from covey.front.admission import Admission
 from covey.front.failures import TooMany
 from covey.front.openai import errors
 from covey.front.rooms import GRACE_SECONDS, Stay
-from covey.profile import FrontSettings
 
 HEADER_BYTES = 16 << 10
 MOST_HEADERS = 64

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.front.failures import NoKey
-from covey.private import private_text
+from covey.process.private import private_text
 from covey_client.errors import Overloaded
 
 SCHEME = "bearer "

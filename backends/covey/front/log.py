@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 import traceback
 
-from covey.log_about import told
-from covey.log_rate import Rate
+from covey.process.log_about import told
+from covey.process.log_rate import Rate
 
 
 class _Short(logging.Formatter):

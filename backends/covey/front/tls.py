@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 
-from covey.errors import SettingError
-from covey.profile import FrontSettings
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import FrontSettings
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The rules by which drafters leave so that the KV pool can grow, and come back. Decides; `covey.memory` performs.
+"""The rules by which drafters leave so that the KV pool can grow, and come back. Decides; `covey.loop.memory` performs.
 
     expand    rounds in a row in which memory is short, and drafts are not worth what they hold
     contract  nothing waits, and the drafter's blocks and a margin are free, for a while
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from covey.profile import MemorySettings
+from covey.contracts.profile import MemorySettings
 
 FORGETTING = 0.02  # of each round's weight in the goodput's estimates
 FELT = 4  # rounds after which a larger pool has let in whom it can

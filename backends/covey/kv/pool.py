@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from covey.types import Ints
+from covey.contracts.types import Ints
 
 BlockHash = bytes
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from covey.contracts.types import NO_INTS, Ints, Open
 from covey.kv.pool import BlockHash, BlockPool, chain_hashes
-from covey.types import NO_INTS, Ints, Open
 
 
 @dataclass(slots=True, eq=False)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from covey.contracts.types import Ints
 from covey.models.lanes import Lanes, Pass, chain_slots
-from covey.types import Ints
 
 
 @dataclass(frozen=True, slots=True)

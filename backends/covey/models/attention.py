@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from covey.contracts.types import Ints
 from covey.models.alibi import Alibi
 from covey.models.lanes import Lanes
 from covey.models.product import by_rows, padded
-from covey.types import Ints
 
 QUERY_TILE = 64  # longer lanes are cut: bounds the mask, and skips keys that a chunk's first queries cannot see
 # Bytes of a group's keys, values and weights: the memory of much larger ones is taken from the system anew each time.

@@ -23,14 +23,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from covey.errors import SettingError
-from covey.model_folder import read_object
+from covey.contracts.errors import SettingError
 from covey.models.identity import of_model
 from covey.models.loading import choose_device, choose_dtype
 from covey.models.modules import AttentionSetting, Modules
 from covey.models.refusals import FAMILIES, weight_files
 from covey.models.verdicts import keep
-from covey.private import kept_folder
+from covey.process.private import kept_folder
+from covey.text.model_folder import read_object
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.types import NO_INTS, Ints
+from covey.contracts.types import NO_INTS, Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from covey.errors import SettingError, UnsupportedModel
-from covey.models import dtypes, refusals
-from covey.models.device import weights
+from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.models import dtypes, refusals, weights
 from covey.models.refusals import weight_files
 
 _LOG = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ def load_module(
     streamed: bool | None = None,
 ) -> torch.nn.Module:
     """The causal language model of `folder`, in evaluation mode, its attention going through `attention`. Its weights
-    are `streamed` to the device (device/weights.py), by default where that is a GPU, or read by transformers."""
+    are `streamed` to the device (weights.py), by default where that is a GPU, or read by transformers."""
     files = weight_files(folder)
     with quiet():
         try:

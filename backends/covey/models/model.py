@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.types import Ints
 from covey.models import known
 from covey.models.agreement import Room, passes_agree
 from covey.models.attention import Plan, Tiling, plan_lanes
@@ -32,8 +33,7 @@ from covey.models.product import padded
 from covey.models.refusals import FAMILIES
 from covey.models.reserve import Reserve
 from covey.models.verdicts import here, verdict
-from covey.private import kept_folder
-from covey.types import Ints
+from covey.process.private import kept_folder
 
 _LOG = logging.getLogger(__name__)
 _MOVED_BYTES = 1 << 19  # of blocks, at once: they stay in a core's cache

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from covey.errors import UnsupportedModel
+from covey.contracts.errors import UnsupportedModel
+from covey.contracts.types import Ints
 from covey.models import adopted, loading
 from covey.models.attention import Plan, Tiling, attend, plan_lanes
 from covey.models.lanes import Lanes
@@ -25,7 +26,6 @@ from covey.models.parallel.group import Group
 from covey.models.parallel.plan import share_of_heads
 from covey.models.parallel.sharding import load_shard
 from covey.models.product import by_rows
-from covey.types import Ints
 
 _ATTENTION = "covey_paged"
 ACTIVATIONS = (

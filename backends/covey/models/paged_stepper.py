@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from covey.contracts.types import Floats, Ints
 from covey.models.lanes import Lanes, Pass, Windows
 from covey.models.stepper import Call, Passes, Visible
-from covey.sampling.arrays import host, plain
-from covey.sampling.noise import Index
-from covey.types import Floats, Ints
+from covey.noise.arrays import host, plain
+from covey.noise.noise import Index
 
 
 class PagedStepper:

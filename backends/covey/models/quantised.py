@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from covey.errors import UnsupportedModel
+from covey.contracts.errors import UnsupportedModel
 
 Tensors = Mapping[str, torch.Tensor]
 METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "gptq", "awq", "bitsandbytes", "mxfp4")

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from covey.errors import SettingError, UnsupportedModel
-from covey.model_folder import is_own_file, read_object
+from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.text.model_folder import is_own_file, read_object
 
 # Model types whose greedy text was seen to be that of transformers, token for token (tests/models/test_families.py),
 # and what is particular about them.

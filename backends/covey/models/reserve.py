@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.types import Ints
-from covey.worker import Thread
+from covey.contracts.types import Ints
+from covey.process.worker import Thread
 
 POPULATE_WRITE, HUGE_PAGES, NO_HUGE_PAGES = 23, 14, 15  # MADV_POPULATE_WRITE (Linux 5.14), ...
 NO_RESERVE = 0x4000  # MAP_NORESERVE

@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from covey.contracts.types import Floats, Ints
 from covey.models.lanes import Pass
-from covey.sampling.arrays import Logits
-from covey.sampling.noise import Index, Reals
-from covey.types import Floats, Ints
+from covey.noise.arrays import Logits
+from covey.noise.noise import Index, Reals
 
 Visible = npt.NDArray[np.bool_]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.errors import SettingError, UnsupportedModel
-from covey.model_folder import read_object
+from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.text.model_folder import read_object
 
 MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
 LFS = b"version https://git-lfs"  # how a file begins that git has not fetched yet

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 
 MEMORY = 3000.0  # trials after which an old one counts 1/e
 IDLE = 5000.0  # rounds without any trial after which what is known counts half, where it is as old as that

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.types import Trees
 from covey.planner.candidates import Candidates, TreeSelector
-from covey.rounds import Drafted, Round
-from covey.scheduler import Batch
+from covey.requests.rounds import Drafted, Round
+from covey.requests.scheduler import Batch
 from covey.trees.paths import Array, Flags
 from covey.trees.selection import Ranked, customised, filled
-from covey.types import Trees
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-from covey.rounds import RoundRecord
+from covey.requests.rounds import RoundRecord
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from covey.bandits.drafters.policies import find
 from covey.bandits.length import LengthPolicy
+from covey.contracts.profile import SpeculationSettings
 from covey.planner import policies
 from covey.planner.adaserve import AdaServe, Customised
 from covey.planner.covey import Covey
@@ -20,7 +21,6 @@ from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import Best, Everything, Selector
 from covey.planner.switching import SwitchCosts
 from covey.planner.worth import Worth
-from covey.profile import SpeculationSettings
 from covey_client.costs.table import CostTable
 
 log = logging.getLogger("covey.planner")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from covey.contracts.types import Floats, JsonDict
 from covey.trees.paths import Array, Flags, Index, Nodes, Ranks
-from covey.types import Floats, JsonDict
 
 MEMORY = 20000.0  # nodes that were looked at after which an old one counts 1/e
 LEAN = 4.0  # nodes that a drafter's own word is worth

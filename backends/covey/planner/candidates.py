@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covey.contracts.types import Floats, JsonDict, RowStatus, Trees
 from covey.planner.calibration import Calibration
 from covey.planner.standing import Standing
 from covey.planner.tallies import Tally
-from covey.rounds import Round
-from covey.scheduler import Batch
+from covey.requests.rounds import Round
+from covey.requests.scheduler import Batch
 from covey.trees.paths import Array, Flags, Index, Nodes, Ranks
-from covey.types import Floats, JsonDict, RowStatus, Trees
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from covey.roster import Roster
-from covey.rounds import Drafted, Plan, Round
-from covey.scheduler import Batch
-from covey.types import Trees
+from covey.contracts.types import Trees
+from covey.requests.roster import Roster
+from covey.requests.rounds import Drafted, Plan, Round
+from covey.requests.scheduler import Batch
 
 
 class Planner(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey_client.costs.table import CostTable
 
 

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from covey.bandits.length import DraftCall
+from covey.contracts.types import JsonDict
 from covey.planner.pass_curve import FAR, PassCurve
 from covey.planner.regression import Array, Regression, doublings, hat, smooth
-from covey.types import JsonDict
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 

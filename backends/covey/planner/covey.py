@@ -32,10 +32,10 @@ from __future__ import annotations
 import math
 
 from covey.bandits.length import Outcome, Reason, Situation
+from covey.contracts.types import JsonDict
 from covey.planner.change_cost import ChangeCost
 from covey.planner.expectations import Expectations, Expected
 from covey.planner.switching import SwitchCosts
-from covey.types import JsonDict
 from covey_client.costs.table import CostTable
 
 SHARE = 0.005  # share of all time that may be lost by exploring

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 
 MEMORY = 0.05  # weight of a new round in an arm's observed mean
 

@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 
 from covey.bandits.length import DraftCall, Outcome, Situation
+from covey.contracts.types import JsonDict
 from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.pass_curve import PassCurve
 from covey.planner.regression import Array
-from covey.types import JsonDict
 from covey_client.costs.table import CostTable
 
 

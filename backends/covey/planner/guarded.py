@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.guard import Guard
+from covey.contracts.types import JsonDict, Trees
 from covey.planner.choice import Planner
 from covey.planner.learnt import Learner
-from covey.roster import Roster
-from covey.rounds import Drafted, Plan, Round
-from covey.scheduler import Batch
-from covey.types import JsonDict, Trees
+from covey.process.guard import Guard
+from covey.requests.roster import Roster
+from covey.requests.rounds import Drafted, Plan, Round
+from covey.requests.scheduler import Batch
 
 PART = "planner"
 

@@ -15,8 +15,8 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-from covey.errors import SettingError
-from covey.types import JsonDict
+from covey.contracts.errors import SettingError
+from covey.contracts.types import JsonDict
 from covey_client import files
 
 log = logging.getLogger("covey.planner")

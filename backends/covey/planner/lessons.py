@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.bandits.length import DraftCall, Outcome, Trials
-from covey.rounds import Choice, Round
+from covey.contracts.types import Ints, RowStatus, Trees
+from covey.requests.rounds import Choice, Round
 from covey.trees.paths import Nodes
-from covey.types import Ints, RowStatus, Trees
 
 READING = 0.1  # share of a round: a drafter that read for longer may have had no time left for all rows
 

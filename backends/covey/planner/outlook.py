@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from covey.contracts.types import Floats
 from covey.trees.paths import Array, Index, Nodes, Ranks
-from covey.types import Floats
 
 ROWS = 64
 GROUPS = 24  # of paths alike, at a depth

@@ -1,4 +1,4 @@
-"""Makes the policies over draft depths that `covey.registry` lists."""
+"""Makes the policies over draft depths that `covey.contracts.registry` lists."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey import registry
 from covey.bandits.length import LengthPolicy
-from covey.errors import SettingError
+from covey.contracts import registry
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import depths_by_batch
 from covey.planner.switching import SwitchCosts
-from covey.profile import depths_by_batch
 from covey_client.costs.table import CostTable
 
 FIXED = "fixed:k"

@@ -15,7 +15,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 
 Array = npt.NDArray[np.float64]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from covey.bandits.length import Forgetful, LengthPolicy, Reason
+from covey.contracts.types import JsonDict, Trees
 from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
@@ -20,10 +21,9 @@ from covey.planner.selection import Everything, Selector
 from covey.planner.situations import situation_of
 from covey.planner.switching import SwitchCosts
 from covey.planner.totals import PlannerTotals
-from covey.roster import Roster
-from covey.rounds import Choice, Drafted, Plan, Round
-from covey.scheduler import Batch
-from covey.types import JsonDict, Trees
+from covey.requests.roster import Roster
+from covey.requests.rounds import Choice, Drafted, Plan, Round
+from covey.requests.scheduler import Batch
 
 
 class RoundPlanner:

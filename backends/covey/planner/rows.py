@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.active import ActiveRequest
-from covey.roster import Roster
-from covey.rounds import Plan
-from covey.scheduler import Batch
-from covey.types import Rule
+from covey.contracts.types import Rule
+from covey.requests.active import ActiveRequest
+from covey.requests.roster import Roster
+from covey.requests.rounds import Plan
+from covey.requests.scheduler import Batch
 from covey_client.wire import MAX_DRAFT_TOKENS
 
 

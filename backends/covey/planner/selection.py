@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from covey.bandits.length import Outcome
+from covey.contracts.types import JsonDict, Rule, Trees
 from covey.planner.acceptance import Acceptance
-from covey.rounds import Drafted, Round
-from covey.scheduler import Batch
-from covey.types import JsonDict, Rule, Trees
+from covey.requests.rounds import Drafted, Round
+from covey.requests.scheduler import Batch
 
 Figures = Iterator[tuple[str, dict[str, str], float]]
 

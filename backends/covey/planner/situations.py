@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from covey.bandits.length import Situation
 from covey.planner.rows import draft_tokens, spare
-from covey.roster import Roster
-from covey.scheduler import Batch
+from covey.requests.roster import Roster
+from covey.requests.scheduler import Batch
 
 
 def situation_of(

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.scheduler import Batch
+from covey.contracts.types import Rule
+from covey.requests.scheduler import Batch
 from covey.trees.paths import Array, Flags, Index
-from covey.types import Rule
 
 FACTS = 6  # of each row that has an objective
 

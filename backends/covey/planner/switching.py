@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from covey.contracts.types import JsonDict
 from covey.planner.regression import Array, Regression, hat, smooth
-from covey.types import JsonDict
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import Cell
 

@@ -27,16 +27,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from covey.bandits.length import Outcome
+from covey.contracts.types import Floats, Trees
 from covey.planner.candidates import Candidates, TreeSelector
 from covey.planner.expectations import Expectations
 from covey.planner.outlook import Outlook
 from covey.planner.pass_curve import PassCurve
 from covey.planner.standing import Standing
-from covey.rounds import Drafted, Round
-from covey.scheduler import Batch
+from covey.requests.rounds import Drafted, Round
+from covey.requests.scheduler import Batch
 from covey.trees.paths import Array, Flags, Index
 from covey.trees.selection import ROUNDING
-from covey.types import Floats, Trees
 
 GIVEN = 0.7  # what a token counts for of a row that is ahead of its objective, or hopeless
 SAMPLED = 4  # one of so many rounds that drafted is kept for the outlook

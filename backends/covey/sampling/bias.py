@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.sampling.arrays import Logits, beside, copied, double, of_type
-from covey.sampling.noise import Index
+from covey.noise.arrays import Logits, beside, copied, double, of_type
+from covey.noise.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey_client.wire import BAN
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.grammar import Words
-from covey.sampling.arrays import Logits, beside, copied
-from covey.sampling.noise import Index
+from covey.noise.arrays import Logits, beside, copied
+from covey.noise.noise import Index
+from covey.text.grammar import Words
 
 
 def constrained(logits: Logits, rows: Index, allowed: Sequence[Words | None]) -> Logits:

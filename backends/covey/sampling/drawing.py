@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from covey.models import device as gpu
-from covey.sampling.arrays import Logits, beside, host, log_softmax, numbers, plain, select
-from covey.sampling.noise import Index, Purpose, Reals, best_tokens, keys, race, winners
+from covey import gpu
+from covey.contracts.types import Floats, Ints
+from covey.noise.arrays import Logits, beside, host, log_softmax, numbers, plain, select
+from covey.noise.noise import Index, Purpose, Reals, best_tokens, keys, race, winners
 from covey.sampling.penalties import Context, penalise
 from covey.sampling.settings import SettingsTable
 from covey.sampling.truncation import find_cuts
-from covey.types import Floats, Ints
 
 if TYPE_CHECKING:
     import torch

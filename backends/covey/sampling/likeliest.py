@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.sampling.arrays import Logits, beside, host, largest, log_softmax, plain
+from covey.contracts.types import LEAST_LOGPROB, Ints, Top
+from covey.noise.arrays import Logits, beside, host, largest, log_softmax, plain
 from covey.sampling.settings import SettingsTable
-from covey.types import LEAST_LOGPROB, Ints, Top
 
 
 def likeliest(logits: Logits, table: SettingsTable, settings: Ints, places: Ints) -> Top:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.grammar import Words
-from covey.sampling.arrays import Logits, beside, copied, host, of_type
+from covey.contracts.types import NO_INTS, Ints
+from covey.noise.arrays import Logits, beside, copied, host, of_type
+from covey.noise.noise import Index
 from covey.sampling.bias import biased
 from covey.sampling.constraint import constrained
-from covey.sampling.noise import Index
 from covey.sampling.settings import SettingsTable
-from covey.types import NO_INTS, Ints
+from covey.text.grammar import Words
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.sampling.arrays import Logits, plain
-from covey.sampling.noise import Index, Purpose, Reals, keys, leading_tokens, uniforms
+from covey.contracts.types import SPARSE, Floats, Ints
+from covey.noise.arrays import Logits, plain
+from covey.noise.noise import Index, Purpose, Reals, keys, leading_tokens, uniforms
 from covey.sampling.settings import SettingsTable
 from covey.sampling.truncation import mass_of
-from covey.types import SPARSE, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

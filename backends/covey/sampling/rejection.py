@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.sampling.arrays import Logits, beside, copied, double, exp, host, plain, select
+from covey.contracts.types import Floats, Ints, Trees
+from covey.noise.arrays import Logits, beside, copied, double, exp, host, plain, select
+from covey.noise.noise import Index, Purpose, Reals, best_tokens, keys, uniforms
 from covey.sampling.drawing import Fault, find_faults, log_probabilities
-from covey.sampling.noise import Index, Purpose, Reals, best_tokens, keys, uniforms
 from covey.sampling.penalties import Context, penalise
 from covey.sampling.settings import SettingsTable
 from covey.sampling.truncation import find_cuts, mass_of
-from covey.types import Floats, Ints, Trees
-from covey.verify import Walk, count_accepted, parent_places, walk_chains
+from covey.trees.verify import Walk, count_accepted, parent_places, walk_chains
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def judge(
     rounds: Ints,
 ) -> Judgement:
     """Verify one chain per row. `logits`, `settings`, `positions` and `contexts` are as for `draw`, packed as in
-    `covey.verify`; `rounds` is by row of `trees`, the verify rounds that the request has had."""
+    `covey.trees.verify`; `rounds` is by row of `trees`, the verify rounds that the request has had."""
     given = plain(logits)
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     probs, faults = probabilities(given, table, setting, position, contexts)

@@ -10,8 +10,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from covey.sampling.noise import Index, Reals, Words, seed_words
-from covey.types import Rule, Sampling
+from covey.contracts.types import Rule, Sampling
+from covey.noise.noise import Index, Reals, Words, seed_words
 
 _NUMBERS = {
     "temperature": np.float64,  # 0: greedy

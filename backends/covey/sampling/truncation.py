@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.sampling.arrays import Logits, beside, copied, double, exp, host, largest, numbers, select
-from covey.sampling.noise import Index, Reals
+from covey.noise.arrays import Logits, beside, copied, double, exp, host, largest, numbers, select
+from covey.noise.noise import Index, Reals
 from covey.sampling.settings import SettingsTable
 
 Flags = npt.NDArray[np.bool_]

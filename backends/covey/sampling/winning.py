@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.sampling.arrays import Logits, beside, exp, host, largest, numbers, plain, select
-from covey.sampling.noise import (
+from covey.noise.arrays import Logits, beside, exp, host, largest, numbers, plain, select
+from covey.noise.noise import (
     Index,
     Purpose,
     Reals,

@@ -13,7 +13,7 @@ from types import FrameType
 from rich.console import Console
 
 from covey.care.restarts import Restarts
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.front.tls import Tls
 from covey.server import front, log
 from covey.server.errors import ServerDied

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.models import refusals, stored
 from covey.server import made
 

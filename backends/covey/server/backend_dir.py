@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.care import processes
-from covey.private import private_folder
+from covey.process.private import private_folder
 from covey.server.errors import StartError
 from covey.server.installation import Installation
 

@@ -10,8 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from covey.care.control import HTTP_VARIABLE
-from covey.private import KEPT_VARIABLE, private_folder
-from covey.profile import DRAFTER_VARIABLE, DTYPE_VARIABLE, FOLDER_VARIABLE, LEFT_OUT_VARIABLE, PROFILE_VARIABLE
+from covey.contracts.profile import (
+    DRAFTER_VARIABLE,
+    DTYPE_VARIABLE,
+    FOLDER_VARIABLE,
+    LEFT_OUT_VARIABLE,
+    PROFILE_VARIABLE,
+)
+from covey.process.private import KEPT_VARIABLE, private_folder
 from covey.server.backend_dir import OWN_LIBRARY
 from covey.server.installation import Installation
 from covey.server.options import Options, reachable

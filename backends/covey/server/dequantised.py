@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.errors import UnsupportedModel
+from covey.contracts.errors import UnsupportedModel
 from covey.models import refusals, stored
 from covey.server import made
 

@@ -1,15 +1,15 @@
 """Why there is no server.
 
-SettingError (covey.errors)
+SettingError (covey.contracts.errors)
  +- StartError      the start cannot succeed; one line that says what to change
      +- Crashed      tritonserver itself crashed meanwhile, and another start may do better
-CoveyError (covey.errors)
+CoveyError (covey.contracts.errors)
  +- ServerDied      it was running and ended by itself
 """
 
 from __future__ import annotations
 
-from covey.errors import CoveyError, SettingError
+from covey.contracts.errors import CoveyError, SettingError
 
 
 class StartError(SettingError):

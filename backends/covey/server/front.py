@@ -14,13 +14,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from covey import profile
 from covey.care import processes
 from covey.care.deaths import Deaths
 from covey.care.restarts import Restarts
 from covey.care.silence import LOOK_SECONDS as ASK_SECONDS
 from covey.care.silence import Silence, answers, shakes_hands
 from covey.care.watch import Watch
+from covey.contracts import profile
 from covey.front.tls import Tls
 from covey.server import preflight
 from covey.server.errors import StartError

@@ -16,9 +16,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from covey import admin
 from covey.care import processes
-from covey.server import port_claim, shared_memory
+from covey.server import admin, port_claim, shared_memory
 from covey.tritonio import link
 from covey_client import running
 

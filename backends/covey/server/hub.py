@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.models import refusals
 from covey.server import adapters, dequantised
 from covey.server.errors import StartError

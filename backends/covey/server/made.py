@@ -19,7 +19,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from covey.models.identity import identity
-from covey.private import private_folder
+from covey.process.private import private_folder
 from covey.server.errors import StartError
 
 SMALL = ("*.json", "*.txt", "*.jinja", "*.model")  # what a model's folder has beside its weights

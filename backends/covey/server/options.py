@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from covey import profile
-from covey.private import KEPT_VARIABLE
-from covey.profile import DEFAULT_PROFILE, Profile
+from covey.contracts import profile
+from covey.contracts.profile import DEFAULT_PROFILE, Profile
+from covey.process.private import KEPT_VARIABLE
 from covey_client import InvalidRequest, secret
 
 FREE = 0  # a port of 0 is any that nobody listens on
@@ -49,7 +49,7 @@ class Options:
     front_grpc_port: int | None = None
     front_host: str = "127.0.0.1"
     served_model_name: tuple[str, ...] = ()  # by which OpenAI's routes know the model; none: `covey`
-    profile: str = DEFAULT_PROFILE  # name or path, as covey.profile.load takes it
+    profile: str = DEFAULT_PROFILE  # name or path, as covey.contracts.profile.load takes it
     model: str = ""  # the target, a folder or a name on the hub; "": what the model repository names
     drafter: str = ""  # the same of a model that drafts for it; "": those of the profile
     dtype: str = ""  # of the target's weights and KV; "": what the profile says
@@ -65,7 +65,7 @@ class Options:
     load_seconds: float = 600.0
     drain_seconds: float = 30.0
     stop_seconds: float = 15.0  # the time between SIGTERM and SIGKILL
-    # What callers of administrative interfaces must send; "": every start draws one (see covey.admin).
+    # What callers of administrative interfaces must send; "": every start draws one (see covey.server.admin).
     admin_secret: str = field(default_factory=secret.given, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)  # added to tritonserver's
     extra: tuple[str, ...] = ()  # more tritonserver flags

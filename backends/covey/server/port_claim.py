@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.private import private_folder
+from covey.process.private import private_folder
 from covey.server import preflight
 from covey.server.errors import StartError
 from covey.server.options import FREE, Options

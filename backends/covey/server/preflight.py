@@ -9,12 +9,14 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from covey import interpreter, profile, registry, vocabulary
-from covey.errors import SettingError
+from covey.contracts import profile, registry
+from covey.contracts.errors import SettingError
 from covey.models import refusals, stored
+from covey.process import interpreter
 from covey.server.errors import StartError
 from covey.server.options import FREE, Options
-from covey.tokenization import load_tokenizer
+from covey.text import vocabulary
+from covey.text.tokenization import load_tokenizer
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
 PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # in config.pbtxt

@@ -19,15 +19,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from covey import admin
 from covey.care import processes
 from covey.care.care import Care, roles
 from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
 from covey.care.deaths import Deaths
 from covey.care.silence import LOOK_SECONDS, Silence, answers
 from covey.care.watch import Watch
-from covey.errors import PortError, SettingError
+from covey.contracts.errors import PortError, SettingError
 from covey.server import (
+    admin,
     backend_dir,
     command,
     hub,

@@ -14,7 +14,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from covey import profile
+from covey.contracts import profile
 from covey.server.options import Options, reachable
 
 

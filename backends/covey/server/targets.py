@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from covey import profile
-from covey.private import private_folder
+from covey.contracts import profile
+from covey.process.private import private_folder
 from covey.server.errors import StartError
 from covey.server.options import ORCHESTRATOR, Options
 

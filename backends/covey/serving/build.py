@@ -11,37 +11,38 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey import model_folder, profile
-from covey.configuration import EngineConfig, EngineHooks
-from covey.engine import Engine
-from covey.errors import CoveyError, PortError, SettingError
-from covey.grammar_process import Compiler
-from covey.grammar_verdicts import Verdicts
-from covey.guard import Guard
+from covey.contracts import profile
+from covey.contracts.errors import CoveyError, PortError, SettingError
+from covey.contracts.objectives import Classes
+from covey.contracts.ports import Clock, Drafter, Residency, Target
+from covey.contracts.profile import Profile
+from covey.contracts.tenants import Rules
+from covey.contracts.types import TargetInfo
 from covey.kv.elastic import POLICIES, Budget
-from covey.memory import Memory
-from covey.objectives import Classes
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
+from covey.loop.memory import Memory
 from covey.planner import learnt
 from covey.planner.baseline import Baseline
 from covey.planner.build import build
 from covey.planner.cost_table import load_costs
 from covey.planner.guarded import Kept
-from covey.ports import Clock, Drafter, Residency, Target
-from covey.private import kept_folder
-from covey.profile import Profile
-from covey.roster import Roster
-from covey.rounds import RoundRecord
-from covey.scheduler import Scheduler
+from covey.process.guard import Guard
+from covey.process.private import kept_folder
+from covey.process.worker import Thread
+from covey.requests.roster import Roster
+from covey.requests.rounds import RoundRecord
+from covey.requests.scheduler import Scheduler
 from covey.serving.service import Service
-from covey.streaming import Streamer
-from covey.tenants import Rules
-from covey.tokenization import load_tokenizer, tokenizer_digest
+from covey.text import model_folder
+from covey.text.grammar_process import Compiler
+from covey.text.grammar_verdicts import Verdicts
+from covey.text.streaming import Streamer
+from covey.text.tokenization import load_tokenizer, tokenizer_digest
 from covey.tritonio.fields import RequestParser
 from covey.tritonio.long_prompts import MOST_GRAMMARS, LongPrompts
 from covey.tritonio.remembered import Remembered
 from covey.tritonio.reports import Reports
-from covey.types import TargetInfo
-from covey.worker import Thread
 from covey_client.costs.table import CostTable
 
 if TYPE_CHECKING:

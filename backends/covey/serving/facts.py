@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from covey.memory import AWAY
-from covey.roster import Roster, State
-from covey.types import ANY_VOCABULARY, DrafterInfo, TargetInfo
+from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, TargetInfo
+from covey.loop.memory import AWAY
+from covey.requests.roster import Roster, State
 
 log = logging.getLogger("covey.orchestrator")
 

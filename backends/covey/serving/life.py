@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from covey.errors import CoveyError, Overloaded, PortError
+from covey.contracts.errors import CoveyError, Overloaded, PortError
 from covey.serving.service import Service
 
 START_SECONDS = 300.0

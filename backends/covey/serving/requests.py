@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from covey.errors import BadField, CoveyError, RequestError
-from covey.log_about import PARAMETER, about, safe
-from covey.ports import Clock
+from covey.contracts.errors import BadField, CoveyError, RequestError
+from covey.contracts.ports import Clock
+from covey.contracts.types import NO_OBJECTIVE, Objective
+from covey.process.log_about import PARAMETER, about, safe
 from covey.serving.life import Life
 from covey.serving.service import Service
-from covey.streaming import Outlet
+from covey.text.streaming import Outlet
 from covey.tritonio.fields import tenant_of
 from covey.tritonio.long_prompts import LONG
 from covey.tritonio.peers import INSPECT
 from covey.tritonio.reports import MEASURES, SECRET
-from covey.types import NO_OBJECTIVE, Objective
 
 log = logging.getLogger("covey.orchestrator")
 

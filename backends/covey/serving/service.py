@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from covey.errors import CoveyError, Overloaded
-from covey.grammar_process import Compiler
-from covey.memory import Memory
+from covey.contracts.errors import CoveyError, Overloaded
+from covey.contracts.types import Finish, Request
+from covey.loop.memory import Memory
 from covey.planner.learnt import Keeper
-from covey.streaming import Streamer
+from covey.text.grammar_process import Compiler
+from covey.text.streaming import Streamer
 from covey.tritonio.fields import RequestParser
 from covey.tritonio.long_prompts import LongPrompts
 from covey.tritonio.reports import Reports
-from covey.types import Finish, Request
 
 
 class Engine(Protocol):
-    """The protocol of an engine that serves requests: `covey.engine.Engine`, or another in its place."""
+    """The protocol of an engine that serves requests: `covey.loop.engine.Engine`, or another in its place."""
 
     def run(self) -> None: ...
 

@@ -12,21 +12,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
-from covey import profile
 from covey.care.control import HTTP_VARIABLE, LOADING, UNLOADED
-from covey.engine import Engine
-from covey.errors import CoveyError, Overloaded, PortError, StubDead
-from covey.measure import Curves
-from covey.memory import AWAY
+from covey.contracts import profile
+from covey.contracts.errors import CoveyError, Overloaded, PortError, StubDead
+from covey.contracts.ports import Controller, Drafter, Ports
+from covey.contracts.types import TargetInfo
+from covey.loop.engine import Engine
+from covey.loop.measure import Curves
+from covey.loop.memory import AWAY
 from covey.planner.build import measured
-from covey.ports import Controller, Drafter, Ports
-from covey.private import kept_folder
-from covey.roster import Roster, State
+from covey.process.private import kept_folder
+from covey.requests.roster import Roster, State
 from covey.serving.build import Builder
 from covey.serving.facts import Facts, is_foreign
 from covey.serving.life import START_SECONDS, Life
 from covey.serving.service import Service
-from covey.types import TargetInfo
 from covey_client.costs.table import CostTable
 
 LOADED_SECONDS = 0.2  # between looks whether all models are

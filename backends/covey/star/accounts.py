@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.ledger import INCARNATION_BITS, house
+from covey.contracts.types import DraftReply
 from covey.star.calls import Call
-from covey.types import DraftReply
+from covey.wire.ledger import INCARNATION_BITS, house
 
 FORGETS = 0.1  # weight of the newest
 GONE = 5.0  # seconds without a call after which a sender is none of those that are served

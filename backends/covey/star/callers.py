@@ -4,8 +4,8 @@ A file has a line `NAME SECRET [WEIGHT]` for each server, and is read again when
 have; a weight counts from the drafter's start. A message of a server is sealed with a token made of its
 secret; this server's own models use this server's. Whatever origin a message claims, its tags are kept under one that
 was drawn for that server and that origin: no sender can name another's tags, nor find out how. All of a server's are of
-one house (`covey.ledger`), so that it gains nothing by claiming many; each of this server's own models is one of its
-own.
+one house (`covey.wire.ledger`), so that it gains nothing by claiming many; each of this server's own models is one of
+its own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.errors import PortError, SettingError
-from covey.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
-from covey.private import private_text
-from covey.types import Ints
+from covey.contracts.errors import PortError, SettingError
+from covey.contracts.types import Ints
+from covey.process.private import private_text
 from covey.wire import codec
+from covey.wire.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
 from covey.wire.token import BITS, same
 
 LEAST_SECRET = 16  # characters

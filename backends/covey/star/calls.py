@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.errors import CoveyError
-from covey.ledger import INCARNATION_BITS
-from covey.types import DraftReply, DraftWork, RowStatus, Trees
+from covey.contracts.errors import CoveyError
+from covey.contracts.types import DraftReply, DraftWork, RowStatus, Trees
+from covey.wire.ledger import INCARNATION_BITS
 
 log = logging.getLogger("covey.star")
 

@@ -3,8 +3,8 @@
     late        a call whose draft would come too late, though it were one token, is told so at once
     overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first; of several
                 houses that do, the one that was served least lately
-    fair        else whose house (`covey.ledger`) will have had least of the drafter's time after its call, by weight:
-                who asks for little is not behind all that ask for more than there is
+    fair        else whose house (`covey.wire.ledger`) will have had least of the drafter's time after its call, by
+                weight: who asks for little is not behind all that ask for more than there is
     in turns    among the senders of one house
     slack       among those, whoever has least time left beyond what the draft takes, until its sender waits no more or
                 one of its rows misses its objective
@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from covey.ledger import INCARNATION_BITS, house
 from covey.star.calls import Call
 from covey.star.speed import Speed
+from covey.wire.ledger import INCARNATION_BITS, house
 
 OVERDUE = 3.0  # times what one call of each that waits takes, or times the bound for one call
 CREDIT = 0.2  # seconds of the drafter's time that one who asks less than he may can save up

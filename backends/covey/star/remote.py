@@ -1,9 +1,9 @@
-"""A drafter on other servers, behind `covey.ports.Drafter`.
+"""A drafter on other servers, behind `covey.contracts.ports.Drafter`.
 
     choose      the place that serves us now; another where that is down, refuses, or costs so much more that to replay
                 the texts there pays
     send        the message, sealed with our secret; once more where no answer came and there is time: a message has a
-                number, so whoever has answered it answers the same again (`covey.ledger`)
+                number, so whoever has answered it answers the same again (`covey.wire.ledger`)
     or not      where there is no place: `decode plainly`, and when to ask again
 
 A place that fails is not asked again until it has answered a question of its own thread's: no draft waits for a server
@@ -21,15 +21,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from covey.errors import PortError, SettingError
-from covey.ledger import MOST_TAGS
-from covey.private import private_text
-from covey.profile import Profile
+from covey.contracts.errors import PortError, SettingError
+from covey.contracts.profile import Profile
+from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Ints
+from covey.process.private import private_text
 from covey.star.callers import LEAST_SECRET, token_of
 from covey.star.calls import plainly
 from covey.tritonio.grpc import GrpcModel, Tls, Unreachable
-from covey.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Ints
 from covey.wire import codec
+from covey.wire.ledger import MOST_TAGS
 
 log = logging.getLogger("covey.star")
 
@@ -68,7 +68,7 @@ class Place:
 
 
 class RemoteDrafter:
-    """Implements `covey.ports.Drafter`. One call at a time; `info` from any thread."""
+    """Implements `covey.contracts.ports.Drafter`. One call at a time; `info` from any thread."""
 
     def __init__(
         self,

@@ -19,15 +19,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from covey.errors import CoveyError, PortError
-from covey.ledger import MOST_TAGS, UNNUMBERED
-from covey.ports import Drafter, ElasticDrafter, SharedDrafter
+from covey.contracts.errors import CoveyError, PortError
+from covey.contracts.ports import Drafter, ElasticDrafter, SharedDrafter
+from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Resized, ResizeStatus
 from covey.star.accounts import AGAIN, UNLIMITED, Accounts
 from covey.star.callers import HERE
 from covey.star.calls import Answered, Call, plainly
 from covey.star.queue import DraftQueue, Rules
 from covey.star.speed import Speed
-from covey.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Resized, ResizeStatus
+from covey.wire.ledger import MOST_TAGS, UNNUMBERED
 
 log = logging.getLogger("covey.star")
 

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from covey.kv.sequences import Sequence
-from covey.models.compute import Compute
+from covey.runtimes.compute import Compute
 from covey.target.verification import Verified
 
 __all__ = ["Ahead", "Precomputed"]

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from covey.sampling.arrays import Logits, beside, host, log_softmax, plain
-from covey.sampling.noise import Reals
+from covey.contracts.types import Floats, Ints, Trees
+from covey.noise.arrays import Logits, beside, host, log_softmax, plain
+from covey.noise.noise import Reals
 from covey.sampling.settings import SettingsTable
-from covey.types import Floats, Ints, Trees
-from covey.verify import parent_places
+from covey.trees.verify import parent_places
 
 UNJUDGED = -1.0  # what a row without drafts gets
 
 
 def block_divergence(logits: Logits, table: SettingsTable, settings: Ints, trees: Trees) -> Floats:
-    """Return the block divergence by row of `trees`; `logits` and `settings` are packed as in `covey.verify`. Siblings
-    share their parent's q."""
+    """Return the block divergence by row of `trees`; `logits` and `settings` are packed as in `covey.trees.verify`.
+    Siblings share their parent's q."""
     found = np.full(trees.rows, UNJUDGED, np.float32)
     if trees.q_ids is None or trees.q_probs is None or not len(trees.tokens):
         return found

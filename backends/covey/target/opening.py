@@ -1,14 +1,14 @@
-"""The target that a profile describes, in process, behind `covey.ports.Target`."""
+"""The target that a profile describes, in process, behind `covey.contracts.ports.Target`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol
 
-from covey.clock import RealClock
+from covey.contracts.clock import RealClock
+from covey.contracts.ports import Target
+from covey.contracts.profile import Profile
 from covey.emulated import opening as emulation
-from covey.ports import Target
-from covey.profile import Profile
 
 
 class LoadedTarget(Target, Protocol):

@@ -12,9 +12,9 @@ from collections.abc import Sequence as Rows
 import numpy as np
 import numpy.typing as npt
 
+from covey.contracts.types import NO_INTS, Ints, Trees
 from covey.kv.sequences import Sequence
 from covey.models.lanes import Lanes, Pass, Windows, windows_of
-from covey.types import NO_INTS, Ints, Trees
 
 
 def depths(parents: Ints) -> Ints:

@@ -1,6 +1,6 @@
 """The target in process: sequences and blocks, one pass over the model, draws, verification, commit.
 
-Implements `covey.ports.Target`. Knows no Triton; `backends/target/model.py` puts it behind messages.
+Implements `covey.contracts.ports.Target`. Knows no Triton; `backends/target/model.py` puts it behind messages.
 """
 
 from __future__ import annotations
@@ -16,25 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from covey.errors import SettingError
-from covey.grammar import Grammars
-from covey.kv.pool import BlockPool
-from covey.kv.sequences import Sequence, Sequences
-from covey.ledger import Ledger
-from covey.models import dtypes
-from covey.models.compute import Compute
-from covey.models.identity import files_of, identity, of_model
-from covey.models.runtimes import NATIVE, TORCH, runtime_of
-from covey.profile import TargetSettings
-from covey.sampling.arrays import Logits, plain, select
-from covey.sampling.drawing import Context, SettingsTable, draw, log_probabilities
-from covey.sampling.likeliest import likeliest
-from covey.target.ahead import Ahead, Precomputed
-from covey.target.divergence import UNJUDGED
-from covey.target.packing import Packing, path_to
-from covey.target.resizing import resize
-from covey.target.verification import Mask, Places, Verified, merged, pick, rows_of, verify
-from covey.types import (
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import TargetSettings
+from covey.contracts.types import (
     LEAST_LOGPROB,
     NO_FLOATS,
     NO_INTS,
@@ -52,10 +36,26 @@ from covey.types import (
     TargetWork,
     Trees,
 )
+from covey.kv.pool import BlockPool
+from covey.kv.sequences import Sequence, Sequences
+from covey.models import dtypes
+from covey.models.identity import files_of, identity, of_model
+from covey.noise.arrays import Logits, plain, select
+from covey.runtimes.choice import NATIVE, TORCH, runtime_of
+from covey.runtimes.compute import Compute
+from covey.runtimes.resizing import resize
+from covey.sampling.drawing import Context, SettingsTable, draw, log_probabilities
+from covey.sampling.likeliest import likeliest
+from covey.target.ahead import Ahead, Precomputed
+from covey.target.divergence import UNJUDGED
+from covey.target.packing import Packing, path_to
+from covey.target.verification import Mask, Places, Verified, merged, pick, rows_of, verify
+from covey.text.grammar import Grammars
+from covey.wire.ledger import Ledger
 
 if TYPE_CHECKING:
     from covey.models.parallel.model import ParallelModel
-    from covey.target.resizing import Whole
+    from covey.runtimes.resizing import Whole
 
 log = logging.getLogger("covey.target")
 
@@ -420,8 +420,8 @@ def open_target(
         compute, build = Compute(), NativeModel
         given |= {"dtype": settings.dtype, "most_blocks": most_blocks, "threads": threads}
     else:
-        from covey.models.opening import open_model
         from covey.models.parallel.model import ParallelModel
+        from covey.runtimes.opening import open_model
 
         compute = Compute(threads)  # first of all: what is known of a model is known with so many threads
         one = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from covey.sampling.arrays import Logits, plain
+from covey.contracts.types import Floats, Ints, Top, Trees
+from covey.noise.arrays import Logits, plain
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.likeliest import likeliest
 from covey.sampling.rejection import judge
 from covey.target.divergence import UNJUDGED, block_divergence
-from covey.types import Floats, Ints, Top, Trees
-from covey.verify import Walk, walk
+from covey.trees.verify import Walk, walk
 
 Mask = npt.NDArray[np.bool_]
 
@@ -54,7 +54,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The arrays with one entry per row of logits, packed as in `covey.verify`: a row's root, then its nodes."""
+    """The arrays with one entry per row of logits, packed as in `covey.trees.verify`: a row's root, then its nodes."""
 
     logits: Logits
     settings: Ints

@@ -1,1 +1,1 @@
-"""Trains the models in the box: a tokenizer, a target, and drafters distilled from it. Start at `__main__`."""
+"""The command `python -m covey.training`. The package is `covey_training`."""

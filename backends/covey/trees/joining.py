@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.types import NO_FLOATS, Floats, Ints, Trees
+from covey.contracts.types import NO_FLOATS, Floats, Ints, Trees
 
 
 def joined(rows: int, proposals: Sequence[tuple[list[int], Trees]]) -> Trees:

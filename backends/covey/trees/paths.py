@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from covey.types import Floats, Ints, Trees
+from covey.contracts.types import Floats, Ints, Trees
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

@@ -10,9 +10,19 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from covey.care.calls import DRAFTERS_SECONDS, GRAMMAR_SECONDS, LEAST_SECONDS, Calls
-from covey.errors import PortError, PortTimeout, StubDead
+from covey.contracts.errors import PortError, PortTimeout, StubDead
+from covey.contracts.types import (
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Ints,
+    Open,
+    Resized,
+    TargetInfo,
+    TargetReply,
+    TargetWork,
+)
 from covey.tritonio.log import RATE
-from covey.types import DrafterInfo, DraftReply, DraftWork, Ints, Open, Resized, TargetInfo, TargetReply, TargetWork
 from covey.wire import codec
 from covey.wire.token import token
 
@@ -44,7 +54,7 @@ def _done(request: Any, what: str) -> Any:
 
 def deliver(model: str, message: Ints) -> Ints:
     """`call`, and once more where the answer may have been lost on its way back: work that is done is not done again
-    (`covey.ledger`). Raises what went wrong first."""
+    (`covey.wire.ledger`). Raises what went wrong first."""
     try:
         return call(model, message)
     except (StubDead, PortTimeout):
@@ -61,7 +71,7 @@ def deliver(model: str, message: Ints) -> Ints:
 
 
 class BlsTarget:
-    """`covey.ports.Target` in another model of this server."""
+    """`covey.contracts.ports.Target` in another model of this server."""
 
     def __init__(self, model: str, calls: Calls) -> None:
         self.model = model
@@ -86,7 +96,7 @@ class BlsTarget:
 
 
 class BlsDrafter:
-    """`covey.ports.Drafter` in another model of this server."""
+    """`covey.contracts.ports.Drafter` in another model of this server."""
 
     def __init__(self, model: str, calls: Calls) -> None:
         self.model = model

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from covey.rounds import RoundRecord
+from covey.requests.rounds import RoundRecord
 
 PREFIX = "covey_spec_decode_num"
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from covey import grammar
-from covey.errors import BadField, SettingError
-from covey.grammar_verdicts import Verdicts
-from covey.objectives import Classes
-from covey.profile import LimitSettings
-from covey.roster import Roster
-from covey.tenants import ANY, numbers
-from covey.tokenization import longest_token, token_ids
-from covey.types import Objective, Request, Rule, Sampling, TargetInfo
+from covey.contracts.errors import BadField, SettingError
+from covey.contracts.objectives import Classes
+from covey.contracts.profile import LimitSettings
+from covey.contracts.tenants import ANY, numbers
+from covey.contracts.types import Objective, Request, Rule, Sampling, TargetInfo
+from covey.requests.roster import Roster
+from covey.text import grammar
+from covey.text.grammar_verdicts import Verdicts
+from covey.text.tokenization import longest_token, token_ids
 from covey_client.wire import (
     DELIVERY,
     INPUT_BY_NAME,

@@ -8,8 +8,8 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from covey.errors import PortError, PortTimeout
-from covey.types import Ints
+from covey.contracts.errors import PortError, PortTimeout
+from covey.contracts.types import Ints
 from covey.wire import codec
 
 # A connection that broke is made anew this soon, and one whose other end is silent is found out.

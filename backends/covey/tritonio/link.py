@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from covey.errors import PortError, SettingError
-from covey.private import checked, private_folder
+from covey.contracts.errors import PortError, SettingError
+from covey.process.private import checked, private_folder
 from covey.wire.frames import MOST_BYTES, Message, decode, encode
 
 log = logging.getLogger("covey.link")

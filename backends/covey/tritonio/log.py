@@ -6,8 +6,8 @@ import logging
 
 import triton_python_backend_utils as pb_utils
 
-from covey.log_about import told
-from covey.log_rate import Rate
+from covey.process.log_about import told
+from covey.process.log_rate import Rate
 
 RATE = Rate()
 

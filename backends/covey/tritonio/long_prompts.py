@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from covey.errors import Overloaded
+from covey.contracts.errors import Overloaded
 
 LONG = 4096  # bytes from which a prompt is long: a millisecond's work
 MOST_BYTES = 16 << 20  # that wait, of all tenants; of one of them, half as many

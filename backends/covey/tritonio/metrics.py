@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from covey.guard import Guard
-from covey.model_folder import ModelFolder
-from covey.rounds import RoundRecord
-from covey.streaming import Served
+from covey.contracts.types import Attainment, Objective, TargetInfo
+from covey.process.guard import Guard
+from covey.requests.rounds import RoundRecord
+from covey.text.model_folder import ModelFolder
+from covey.text.streaming import Served
 from covey.tritonio.drafts import Drafts
-from covey.types import Attainment, Objective, TargetInfo
 
 FLUSH_SECONDS = 0.25
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from covey.errors import BadField, CoveyError, RequestError
-from covey.log_about import PARAMETER, about, safe
-from covey.streaming import Chunk
+from covey.contracts.errors import BadField, CoveyError, RequestError
+from covey.process.log_about import PARAMETER, about, safe
+from covey.text.streaming import Chunk
 from covey.tritonio.peers import ASKS_FOR_STATE, REPORT, STATE
 
 log = logging.getLogger("covey.outlets")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
-from covey.errors import PortError, RequestError
-from covey.streaming import Chunk, DetokenizerState
+from covey.contracts.errors import PortError, RequestError
+from covey.contracts.types import Finish
+from covey.text.streaming import Chunk, DetokenizerState
 from covey.tritonio.link import Message, Peer
-from covey.types import Finish
 
 # Between the ensemble's steps only: its tokeniser asks for an output that its detokeniser needs.
 ASKS_FOR_STATE = "detokenized_elsewhere"

@@ -8,8 +8,8 @@ import logging
 import os
 from collections.abc import Mapping
 
-from covey.errors import SettingError
-from covey.private import checked, private_folder
+from covey.contracts.errors import SettingError
+from covey.process.private import checked, private_folder
 from covey.tritonio.link import address
 from covey_client import files
 from covey_client.running import started

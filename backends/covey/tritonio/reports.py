@@ -23,11 +23,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from covey.errors import BadField, Overloaded
-from covey.memory import Memory, Wish
-from covey.profile import Profile
-from covey.rounds import RoundRecord
-from covey.types import JsonDict, TargetInfo
+from covey.contracts.errors import BadField, Overloaded
+from covey.contracts.profile import Profile
+from covey.contracts.types import JsonDict, TargetInfo
+from covey.loop.memory import Memory, Wish
+from covey.requests.rounds import RoundRecord
 from covey_client.costs.table import CostTable
 
 ROUNDS = 4096  # kept: twenty seconds of short ones

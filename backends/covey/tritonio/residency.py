@@ -1,4 +1,4 @@
-"""`covey.ports.Residency` by model control of this server."""
+"""`covey.contracts.ports.Residency` by model control of this server."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import time
 from contextlib import suppress
 
 from covey.care.calls import Calls
-from covey.errors import CoveyError, PortError
-from covey.ports import Ports, Releaser
+from covey.contracts.errors import CoveyError, PortError
+from covey.contracts.ports import Ports, Releaser
+from covey.contracts.types import DrafterInfo, ResizeStatus
 from covey.tritonio import bls
-from covey.types import DrafterInfo, ResizeStatus
 
 RESIZE_SECONDS, LOOK_SECONDS = 30.0, 0.01  # for pages to come or go; between looks
 
 
 class TritonResidency:
-    """Implements `covey.ports.Residency`. A drafter says itself what it holds."""
+    """Implements `covey.contracts.ports.Residency`. A drafter says itself what it holds."""
 
     def __init__(self, control: Releaser, ports: Ports, calls: Calls) -> None:
         self._control, self._ports, self._calls = control, ports, calls

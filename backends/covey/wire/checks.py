@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from covey.errors import PortError
-from covey.log_about import safe
-from covey.types import (
+from covey.contracts.errors import PortError
+from covey.contracts.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
@@ -31,6 +30,7 @@ from covey.types import (
     TargetWork,
     Trees,
 )
+from covey.process.log_about import safe
 from covey_client.wire import INPUT_BY_NAME, INPUTS, SAMPLING
 
 FEW = 128

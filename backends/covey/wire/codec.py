@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from covey.errors import PortError
-from covey.types import (
+from covey.contracts.errors import PortError
+from covey.contracts.types import (
     NO_TOP,
     DrafterInfo,
     DraftReply,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from covey.errors import BadField, PortError
+from covey.contracts.errors import BadField, PortError
 from covey.wire.checks import must
 
 MOST_BYTES = (1 << 30) + (1 << 26)  # the longest prompt that a profile can allow, and room for the rest

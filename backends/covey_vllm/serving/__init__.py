@@ -2,7 +2,7 @@
 
 deployment.py   a profile in vLLM's words
 process.py      vLLM's process, and the line to it
-engine.py       requests on their way there, and what comes back; stands in for `covey.engine`
+engine.py       requests on their way there, and what comes back; stands in for `covey.loop.engine`
 fields.py       public fields that vLLM has no place for
 start.py        from a profile to what serves
 """

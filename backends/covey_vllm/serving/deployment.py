@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import VLLM, VLLM_PYTHON_VARIABLE, Profile, TargetSettings
+from covey.contracts.types import JsonDict
 from covey.planner.policies import fixed_depth
-from covey.profile import VLLM, VLLM_PYTHON_VARIABLE, Profile, TargetSettings
-from covey.types import JsonDict
 from covey_vllm import settings
 
 # What is read of each section. Of those that the proposer is given it reads or refuses each setting itself.

@@ -1,4 +1,4 @@
-"""Requests on their way to vLLM's process, and what it brings them. Stands in for `covey.engine.Engine` behind the
+"""Requests on their way to vLLM's process, and what it brings them. Stands in for `covey.loop.engine.Engine` behind the
 public model; vLLM queues, schedules and samples."""
 
 from __future__ import annotations
@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from covey.errors import Overloaded, PortError, RequestError
-from covey.ports import Clock, Sink
-from covey.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Progress, Request
+from covey.contracts.errors import Overloaded, PortError, RequestError
+from covey.contracts.ports import Clock, Sink
+from covey.contracts.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Progress, Request
 from covey.wire.frames import Message
 from covey_vllm import messages
 from covey_vllm.messages import Heard

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from covey.errors import BadField
+from covey.contracts.errors import BadField
+from covey.contracts.types import Rule
 from covey.tritonio.fields import Reader, RequestParser, Wanted
-from covey.types import Rule
 from covey_client.wire import INPUT_BY_NAME
 
 BESIDE_DRAFTS = "vLLM has none beside drafts"

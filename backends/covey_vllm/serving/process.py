@@ -18,7 +18,7 @@ from pathlib import Path
 import covey
 import covey_client
 import covey_vllm
-from covey.private import private_folder
+from covey.process.private import private_folder
 from covey.tritonio import link
 from covey.tritonio.link import Peer
 from covey.wire import token

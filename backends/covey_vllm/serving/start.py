@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey import model_folder
-from covey.errors import Overloaded, PortError, SettingError
-from covey.grammar_process import Compiler
-from covey.grammar_verdicts import Verdicts
-from covey.guard import Guard
-from covey.ports import Clock
-from covey.profile import Profile
-from covey.roster import Roster
+from covey.contracts.errors import Overloaded, PortError, SettingError
+from covey.contracts.ports import Clock
+from covey.contracts.profile import Profile
+from covey.contracts.types import JsonDict, TargetInfo
+from covey.process.guard import Guard
+from covey.requests.roster import Roster
 from covey.serving.build import RESPONSE_SECONDS
 from covey.serving.life import Life
 from covey.serving.service import Service
-from covey.streaming import Streamer
-from covey.tokenization import load_tokenizer
+from covey.text import model_folder
+from covey.text.grammar_process import Compiler
+from covey.text.grammar_verdicts import Verdicts
+from covey.text.streaming import Streamer
+from covey.text.tokenization import load_tokenizer
 from covey.tritonio.long_prompts import MOST_GRAMMARS, LongPrompts
 from covey.tritonio.reports import Reports
-from covey.types import JsonDict, TargetInfo
 from covey.wire.frames import Message
 from covey_vllm import messages
 from covey_vllm.news import record_of

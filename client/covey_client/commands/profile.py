@@ -62,8 +62,8 @@ def with_constants(table: CostTable, facts: Facts) -> CostTable:
     """The table and the constants of policy adaserve that suit it, of the drafter that was measured first. Without
     the package covey, its recorded guesses, or a drafter there are none: what was measured is not lost for that."""
     try:
+        from covey.contracts.errors import SettingError
         from covey.emulated.budgets import searched
-        from covey.errors import SettingError
     except ModuleNotFoundError:
         return table
     if not table.draft:
@@ -80,7 +80,7 @@ def _path(name: str) -> Path:
     if Path(name).suffix == ".json":
         return Path(name)
     try:
-        from covey.profile import costs_path
+        from covey.contracts.profile import costs_path
     except ModuleNotFoundError:
         raise InvalidRequest(
             f"name: got {name!r}, allowed: a path that ends in .json where the package covey is not installed"

@@ -26,7 +26,7 @@ else:
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from covey.profile import Profile
+    from covey.contracts.profile import Profile
 
 BROKEN = 1  # exit status of a check that found something
 
@@ -66,8 +66,8 @@ def _refuse_without_server() -> None:
 
 def run_check(given: argparse.Namespace) -> int:
     _refuse_without_server()
-    from covey import profile
-    from covey.errors import SettingError
+    from covey.contracts import profile
+    from covey.contracts.errors import SettingError
     from covey.server import Options, preflight
 
     names = given.names or sorted(path.stem for path in profile.profiles_folder().glob("*.toml"))
@@ -91,8 +91,8 @@ def run_check(given: argparse.Namespace) -> int:
 
 def run_explain(given: argparse.Namespace) -> int:
     _refuse_without_server()
-    from covey import profile
-    from covey.errors import SettingError
+    from covey.contracts import profile
+    from covey.contracts.errors import SettingError
 
     try:
         path, found = profile.find(given.name), profile.load(given.name)

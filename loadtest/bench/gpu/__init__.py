@@ -1,7 +1,7 @@
 """How near Covey comes to what an accelerator can do, part by part: `--part NAME` measures one alone.
 
 Parts are measured one after the other, each by itself: one that fails is reported, and the others go on. Engine, target
-and drafter run in this process, over a synthetic pair (`covey.training.aligned`): the bench `load` with a profile of
+and drafter run in this process, over a synthetic pair (`covey_training.aligned`): the bench `load` with a profile of
 such a pair has the server's way, and `covey profile` its cost table. A number that needs a GPU is null without one.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from covey.errors import SettingError
-from covey.types import JsonDict
+from covey.contracts.errors import SettingError
+from covey.contracts.types import JsonDict
 from loadtest.bench import report
 from loadtest.bench.gpu import shown as gpu_shown
 from loadtest.bench.gpu.attention import attention

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from covey.contracts.types import JsonDict
 from covey.models.attention import Shape
 from covey.models.lanes import Lanes, windows_of
-from covey.types import JsonDict
 from loadtest.bench.gpu.kernels import bandwidth, store_of
 from loadtest.bench.gpu.rig import BLOCK_SIZE, Rig
 from loadtest.bench.gpu.timing import captured, over
 from loadtest.bench.passes import Case
 
 if TYPE_CHECKING:
-    from covey.models.kernels.attention import Launch
+    from covey.gpu.kernels.attention import Launch
 
 KEYS, WARPS, PARTS, STAGES = (32, 64, 128), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2, 3, 4)
 REPEATS = 10
@@ -63,7 +63,7 @@ def vars_of(setting: Setting) -> JsonDict:
 
 
 def _settings(rig: Rig, product: Setting) -> list[Setting]:
-    from covey.models.kernels.attention import Launch
+    from covey.gpu.kernels.attention import Launch
 
     if rig.small:
         return [product, Setting(Launch(32, 4, 2), 2)]
@@ -78,8 +78,8 @@ class _Launched:
     """One case's tiles, and launches over all layers: of a single one a cache would hold the keys."""
 
     def __init__(self, rig: Rig, store: Any, case: Case) -> None:
-        from covey.models.device.inputs import Inputs
-        from covey.models.device.tilings import Tiling, programs_of
+        from covey.gpu.inputs import Inputs
+        from covey.gpu.tilings import Tiling, programs_of
 
         self._rig, self._store, self._case = rig, store, case
         self._shape = Shape(rig.heads, rig.kv_heads, rig.head_dim)
@@ -98,7 +98,7 @@ class _Launched:
 
     def product(self) -> Setting:
         """As the product launches it."""
-        from covey.models.kernels.attention import launch_of, rows_of
+        from covey.gpu.kernels.attention import launch_of, rows_of
 
         rows = rows_of(self._tiles.tokens, self._shape.share)
         return Setting(launch_of(rows, self._rig.dtype == torch.float32), self._tiles.parts)
@@ -120,7 +120,7 @@ class _Launched:
             self._launch(setting, layer * self._store.layout.layer)
 
     def _launch(self, setting: Setting, layer_offset: int) -> None:
-        from covey.models.kernels.attention import Parts, attend
+        from covey.gpu.kernels.attention import Parts, attend
 
         store = self._store
         attend(

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from covey.errors import CoveyError
-from covey.types import JsonDict
+from covey.contracts.errors import CoveyError
+from covey.contracts.types import JsonDict
 from loadtest.bench.gpu.rig import OFF, Rig
 from loadtest.bench.gpu.timing import milliseconds, over, queued
 from loadtest.bench.passes import Case

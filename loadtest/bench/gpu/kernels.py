@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from covey.contracts.types import JsonDict, Sampling
+from covey.noise.noise import Index, Purpose, keys
 from covey.sampling.drawing import SettingsTable, draw, draw_on_host
-from covey.sampling.noise import Index, Purpose, keys
-from covey.types import JsonDict, Sampling
 from loadtest.bench.gpu.rig import BLOCK_SIZE, Rig
 from loadtest.bench.gpu.timing import captured, milliseconds, over, queued, waited
 
@@ -61,7 +61,7 @@ def moves(rig: Rig, found: JsonDict) -> None:
 
 
 def _moved(rig: Rig, store: Any, count: int) -> JsonDict:
-    from covey.models.kernels.moves import move_blocks
+    from covey.gpu.kernels.moves import move_blocks
 
     ids = np.random.default_rng(rig.session.wanted.seed).permutation(store.blocks).astype(np.int32)
     sources, destinations = ids[:count], ids[count : 2 * count]
@@ -104,7 +104,7 @@ def _kernels(rig: Rig, logits: torch.Tensor, table: SettingsTable, slots: Index,
     """Seconds of the kernels alone."""
     if not rig.on_gpu:
         return None
-    from covey.models.kernels.draws import DeviceDraw
+    from covey.gpu.kernels.draws import DeviceDraw
 
     drawing = DeviceDraw(len(slots), logits.shape[1], rig.device)
     row_keys = keys(table.seed[slots], positions, Purpose.COUPLED)
@@ -114,9 +114,9 @@ def _kernels(rig: Rig, logits: torch.Tensor, table: SettingsTable, slots: Index,
 
 def store_of(rig: Rig, blocks: int) -> Any:
     """KV memory of at least so many blocks of the target's shape, filled with noise."""
-    from covey.models.device.model import SEGMENT_BYTES
-    from covey.models.device.store import KVStore
-    from covey.models.kernels.layout import Layout
+    from covey.gpu.kernels.layout import Layout
+    from covey.gpu.model import SEGMENT_BYTES
+    from covey.gpu.store import KVStore
 
     block = rig.layers * 2 * rig.kv_heads * BLOCK_SIZE * rig.head_dim * rig.dtype.itemsize
     segment = min(max(1, SEGMENT_BYTES // block), blocks)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, Measured, fixed, take_turns
 from loadtest.bench.work import Ask, Competitor

@@ -1,6 +1,6 @@
 """What the bench `gpu` measures: a device, a synthetic pair in its memory, and engines that share it.
 
-The pair is built where it runs (`covey.training.aligned`), never on a disk. One target and one drafter serve all
+The pair is built where it runs (`covey_training.aligned`), never on a disk. One target and one drafter serve all
 engines, on one CUDA stream: an engine asks them in turns anyway, and two engines are never asked at a time.
 """
 
@@ -14,28 +14,22 @@ from typing import Any
 
 import torch
 
+from covey.contracts.errors import CoveyError, SettingError
+from covey.contracts.ports import Ports
+from covey.contracts.profile import DrafterSettings, Profile, SchedulerSettings, SpeculationSettings, TargetSettings
+from covey.contracts.types import JsonDict
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.opening import PASS_TOKENS, torch_stepper
-from covey.errors import CoveyError, SettingError
-from covey.models.kernels import INTERPRETED
+from covey.gpu.kernels import INTERPRETED
 from covey.models.loading import choose_dtype
 from covey.models.model import PagedModel
 from covey.models.modules import Modules
-from covey.models.opening import RECORDED_ROWS, Model
-from covey.ports import Ports
-from covey.profile import (
-    DrafterSettings,
-    Profile,
-    SchedulerSettings,
-    SpeculationSettings,
-    TargetSettings,
-)
-from covey.rounds import RoundRecord
+from covey.requests.rounds import RoundRecord
+from covey.runtimes.opening import RECORDED_ROWS, Model
 from covey.target.runner import TargetRunner
-from covey.training.aligned import Pair, build, default_layers, shape
-from covey.training.aligned.shapes import SPECIAL
-from covey.training.aligned.weights import first_layers
-from covey.types import JsonDict
+from covey_training.aligned import Pair, build, default_layers, shape
+from covey_training.aligned.shapes import SPECIAL
+from covey_training.aligned.weights import first_layers
 from loadtest.bench.in_process import InProcess
 from loadtest.bench.passes import BLOCK_SIZE
 from loadtest.bench.session import QUICK, Session
@@ -200,7 +194,7 @@ class Rig:
         modules = Modules.of(module, name)
         if not self.kernels:
             return PagedModel(modules, blocks=self.room.blocks, numerics=numerics, max_pass_tokens=most)
-        from covey.models.device.model import DeviceModel
+        from covey.gpu.model import DeviceModel
 
         return DeviceModel(
             modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, numerics=numerics, max_pass_tokens=most

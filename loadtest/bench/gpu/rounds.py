@@ -14,10 +14,10 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from covey.contracts.types import JsonDict
 from covey.models.lanes import Lanes, Pass
 from covey.models.model import PagedModel
-from covey.rounds import RoundRecord
-from covey.types import JsonDict
+from covey.requests.rounds import RoundRecord
 from loadtest.bench.gpu.kernels import bandwidth
 from loadtest.bench.gpu.rig import OFF, Rig
 from loadtest.bench.gpu.timing import milliseconds, over, queued, waited

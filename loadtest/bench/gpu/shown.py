@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.table import Table
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench import policies, report
 from loadtest.bench.report import number
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench.peers import shown
 from loadtest.bench.peers.asked import pythons
 from loadtest.bench.peers.comparison import Comparison

@@ -11,15 +11,15 @@ from statistics import median
 
 import numpy as np
 
-from covey import profile
-from covey.clock import RealClock
-from covey.configuration import EngineHooks
-from covey.engine import Engine
+from covey.contracts import profile
+from covey.contracts.clock import RealClock
+from covey.contracts.types import JsonDict, Progress, Request, Sampling
+from covey.loop.configuration import EngineHooks
+from covey.loop.engine import Engine
 from covey.planner.build import build
-from covey.rounds import RoundRecord
-from covey.scheduler import Scheduler
+from covey.requests.rounds import RoundRecord
+from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
-from covey.types import JsonDict, Progress, Request, Sampling
 from loadtest.bench.peers.scripts.answering import answer
 
 BLOCKS = 512

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from covey.errors import SettingError
-from covey.types import JsonDict
+from covey.contracts.errors import SettingError
+from covey.contracts.types import JsonDict
 from loadtest.bench.peers.pipe import Pipe
 from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.work import Answer, Ask, Run

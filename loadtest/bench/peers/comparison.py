@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from covey.errors import CoveyError
+from covey.contracts.errors import CoveyError
 from loadtest.bench import workload
 from loadtest.bench.peers.asked import DEPTHS, Asked, named
 from loadtest.bench.peers.line_up import Cast

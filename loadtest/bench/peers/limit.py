@@ -14,9 +14,9 @@ from statistics import median
 
 import torch
 
+from covey.contracts.types import JsonDict
 from covey.models.loading import choose_device, choose_dtype, read_config
 from covey.models.product import Product
-from covey.types import JsonDict
 from loadtest.bench.peers.scripts.answering import answer
 
 READ_BYTES = 256 << 20  # more than a cache holds

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
-from covey import profile
-from covey.errors import SettingError
-from covey.profile import Profile
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import Profile
+from covey.contracts.types import JsonDict
 from covey.server import Server
-from covey.tokenization import load_tokenizer
-from covey.types import JsonDict
+from covey.text.tokenization import load_tokenizer
 from covey_client.reports import Reports
 from loadtest.bench import workload
 from loadtest.bench.derive import with_drafters

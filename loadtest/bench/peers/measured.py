@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench import report
 from loadtest.bench.peers.asked import OPENVINO, VLLM, named
 from loadtest.bench.policies import COVEY, OFF

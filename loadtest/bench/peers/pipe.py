@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from covey.errors import CoveyError
-from covey.types import JsonDict
+from covey.contracts.errors import CoveyError
+from covey.contracts.types import JsonDict
 
 PATIENCE = 600.0  # seconds for an answer: a busy machine is no error
 LEAVE_SECONDS = 5.0  # for a process whose pipe was closed to end

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from covey.types import JsonDict
+from covey.contracts.types import JsonDict
 from loadtest.bench import report
 from loadtest.bench.peers.asked import OPENVINO, VLLM, named
 from loadtest.bench.peers.measured import ALONE, FAST, SERVER_COVEY, SERVER_OFF, STAGES, TEMPERATURES

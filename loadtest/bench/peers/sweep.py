@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from covey.errors import SettingError
-from covey.types import JsonDict
+from covey.contracts.errors import SettingError
+from covey.contracts.types import JsonDict
 from loadtest.bench import workload
 from loadtest.bench.derive import with_drafters
 from loadtest.bench.over_triton import OverTriton

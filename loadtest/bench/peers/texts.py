@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from covey.errors import CoveyError
-from covey.types import JsonDict
+from covey.contracts.errors import CoveyError
+from covey.contracts.types import JsonDict
 from loadtest.bench.peers.asked import Asked, Peer, ours, pythons
 from loadtest.bench.peers.line_up import Pair, given_to_peers
 from loadtest.bench.session import QUICK, Session

@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from covey import profile
+from covey.contracts import profile
+from covey.contracts.types import JsonDict
 from covey.drafters.opening import open_drafter
-from covey.models.compute import Compute
+from covey.runtimes.compute import Compute
 from covey.target.runner import open_target, typed
-from covey.types import JsonDict
 from loadtest.bench.passes import Case
 from loadtest.bench.peers.scripts.answering import answer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal, Protocol
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 
 # What a policy wants to be told: the block divergence reward (MetaSD's equation 4), which needs the drafter's
 # distributions on the target; block efficiency, accepted over drafted tokens; that of every arm, drafting or not, which

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from covey.bandits.drafters.choice import Unlearned
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 
 
 class Fixed(Unlearned):

@@ -1,4 +1,5 @@
-"""Makes the bandits over drafters that `covey.registry` lists, by names such as `ucb-bd`, `ucb-bd:0.1`, `fixed:NAME`.
+"""Makes the bandits over drafters that `covey.contracts.registry` lists, by names such as `ucb-bd`, `ucb-bd:0.1`,
+`fixed:NAME`.
 
 After the colon come a policy's own parameters, in the order of its constructor's keyword-only ones, with commas between
 them; those left out keep their defaults. `d-ucb:0.1,0.9` has beta 0.1 and gamma 0.9.
@@ -12,10 +13,10 @@ from typing import cast
 
 import numpy as np
 
-from covey import registry
 from covey.bandits.drafters.choice import Bandit, Reward
-from covey.errors import SettingError
-from covey.types import Ints
+from covey.contracts import registry
+from covey.contracts.errors import SettingError
+from covey.contracts.types import Ints
 
 READ = {"float": float, "int": int, "str": str}
 

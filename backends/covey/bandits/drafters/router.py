@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.bandits.drafters.choice import Unlearned
-from covey.types import Ints
+from covey.contracts.types import Ints
 
 Array = npt.NDArray[np.float64]
 BUCKETS = 1024

@@ -12,7 +12,7 @@ from typing import Any
 from covey.front.openai.calls import joined
 from covey.front.openai.pieces import Offsets, Piece
 from covey.front.openai.said import Said
-from covey.log_about import only
+from covey.process.log_about import only
 from covey_client.response import Chunk, Usage
 
 FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have OpenAI's names

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
 from covey.front.failures import refused
 from covey.front.openai import forms, thinking
 from covey.front.openai.forms import Form
@@ -135,7 +135,7 @@ class Writing:
 
 def tokenizer(folder: Path) -> Tokenizer:
     """Raises ServerError, or InvalidRequest where the model has none."""
-    from covey.tokenization import load_tokenizer  # memory that a front without such requests does not need
+    from covey.text.tokenization import load_tokenizer  # memory that a front without such requests does not need
 
     try:
         found = load_tokenizer(folder)

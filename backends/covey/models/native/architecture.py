@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.errors import UnsupportedModel
+from covey.contracts.errors import UnsupportedModel
 from covey.models import refusals, stored
 from covey.models.refusals import FAMILIES
 from covey.models.stored import Stored

@@ -14,7 +14,8 @@ import llvmlite
 import numba
 import numpy as np
 
-from covey.errors import SettingError
+from covey.contracts.errors import SettingError
+from covey.contracts.types import Floats, Ints
 from covey.models.agreement import Room, passes_agree
 from covey.models.identity import identity
 from covey.models.lanes import Lanes, Pass
@@ -29,9 +30,8 @@ from covey.models.native.tiles import BYTES, FLOATS, GROUP, LANES, PAIRS, WIDENE
 from covey.models.native.weights import Weights, whole
 from covey.models.native.words import compiling, leave_compiler
 from covey.models.verdicts import verdict
-from covey.private import kept_folder
-from covey.types import Floats, Ints
-from covey.worker import Thread
+from covey.process.private import kept_folder
+from covey.process.worker import Thread
 
 TOGETHER = 12  # rows of a task of attention: queries times the heads that share keys
 

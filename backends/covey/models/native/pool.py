@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.contracts.types import Ints
 from covey.models.native.attention import SLOTS
 from covey.models.native.tiles import FLOATS, LANES, PAIRS
 from covey.models.reserve import Reserve
-from covey.types import Ints
 
 
 class KeyValuePool:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.contracts.types import Floats
 from covey.models.native.architecture import Architecture
 from covey.models.native.matmul import COLUMNS, PANEL_BYTES
 from covey.models.native.stages import Held
 from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS
 from covey.models.stored import Stored
-from covey.types import Floats
 
 HUGE_PAGE = 2 << 20
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -21,7 +21,7 @@ from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
-from covey.private import kept_folder
+from covey.process.private import kept_folder
 
 
 def _folder() -> Path | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from covey.errors import CoveyError
+from covey.contracts.errors import CoveyError
 from covey.models.model import PagedModel
 from covey.models.parallel import wire
 from covey.models.parallel.group import Group

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from covey.errors import RankDied
+from covey.contracts.errors import RankDied
 
 PATIENCE = timedelta(seconds=60)  # for the slowest rank; one that died is noticed at once
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 import torch
 
-from covey.errors import RankDied, SettingError
+from covey.contracts.errors import RankDied, SettingError
+from covey.contracts.types import Ints
 from covey.models import loading
 from covey.models.lanes import Pass
 from covey.models.model import PagedModel
@@ -15,7 +16,6 @@ from covey.models.parallel import wire
 from covey.models.parallel.group import Group
 from covey.models.parallel.plan import share_of_heads
 from covey.models.parallel.processes import Followers
-from covey.types import Ints
 
 
 class ParallelModel:

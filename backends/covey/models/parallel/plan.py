@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from covey.errors import UnsupportedModel
+from covey.contracts.errors import UnsupportedModel
 from covey.models.alibi import alibi_of
 from covey.models.attention import Shape
 

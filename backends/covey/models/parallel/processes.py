@@ -20,9 +20,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from covey import interpreter
-from covey.errors import CoveyError, RankDied, SettingError, UnsupportedModel
+from covey.contracts.errors import CoveyError, RankDied, SettingError, UnsupportedModel
 from covey.models.parallel import wire
+from covey.process import interpreter
 
 _KINDS = {kind.__name__: kind for kind in (SettingError, UnsupportedModel, RankDied)}
 _OF_OTHER_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

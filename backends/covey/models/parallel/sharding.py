@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 
-from covey.errors import SettingError, UnsupportedModel
+from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models.loading import quiet
 from covey.models.parallel.group import Group
 from covey.models.parallel.plan import CUT_COLUMNS, GATHERED, SPLIT_INPUT, WHOLE, base_plan

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from covey.contracts.types import Ints
 from covey.models.lanes import Lanes, Pass
-from covey.types import Ints
 
 PASS, COPY, CLEAR = range(3)
 _ABSENT = -1

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.active import ActiveRequest
 from covey.bandits.drafters.choice import Bandit
 from covey.bandits.drafters.policies import Policy, Setting
 from covey.bandits.length import Outcome, Situation
+from covey.contracts.types import Hit, Ints
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.planner.lessons import tried
-from covey.roster import Roster
-from covey.rounds import Reader, Round
-from covey.scheduler import Batch
-from covey.types import Hit, Ints
+from covey.requests.active import ActiveRequest
+from covey.requests.roster import Roster
+from covey.requests.rounds import Reader, Round
+from covey.requests.scheduler import Batch
 
 READ_TOKENS = 512  # the most that one call reads
 PATIENCE = 4  # rounds that wait for what others say of them: who has drafted since says nothing, having read on

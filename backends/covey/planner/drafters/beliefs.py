@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.active import ActiveRequest
+from covey.contracts.types import Ints
 from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.replay import Replay
-from covey.types import Ints
+from covey.requests.active import ActiveRequest
 
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.active import ActiveRequest
 from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
@@ -26,9 +25,10 @@ from covey.planner.drafters.reading import Reading
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import tried
 from covey.planner.switching import SwitchCosts
-from covey.roster import Roster
-from covey.rounds import Reader, Round
-from covey.scheduler import Batch
+from covey.requests.active import ActiveRequest
+from covey.requests.roster import Roster
+from covey.requests.rounds import Reader, Round
+from covey.requests.scheduler import Batch
 
 EVERY = 8  # rounds after which many rows are assigned anew; a few rows sooner
 FEW = 4  # rows that are assigned ahead of the round

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from covey.types import Ints
+from covey.contracts.types import Ints
 
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from covey.active import ActiveRequest
 from covey.bandits.length import Outcome, Situation
 from covey.planner.rows import named
-from covey.roster import Roster
-from covey.rounds import Reader, Round
-from covey.scheduler import Batch
+from covey.requests.active import ActiveRequest
+from covey.requests.roster import Roster
+from covey.requests.rounds import Reader, Round
+from covey.requests.scheduler import Batch
 
 ASKED = "asked"  # the request names its drafter, or wants none
 

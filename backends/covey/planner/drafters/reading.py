@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.active import ActiveRequest
 from covey.planner.drafters.beliefs import Beliefs
 from covey.planner.drafters.interference import Interference
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
-from covey.rounds import Reader, Round
-from covey.scheduler import Batch
+from covey.requests.active import ActiveRequest
+from covey.requests.rounds import Reader, Round
+from covey.requests.scheduler import Batch
 
 SHARE = 0.02  # share of all time that rounds may lose by reading
 START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start and at most, and the debt in which no prompt is read

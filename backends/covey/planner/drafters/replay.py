@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from covey.types import Hit
+from covey.contracts.types import Hit
 
 
 class Replay:

@@ -1,0 +1,1 @@
+"""The types, ports, errors and settings that all packages share. They know no other package."""

@@ -1,0 +1,132 @@
+"""The protocols that the engine talks to. Implementations: `covey.target`, `covey.drafters` and `covey.emulated` (in
+process), `covey.tritonio` (over BLS), tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from covey.contracts.types import (
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Progress,
+    Resized,
+    TargetInfo,
+    TargetReply,
+    TargetWork,
+)
+
+
+class Target(Protocol):
+    """The model whose output is wanted. Owns blocks, tables, prefix hashes and the requests' token histories."""
+
+    def info(self) -> TargetInfo:
+        """Does not mutate. May block until the target is up."""
+        ...
+
+    def step(self, work: TargetWork) -> TargetReply:
+        """One pass. Mutates the target; raises PortError when the pass did not happen."""
+        ...
+
+    def resize(self, blocks: int) -> Resized:
+        """Have so many blocks in the pool, between two passes. Mutates the target, unless it refuses. What the pool
+        has from then on every `TargetReply` says, and `info`."""
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes tokens. Owns its caches; may forget a tag at any time and answer STALE for it."""
+
+    def info(self) -> DrafterInfo:
+        """Does not mutate. May block until the drafter is up."""
+        ...
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        """Catch up and propose. Mutates the drafter only; raises PortError when it could not."""
+        ...
+
+
+@runtime_checkable
+class SharedDrafter(Drafter, Protocol):
+    """A drafter that makes one pass for the calls of several senders."""
+
+    def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
+        """Draft for several calls (see `draft`) of different senders that do not read; if it raises, none of them is
+        answered."""
+        ...
+
+
+@runtime_checkable
+class ElasticDrafter(Drafter, Protocol):
+    """A drafter whose KV memory grows and shrinks, as its facts say."""
+
+    def resize(self, blocks: int) -> Resized:
+        """Have so many blocks, between two passes; asked again it goes on. It forgets tags that find no room."""
+        ...
+
+
+class Controller(Protocol):
+    """The port that loads and unloads models of this server. Calls raise CoveyError where that failed."""
+
+    def load(self, model: str) -> None:
+        """Blocks until it is ready."""
+        ...
+
+    def unload(self, model: str) -> None:
+        """Does not wait for its requests and its process to end."""
+        ...
+
+    def states(self) -> Mapping[str, str]:
+        """Return the state of each model: READY, LOADING..."""
+        ...
+
+
+class Releaser(Controller, Protocol):
+    def release(self, model: str) -> None:
+        """Unload it, and wait until its process has ended."""
+        ...
+
+
+class Residency(Protocol):
+    """The port that brings drafters into memory and out of it. Calls block until that is done."""
+
+    def unload(self, name: str) -> int:
+        """Have a drafter end. Returns how many bytes it held, which are free by then; 0 where that is not known. May
+        be called again, or for one that has ended; raises CoveyError where it may not have."""
+        ...
+
+    def load(self, name: str) -> DrafterInfo:
+        """Have it back, warm. Raises CoveyError where it did not come."""
+        ...
+
+    def resize(self, name: str, blocks: int) -> DrafterInfo:
+        """Have a drafter that is in memory hold KV memory of so many blocks. Raises PortError where it may not."""
+        ...
+
+
+class Sink(Protocol):
+    """The receiver of progress. Called from the engine's thread; must not block it."""
+
+    def publish(self, batch: Sequence[Progress]) -> None: ...
+
+
+class Clock(Protocol):
+    """Time as the engine sees it: real, or virtual in sweeps and tests."""
+
+    def now(self) -> float:
+        """Seconds, monotonic."""
+        ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class Ports:
+    """The factory of an engine's ports, by the names of the models behind them."""
+
+    def __init__(self, target: Callable[[str], Target], drafter: Callable[[str], Drafter]) -> None:
+        self._target = target
+        self.drafter = drafter
+
+    def target(self, model: str = "target") -> Target:
+        return self._target(model)

@@ -1,0 +1,608 @@
+"""One deployment's settings: a TOML file becomes a frozen `Profile`.
+
+Every setting is declared once, below, with its default, its range and what it means; an unknown key, a wrong type or a
+value out of range is a `SettingError` naming file, key and what is allowed. Nothing here knows what settings do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_type_hints
+
+from covey.contracts import objectives, tenants
+from covey.contracts.errors import SettingError
+from covey.contracts.registry import DRAFTER_POLICIES, POLICIES
+from covey.contracts.types import CUSTOM, JsonDict
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+
+PROFILE_VARIABLE = "COVEY_PROFILE"
+FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
+DRAFTER_VARIABLE = "COVEY_DRAFTER_FOLDER"
+DTYPE_VARIABLE = "COVEY_DTYPE"
+VLLM_PYTHON_VARIABLE = "COVEY_VLLM_PYTHON"
+LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # drafters of the profile that the launcher did not load, by commas
+DEFAULT_PROFILE = "demo-cpu"
+AUTO = "auto"
+VLLM = "vllm"  # the kind of a target that vLLM serves
+DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
+GENERAL = "draft_general"  # the entry that runs a drafter which is named by its folder alone
+TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    pattern: str = "",
+) -> Any:
+    """One setting: its default and, as metadata, what it means and what is allowed."""
+    limits = {"meaning": meaning, "low": low, "high": high, "choices": choices, "pattern": pattern}
+    return dataclasses.field(default=default, metadata=limits)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    kind: str = setting(
+        "neural",
+        "a model that runs here, or an emulated device (section emulated), or one that vLLM serves (section vllm)",
+        choices=("neural", "emulated", VLLM),
+    )
+    folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
+    dtype: str = setting(
+        "auto",
+        "weights and KV; auto: the checkpoint's own, and float32 where the device does not multiply it",
+        choices=DTYPES,
+    )
+    device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
+    tensor_parallel: int = setting(1, "devices that the target is spread over, kv_memory_mb on each", low=1, high=64)
+    numerics: str = setting(
+        "auto",
+        "invariant: the same bits in any batch; auto: on a CPU invariant where that can be had, on a GPU fast",
+        choices=("auto", "invariant", "fast"),
+    )
+    runtime: str = setting(
+        "auto",
+        "what computes it; auto: on a CPU the native one, for families and types that it serves, else PyTorch",
+        choices=("auto", "native", "torch"),
+    )
+    threads: int = setting(0, "threads that the target computes with; 0: one per core", low=0, high=1024)
+    block_size: int = setting(32, "tokens in a KV block; the native runtime's have 32", low=1, high=256)
+    kv_memory_mb: int = setting(256, "memory of the KV pool", low=1, high=1 << 22)
+    kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
+    prefix_reuse: bool = setting(True, "keep the KV of finished requests for prompts that start alike")
+    run_ahead: bool = setting(True, "compute the next plain pass while the answer to the last one travels")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    max_running: int = setting(64, "requests in one pass at most", low=1, high=4096)
+    max_waiting: int = setting(256, "requests in the queue before new ones are refused", low=1, high=1 << 20)
+    token_budget: int = setting(
+        256, "tokens of one pass: decoding rows, drafts and prefill chunks", low=16, high=1 << 16
+    )
+    growth_tokens: int = setting(
+        64, "tokens reserved for each running request's growth at admission", low=0, high=1 << 16
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SloSettings:
+    classes: tuple[str, ...] = setting(
+        objectives.CLASSES,
+        "latency classes, NAME:TPOT:TTFT in milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
+        pattern=objectives.ENTRY,
+    )
+    admission: str = setting(
+        "off",
+        "a request whose objective is not expected to be met, by queue, prompts and speed of late: off: nobody looks; "
+        "flag: it is served, and its answer says so; refuse: it is refused at once",
+        choices=("off", "flag", "refuse"),
+    )
+    patience_ms: float = setting(
+        10000.0,
+        "a request without a deadline, or which has missed its own, is ordered as if due so long after its arrival",
+        low=0,
+        high=3600000,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    max_tokens: int = setting(256, "max_tokens of a request that names none", low=1, high=1 << 20)
+    stop_words: int = setting(16, "stop words a request may have", low=0, high=1024)
+    stop_word_bytes: int = setting(256, "length of a stop or bad word", low=1, high=65536)
+    bad_words: int = setting(64, "bad words a request may have", low=0, high=4096)
+    prompt_bytes: int = setting(1 << 20, "length of text_input", low=1, high=1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """Limits of the process that strangers reach (`covey.front`). Half of what is for all is for one address."""
+
+    message_bytes: int = setting(2 << 20, "length of a message; a longer one is refused unread", low=1024, high=1 << 28)
+    connections: int = setting(1024, "HTTP connections, and as many gRPC calls, at once", low=2, high=1 << 16)
+    requests: int = setting(512, "requests in flight", low=2, high=1 << 16)
+    rate: float = setting(
+        100.0, "requests a second of one address; 16 KiB of them weigh as one more", low=0.01, high=1e6
+    )
+    tenants: int = setting(8, "that one address without a key may name within answer_seconds", low=1, high=1 << 16)
+    read_seconds: float = setting(10.0, "until an HTTP request must be here whole", low=0.1, high=3600.0)
+    read_pace: float = setting(
+        512.0, "bytes a second with which an HTTP request must come after its first 3 s", low=0, high=1e9
+    )
+    answer_seconds: float = setting(600.0, "until an answer must be complete", low=1.0, high=86400.0)
+    keys: str = setting("", "file of API keys, its owner's alone (docs/security.md); empty: whoever reaches it may ask")
+    origins: tuple[str, ...] = setting(
+        (), "web pages that a browser lets ask, as https://host[:port], or * for all", pattern=r"\*|https?://[^/\s]+"
+    )
+    certificate: str = setting("", "file with the front's own and those between it and its authority; empty: no TLS")
+    private_key: str = setting("", "file with the key of that; its owner's alone")
+    callers_authorities: str = setting(
+        "", "file of those that may sign callers' certificates; empty: callers need none"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSettings:
+    weights: tuple[str, ...] = setting(
+        (),
+        "NAME:WEIGHT, a tenant's share where several want more than there is; * is any other tenant, else 1",
+        pattern=tenants.ENTRY,
+    )
+    max_running: int = setting(0, "requests of one tenant that run at once; 0: no such limit", low=0, high=4096)
+    max_waiting: int = setting(0, "requests of one tenant in the queue; 0: no such limit", low=0, high=1 << 20)
+    priorities: tuple[str, ...] = setting(
+        ("*:1000",),
+        "NAME:HIGHEST, the highest priority that a tenant's requests may have; * is any other tenant, else 0",
+        pattern=tenants.ENTRY,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSettings:
+    policy: str = setting(
+        "covey",
+        f"how much to draft: {', '.join(POLICIES)}; k is from 1 to 32",
+        pattern="|".join(POLICIES).replace(":k", r":([1-9]|[12]\d|3[0-2])"),
+    )
+    drafter_policy: str = setting(
+        "fixed",
+        "who drafts for requests that name no drafter: covey, or, for each request by itself, "
+        f"{', '.join(DRAFTER_POLICIES)}; parameters after a colon, as in ucb-be:0.1 or fixed:NAME",
+        pattern=rf"covey|({'|'.join(DRAFTER_POLICIES)})(:[\w.,+-]+)?",
+    )
+    max_depth: int = setting(6, "most tokens that a policy drafts along a path; fixed:k has its own", low=1, high=32)
+    table: tuple[str, ...] = setting(
+        TABLE,
+        "of policy table: BATCH:DEPTH, from which batch size on how many tokens, as in 8:3; from batch size 1 on",
+        pattern=r"\d+:\d+",
+    )
+    width: int = setting(1, "beam width of the candidate trees at most; 1: chains", low=1, high=8)
+    selection: str = setting(
+        "all",
+        "which drafts are verified: all; worth: those that bring more than the time they take, and what latency "
+        "objectives need first. Policies tetris and adaserve have a selection of their own",
+        choices=("all", "worth"),
+    )
+    adaserve: tuple[str, ...] = setting(
+        (),
+        "constants of policy adaserve, as b1=128: b1, b2 (tokens of a pass and of a draft's step; 0: by the cost "
+        "table), c1, c2, n_max (a request's nodes by need), d_min; those not given are the cost table's, where "
+        "covey profile searched for them",
+        pattern=r"(b1|b2|c1|c2|n_max|d_min)=\d{1,5}",
+    )
+    drafters: tuple[str, ...] = setting((), "Triton models that draft")
+    draft_deadline_ms: float = setting(500.0, "a drafter that takes longer has proposed nothing", low=1, high=60000)
+    costs: str = setting(
+        AUTO,
+        "cost table to start from: a name in profiles/costs, or a path; auto: measured before anybody is served, and "
+        "kept in the server's private folder; empty: none",
+    )
+    state: str = setting(
+        AUTO,
+        "folder that keeps what the policy learnt across restarts; auto: in the server's private folder; empty: it is "
+        "forgotten",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSettings:
+    dtype: str = setting(
+        "auto",
+        "weights and KV; auto: natively bytes, else bfloat16 where the device multiplies it",
+        choices=DTYPES,
+    )
+    device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
+    block_size: int = setting(
+        16, "tokens in a KV block of a drafter that PyTorch runs; the native runtime's have 32", low=1, high=256
+    )
+    kv_memory_mb: int = setting(32, "KV memory of each neural drafter", low=1, high=1 << 20)
+    kv_blocks: int = setting(0, "KV blocks of each; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
+    folders: tuple[str, ...] = setting(
+        (), "NAME:FOLDER of neural drafters that are not in their model's version folder", pattern=r"[\w.-]+:.+"
+    )
+    catch_up_tokens: int = setting(1024, "tokens a call reads to catch up before it skips rows", low=1, high=1 << 20)
+    sink_tokens: int = setting(8, "first tokens that a drafter reads even across a long gap", low=1, high=1 << 16)
+    window_tokens: int = setting(0, "last tokens that it reads of a long gap; 0: all", low=0, high=1 << 20)
+    ngram_max: int = setting(4, "longest run of last tokens that the n-gram drafter looks up", low=1, high=32)
+    ngram_min: int = setting(1, "shortest", low=1, high=32)
+    suffix_max: int = setting(24, "longest context that the suffix drafter looks up", low=1, high=256)
+    suffix_store_tokens: int = setting(
+        65536, "tokens of finished requests that the suffix drafter keeps for each tenant", low=0, high=1 << 26
+    )
+
+    def folder_of(self, name: str) -> str:
+        """Return the folder of that drafter by `folders`; "" where it says nothing."""
+        return dict(entry.split(":", 1) for entry in self.folders).get(name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class StarSettings:
+    """Drafters for the targets of several servers: first what the server of the drafters reads, then those that ask."""
+
+    callers: str = setting(
+        "", "file with a line `NAME SECRET [WEIGHT]` for each other server that these drafters serve; its owner's alone"
+    )
+    join_rows: int = setting(64, "rows that a drafter's pass joins at most; 1: one call at a time", low=1, high=4096)
+    wait_ms: float = setting(100.0, "a call that waits longer goes before fairer ones", low=0, high=60000)
+    admission: bool = setting(True, "refuse a server too many: with it one would be slower than without a drafter")
+    servers: tuple[str, ...] = setting(
+        (),
+        "where drafters of kind remote are: ENTRY=HOST:PORT/MODEL, the gRPC port; an entry listed again has several",
+        pattern=r"[\w.-]+=[^/\s]+:\d+/[\w.-]+",
+    )
+    secret: str = setting("", "file with this server's secret, as those servers have it in callers; its owner's alone")
+    tls: bool = setting(False, "talk TLS to those servers")
+    root_certificates: str = setting("", "file of those that may sign their certificates; empty: the usual ones")
+    certificate: str = setting("", "file with this server's own, for a server that wants one")
+    private_key: str = setting("", "file with the key of that; its owner's alone")
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    policy: str = setting(
+        "off",
+        "when drafters leave memory so that the KV pool can grow: off: never; thresholds: nothing is drafted and few "
+        "blocks are free; goodput: requests wait for blocks, and more of them at once bring more than drafts do",
+        choices=("off", "thresholds", "goodput"),
+    )
+    budget_mb: int = setting(
+        0, "of drafters and KV pool on the target's device together; 0: what they hold at first", low=0, high=1 << 24
+    )
+    counted: str = setting(
+        "process",
+        "what of a drafter the pool has when it leaves: process: all that its process alone holds; weights: its "
+        "weights and KV memory, and the rest is the machine's",
+        choices=("process", "weights"),
+    )
+    low: float = setting(0.1, "share of blocks below which too few are free", low=0.0, high=0.9)
+    persist_rounds: int = setting(
+        16, "rounds in a row that memory is short before a drafter leaves", low=1, high=1 << 20
+    )
+    calm_seconds: float = setting(5.0, "how long there must be room for a drafter before it is back", low=0, high=86400)
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedSettings:
+    """Settings of the target and the drafters of kind emulated; nothing else reads them."""
+
+    costs: str = setting("emulated-7b-24g", "the device: a cost table in profiles/costs, or a path")
+    acceptance: tuple[str, ...] = setting(
+        ("draft_emulated:0.6",),
+        "how often a drafter is right where it was right so far, by depth, the last for all deeper ones: "
+        "NAME:0.8,0.6, or NAME/TENANT:0.9 for requests of one tenant, or NAME/@ID:0.9 for prompts that "
+        "begin with that token",
+        pattern=r"[\w.-]+(/[^:]+)?:(0(\.\d+)?|1(\.0+)?)(,(0(\.\d+)?|1(\.0+)?))*",
+    )
+    guesses: str = setting(
+        "",
+        "what drafters guess, as recorded: a name in profiles/acceptance, or a path; makes trees, and stands before "
+        "emulated.acceptance; empty: chains",
+    )
+    kv_token_bytes: int = setting(57344, "KV of a token, in target.kv_memory_mb", low=1, high=1 << 30)
+    max_positions: int = setting(32768, "tokens of the longest request", low=16, high=1 << 24)
+    drafter_mb: int = setting(1024, "memory of each emulated drafter", low=0, high=1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSettings:
+    """The engine of a target of kind vllm; nothing else reads them."""
+
+    python: str = setting("", f"the Python of an environment that has vLLM; empty: what {VLLM_PYTHON_VARIABLE} names")
+    drafters: tuple[str, ...] = setting(
+        ("ngram=ngram", "suffix=suffix"),
+        "who drafts inside vLLM, NAME=SOURCE: ngram, suffix, a folder (a relative one is in the model repository), or "
+        "HOST:PORT/MODEL of another server",
+        pattern=r"[\w.-]+=\S.*",
+    )
+    arguments: tuple[str, ...] = setting(
+        (), "more of vLLM's engine arguments, NAME=VALUE in JSON, as in max_model_len=4096", pattern=r"[a-z_]+=.+"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A deployment. Sections are the TOML file's tables."""
+
+    name: str
+    description: str = setting("", "what this deployment is")
+    models: tuple[str, ...] = setting(
+        ("target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"), "Triton models to load"
+    )
+    targets: tuple[str, ...] = setting(
+        (),
+        "several targets in this server, NAME=PROFILE each: docs/star.md",
+        pattern=r"[a-z0-9]{1,32}=.+",
+    )
+    target: TargetSettings = dataclasses.field(default_factory=TargetSettings)
+    scheduler: SchedulerSettings = dataclasses.field(default_factory=SchedulerSettings)
+    speculation: SpeculationSettings = dataclasses.field(default_factory=SpeculationSettings)
+    drafter: DrafterSettings = dataclasses.field(default_factory=DrafterSettings)
+    star: StarSettings = dataclasses.field(default_factory=StarSettings)
+    memory: MemorySettings = dataclasses.field(default_factory=MemorySettings)
+    emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
+    vllm: VllmSettings = dataclasses.field(default_factory=VllmSettings)
+    limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
+    front: FrontSettings = dataclasses.field(default_factory=FrontSettings)
+    tenants: TenantSettings = dataclasses.field(default_factory=TenantSettings)
+    slo: SloSettings = dataclasses.field(default_factory=SloSettings)
+
+
+def profiles_folder() -> Path:
+    """Return the folder of named profiles: the repository's own, or what COVEY_PROFILES names."""
+    return Path(os.environ.get("COVEY_PROFILES", Path(__file__).resolve().parents[3] / "profiles"))
+
+
+def find(name_or_path: str) -> Path:
+    """The profile's file: a path as it is, or a name in the profiles folder."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = profiles_folder() / f"{name_or_path}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in profiles_folder().glob("*.toml"))) or "none"
+        raise SettingError(f"profile {name_or_path!r} not found at {path}; known profiles: {known}")
+    return path
+
+
+def costs_path(name_or_path: str) -> Path:
+    """Return the path of a cost table: a path as it is, or a name in the profiles folder's `costs`."""
+    path = Path(name_or_path)
+    return path if path.suffix == ".json" else profiles_folder() / "costs" / f"{name_or_path}.json"
+
+
+def costs_file(name_or_path: str) -> Path:
+    """The file of a cost table that is there."""
+    path = costs_path(name_or_path)
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in (profiles_folder() / "costs").glob("*.json"))) or "none"
+        raise SettingError(f"cost table {name_or_path!r} not found at {path}; known cost tables: {known}")
+    return path
+
+
+def guesses_file(name_or_path: str) -> Path:
+    """The file of recorded guesses that is there."""
+    path = Path(name_or_path)
+    path = path if path.suffix == ".json" else profiles_folder() / "acceptance" / f"{name_or_path}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in (profiles_folder() / "acceptance").glob("*.json"))) or "none"
+        raise SettingError(f"recorded guesses {name_or_path!r} not found at {path}; known: {known}")
+    return path
+
+
+def load(name_or_path: str) -> Profile:
+    """Read and check one profile."""
+    tables, path = read(name_or_path)
+    profile = of_tables(tables, path.stem, str(path))
+    unloaded = [name for name in profile.speculation.drafters if name not in profile.models]
+    if unloaded:
+        raise SettingError(f"{path}: speculation.drafters: {', '.join(unloaded)} must be among models too")
+    speculation = profile.speculation
+    if speculation.policy == "table" or speculation.table != TABLE:  # the default may be too deep for other policies
+        try:
+            depths_by_batch(speculation.table, speculation.max_depth)
+        except SettingError as error:
+            raise SettingError(f"{path}: {error}") from None
+    names = [entry.split(":")[0] for entry in profile.slo.classes]
+    twice = [name for name in names if names.count(name) > 1 or name == CUSTOM]
+    if twice:
+        raise SettingError(f"{path}: slo.classes: got {twice[0]!r}, allowed: each name once, and not {CUSTOM}")
+    elsewhere = [entry.split(":", 1)[0] for entry in profile.drafter.folders]
+    unloaded = [name for name in elsewhere if name not in profile.speculation.drafters]
+    if unloaded:
+        raise SettingError(f"{path}: drafter.folders: {', '.join(unloaded)} must be among speculation.drafters too")
+    tables = {} if profile.speculation.costs == AUTO else {"speculation.costs": profile.speculation.costs}
+    if profile.target.kind == "emulated":
+        tables["emulated.costs"] = profile.emulated.costs
+        if profile.emulated.guesses:
+            try:
+                guesses_file(profile.emulated.guesses)
+            except SettingError as error:
+                raise SettingError(f"{path}: emulated.guesses: {error}") from None
+    for key, costs in tables.items():
+        try:
+            if costs:
+                costs_file(costs)
+        except SettingError as error:
+            raise SettingError(f"{path}: {key}: {error}") from None
+    return profile
+
+
+def read(name_or_path: str) -> tuple[JsonDict, Path]:
+    """A profile's tables, unchecked, and its file."""
+    path = find(name_or_path)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")), path
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: not valid TOML: {error}") from None
+
+
+def written(tables: JsonDict) -> str:
+    """Such tables as a file has them: one that is changed for a server of its own."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in tables.items() if not isinstance(value, dict)]
+    for name, section in tables.items():
+        if isinstance(section, dict):
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
+    return "\n".join(lines) + "\n"
+
+
+def of_tables(tables: JsonDict, name: str, where: str) -> Profile:
+    """The profile of a file's tables, each setting checked by itself. `where` is what errors name."""
+    return _section(Profile, {"name": name, **tables}, where, "")
+
+
+def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
+    """Return the depths of `speculation.table` by batch size: `"8:3"` is depth 3 from batch size 8 on."""
+    depths: dict[int, int] = {}
+    for entry in entries:
+        batch, depth = (int(part) if part.isdecimal() else -1 for part in entry.partition(":")[::2])
+        if batch < 1 or depth < 0 or batch in depths:
+            raise SettingError(
+                f"speculation.table: got {entry!r}, allowed: batch:depth, as in 8:3, each batch size from 1 on, once"
+            )
+        if depth > max_depth:
+            raise SettingError(
+                f"speculation.table: got {entry!r}, allowed: depths up to speculation.max_depth, {max_depth}"
+            )
+        depths[batch] = depth
+    if 1 not in depths:
+        raise SettingError("speculation.table: no entry for batch size 1, from which the table must start")
+    return depths
+
+
+def of_model(parameters: JsonDict) -> Profile:
+    """The profile that a model's configuration names: of one target of several, or of one policy of several that share
+    a target in turns, as in the benches. Else the launcher's."""
+    own = parameters.get("profile")
+    return load(own["string_value"]) if own else from_environment()
+
+
+def targets(profile: Profile, where: str | Path) -> dict[str, tuple[str, Profile]]:
+    """The targets of a server that has several, by name: each one's profile by name or path, and read. `where` is the
+    file that names them; relative paths are beside it."""
+    found: dict[str, tuple[str, Profile]] = {}
+    for entry in profile.targets:
+        name, _, named = entry.partition("=")
+        path = Path(where).parent / named
+        own = str(path.resolve()) if path.suffix == ".toml" else named
+        loaded = load(own)
+        problem = ""
+        if name in found:
+            problem = f"two are named {name}"
+        elif loaded.targets:
+            problem = f"{named} has several of its own"
+        elif loaded.target.kind == VLLM:
+            problem = f"{named} has a target of kind {VLLM}, which has a server of its own"
+        elif loaded.memory.policy != "off":
+            problem = f"{named} has a memory.policy, which would take drafters from the others"
+        elif missing := [each for each in loaded.speculation.drafters if each not in profile.models]:
+            problem = f"{named} wants {', '.join(missing)}, which must be among models of {where}, too"
+        if problem:
+            raise SettingError(f"{where}: targets: {problem}")
+        found[name] = own, loaded
+    return found
+
+
+def from_environment() -> Profile:
+    """The profile that the launcher chose, with the environment's overrides: what every backend starts from."""
+    profile = load(os.environ.get(PROFILE_VARIABLE, DEFAULT_PROFILE))
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        target = profile.target
+        threads = 0 if profile.name == DEFAULT_PROFILE else target.threads  # its number is for the bundled model
+        profile = dataclasses.replace(profile, target=dataclasses.replace(target, folder=folder, threads=threads))
+    profile = with_dtype(profile, os.environ.get(DTYPE_VARIABLE, ""))
+    drafter = os.environ.get(DRAFTER_VARIABLE)
+    return without(with_drafter(profile, drafter) if drafter else profile, left_out())
+
+
+def left_out() -> tuple[str, ...]:
+    """The profile's drafters that do not fit the target and that the launcher therefore left out."""
+    return tuple(filter(None, os.environ.get(LEFT_OUT_VARIABLE, "").split(",")))
+
+
+def with_dtype(profile: Profile, dtype: str) -> Profile:
+    """The same deployment with its target in that type; "" leaves it."""
+    if not dtype:
+        return profile
+    if dtype not in DTYPES:
+        raise SettingError(f"dtype: got {dtype!r}, allowed: {', '.join(DTYPES)}")
+    return dataclasses.replace(profile, target=dataclasses.replace(profile.target, dtype=dtype))
+
+
+def with_drafter(profile: Profile, folder: str) -> Profile:
+    """The same deployment with the model in that folder as its first drafter."""
+    others = tuple(name for name in profile.speculation.drafters if name != GENERAL)
+    elsewhere = tuple(entry for entry in profile.drafter.folders if not entry.startswith(f"{GENERAL}:"))
+    return dataclasses.replace(
+        profile,
+        models=(*(name for name in profile.models if name != GENERAL), GENERAL),
+        speculation=dataclasses.replace(profile.speculation, drafters=(GENERAL, *others)),
+        drafter=dataclasses.replace(profile.drafter, folders=(*elsewhere, f"{GENERAL}:{folder}")),
+    )
+
+
+def without(profile: Profile, drafters: Iterable[str]) -> Profile:
+    """The same deployment without those drafters."""
+    gone = set(drafters)
+    kept = tuple(name for name in profile.speculation.drafters if name not in gone)
+    return dataclasses.replace(
+        profile,
+        models=tuple(name for name in profile.models if name not in gone),
+        speculation=dataclasses.replace(profile.speculation, drafters=kept),
+    )
+
+
+def _section(kind: type[T], table: JsonDict, where: str, prefix: str) -> T:
+    hints = get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # any dataclass type
+    values: JsonDict = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if key not in fields:
+            raise SettingError(f"{where}: unknown key {name!r}; allowed here: {', '.join(fields)}")
+        expected = hints[key]
+        if dataclasses.is_dataclass(expected):
+            if not isinstance(value, dict):
+                raise SettingError(f"{where}: {name} must be a table")
+            values[key] = _section(cast("type[Any]", expected), value, where, f"{name}.")
+        else:
+            values[key] = _checked(value, expected, fields[key].metadata, f"{where}: {name}")
+    return kind(**values)
+
+
+def _checked(value: Any, expected: Any, limits: Any, where: str) -> Any:
+    if expected == tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise SettingError(f"{where}: got {value!r}, allowed: a list of strings")
+        wrong = [item for item in value if limits["pattern"] and not re.fullmatch(limits["pattern"], item)]
+        if wrong:
+            raise SettingError(f"{where}: got {wrong[0]!r}, allowed: {limits['meaning']}")
+        return tuple(value)
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not expected:
+        raise SettingError(f"{where}: got {value!r}, allowed: {expected.__name__}")
+    low, high, choices, pattern = (limits.get(name) for name in ("low", "high", "choices", "pattern"))
+    if pattern and not re.fullmatch(pattern, value):
+        raise SettingError(f"{where}: got {value!r}, allowed: {limits['meaning']}")
+    if choices and value not in choices:
+        raise SettingError(f"{where}: got {value!r}, allowed: {', '.join(choices)}")
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        raise SettingError(f"{where}: got {value!r}, allowed: {low:g} to {high:g}")
+    return value

@@ -1,0 +1,67 @@
+"""The GPU path: kernels in the Triton language, and the passes, chains and draws that are made of them.
+
+These functions are its entry, and the only part of it that the rest of the package imports. Each imports the path when
+it is called: the kernels' language may not be installed, and a process without a GPU needs none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from covey.gpu.kernels.draws import DeviceDraw
+    from covey.gpu.model import DeviceModel
+    from covey.gpu.stepper import DeviceStepper
+
+__all__ = ["DeviceDraw", "DeviceModel", "drawing", "open_model", "stepper_of", "why_not"]
+
+
+@lru_cache(maxsize=16)
+def why_not(device: torch.device) -> str:
+    """Return what keeps the kernels from running on the device, "" where nothing does: their language may not be
+    installed, and a C compiler is needed to launch them."""
+    import torch
+
+    try:
+        from covey.gpu.kernels.norms import gate
+    except ModuleNotFoundError as error:
+        return f"{error}: pip install 'covey[cuda]' brings it"
+    both = torch.zeros(1, 2, device=device)
+    try:
+        gate[(1, 1)](both, torch.empty(1, 1, device=device), SIZE=1, S=16)
+    except Exception as error:  # compilers, drivers and devices each raise their own
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def open_model(built: Callable[[type[DeviceModel]], DeviceModel]) -> DeviceModel | str:
+    """Return the model that `built` makes by the class it is given, or what keeps the kernels from computing it."""
+    from triton.errors import TritonError
+
+    from covey.contracts.errors import UnsupportedModel
+    from covey.gpu.model import DeviceModel
+
+    try:
+        return built(DeviceModel)
+    except (UnsupportedModel, TritonError) as error:
+        return str(error)
+
+
+def stepper_of(model: DeviceModel, depth: int) -> DeviceStepper:
+    """Return the model's stepper, ready for chains of up to `depth`."""
+    from covey.gpu.stepper import DeviceStepper
+
+    stepper = DeviceStepper(model)
+    stepper.record(depth)
+    return stepper
+
+
+def drawing(rows: int, vocab: int, device: torch.device) -> DeviceDraw:
+    """Return what draws for up to `rows` rows at once on a device that the kernels run on."""
+    from covey.gpu.kernels.draws import DeviceDraw
+
+    return DeviceDraw(rows, vocab, device)

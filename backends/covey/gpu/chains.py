@@ -1,0 +1,124 @@
+"""All steps of a drafter's chains as one recording: the host gives the pending tokens and gets the proposals.
+
+    pending tokens -> pass -> draw -> pass over what was drawn -> draw -> ...
+
+Knows nothing of tags or settings; noise comes as the words that `noise.row_words` makes of each position's key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from covey.contracts.types import Floats, Ints
+from covey.gpu.inputs import Bucket, round_up
+from covey.gpu.kernels.attention import Tiles
+from covey.gpu.kernels.draws import ChainDraw
+from covey.gpu.model import DeviceModel
+from covey.models.lanes import Pass
+from covey.noise.noise import Reals
+
+_STEP = ("positions", "slots", "seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The places of the drawn tokens: those of step k, which is not the last, go to positions `positions[:, k]` and
+    slots `slots[:, k]`, behind `seen[r]` keys of row r and its own earlier ones."""
+
+    depth: int
+    positions: Ints  # [rows, depth - 1]
+    slots: Ints
+    seen: Ints  # [rows]
+    temperatures: Reals  # 0 is greedy
+    words: npt.NDArray[np.int32]  # [depth, 3, rows]
+
+
+class Chains:
+    """Chains of one model, for up to `rows` rows and `depth` steps."""
+
+    def __init__(self, model: DeviceModel, rows: int, depth: int) -> None:
+        assert model.windows, "its steps are tiled to suit them"
+        self._model, self.depth = model, depth
+        self.rows = most = round_up(rows)
+        device = model.torch_device
+        self._draw = ChainDraw(most, model.vocab_size, device)
+        sizes = {"temperatures": 2 * most, "words": depth * 3 * most, "count": most}
+        sizes |= dict.fromkeys(_STEP, (depth - 1) * most)
+        starts = np.cumsum([0, *sizes.values()]).tolist()
+        self._at = {name: slice(start, start + size) for (name, size), start in zip(sizes.items(), starts)}
+        self._host = torch.zeros(starts[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._given = self._host.numpy()
+        self._there = torch.zeros(starts[-1], dtype=torch.int32, device=device)
+        self._drawn = torch.zeros(2, most, depth, dtype=torch.int32, device=device)
+        self._next = torch.zeros(most, dtype=torch.int32, device=device)
+        self._numbers = torch.arange(most, dtype=torch.int32, device=device)
+
+    @torch.inference_mode()
+    def propose(self, work: Pass, steps: Steps) -> tuple[Ints, Floats]:
+        """Tokens and the logs of their shares, [rows, depth]; `work` computes the rows' pending tokens, the logits of
+        each row's last one being its `out`."""
+        rows, depth = len(steps.seen), steps.depth
+        bucket = self._model.give(work)
+        self._give(steps, rows)
+        self._model.graphs.run(("chain", bucket, depth), lambda: self._run(bucket, depth))
+        chains = self._drawn[:, :rows, :depth].cpu().numpy()
+        return chains[0], chains[1].view(np.float32)
+
+    def _give(self, steps: Steps, rows: int) -> None:
+        """Copy the inputs to the device. The last ones have been used by now, since a proposal waits for its result."""
+        depth, most, given = steps.depth, self.rows, self._given
+        given[self._at["temperatures"]].view(np.float64)[:rows] = steps.temperatures
+        given[self._at["words"]].reshape(self.depth, 3, most)[:depth, :, :rows] = steps.words
+        counts = given[self._at["count"]]
+        counts[:rows], counts[rows:] = 1, 0
+        values = {
+            "positions": steps.positions,
+            "slots": steps.slots,
+            "seen": steps.seen[:, None] + np.arange(1, depth, dtype=np.int32),
+        }
+        for name, rest in zip(_STEP, (0, -1, 0)):
+            there = given[self._at[name]].reshape(self.depth - 1, most)[: depth - 1]
+            there[:, :rows], there[:, rows:] = values[name].T, rest
+        self._there.copy_(self._host, non_blocking=True)
+
+    def _run(self, bucket: Bucket, depth: int) -> torch.Tensor:
+        model, rows = self._model, bucket.out
+        tokens, scores = self._drawn[0], self._drawn[1].view(torch.float32)
+        temperatures = self._there[self._at["temperatures"]].view(torch.float64)[:rows]
+        words = self._there[self._at["words"]].view(self.depth, 3, self.rows)[:, :, :rows]
+        logits = model.compute(bucket)
+        for step in range(depth):
+            self._draw.launch(logits, temperatures, words[step], step, tokens[:rows], scores[:rows], self._next[:rows])
+            if step + 1 < depth:
+                tiles, slots = self._tiles(step, bucket), self._of_step("slots", step, rows)
+                logits = model.decoder.logits(model.decoder.hidden(self._next[:rows], slots, tiles))
+        return self._drawn
+
+    def _of_step(self, name: str, step: int, rows: int) -> torch.Tensor:
+        return self._there[self._at[name]].view(self.depth - 1, self.rows)[step, :rows]
+
+    def _tiles(self, step: int, bucket: Bucket) -> Tiles:
+        """One query per row; the rows' tables are those of the pending tokens' pass."""
+        rows = bucket.out
+        given = self._model.tiles(bucket)
+        seen = self._of_step("seen", step, rows)
+        return Tiles(
+            tokens=1,
+            parts=self._model.tiling.parts(rows),
+            first=self._numbers[:rows],
+            count=self._there[self._at["count"]][:rows],
+            row=self._numbers[:rows],
+            reach=seen,
+            base=seen,
+            seen=seen,
+            positions=self._of_step("positions", step, rows),
+            bits=given.bits,
+            order=given.order,
+            tail=given.tail,
+            tables=given.tables,
+            header=given.header,
+        )

@@ -1,0 +1,200 @@
+"""A forward pass of the Llama-shaped families in a few kernels per layer, all of it at fixed places in device memory.
+
+The same arithmetic as `covey.models.fuse`, on the modules' own weights. A layer is six to ten launches, and a pass
+can be recorded as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+from triton.errors import TritonError
+
+from covey.contracts.errors import UnsupportedModel
+from covey.gpu.graphs import Graphs
+from covey.gpu.kernels.attention import Parts, Tiles, attend
+from covey.gpu.kernels.products import THIN
+from covey.gpu.kernels.rotary import turn_and_keep
+from covey.gpu.layers import ByLibrary, Fixed, Layer, Stream, Thin
+from covey.gpu.prompts import Prompts
+from covey.gpu.store import KVStore
+from covey.gpu.tilings import Tiling
+from covey.models.attention import Shape
+from covey.models.modules import AttentionSetting
+
+LEAST_WINDOW = 512  # a tree's nodes are never out of their own window
+HEADS_TOGETHER = 4
+SIZES = (1, 2, 4, 8, 16)  # tokens of a pass for which both forms of layers are timed
+FORMS: tuple[type[Stream], ...] = (ByLibrary, Thin)
+log = logging.getLogger(__name__)
+
+
+class Decoder:
+    """Takes its weights out of `module`, which is of no use afterwards. Raises UnsupportedModel where it differs from
+    what the kernels compute."""
+
+    def __init__(
+        self,
+        module: Any,
+        shape: Shape,
+        settings: list[AttentionSetting],
+        store: KVStore,
+        tiling: Tiling,
+        positions: int,
+        name: str,
+    ) -> None:
+        core = module.model
+        activation = core.layers[0].mlp.act_fn
+        if not (isinstance(activation, torch.nn.SiLU) or type(activation).__name__ == "SiLUActivation"):
+            raise UnsupportedModel(f"{name}: the kernels know no {type(activation).__name__}")
+        if any(0 < setting.window < LEAST_WINDOW for setting in settings):
+            raise UnsupportedModel(f"{name}: the kernels want windows of at least {LEAST_WINDOW} tokens")
+        self._shape, self._settings, self._store = shape, settings, store
+        self._embedding: torch.Tensor = core.embed_tokens.weight
+        self._norm = core.norm.weight
+        self._epsilon = float(core.norm.variance_epsilon)
+        head = module.get_output_embeddings()
+        self._head, self._head_bias = head.weight, head.bias
+        at = torch.arange(positions, device=self._embedding.device)
+        cos, sin = core.rotary_emb(self._embedding[:1], at[None])
+        if cos.shape[-1] != shape.head_dim:
+            raise UnsupportedModel(f"{name}: the kernels know no partial rotary positions")
+        half = shape.head_dim // 2
+        self._cos = cos[0].contiguous()
+        self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1).contiguous()
+        self._layers: list[Layer] = []
+        for index in range(len(core.layers)):
+            self._layers.append(Layer(core.layers[index]))
+            core.layers[index] = torch.nn.Identity()  # joined weights are copies: never two of a whole model
+        self._span = tiling.span
+        self._usual: type[ByLibrary] | type[Fixed] = Fixed if self._span else ByLibrary
+        self._forms: list[tuple[int, type[Stream]]] = [] if self._span else [(THIN.rows, Thin)]
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes that a pass over one token reads: all weights but the embedding, unless that is the head too."""
+        head = (self._head.numel() + self._norm.numel()) * self._head.element_size()
+        return int(head) + sum(layer.bytes for layer in self._layers)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all layers see all keys as they are, without windows or caps."""
+        return not any(setting.window or setting.softcap for setting in self._settings)
+
+    def hidden(
+        self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles, prompts: Prompts | None = None
+    ) -> torch.Tensor:
+        """The last hidden states, normed; writes keys and values. Rows of `prompts` have no tiles."""
+        shape, store = self._shape, self._store
+        size = len(tokens)
+        stream = self._form(size)(F.embedding(tokens, self._embedding), self._epsilon)
+        queries = self._embedding.new_empty(size, shape.heads, shape.head_dim)
+        attended = torch.zeros_like(queries)  # of tokens that pad the bucket nothing is written
+        parts = self._parts(size, tiles.parts)
+        for index, (layer, setting) in enumerate(zip(self._layers, self._settings)):
+            offset = index * store.layout.layer
+            qkv = stream.queries_keys_values(layer)
+            self._turn_and_keep(qkv, queries, layer, slots, tiles.positions, offset)
+            attend(
+                queries,
+                store.pool,
+                store.offsets,
+                attended,
+                tiles,
+                parts,
+                store.layout,
+                layer_offset=offset,
+                scale=setting.scale,
+                window=setting.window,
+                softcap=setting.softcap,
+            )
+            if prompts is not None:
+                prompts.attend(queries, attended, offset, setting.scale)
+            stream.take(layer, attended.view(size, -1))
+            stream.feed_forward(layer)
+        return stream.last(self._norm)
+
+    def _form(self, size: int) -> type[Stream]:
+        return next((form for most, form in self._forms if size <= most), self._usual)
+
+    @torch.inference_mode()
+    def choose(self, graphs: Graphs) -> None:
+        """Time both forms of the layers, where either may serve, and take the faster for each number of tokens."""
+        if self._usual is Fixed:
+            return
+        fastest: list[tuple[int, type[Stream]]] = []
+        for size in SIZES:
+            seconds = {form: self._timed(graphs, form, size) for form in FORMS}
+            fastest.append((size, min(seconds, key=lambda form: seconds[form])))
+            log.info("%d tokens: %s", size, {form.__name__: f"{1e3 * each:.3f} ms" for form, each in seconds.items()})
+        self._forms = fastest
+
+    def _timed(self, graphs: Graphs, form: type[Stream], size: int) -> float:
+        try:
+            return graphs.time((form, size), partial(self._layers_alone, form, size))
+        except TritonError as error:
+            if form is ByLibrary:
+                raise
+            log.warning("%s does not run on this device: %s", form.__name__, error)
+            return math.inf
+
+    def _layers_alone(self, form: type[Stream], size: int) -> torch.Tensor:
+        """All layers without attention."""
+        stream = form(torch.zeros_like(self._embedding[:size]), self._epsilon)
+        attended = self._embedding.new_zeros(size, self._shape.heads * self._shape.head_dim)
+        for layer in self._layers:
+            stream.queries_keys_values(layer)
+            stream.take(layer, attended)
+            stream.feed_forward(layer)
+        return stream.last(self._norm)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._usual.product(hidden, self._head, self._head_bias)
+
+    def _turn_and_keep(
+        self,
+        qkv: torch.Tensor,
+        queries: torch.Tensor,
+        layer: Layer,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        offset: int,
+    ) -> None:
+        shape, store = self._shape, self._store
+        together = triton.cdiv(shape.heads + 2 * shape.kv_heads, HEADS_TOGETHER)
+        turn_and_keep[(len(qkv), together)](
+            qkv,
+            queries,
+            store.pool,
+            store.offsets,
+            slots,
+            positions,
+            self._cos,
+            self._sin,
+            layer.query_norm,
+            layer.key_norm,
+            offset,
+            self._epsilon,
+            NORMED=layer.normed,
+            HEADS=shape.heads,
+            KV_HEADS=shape.kv_heads,
+            DIM=shape.head_dim,
+            BLOCK_SIZE=store.layout.block_size,
+            BLOCK_STRIDE=store.layout.block,
+            SEGMENT=store.layout.segment_blocks,
+            D=triton.next_power_of_2(shape.head_dim),
+            GROUP=HEADS_TOGETHER,
+            num_warps=1,
+        )
+
+    def _parts(self, tokens: int, count: int) -> Parts:
+        shape, device = self._shape, self._embedding.device
+        lines = tokens * shape.heads * count if count > 1 or self._span else 0
+        heights = torch.full((lines,), -torch.inf, device=device)  # of tokens that pad the bucket nothing is written
+        return Parts(torch.empty(lines * shape.head_dim, device=device), heights, self._span)

@@ -1,0 +1,148 @@
+"""Moving what is in KV memory: whole blocks to other blocks, slots to other slots, and slots to zero.
+
+Memory is a `KVStore`'s: `pool` and `offsets` as described there. Ids are in device memory, int32 or int64; a negative
+one is skipped, so that a captured launch serves any number of ids up to its own. Bits are copied, never computed with.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from covey.gpu.kernels.layout import Layout, slot_start
+
+_PIECE_BYTES = 8192  # what one program moves of a block: four 16-byte accesses in flight for each of 128 threads
+_TILE_BYTES = 8192  # what one program clears of slots' heads
+
+
+@triton.jit(do_not_specialize_on_alignment=["sources", "destinations"])  # one variant for all: none compiles in service
+def _blocks_kernel(
+    pool,
+    offsets,
+    sources,
+    destinations,
+    SEGMENT_BLOCKS: tl.constexpr,
+    BLOCK_STRIDE: tl.constexpr,
+    PIECE: tl.constexpr,
+):
+    source = tl.load(sources + tl.program_id(0)).to(tl.int64)
+    destination = tl.load(destinations + tl.program_id(0)).to(tl.int64)
+    wanted = (source >= 0) & (destination >= 0)
+    source = tl.maximum(source, 0)
+    destination = tl.maximum(destination, 0)
+    layer = tl.program_id(1).to(tl.int64) * (SEGMENT_BLOCKS * BLOCK_STRIDE)
+    # offsets are multiples of 8 elements; only with that said are accesses 16 bytes wide
+    old = tl.multiple_of(tl.load(offsets + source // SEGMENT_BLOCKS), 8) + layer
+    new = tl.multiple_of(tl.load(offsets + destination // SEGMENT_BLOCKS), 8) + layer
+    old += (source % SEGMENT_BLOCKS) * BLOCK_STRIDE
+    new += (destination % SEGMENT_BLOCKS) * BLOCK_STRIDE
+    at = tl.program_id(2) * PIECE + tl.arange(0, PIECE)
+    mask = (at < BLOCK_STRIDE) & wanted
+    tl.store(pool + new + at, tl.load(pool + old + at, mask=mask), mask=mask)
+
+
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["slots"])
+def _slots_kernel(
+    pool,
+    offsets,
+    slots,
+    staged,
+    count,
+    HEADS: tl.constexpr,
+    SEGMENT_BLOCKS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_STRIDE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    TILE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    MODE: tl.constexpr,
+):
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    layer = tl.program_id(1).to(tl.int64)
+    head = tl.program_id(2)
+    slot = tl.load(slots + row, mask=row < count, other=-1).to(tl.int64)
+    wanted = slot >= 0
+    slot = tl.maximum(slot, 0)
+    start = slot_start(offsets, slot // BLOCK_SIZE, slot % BLOCK_SIZE, BLOCK_STRIDE, SEGMENT_BLOCKS, HEAD_DIM)
+    start += layer * (SEGMENT_BLOCKS * BLOCK_STRIDE) + head * (BLOCK_SIZE * HEAD_DIM)
+    column = tl.arange(0, WIDTH)
+    mask = wanted[:, None] & (column < HEAD_DIM)[None, :]
+    place = pool + start[:, None] + column[None, :]
+    if MODE == "clear":
+        tl.store(place, tl.zeros([TILE, WIDTH], pool.dtype.element_ty), mask=mask)
+    else:
+        held = ((layer * HEADS + head) * count + row) * HEAD_DIM
+        held = staged + held[:, None] + column[None, :]
+        if MODE == "gather":
+            tl.store(held, tl.load(place, mask=mask), mask=mask)
+        else:
+            tl.store(place, tl.load(held, mask=mask), mask=mask)
+
+
+def move_blocks(
+    pool: torch.Tensor, offsets: torch.Tensor, sources: torch.Tensor, destinations: torch.Tensor, layout: Layout
+) -> None:
+    """Copy block `sources[i]` to block `destinations[i]` in every layer, in one launch. No block may be a destination
+    twice, or both source and destination: programs run in any order."""
+    if not len(sources):
+        return
+    piece = min(_PIECE_BYTES // pool.itemsize, triton.next_power_of_2(layout.block))
+    _blocks_kernel[(len(sources), layout.layers, triton.cdiv(layout.block, piece))](
+        pool,
+        offsets,
+        sources,
+        destinations,
+        SEGMENT_BLOCKS=layout.segment_blocks,
+        BLOCK_STRIDE=layout.block,
+        PIECE=piece,
+        num_warps=4,
+    )
+
+
+def copy_slots(
+    pool: torch.Tensor,
+    offsets: torch.Tensor,
+    sources: torch.Tensor,
+    destinations: torch.Tensor,
+    staged: torch.Tensor,
+    layout: Layout,
+) -> None:
+    """Copy keys and values of slot `sources[i]` to slot `destinations[i]` in every layer.
+
+    All are read before any is written: `staged`, of the pool's type and at least layers * 2 * kv_heads * len(sources) *
+    head_dim elements, holds them between two launches. A pair with one negative id must have two.
+    """
+    _launch_slots("gather", pool, offsets, sources, staged, layout)
+    _launch_slots("scatter", pool, offsets, destinations, staged, layout)
+
+
+def clear_slots(pool: torch.Tensor, offsets: torch.Tensor, slots: torch.Tensor, layout: Layout) -> None:
+    """Set keys and values of slots to zero in every layer."""
+    _launch_slots("clear", pool, offsets, slots, pool, layout)
+
+
+def _launch_slots(
+    mode: str, pool: torch.Tensor, offsets: torch.Tensor, slots: torch.Tensor, staged: torch.Tensor, layout: Layout
+) -> None:
+    count, heads = len(slots), 2 * layout.kv_heads
+    if not count:
+        return
+    width = triton.next_power_of_2(layout.head_dim)
+    tile = max(1, _TILE_BYTES // (pool.itemsize * width))
+    _slots_kernel[(triton.cdiv(count, tile), layout.layers, heads)](
+        pool,
+        offsets,
+        slots,
+        staged,
+        count,
+        HEADS=heads,
+        SEGMENT_BLOCKS=layout.segment_blocks,
+        BLOCK_SIZE=layout.block_size,
+        BLOCK_STRIDE=layout.block,
+        HEAD_DIM=layout.head_dim,
+        TILE=tile,
+        WIDTH=width,
+        MODE=mode,
+        num_warps=4,
+    )

@@ -1,0 +1,153 @@
+"""Products with a large matrix, and what lies around them, in one reading of the matrix: the norm of what goes in;
+bias, gate or residual sum of what comes out.
+
+Of few rows they are bound by the matrix's bytes, and a layer by the number of its kernels (`THIN`). Of any number of
+rows, in blocks of one shape whatever that number is, a row's sums are taken in one order (`fixed`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from covey.gpu.kernels import INTERPRETED, PRECISION
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The part of a product that one program computes, `depth` terms of the sums at a time."""
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    warps: int = 4
+
+
+THIN = Block(16, 32, 256, 4)  # rows: what a tensor core multiplies at once; some 64 KB are on their way to each core
+WIDE = 16384  # columns from which on programs of 128 keep a GPU busy
+
+
+def fixed(columns: int, itemsize: int, gated: bool = False) -> Block:
+    """The block for results of so many columns, of elements of so many bytes. One instruction multiplies 64 rows, and
+    two programs or more fit a core."""
+    if itemsize > 2:
+        return Block(32, 32, 64, 3)
+    if columns < WIDE:
+        return Block(64, 32, 128, 4)
+    return Block(64, 64 if gated else 128, 64, 4)
+
+
+@triton.jit(do_not_specialize=["rows"])  # compiled once: another number of rows is no other arithmetic
+def block_product(
+    x,
+    weight,
+    bias,
+    norm,
+    residual,
+    out,
+    rows,
+    epsilon,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    ADDED: tl.constexpr,
+    GATED: tl.constexpr,
+    M: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    WIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """out [rows, N] = x [rows, K] @ weight [N, K].T. Where `NORMED`, of x's root-mean-square norm times `norm`; where
+    `GATED`, silu of it times the product with the next N rows of `weight`; where `ADDED`, plus `residual`, which may be
+    `out`. Rounds where the unfused operations would. Programs of the same columns follow each other, so that a cache
+    has the matrix for all but the first."""
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(0) * M + tl.arange(0, M)
+    deep = tl.arange(0, DEPTH)
+    there, inside = row < rows, column < N
+    kind = x.dtype.element_ty
+    lines = x + row.to(tl.int64)[:, None] * K + deep[None, :]
+    matrix = weight + column.to(tl.int64)[:, None] * K + deep[None, :]
+    size = tl.zeros([M], tl.float32)
+    if NORMED:
+        for start in range(0, K, DEPTH):
+            part = tl.load(lines + start, mask=there[:, None] & (deep + start < K)[None, :], other=0.0).to(tl.float32)
+            size += tl.sum(part * part, 1)
+        size = tl.rsqrt(size / K + epsilon)
+    total = tl.zeros([M, COLUMNS], tl.float32)
+    second = tl.zeros([M, COLUMNS], tl.float32)
+    for start in range(0, K, DEPTH):
+        known = deep + start < K
+        part = tl.load(lines + start, mask=there[:, None] & known[None, :], other=0.0)
+        if NORMED:
+            scale = tl.load(norm + start + deep, mask=known, other=0.0).to(tl.float32)
+            part = ((part.to(tl.float32) * size[:, None]).to(kind).to(tl.float32) * scale[None, :]).to(kind)
+        mask = inside[:, None] & known[None, :]
+        read = tl.load(matrix + start, mask=mask, other=0.0)
+        if WIDE:
+            part = part.to(tl.float32)
+            read = read.to(tl.float32)
+        total = tl.dot(part, tl.trans(read), total, input_precision=PRECISION)
+        if GATED:
+            read = tl.load(matrix + N * K + start, mask=mask, other=0.0)
+            if WIDE:
+                read = read.to(tl.float32)
+            second = tl.dot(part, tl.trans(read), second, input_precision=PRECISION)
+    if BIASED:
+        total += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+    total = total.to(kind).to(tl.float32)
+    if GATED:
+        if BIASED:
+            second += tl.load(bias + N + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+        total = total / (1.0 + tl.exp(-total)) * second.to(kind).to(tl.float32)
+    spot = row.to(tl.int64)[:, None] * N + column[None, :]
+    keep = there[:, None] & inside[None, :]
+    if ADDED:
+        total = tl.load(residual + spot, mask=keep, other=0.0).to(tl.float32) + total.to(kind).to(tl.float32)
+    tl.store(out + spot, total.to(kind), mask=keep)
+
+
+def multiply(
+    block: Block,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    *,
+    norm: torch.Tensor | None = None,
+    epsilon: float = 0.0,
+    residual: torch.Tensor | None = None,
+    gated: bool = False,
+) -> None:
+    """See `block_product`."""
+    rows, depth = x.shape
+    width = out.shape[1]
+    block_product[(triton.cdiv(rows, block.rows), triton.cdiv(width, block.columns))](
+        x,
+        weight,
+        x if bias is None else bias,
+        x if norm is None else norm,
+        x if residual is None else residual,
+        out,
+        rows,
+        epsilon,
+        K=depth,
+        N=width,
+        NORMED=norm is not None,
+        BIASED=bias is not None,
+        ADDED=residual is not None,
+        GATED=gated,
+        M=block.rows,
+        COLUMNS=block.columns,
+        DEPTH=max(16, min(block.depth, triton.next_power_of_2(depth))),
+        WIDE=INTERPRETED,
+        PRECISION=PRECISION,
+        num_warps=block.warps,
+        num_stages=block.stages - gated,
+    )

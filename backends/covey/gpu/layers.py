@@ -1,0 +1,175 @@
+"""The work of a layer around its attention, in three forms that give the same up to roundings: by the library's
+products with kernels in between; for few tokens, in kernels that each read a matrix once and do the rest on the way; or
+in blocks of one shape, which give the same bits whatever else is in the pass."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+import triton
+
+from covey.contracts.errors import UnsupportedModel
+from covey.gpu.kernels.norms import add_and_norm, gate
+from covey.gpu.kernels.products import THIN, fixed, multiply
+
+GATE_PIECE = 1024
+
+
+class Layer:
+    """One layer's weights, those of the same input joined."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.before, self.after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+        self.qkv, self.qkv_bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out, self.out_bias = _join(attention.o_proj)
+        self.gate_up, self.gate_up_bias = _join(mlp.gate_proj, mlp.up_proj)
+        self.down, self.down_bias = _join(mlp.down_proj)
+        norms = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        self.normed = norms[0] is not None
+        self.query_norm = norms[0].weight if norms[0] is not None else self.before
+        self.key_norm = norms[1].weight if norms[1] is not None else self.before
+
+    @property
+    def bytes(self) -> int:
+        parts = (self.before, self.after, self.qkv, self.out, self.gate_up, self.down)
+        return sum(part.numel() * part.element_size() for part in parts)
+
+
+class Stream(Protocol):
+    """The residual stream of one pass, from `start` [tokens, width], which it may overwrite."""
+
+    def __init__(self, start: torch.Tensor, epsilon: float) -> None: ...
+
+    def queries_keys_values(self, layer: Layer) -> torch.Tensor: ...
+
+    def take(self, layer: Layer, attended: torch.Tensor) -> None:
+        """Add what attention [tokens, heads * head_dim] found."""
+        ...
+
+    def feed_forward(self, layer: Layer) -> None: ...
+
+    def last(self, norm: torch.Tensor) -> torch.Tensor:
+        """The stream, normed."""
+        ...
+
+
+class ByLibrary:
+    """Nine kernels a layer, those of attention included."""
+
+    def __init__(self, start: torch.Tensor, epsilon: float) -> None:
+        self._stream, self._epsilon = start, epsilon
+        self._delta: torch.Tensor | None = None  # what is not yet in the stream
+        self._normed = torch.empty_like(start)
+
+    def queries_keys_values(self, layer: Layer) -> torch.Tensor:
+        return F.linear(self.last(layer.before), layer.qkv, layer.qkv_bias)
+
+    def take(self, layer: Layer, attended: torch.Tensor) -> None:
+        self._delta = F.linear(attended, layer.out, layer.out_bias)
+
+    def feed_forward(self, layer: Layer) -> None:
+        both = F.linear(self.last(layer.after), layer.gate_up, layer.gate_up_bias)
+        size, inner = len(both), both.new_empty(len(both), both.shape[1] // 2)
+        gate[(size, triton.cdiv(inner.shape[1], GATE_PIECE))](both, inner, SIZE=inner.shape[1], S=GATE_PIECE)
+        self._delta = F.linear(inner, layer.down, layer.down_bias)
+
+    def last(self, norm: torch.Tensor) -> torch.Tensor:
+        size, width = self._stream.shape
+        add_and_norm[(size,)](
+            self._stream,
+            self._stream if self._delta is None else self._delta,
+            norm,
+            self._normed,
+            self._epsilon,
+            ADDED=self._delta is not None,
+            WIDTH=width,
+            W=triton.next_power_of_2(width),
+            num_warps=8 if width > 2048 else 4,
+        )
+        self._delta = None
+        return self._normed
+
+    @staticmethod
+    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return F.linear(x, weight, bias)
+
+
+class Thin:
+    """Six kernels a layer, those of attention included; for up to `THIN.rows` tokens."""
+
+    def __init__(self, start: torch.Tensor, epsilon: float) -> None:
+        assert len(start) <= THIN.rows
+        self._stream, self._epsilon = start, epsilon
+
+    def queries_keys_values(self, layer: Layer) -> torch.Tensor:
+        out = self._stream.new_empty(len(self._stream), len(layer.qkv))
+        multiply(THIN, self._stream, layer.qkv, layer.qkv_bias, out, norm=layer.before, epsilon=self._epsilon)
+        return out
+
+    def take(self, layer: Layer, attended: torch.Tensor) -> None:
+        multiply(THIN, attended, layer.out, layer.out_bias, self._stream, residual=self._stream)
+
+    def feed_forward(self, layer: Layer) -> None:
+        inner = self._stream.new_empty(len(self._stream), len(layer.gate_up) // 2)
+        multiply(
+            THIN,
+            self._stream,
+            layer.gate_up,
+            layer.gate_up_bias,
+            inner,
+            norm=layer.after,
+            epsilon=self._epsilon,
+            gated=True,
+        )
+        multiply(THIN, inner, layer.down, layer.down_bias, self._stream, residual=self._stream)
+
+    def last(self, norm: torch.Tensor) -> torch.Tensor:
+        return ByLibrary(self._stream, self._epsilon).last(norm)
+
+
+class Fixed:
+    """Nine kernels a layer, those of attention included. A row's bits do not depend on the rows beside it, nor on how
+    many there are: the shape of a block is its matrix's alone."""
+
+    def __init__(self, start: torch.Tensor, epsilon: float) -> None:
+        self._stream, self._epsilon = start, epsilon
+
+    def queries_keys_values(self, layer: Layer) -> torch.Tensor:
+        return self.product(self.last(layer.before), layer.qkv, layer.qkv_bias)
+
+    def take(self, layer: Layer, attended: torch.Tensor) -> None:
+        self._add(attended, layer.out, layer.out_bias)
+
+    def feed_forward(self, layer: Layer) -> None:
+        before = self.last(layer.after)
+        inner = before.new_empty(len(before), len(layer.gate_up) // 2)
+        block = fixed(inner.shape[1], before.itemsize, gated=True)
+        multiply(block, before, layer.gate_up, layer.gate_up_bias, inner, gated=True)
+        self._add(inner, layer.down, layer.down_bias)
+
+    def last(self, norm: torch.Tensor) -> torch.Tensor:
+        return ByLibrary(self._stream, self._epsilon).last(norm)
+
+    @staticmethod
+    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        out = x.new_empty(len(x), len(weight))
+        multiply(fixed(len(weight), x.itemsize), x, weight, bias, out)
+        return out
+
+    def _add(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        stream = self._stream
+        multiply(fixed(len(weight), x.itemsize), x, weight, bias, stream, residual=stream)
+
+
+def _join(*linears: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weight and bias of several linear maps of the same input as one."""
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    if biases and len(biases) != len(linears):
+        raise UnsupportedModel("the kernels know no layer of which some maps have a bias and others none")
+    if len(linears) == 1:
+        return linears[0].weight, linears[0].bias
+    weight = torch.cat([linear.weight for linear in linears])
+    return weight, torch.cat(biases) if biases else None

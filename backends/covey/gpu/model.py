@@ -1,0 +1,228 @@
+"""A Hugging Face language model on a GPU: the same face as `covey.models.model.PagedModel`, with passes recorded once
+per bucket and replayed.
+
+Knows nothing of requests, block ownership or sampling. Refuses, by UnsupportedModel, what its kernels do not compute;
+`PagedModel` runs that instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+import numpy as np
+import torch
+
+from covey.contracts.errors import UnsupportedModel
+from covey.contracts.types import Ints
+from covey.gpu.decoder import Decoder
+from covey.gpu.graphs import Graphs
+from covey.gpu.inputs import Bucket, Inputs, round_up
+from covey.gpu.kernels.attention import Tiles
+from covey.gpu.kernels.layout import Layout
+from covey.gpu.prompts import Prompts
+from covey.gpu.store import KVStore
+from covey.gpu.tilings import Tiling, programs_of, span_of
+from covey.models.agreement import Room, passes_agree
+from covey.models.lanes import Lanes, Pass, Windows, chain, windows_of
+from covey.models.modules import Source, close, modules_of
+from covey.models.refusals import FAMILIES
+
+SEGMENT_BYTES = 64 << 20  # of KV memory: what it grows and shrinks by
+MOST_NODES = 256  # of a row's tree
+RECORDED = 1024  # tokens of a pass up to which passes are recorded; larger ones take longer than launching them does
+LOGITS_BYTES = 256 << 20  # of recorded passes' logits
+PROMPTS = 512  # tokens of a pass from which on long chunks go through the library, which cannot be recorded
+log = logging.getLogger(__name__)
+
+
+class DeviceModel:
+    """One model and its KV memory of `blocks` blocks; not safe to call from two threads at once. Logits are good until
+    the next pass. With `numerics` "invariant" a token's are the same bits in any company, at the price of products and
+    tiles that do not suit the pass."""
+
+    whole: Literal[True] = True  # in this process
+    padding_slot = -1  # where tokens write whose keys are not kept
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        blocks: int,
+        block_size: int = 16,
+        numerics: str = "fast",
+        max_pass_tokens: int = 512,
+        most_blocks: int = 0,
+    ) -> None:
+        """Load the model; with `most_blocks` its KV memory can become so large."""
+        modules = modules_of(source, dtype=dtype, device=device)
+        name = str(modules.folder)
+        if modules.config.model_type not in FAMILIES:
+            raise UnsupportedModel(f"{name}: no kernels for models of type {modules.config.model_type}")
+        if modules.dtype == torch.float64 or modules.shape.head_dim % 8:
+            raise UnsupportedModel(f"{name}: no kernels for float64, or heads of {modules.shape.head_dim} elements")
+        self.shape, self.end_ids = modules.shape, modules.end_ids
+        self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
+        self.torch_device, self.torch_dtype = modules.device, modules.dtype
+        self.blocks, self.most_blocks = blocks, max(blocks, most_blocks)
+        self.block_size, self.max_pass_tokens = block_size, max_pass_tokens
+        self.numerics = numerics
+        self.windows = numerics != "invariant"  # which hold siblings between a query's own keys
+        line_bytes = max_pass_tokens * self.shape.heads * self.shape.head_dim * 4
+        span = 0 if self.windows else span_of(self.max_positions, line_bytes)
+        self.tiling = Tiling(
+            self.shape.share,
+            self.shape.kv_heads,
+            programs_of(self.torch_device),
+            wide=self.torch_dtype == torch.float32,
+            span=span,
+            spans=-(-self.max_positions // span) if span else 0,
+        )
+        count = min(48, self.max_positions, max_pass_tokens, blocks * block_size)
+        text = modules.trial(count)
+        examined = modules.examine(text)
+        block = modules.layers * 2 * self.shape.kv_heads * block_size * self.shape.head_dim * self.torch_dtype.itemsize
+        segment = min(max(1, SEGMENT_BYTES // block), blocks)
+        self.store = KVStore(
+            Layout(modules.layers, self.shape.kv_heads, self.shape.head_dim, block_size, segment),
+            segments=-(-blocks // segment),
+            most_segments=-(-max(blocks, most_blocks) // segment),
+            dtype=self.torch_dtype,
+            device=self.torch_device,
+        )
+        self.decoder = Decoder(
+            modules.module, self.shape, examined.settings, self.store, self.tiling, self.max_positions, name
+        )
+        widest = -(-self.max_positions // block_size) + -(-MOST_NODES // block_size)
+        self._inputs = Inputs(max_pass_tokens, widest, MOST_NODES, self.tiling, self.torch_device)
+        flash = self.torch_dtype.itemsize == 2 or self.torch_device.type != "cuda"  # there it knows no float32
+        self._by_library = flash and self.decoder.plain and self.windows
+        most = min(round_up(min(max_pass_tokens, RECORDED)), LOGITS_BYTES // (4 * self.vocab_size))
+        self._logits = torch.empty(most, self.vocab_size, device=self.torch_device)
+        self.graphs = Graphs(self.torch_device)
+        if self.torch_device.type == "cuda":
+            self.decoder.choose(self.graphs)
+        with torch.inference_mode():
+            logits = self.forward(chain(text, block_size))
+            if not close(logits, examined.logits, self.torch_dtype):
+                raise UnsupportedModel(f"{name}: the kernels' logits differ from those of its own modules")
+            self.clear_slots(np.arange(count, dtype=np.int32))
+            if numerics == "invariant":
+                self._prove_invariant(name)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.torch_dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> str:
+        return str(self.torch_device)
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self.store.bytes_per_block
+
+    def _prove_invariant(self, name: str) -> None:
+        room = Room(
+            self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens, self.tiling.span
+        )
+        if not passes_agree(lambda work: self.forward(work).clone(), room):
+            raise UnsupportedModel(f"{name}: a token's bits depend on its company on this {self.device} all the same")
+        for index in range(self.store.segments):
+            self.store.segment(index).zero_()
+
+    @torch.inference_mode()
+    def forward(self, work: Pass) -> torch.Tensor:
+        """Logits [len(out), vocab] in float32; writes the tokens' keys and values."""
+        seen = self._seen(work)
+        if work.size > PROMPTS and self._by_library:
+            assert isinstance(seen, Windows)
+            prompts = Prompts(seen, self.store)
+            if prompts.apart.any():
+                bucket = self._inputs.fill(work, seen, prompts.apart)
+                return self.compute(bucket, prompts)[: len(work.out)]
+        bucket = self._inputs.fill(work, seen)
+        if bucket.tokens > RECORDED or bucket.out > len(self._logits):
+            return self.compute(bucket)[: len(work.out)]
+        return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
+
+    def give(self, work: Pass) -> Bucket:
+        """Bring a pass over to where `compute` reads it."""
+        return self._inputs.fill(work, self._seen(work))
+
+    def compute(self, bucket: Bucket, prompts: Prompts | None = None) -> torch.Tensor:
+        """Logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
+        inputs = self._inputs
+        hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), self.tiles(bucket), prompts)
+        logits = self.decoder.logits(hidden.index_select(0, inputs.out(bucket)))
+        if bucket.out > len(self._logits):
+            return logits.float()
+        return self._logits[: bucket.out].copy_(logits)  # in one place, or every recording would keep its own
+
+    def _seen(self, work: Pass) -> Windows | Lanes:
+        if work.size > self.max_pass_tokens:
+            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
+        if not self.windows:
+            assert isinstance(work.lanes, Lanes), "siblings would stand between a query's own keys"
+            return work.lanes
+        return windows_of(work.lanes) if isinstance(work.lanes, Lanes) else work.lanes
+
+    def tiles(self, bucket: Bucket) -> Tiles:
+        """The tiles of the pass that was given."""
+        return self._inputs.tiles(bucket)
+
+    def copy_slots(self, source: Ints, destination: Ints) -> None:
+        """Copies keys and values of all layers between slots; all are read before any is written."""
+        self.store.copy_slots(source, destination)
+
+    def clear_slots(self, slots: Ints) -> None:
+        """Sets keys and values of all layers to zero."""
+        self.store.clear_slots(slots)
+
+    def grow(self, blocks: int) -> int:
+        """Have so many blocks, as far as KV memory can grow, by whole segments. Returns how many can be used by now;
+        raises MemoryError where there is no memory for them."""
+        blocks = min(blocks, self.most_blocks)
+        segment = self.store.layout.segment_blocks
+        missing = -(-blocks // segment) * segment - self.store.blocks
+        if missing > 0:
+            self.store.grow(missing)
+        self.blocks = max(self.blocks, min(blocks, self.store.blocks))
+        if self.blocks < blocks:
+            raise MemoryError(f"the device has no memory for {blocks} KV blocks, only for {self.blocks}")
+        return self.blocks
+
+    def shrink(self, blocks: int) -> bool:
+        """Give up all blocks but the first ones. Returns whether their memory has gone back."""
+        self.blocks = min(self.blocks, blocks)
+        self.store.shrink(self.store.blocks - self.blocks)
+        return True
+
+    def move_blocks(self, sources: Ints, destinations: Ints) -> None:
+        """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
+        self.store.move_blocks(sources, destinations)
+
+    def record(self, rows: int, tokens_per_row: int) -> None:
+        """Make the recordings of passes of up to so many rows, all of as many tokens, now: a recording takes as long as
+        dozens of passes."""
+        for count in sorted({round_up(count) for count in range(1, rows + 1)}):
+            for each in range(1, tokens_per_row + 1):
+                if count * each <= self.max_pass_tokens and each < self.max_positions:
+                    for _ in range(2):
+                        self.forward(self._idle(count, each))
+        if self.max_pass_tokens > PROMPTS and self.max_positions - 1 > PROMPTS:
+            self.forward(self._idle(1, PROMPTS + 1))  # a long prompt's kernels are compiled, too
+
+    def _idle(self, rows: int, each: int) -> Pass:
+        """A pass that is kept nowhere."""
+        size = rows * each
+        lanes = Lanes(
+            np.arange(rows + 1, dtype=np.int32) * np.int32(each),
+            np.full(rows, each, np.int32),
+            np.zeros((rows, -(-each // self.block_size)), np.int32),
+        )
+        at = np.tile(np.arange(each, dtype=np.int32), rows)
+        none = np.full(size, self.padding_slot, np.int32)
+        return Pass(np.zeros(size, np.int32), at, none, lanes, np.arange(size, dtype=np.int32))

@@ -1,0 +1,66 @@
+"""The stepper for models on a GPU: chains are drawn there, step after step, without the host."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from covey.contracts.types import Floats, Ints
+from covey.gpu.chains import Chains, Steps
+from covey.gpu.model import DeviceModel
+from covey.models.lanes import Lanes, Pass
+from covey.models.paged_stepper import PagedStepper
+from covey.models.stepper import Call, Race
+from covey.noise.noise import Index
+
+ROWS, DEPTH = 256, 32  # beyond these a chain goes step by step
+RECORDED_ROWS = (1, 2, 4, 8, 16, 32, 64)
+
+
+class DeviceStepper(PagedStepper):
+    """Trees, and rows that need distributions, go step by step, each step a pass."""
+
+    def __init__(self, model: DeviceModel) -> None:
+        super().__init__(model)
+        self._padding_slot = model.padding_slot
+        self._chains = Chains(model, ROWS, DEPTH)
+
+    def record(self, depth: int) -> None:
+        """Make the recordings of chains of up to `depth` now, for rows with one and two pending tokens: a recording
+        takes as long as dozens of chains."""
+        for rows in RECORDED_ROWS:
+            for count in (1, 2):
+                at = np.broadcast_to(np.arange(count + depth), (rows, count + depth))
+                unkept = np.full((rows, count + depth), self._padding_slot, np.int64)
+                zeros = np.zeros(rows, np.int32)
+                for each in range(1, depth + 1):
+                    columns = slice(count + each - 1)
+                    self.begin(Call(zeros[:, None], zeros, at[:, columns], unkept[:, columns]), rows)
+                    words = np.ones((each, 3, rows), np.int32)
+                    for _ in range(2):
+                        self.chain(np.zeros((rows, count), np.int64), Race(np.zeros(rows), words))
+                    self.finish()
+
+    def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
+        call = self._call
+        rows, count = pending.shape
+        depth = len(race.words)
+        if rows > self._chains.rows or depth > self._chains.depth:
+            return None
+        slots, positions = call.slots.astype(np.int32), call.positions.astype(np.int32)
+        offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(count)
+        work = Pass(
+            pending.reshape(-1).astype(np.int32),
+            positions[:, :count].reshape(-1),
+            slots[:, :count].reshape(-1),
+            Lanes(offsets, call.context + np.int32(count), call.tables),
+            offsets[1:] - 1,
+        )
+        steps = Steps(
+            depth=depth,
+            positions=positions[:, count:],
+            slots=slots[:, count:],
+            seen=call.context + np.int32(count),
+            temperatures=race.temperatures,
+            words=race.words,
+        )
+        return self._chains.propose(work, steps)

@@ -1,0 +1,195 @@
+"""KV memory on a device that grows and shrinks while captured CUDA graphs go on using it.
+
+    pool --> segment 0        segment 1     segment 2 ...     each: [layers, segment_blocks, 2 * kv_heads,
+             |<-- offsets[1] -->|                                    block_size, head_dim], keys' heads first
+             |<-------- offsets[2] -------->|
+
+A kernel is given `pool` and `offsets`, whose addresses never change: element (layer, block, head, slot, d) lies at
+pool + offsets[block // segment_blocks] + layer * layout.layer + (block % segment_blocks) * layout.block
++ head * layout.head + slot * head_dim + d. A captured graph therefore sees a new segment at its next replay.
+
+Knows no sequences and no owners: what may be moved or freed is `BlockPool`'s to say. Methods that write do so on the
+current stream, which must be the one that passes run on; they are not to be called while a graph is captured.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from covey.contracts.types import Ints
+from covey.gpu.kernels import INTERPRETED, moves
+from covey.gpu.kernels.layout import Layout
+
+_LOG = logging.getLogger(__name__)
+
+ALIGNMENT = 8
+"""Offsets are multiples of this many elements: kernels rely on it for accesses of 16 bytes."""
+
+
+@dataclass(slots=True)
+class _Segment:
+    """One allocation. On a CUDA device it has a memory pool to itself, `home`."""
+
+    memory: torch.Tensor
+    home: object | None
+
+
+class KVStore:
+    """Keys and values of `blocks` blocks, in segments; not safe to call from two threads at once."""
+
+    def __init__(
+        self, layout: Layout, *, segments: int = 1, most_segments: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        if segments < 1:
+            raise ValueError(f"segments: got {segments}, allowed: 1 or more")
+        if most_segments < segments:
+            raise ValueError(f"most_segments: got {most_segments}, allowed: {segments} (segments) or more")
+        if device.type != "cuda" and not INTERPRETED:
+            raise ValueError(f"device: got {device}, allowed: cuda; kernels run elsewhere only in their interpreter")
+        self.layout, self.most_segments = layout, most_segments
+        self.dtype, self.device = dtype, device
+        self.offsets = torch.zeros(most_segments, dtype=torch.int64, device=device)
+        self._segments = [self._allocate()]
+        self.pool = self._segments[0].memory.view(-1)
+        rest = (segments - 1) * layout.segment_blocks
+        if self.grow(rest) < rest:
+            raise torch.OutOfMemoryError(f"KV memory: {segments} segments of {self.segment_bytes} bytes do not fit")
+        self._compile()
+
+    @property
+    def blocks(self) -> int:
+        """How many there are now: ids below this may be used."""
+        return self.segments * self.layout.segment_blocks
+
+    @property
+    def segments(self) -> int:
+        return len(self._segments)
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self.layout.layers * self.layout.block * self.dtype.itemsize
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes that a segment holds. On a CUDA device PyTorch takes 20 MiB for one of 1 to 10 MiB, and else rounds
+        up to 2 MiB: make segments large."""
+        return self.layout.segment_blocks * self.bytes_per_block
+
+    def segment(self, index: int) -> torch.Tensor:
+        """A view [layers, segment_blocks, 2 * kv_heads, block_size, head_dim]; to be dropped before `shrink`."""
+        return self._segments[index].memory
+
+    def grow(self, blocks: int) -> int:
+        """Add whole segments, zeroed, at most as many as hold `blocks` blocks, as far as there is room for them.
+        Returns how many blocks were added."""
+        if blocks < 0:
+            raise ValueError(f"blocks: got {blocks}, allowed: 0 or more")
+        before = self.blocks
+        for _ in range(min(blocks // self.layout.segment_blocks, self.most_segments - len(self._segments))):
+            try:
+                segment = self._allocate()
+            except torch.OutOfMemoryError as error:
+                _LOG.warning("KV memory grows by %d of %d blocks: %s", self.blocks - before, blocks, error)
+                break
+            self.offsets[len(self._segments)] = self._offset(segment.memory)
+            self._segments.append(segment)
+        return self.blocks - before
+
+    def shrink(self, blocks: int) -> int:
+        """Give the last segments' memory back to the device: as many as `blocks` blocks fill, never the first. Returns
+        how many blocks went. What they held is lost; waits for all work on the device."""
+        if blocks < 0:
+            raise ValueError(f"blocks: got {blocks}, allowed: 0 or more")
+        count = min(blocks // self.layout.segment_blocks, len(self._segments) - 1)
+        if not count:
+            return 0
+        kept = len(self._segments) - count
+        self.offsets[kept : len(self._segments)] = 0
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # a pass in flight, on whatever stream, may still read them
+        while len(self._segments) > kept:
+            segment = self._segments.pop()
+            del segment.memory  # before its home, which can only free what nobody uses
+            segment.home = None
+        return count * self.layout.segment_blocks
+
+    def copy_slots(self, sources: Ints, destinations: Ints) -> None:
+        """Copy keys and values of all layers between slots; all are read before any is written."""
+        self._check("slot", self.blocks * self.layout.block_size, sources, destinations)
+        _check_once("slot", destinations)
+        old, new = self._ids(sources, destinations)
+        staged = self._staged(len(sources))
+        moves.copy_slots(self.pool, self.offsets, old, new, staged, self.layout)
+
+    def clear_slots(self, slots: Ints) -> None:
+        """Set keys and values of all layers to zero."""
+        self._check("slot", self.blocks * self.layout.block_size, slots)
+        (ids,) = self._ids(slots)
+        moves.clear_slots(self.pool, self.offsets, ids, self.layout)
+
+    def move_blocks(self, sources: Ints, destinations: Ints) -> None:
+        """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
+        self._check("block", self.blocks, sources, destinations)
+        _check_once("block", destinations)
+        both = np.intersect1d(sources, destinations)
+        if len(both):
+            raise ValueError(f"block {both[0]} is both source and destination: the order of moves is not defined")
+        old, new = self._ids(sources, destinations)
+        moves.move_blocks(self.pool, self.offsets, old, new, self.layout)
+
+    def _compile(self) -> None:
+        """Launch every kernel once, for nothing: the first launch takes a second that no request should wait."""
+        nothing = torch.full((1,), -1, dtype=torch.int64, device=self.device)
+        staged = self._staged(1)
+        moves.move_blocks(self.pool, self.offsets, nothing, nothing, self.layout)
+        moves.copy_slots(self.pool, self.offsets, nothing, nothing, staged, self.layout)
+        moves.clear_slots(self.pool, self.offsets, nothing, self.layout)
+
+    def _staged(self, slots: int) -> torch.Tensor:
+        layout = self.layout
+        size = layout.layers * 2 * layout.kv_heads * slots * layout.head_dim
+        return torch.empty(size, dtype=self.dtype, device=self.device)
+
+    def _allocate(self) -> _Segment:
+        """A zeroed segment: unused memory must not hold what is not finite, which gets through every mask.
+
+        Each has a memory pool of its own, because PyTorch's allocator gives back to the device only whole allocations,
+        and in the common pool a segment may share one with other tensors, or be handed to them once freed. Emptying
+        the common cache as well would cost every other tensor a new allocation.
+        """
+        shape = self.layout.shape
+        if self.device.type != "cuda":
+            return _Segment(torch.zeros(shape, dtype=self.dtype, device=self.device), None)
+        with torch.cuda.device(self.device):
+            home = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(home):
+                return _Segment(torch.zeros(shape, dtype=self.dtype, device=self.device), home)
+
+    def _offset(self, memory: torch.Tensor) -> int:
+        offset, rest = divmod(memory.data_ptr() - self.pool.data_ptr(), self.dtype.itemsize)
+        if rest or offset % ALIGNMENT:
+            raise RuntimeError(f"KV memory: an allocation is not aligned to {ALIGNMENT} elements of {self.dtype}")
+        return offset
+
+    def _check(self, kind: str, total: int, *ids: Ints) -> None:
+        if len({array.shape for array in ids}) != 1 or ids[0].ndim != 1:
+            shapes = ", ".join(str(array.shape) for array in ids)
+            raise ValueError(f"{kind}s: got shapes {shapes}, allowed: one dimension, all alike")
+        for array in ids:
+            wrong = array[(array < 0) | (array >= total)]
+            if len(wrong):
+                raise ValueError(f"{kind}: got {wrong[0]}, allowed: 0 to {total - 1}")
+
+    def _ids(self, *ids: Ints) -> tuple[torch.Tensor, ...]:
+        """The ids on the device, in one transfer."""
+        return torch.from_numpy(np.stack(ids).astype(np.int64)).to(self.device).unbind(0)
+
+
+def _check_once(kind: str, destinations: Ints) -> None:
+    distinct, times = np.unique(destinations, return_counts=True)
+    if (times > 1).any():
+        raise ValueError(f"{kind} {distinct[times > 1][0]} is a destination twice")

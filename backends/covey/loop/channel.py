@@ -1,0 +1,251 @@
+"""A channel is all that the engine has with one drafter: the thread that calls it, its outstanding calls, what it has
+been told of each request (`ActiveRequest.seen`), and what it is to free.
+
+A drafter answers its calls one after the other, so a channel takes the replies in the order of the calls. One that is
+asked to draft before it has ended a call that reads reads first, within the draft's deadline.
+
+A call that misses its deadline goes on by itself. Until it ends its drafter is not asked again; its proposals are stale
+by then, but what the drafter read of requests that still run counts: a catch-up that takes longer than the deadline is
+not begun anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from covey.contracts.errors import CoveyError, PortError, PortTimeout, StubDead
+from covey.contracts.ports import Clock, Drafter
+from covey.contracts.types import NO_FLOATS, DraftReply, DraftWork, Floats, Ints, Judged, Reading, RowStatus, Rule
+from covey.process.log_about import about
+from covey.process.worker import Worker
+from covey.requests.active import ActiveRequest, Heard
+from covey.requests.roster import Roster
+from covey.requests.rounds import Plan, Reader
+from covey.requests.scheduler import Batch
+
+log = logging.getLogger("covey.channel")
+
+LEAST_NEEDED = 1e-6  # seconds; 0 would say that nobody needs anything
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrafterCall:
+    """One call to a drafter; row r of its message belongs to `requests[r]`."""
+
+    requests: list[ActiveRequest]
+    work: DraftWork
+    started: float  # before it was sent
+    future: Future[DraftReply]
+
+    @property
+    def lengths(self) -> Ints:
+        """How many tokens of each row the drafter has been told with this call."""
+        lengths: Ints = self.work.keep + np.diff(self.work.offsets)
+        return lengths
+
+
+@dataclass(slots=True, eq=False)
+class Channel:
+    """Changes `seen` and `heard` of the requests that it asks for. Knows no other drafter."""
+
+    name: str
+    drafter: Drafter
+    roster: Roster
+    clock: Clock
+    failed: Callable[[str, CoveyError], None] | None  # is told of every failure
+    origin: int
+    sequence: Iterator[int]  # numbers the messages of an engine to all of its drafters
+    plain: Callable[[], float | None]  # says how many seconds a token takes without drafts, when that is known
+    new_worker: Callable[[str], Worker]  # makes the drafter's thread, or what stands in for it
+    read_seconds: list[float] = field(default_factory=list, init=False)  # of calls that read and have ended
+    frees: list[int] = field(default_factory=list, init=False)  # tags that the next call frees: their requests are gone
+    _worker: Worker = field(init=False)
+    _calls: deque[DrafterCall] = field(default_factory=deque, init=False)  # whose replies have not been taken
+    _epoch: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._worker = self.new_worker(f"draft-{self.name}")
+
+    def draft(self, batch: Batch, rows: list[int], plan: Plan, deadline: float) -> DrafterCall:
+        """Ask for drafts of these rows as they are planned. `reply` waits for them."""
+        requests = [batch.rows[row] for row in rows]
+        work = self._update(requests, plan.depth[rows], plan.width[rows])
+        needed, q_rows = _needed(requests, self.clock.now()), work.q_rows or plan.divergence
+        work = replace(work, q_rows=q_rows, log_q=plan.log_q, patience=deadline, needed=needed)
+        return self._send(requests, work)
+
+    def read(self, batch: Batch, reader: Reader) -> None:
+        """Ask the drafter to read. Does nothing while an earlier call is outstanding."""
+        if self._calls:
+            return
+        requests = [batch.rows[row] for row in reader.rows.tolist()]
+        none = np.zeros(len(requests), np.int32)
+        reading = Reading(reader.judge, reader.budget, _chances(requests, reader.judge))
+        call = self._send(requests, replace(self._update(requests, none, none + 1), reading=reading))
+        for active, length in zip(requests, call.lengths.tolist()):
+            active.seen[self.name] = length  # the next call comes after this one
+
+    def reply(self, call: DrafterCall, seconds: float) -> DraftReply | None:
+        """Wait at most so long for the channel's last call. Returns None if it failed or is late."""
+        try:
+            call.future.exception(max(0.0, seconds))
+        except FutureTimeout:
+            self.roster.late(self.name)
+            self._report(call, PortTimeout(f"no proposals within {call.work.patience:g} s"))
+            return None
+        reply = None
+        while self._calls:  # those before it have ended, too
+            reply = self._take()
+        if reply is not None:
+            self.roster.answered(self.name)
+            if reply.again_seconds:
+                self.roster.declined(self.name, reply.again_seconds)
+        return reply
+
+    def settle(self) -> None:
+        """Take the replies of calls that have ended and that nobody waits for: those that read, and a late one."""
+        self.give_up_lost()
+        while self._calls and self._calls[0].future.done():
+            self._take()
+
+    def give_up_lost(self) -> None:
+        """Give up calls to a process that has ended: Triton never answers a deferred request of a dead process. The
+        thread that waits for them is replaced."""
+        if not any(self._lost(call) and not call.future.done() for call in self._calls):
+            return
+        self.close()
+        self._worker = self.new_worker(f"draft-{self.name}")
+        self.roster.settled(self.name)
+        while self._calls:
+            self._fail(self._calls.popleft(), PortError("its process ended before it answered"))
+
+    def drop(self, requests: Iterable[ActiveRequest]) -> None:
+        """The drafter leaves memory; should it come back it knows none of these requests."""
+        for active in requests:
+            active.seen.pop(self.name, None)
+        self.frees.clear()
+        self._epoch = 0
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def _update(self, requests: list[ActiveRequest], depth: Ints, width: Ints) -> DraftWork:
+        """A message with all that the drafter has not seen of the requests. Takes what is to be freed."""
+        opens, parts = [], []
+        keep = np.zeros(len(requests), np.int32)
+        for row, active in enumerate(requests):
+            seen = active.seen.setdefault(self.name, 0)
+            if not seen:
+                opens.append(active.opening())
+                seen = active.known
+            keep[row] = seen
+            parts.append(active.tokens(seen))
+        frees, self.frees = tuple(self.frees), []
+        return DraftWork(
+            tags=np.fromiter((active.key for active in requests), np.int32, len(requests)),
+            keep=keep,
+            offsets=np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int32),
+            tokens=np.concatenate(parts).astype(np.int32),
+            depth=depth,
+            width=width,
+            rounds=np.fromiter((active.rounds for active in requests), np.int32, len(requests)),
+            q_rows=any(active.request.sampling.rule is Rule.REJECTION for active in requests),
+            opens=tuple(opens),
+            frees=frees,
+            sequence=next(self.sequence),
+            epoch=self._epoch,
+            origin=self.origin,
+            plain=self.plain() or 0.0,
+        )
+
+    def _send(self, requests: list[ActiveRequest], work: DraftWork) -> DrafterCall:
+        call = DrafterCall(requests, work, self.clock.now(), self._worker.submit(self.drafter.draft, work))
+        self._calls.append(call)
+        return call
+
+    def _take(self) -> DraftReply | None:
+        """Take the reply of the first outstanding call, which has ended; None if it failed."""
+        call = self._calls.popleft()
+        reads = call.work.reading is not None
+        if not reads:
+            self.roster.settled(self.name)
+        error = call.future.exception()
+        if error is not None:
+            if reads:
+                self.read_seconds.append(self.clock.now() - call.started)
+            self._fail(call, error)
+            return None
+        reply = call.future.result()
+        self._epoch = reply.epoch
+        for active, status, seen in zip(call.requests, reply.status.tolist(), reply.seen.tolist()):
+            if self.name not in active.seen:
+                continue  # the request is gone, and its tag is to be freed
+            if status == RowStatus.STALE:
+                del active.seen[self.name]
+            else:
+                active.seen[self.name] = seen  # requests only grow, so this is right however long the call took
+        if reads:
+            if reply.again_seconds:
+                self.roster.declined(self.name, reply.again_seconds)
+            self.read_seconds.append(reply.catch_up_seconds + reply.draft_seconds)
+            if reply.judged is not None:
+                self._add_judged(call, reply.judged)
+        return reply
+
+    def _add_judged(self, call: DrafterCall, judged: Judged) -> None:
+        """Add what the drafter says of each request's text to what it has said before."""
+        hits, offsets, prompts = judged.hits.tolist(), judged.offsets, (judged.prompt_log_q, judged.prompt_tokens)
+        columns = (column.tolist() for column in (judged.read, judged.first, offsets[:-1], offsets[1:], *prompts))
+        for active, read, first, start, end, *prompt in zip(call.requests, *columns):
+            if self.name in active.seen:
+                active.heard.setdefault(self.name, Heard()).add(read, first, hits[start:end], *prompt)
+
+    def _lost(self, call: DrafterCall) -> bool:
+        """Whether the process that was asked is known to have ended."""
+        return self.roster.lost(self.name, call.started)
+
+    def _fail(self, call: DrafterCall, error: BaseException) -> None:
+        """Prepare for sending the rows of a failed call, and what to free, once more: what the drafter did of them is
+        unknown."""
+        self.frees.extend(call.work.frees)
+        for active in call.requests:
+            if self.name in active.seen:
+                active.seen[self.name] = 0
+        self._epoch = 0
+        if not isinstance(error, CoveyError):
+            log.error("drafter %s raised what no drafter should", self.name, exc_info=error)
+            error = PortError(f"{type(error).__name__}: {error}")
+        if isinstance(error, StubDead) and self._lost(call):
+            error = PortError(str(error))  # this death is known, and the process that is there now has not died
+        self.roster.failed(self.name)
+        self._report(call, error)
+
+    def _report(self, call: DrafterCall, error: CoveyError) -> None:
+        with about(lambda: [active.request.name for active in call.requests]):
+            log.warning("drafter %s: %s; its rows decode plainly", self.name, error)
+        if self.failed is not None:
+            self.failed(self.name, error)
+
+
+def _needed(requests: list[ActiveRequest], now: float) -> float:
+    """Seconds until the first of the requests misses its objective: 0 if none has one, more than 0 if it is missed."""
+    left = min(active.deadline for active in requests) - now
+    return 0.0 if math.isinf(left) else max(LEAST_NEEDED, left)
+
+
+def _chances(requests: list[ActiveRequest], judge: Ints) -> Floats:
+    """`Reading.chances` of the tokens that are to be judged, each row's at its end."""
+    tails: list[list[float]] = []
+    for active, start in zip(requests, judge.tolist()):
+        count = active.known - max(start, active.request.num_prompt) if start >= 0 else 0
+        tails.append(active.chances[-count:] if count else [])
+    most = max(map(len, tails))
+    return np.asarray([[0.0] * (most - len(tail)) + tail for tail in tails], np.float32) if most else NO_FLOATS

@@ -1,0 +1,96 @@
+"""A round's drafts: each drafter in use is asked once, in a thread of its own and within a deadline, and their trees
+are joined. Beside that drafters are asked to read, in calls that nobody waits for and that may outlive the round.
+
+A drafter that is missing, late, stale or broken proposes nothing this round: its rows decode plainly. The roster says
+who can be asked; what passes between the engine and one drafter is a channel's (`covey.loop.channel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import wait
+
+import numpy as np
+
+from covey.contracts.ports import Clock
+from covey.contracts.types import RowStatus, Trees
+from covey.loop.channel import Channel
+from covey.requests.active import ActiveRequest
+from covey.requests.roster import Roster
+from covey.requests.rounds import Drafted, Plan, Reader
+from covey.requests.scheduler import Batch
+from covey.trees.joining import joined
+
+SENDING = 0.0005  # seconds in which the calls are on their way: only one thread at a time can run Python
+
+
+class Drafting:
+    """Owns the channels to an engine's drafters."""
+
+    def __init__(self, channels: Mapping[str, Channel], roster: Roster, clock: Clock, deadline: float) -> None:
+        self._channels = channels
+        self._roster = roster
+        self._clock = clock
+        self._deadline = deadline
+
+    def draft(self, batch: Batch, plan: Plan, meanwhile: Callable[[], None]) -> Drafted:
+        """Proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is called
+        while the drafters work, if any do."""
+        answered = np.zeros(len(batch.rows), np.bool_)
+        asked = self._rows_by_drafter(plan)
+        read = {name: sum(channel.read_seconds) for name, channel in self._channels.items() if channel.read_seconds}
+        for channel in self._channels.values():
+            channel.read_seconds.clear()
+        if not asked:
+            return Drafted(Trees.empty(len(batch.rows)), answered, read=read)
+        started = self._clock.now()
+        calls = {name: self._channels[name].draft(batch, rows, plan, self._deadline) for name, rows in asked.items()}
+        wait((call.future for call in calls.values()), SENDING)
+        meanwhile()
+        proposals: list[tuple[list[int], Trees]] = []
+        seconds: dict[str, float] = {}
+        catch_up: dict[str, float] = {}
+        for name, call in calls.items():
+            reply = self._channels[name].reply(call, self._deadline - (self._clock.now() - started))
+            if reply is not None:
+                seconds[name], catch_up[name] = reply.draft_seconds, reply.catch_up_seconds
+                answered[asked[name]] = (reply.status != RowStatus.STALE) & (reply.seen == call.lengths)
+                proposals.append((asked[name], reply.trees))
+        return Drafted(joined(len(batch.rows), proposals), answered, seconds, catch_up, read, plan.drafter)
+
+    def read(self, batch: Batch, readers: Sequence[Reader]) -> None:
+        """Ask those drafters to read that can be asked and have no such call outstanding."""
+        for reader in readers:
+            if len(reader.rows) and self._roster.serves(reader.drafter):
+                self._channels[reader.drafter].read(batch, reader)
+
+    def put_back(self, drafted: Drafted) -> None:
+        """The round came to nothing and nobody learns from it, so the next one says what its reading took."""
+        for name, seconds in drafted.read.items():
+            self._channels[name].read_seconds.append(seconds)
+
+    def settle(self) -> None:
+        """Take what calls brought that nobody waits for and that have ended by now."""
+        for channel in self._channels.values():
+            channel.settle()
+
+    def forget(self, active: ActiveRequest) -> None:
+        """The request is gone: each drafter that may have its tag frees it with its next call."""
+        for name in active.seen:
+            self._channels[name].frees.append(active.key)
+        active.seen.clear()
+
+    def drop(self, name: str, requests: Iterable[ActiveRequest]) -> None:
+        """The drafter leaves memory, and has seen none of these requests should it come back."""
+        self._channels[name].drop(requests)
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+
+    def _rows_by_drafter(self, plan: Plan) -> dict[str, list[int]]:
+        """The rows that are to be drafted for, by those drafters that can be asked."""
+        asked: dict[str, list[int]] = {}
+        for row in np.flatnonzero(plan.depth).tolist():
+            asked.setdefault(plan.drafter[row], []).append(row)
+        return {name: rows for name, rows in asked.items() if self._roster.serves(name)}

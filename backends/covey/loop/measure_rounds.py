@@ -1,0 +1,263 @@
+"""Rounds that nobody asked for, one shape after the other, to see what they take (`covey.loop.measure`).
+
+A visit to a shape is a few rounds of as many rows, all as deep. The first drafter is seen at many, and the target with
+it; a further one at few, as verifying its drafts takes what the first one's take. Where time does not matter (`whole`)
+every drafter is seen at all, and rows begin to draft with long texts that it has not seen.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from covey.contracts.ports import Clock, Drafter, Target
+from covey.contracts.profile import Profile
+from covey.contracts.types import Progress, Request, Sampling, Trees
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
+from covey.loop.measure_samples import Samples
+from covey.planner.rows import lay_out, spare
+from covey.requests.roster import Roster
+from covey.requests.rounds import Drafted, Plan, Round, RoundRecord
+from covey.requests.scheduler import Batch, Scheduler
+
+SECONDS, AGAIN = 3.0, 0.5  # time for all shapes, and for looking again at those that were seen first
+FURTHER = 1.0  # seconds more at most for each drafter but the first
+LONG_ROUND = 0.1  # a round takes no more of these than this: slow devices are given the time for as many rounds
+STEADY = 1.5  # times as long as before: more is another machine, or one that others use
+ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # those most worth knowing come first: time may be up before the last
+FEW = (1, 16, 4)  # for any drafter but the first
+LAGS = (16, 64, 256, 1024)  # tokens of each of FEW rows that a drafter has not seen, where time does not matter
+# Rounds of a visit: the first is unlike those that follow it, and one of these may be an outlier; of long ones there is
+# time for one alone.
+FIRST, SEEN = 1, 3
+VISITS = 4  # a shape is measured at most so often
+PROMPT, ROOM = 8, 128  # tokens of a row, and those that it may emit
+TENANT = "\0measure"  # finds nothing of anybody's in any cache
+
+
+class Bench:
+    """An engine with nobody to answer, whose every round has the depth that is measured."""
+
+    def __init__(
+        self, target: Target, drafters: Mapping[str, Drafter], profile: Profile, clock: Clock, caller: str
+    ) -> None:
+        self.samples = Samples()
+        settings, info = profile.scheduler, target.info()
+        self._clock = clock
+        self._planner = _Fixed(info.vocab_size)
+        self._drafters = tuple(drafters) or ("",)
+        self._info, self._catch_up = info, profile.drafter.catch_up_tokens
+        limits = replace(settings, max_waiting=settings.max_running, growth_tokens=ROOM)
+        scheduler = Scheduler.of(limits, info.block_size)
+        self._room = min(ROOM, info.max_positions - PROMPT)
+        self._engine = Engine(
+            target,
+            scheduler,
+            self._planner,
+            _Nobody(),
+            clock,
+            EngineConfig.of(profile.speculation, drafters, caller),
+            EngineHooks(observe=self._observe),
+        )
+        self._max_depth = profile.speculation.max_depth if drafters else 0
+        self._most = min(scheduler.max_running, info.total_blocks // -(-(PROMPT + self._room) // info.block_size))
+        self._rng = np.random.default_rng(0)
+        self._keys = 0
+        self._seen: list[RoundRecord] = []
+        self._spent = self._took = 0.0  # seconds, in all and by the last round
+        self.steady = True  # the machine was, as far as was seen
+
+    def run(self, go_on: Callable[[], bool], *, whole: bool = False) -> bool:
+        """Measure until all is seen or time is up, which is never where `whole`; False when it had to end before."""
+        ends = math.inf if whole else SECONDS - AGAIN
+        try:
+            for drafter in self._drafters:
+                self._planner.drafter = drafter
+                for rows, depth in self._shapes() if whole or drafter == self._drafters[0] else self._few_shapes():
+                    if self._spent >= ends:
+                        break
+                    if not self._visit(rows, depth, go_on):
+                        return False
+                for rows, lag in self._lags() if whole else ():
+                    if not self._visit(rows, 1, go_on, lag):
+                        return False
+                ends += FURTHER
+            return self._again(go_on, ends - FURTHER + AGAIN)
+        finally:
+            self._leave()
+
+    def _again(self, go_on: Callable[[], bool], ends: float) -> bool:
+        """See what was seen first once more: whether the machine is still as it was. False as for `run`."""
+        for rows in ROWS[0]:
+            before = len(self.samples.plain.get(rows, ()))
+            if not before or self._spent >= ends:
+                continue
+            if not self._visit(rows, 0, go_on):
+                return False
+            plain = self.samples.plain[rows]
+            spans = [statistics.median(part) for part in (plain[:before], plain[before:]) if part]
+            self.steady &= max(spans) <= STEADY * min(spans)
+        return True
+
+    def _shapes(self) -> Iterator[tuple[int, int]]:
+        """Rows and depth, the most telling first: plain rounds are what every draft is weighed against."""
+        groups = [[rows for rows in group if rows <= self._most] for group in ROWS]
+        for _ in range(VISITS):
+            for group in groups:
+                yield from ((rows, 0) for rows in group)
+                yield from self._drafting(group, lambda deepest: {deepest // 3, deepest})
+            for group in groups:
+                yield from self._drafting(group, lambda deepest: {1, 2 * deepest // 3} - {deepest // 3, deepest})
+
+    def _few_shapes(self) -> Iterator[tuple[int, int]]:
+        """Yield the few shapes that are measured of a drafter other than the first: see `_shapes`."""
+        yield from self._drafting([rows for rows in FEW if rows <= self._most], lambda deepest: {1, deepest})
+
+    def _lags(self) -> Iterator[tuple[int, int]]:
+        """Yield rows and the tokens of each that the drafter has not seen, where they fit the server and rows that were
+        read first still decode when the last one has been read."""
+        if not self._max_depth:
+            return
+        info, budget = self._info, self._engine.scheduler.token_budget
+        for lag, rows in ((lag, rows) for lag in LAGS for rows in FEW if rows <= min(self._most, budget // 2)):
+            blocks = rows * -(-(lag + self._room) // info.block_size)
+            emitted = -(-rows * lag // (budget - rows)) + 2 * self._rounds(rows, lag) + 1  # by the row read first
+            fits = lag + self._room <= info.max_positions and blocks <= info.total_blocks
+            if fits and emitted < self._room:
+                yield rows, lag
+
+    def _rounds(self, rows: int, lag: int) -> int:
+        """Rounds of a visit: a drafter may take several to read what it has not seen."""
+        return FIRST + SEEN + rows * lag // self._catch_up
+
+    def _drafting(self, group: Sequence[int], depths: Callable[[int], set[int]]) -> Iterator[tuple[int, int]]:
+        for rows in group:
+            deepest = min(self._max_depth, self._engine.scheduler.token_budget // rows - 1)
+            yield from ((rows, depth) for depth in sorted(depths(deepest)) if depth > 0)
+
+    def _visit(self, rows: int, depth: int, go_on: Callable[[], bool], lag: int = 0) -> bool:
+        """Rounds of one shape; False when there can be no more of any. `lag`: tokens of each row that its drafter is to
+        have to read."""
+        self._planner.depth, rounds = 0, self._rounds(rows, lag)
+        self._fill(rows, rounds * (depth + 1) + 1, lag)
+        while not self._decoding(rows):  # their prompts are read first
+            if not go_on() or not self._round():
+                return False
+        self._planner.depth = depth
+        self._seen = []
+        self._planner.lag, least, caught_up = 0, math.inf, None
+        for _ in range(rounds):
+            if not go_on() or not self._round():
+                return False
+            if caught_up is None and self._planner.answered:
+                caught_up = sum(each.catch_up_seconds for each in self._seen)
+            least = min(least, self._took)
+            if len(self._seen) > FIRST and least > LONG_ROUND and not lag:
+                break
+        drafter = self._planner.drafter
+        if caught_up:
+            self.samples.began(drafter, self._planner.lag, rows, caught_up)
+        if lag:
+            return True
+        fitting = [each for each in self._seen[FIRST:] if _fits(each, rows, depth)]
+        if self._planner.answered:
+            self.samples.decoded(rows, depth, drafter, fitting)
+        return True
+
+    def _round(self) -> bool:
+        started = self._clock.now()
+        done = self._engine.round()
+        self._took = self._clock.now() - started
+        self._spent += min(LONG_ROUND, self._took)
+        return done
+
+    def _fill(self, rows: int, room: int, lag: int = 0) -> None:
+        """Have so many requests run, each with room for what is to come; with a `lag`, new ones with long prompts."""
+        running, length = list(self._engine.scheduler.running.values()), lag or PROMPT
+        fitting = [active for active in running if active.room > room and active.request.num_prompt == length]
+        kept = [] if lag else fitting[:rows]
+        for active in running:
+            if active not in kept:
+                self._engine.cancel(active.key)
+        for _ in range(rows - len(kept)):
+            self._keys += 1
+            vocabulary = self._info.vocab_size
+            prompt = self._rng.integers(vocabulary // 4, vocabulary, length).astype(np.int32)
+            sampling = Sampling(temperature=1.0, seed=self._keys)
+            self._engine.submit(Request(self._keys, prompt, self._room, sampling, length, tenant=TENANT))
+
+    def _decoding(self, rows: int) -> bool:
+        """Whether as many rows as that decode, and no other has begun."""
+        running = self._engine.scheduler.running.values()
+        return len(running) == rows and all(active.decoding for active in running)
+
+    def _observe(self, record: RoundRecord) -> None:
+        self._seen.append(record)
+
+    def _leave(self) -> None:
+        """Have the target free what was opened, and end the engine's threads. The drafter frees it when it hears from
+        the caller's next engine."""
+        self._planner.depth = 0
+        for key in list(self._engine.scheduler.running):
+            self._engine.cancel(key)
+        self._engine.round()
+        self._engine.stop()
+        self._engine.run()  # returns at once
+
+
+def _fits(record: RoundRecord, rows: int, depth: int) -> bool:
+    return (record.decoding, record.rows, record.drafted) == (rows, rows, rows * depth)
+
+
+class _Fixed:
+    """Implements `Planner`: one depth and one drafter for every row. A drafter that has nothing to propose for random
+    text took what it takes; its drafts are made up, so that the pass has the tokens that it is measured for."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.drafter = ""
+        self.depth = 0
+        self.lag = 0  # the longest mean of tokens that the drafter had to catch up on, since it was set to nothing
+        self.answered = True  # whether the drafter has, in the last round that asked it
+        self._vocabulary = vocabulary
+
+    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
+        depth = min(self.depth, spare(batch, budget))
+        if depth and batch.rows:  # there are none where tags are freed and nothing else
+            unseen = [active.known - active.seen.get(self.drafter, 0) for active in batch.rows]
+            self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
+        return lay_out(batch, (self.drafter,) * batch.decoding, roster, budget, depth, 1)
+
+    def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
+        rows, trees = batch.rows[: batch.decoding], drafted.trees
+        self.answered = not self.depth or bool(drafted.answered[: batch.decoding].all())
+        whole = len(rows) * self.depth
+        if len(trees.tokens) == whole or len(rows) < len(batch.rows):
+            return trees
+        parents = np.tile(np.arange(-1, self.depth - 1, dtype=np.int32), len(rows))
+        return Trees(
+            np.arange(0, whole + 1, self.depth, dtype=np.int32),
+            np.arange(whole, dtype=np.int32) % self._vocabulary,
+            parents,
+            -(parents + 2).astype(np.float32),
+        )
+
+    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:  # noqa: ARG002
+        return None
+
+    def learn(self, done: Round) -> None:
+        """Learn nothing."""
+
+    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
+        """Do nothing."""
+
+
+class _Nobody:
+    """Implements `covey.contracts.ports.Sink`."""
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        """Drop the progress: nobody asked."""

@@ -1,0 +1,357 @@
+"""The drafters in memory: they leave and come back, and the KV pool takes and gives their bytes.
+
+    RESIDENT --leave--> UNLOADING --its process has ended--> UNLOADED    then the pool grows
+    UNLOADED --come--> the pool contracts, then LOADING --it answers, warm--> RESIDENT
+
+Before anybody leaves, drafters that draft for nobody shrink: their KV memory becomes what one text needs, and they go
+on serving. What they gave up comes back last.
+
+One move at a time, each step safe by itself: a drafter's bytes are the pool's only when they are free, and the pool has
+given them back before the drafter takes them. A move that fails is tried again after a rest, in which others may be
+made; until then the bytes in question are nobody's. When is `covey.kv.elastic`'s to say, or an administrator's.
+
+Called by the engine's thread between rounds, and now and then while there are none. Loading and unloading are done by a
+worker; a resize of the pool takes a call to the target for each step that it makes.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from covey.contracts.errors import CoveyError
+from covey.contracts.ports import Clock, Residency, Target
+from covey.contracts.types import JsonDict, ResizeStatus
+from covey.kv.elastic import Budget, Policy, Pressure
+from covey.loop.memory_totals import MemoryTotals
+from covey.loop.pool_size import PoolSize
+from covey.process.worker import Worker
+from covey.requests.roster import Roster, State
+
+log = logging.getLogger("covey.memory")
+
+AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while there are no rounds
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that failed
+LATELY = 0.999  # of what was used before each round counts on
+UNUSED = 2  # rounds without a draft after which a drafter's KV memory may shrink
+STILL = 64  # rounds between looks where nobody is to move
+AWAY = (State.UNLOADING, State.UNLOADED, State.LOADING)
+
+
+class Wish(enum.Enum):
+    """An administrator's wish about a drafter."""
+
+    AUTO = "auto"  # the policy decides
+    PINNED = "pinned"  # in memory
+    OUT = "out"  # not in memory
+
+
+class Act(enum.Enum):
+    """A move of a drafter."""
+
+    UNLOAD = "unload"
+    LOAD = "load"
+    SHRINK = "shrink"  # its KV memory, to what one text needs
+    WIDEN = "widen"  # ... to what it was
+
+
+@dataclass(slots=True)
+class _Move:
+    """A drafter on its way, or one that waits for the pool to make room."""
+
+    name: str
+    act: Act
+    started: float
+    future: Future[Any] | None = None
+
+
+class Memory:
+    """Owns the drafters' residency and the size of the pool. `wish` may be called from any thread."""
+
+    def __init__(
+        self,
+        target: Target,
+        residency: Residency,
+        roster: Roster,
+        clock: Clock,
+        policy: Policy,
+        budget: Budget,
+        *,
+        worker: Worker,
+        drop: Callable[[str], None],
+        device: str = "",
+        calm: float = 5.0,
+        breathes: bool = True,
+        remember: Callable[[Mapping[str, int]], None] = lambda _first: None,
+    ) -> None:
+        """`drop` is told of a drafter that is asked nothing more. Of drafters that hold another `device`'s memory the
+        pool gains nothing. Drafters come back when the policy has said so for `calm` seconds. Unless it `breathes` the
+        pool keeps its size. A drafter whose process has ended is left alone until whoever brings it back has.
+        `remember` is told what drafters held at first, when one more is known."""
+        self._residency, self._roster, self._clock = residency, roster, clock
+        self._policy, self._worker, self._drop = policy, worker, drop
+        self._remember = remember
+        self._calm, self._breathes = calm, breathes
+        self.budget, self._device = budget, device
+        self._wishes: dict[str, Wish] = dict.fromkeys(roster.names, Wish.AUTO)
+        self._used: dict[str, float] = dict.fromkeys(roster.names, 0.0)
+        self._drafted: dict[str, int] = dict.fromkeys(roster.names, -UNUSED)  # when it last did, in ticks
+        self._yields: dict[str, int] = {}  # bytes that a drafter gives up when it shrinks
+        self._rests: dict[str, tuple[Act, float, float]] = {}  # what failed, until when it rests, and how long that is
+        self._move: _Move | None = None
+        self._calm_since: float | None = None
+        self._closed = False
+        self._ticks, self._stirs = 0, False
+        self._totals = MemoryTotals()
+        self._pool = PoolSize(target, clock, self._totals, budget.least)
+        self._state = roster.state
+        self.totals = self._totals.figures
+
+    # ---- any thread -------------------------------------------------------------------------------------------------
+
+    def wish(self, name: str, wish: Wish) -> None:
+        """Raises KeyError for a drafter that there is not."""
+        if name not in self._wishes:
+            raise KeyError(name)
+        self._wishes[name], self._stirs = wish, True
+
+    def close(self) -> None:
+        """Begin nothing any more: a server that ends must not unload what it loads."""
+        self._closed = True
+
+    def report(self) -> JsonDict:
+        """Report on memory, for people and benches."""
+        drafters = {
+            name: {
+                "state": self._state(name).value,
+                "wish": self._wishes[name].value,
+                "bytes": self.budget.holds(name),
+            }
+            for name in self._roster.names
+        }
+        return {
+            "drafters": drafters,
+            "budget_bytes": self.budget.whole,
+            "pool_bytes": self._pool.total * self.budget.block_bytes,
+            "blocks_gained": self._pool.total - self.budget.least,
+            "operations": self._totals.operations(),
+            "pauses": self._totals.pauses(),
+        }
+
+    def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Metric, labels, value."""
+        away = {name for name in self._roster.names if self._state(name) in AWAY}
+        drafters = sum(self.budget.holds(name) for name in self._roster.names if name not in away)
+        for part, size in (
+            ("budget", self.budget.whole),
+            ("pool", self._pool.total * self.budget.block_bytes),
+            ("drafters", drafters),
+        ):
+            yield "covey_memory_bytes", {"part": part}, size
+        yield "covey_kv_blocks_gained", {}, self._pool.total - self.budget.least
+        for name in self._roster.names:
+            yield "covey_drafter_resident", {"drafter": name}, name not in away
+
+    # ---- the engine's thread ----------------------------------------------------------------------------------------
+
+    @property
+    def pause(self) -> float:
+        """How long it may be left alone while nothing runs."""
+        return AWAKE if self._move is not None or self._calm_since is not None else ASLEEP
+
+    def tick(self, pressure: Pressure) -> int:
+        """Look after it all; returns how many blocks the pool has."""
+        self._pool.total = pressure.total
+        self._ticks += 1
+        if self._closed or not (self._breathes or self._stirs or self._ticks % STILL == 1):
+            return self._pool.total
+        self._stirs = False  # before the wishes are looked at, which may come now
+        self._policy.note(pressure)
+        for name in self._used:
+            rows = pressure.drafters.get(name, 0)
+            self._used[name] = LATELY * self._used[name] + rows
+            if rows:
+                self._drafted[name] = self._ticks
+        self._learn()
+        if self._move is None:
+            self._move = self._next(pressure)
+        if self._move is not None:
+            self._go_on(self._move)
+        elif self._goal() != self._pool.total:
+            self._pool.step(self._goal())
+        wished = any(wish is not Wish.AUTO for wish in self._wishes.values())
+        self._stirs |= self._move is not None or wished or any(self._state(name) in AWAY for name in self._wishes)
+        return self._pool.total
+
+    def _learn(self) -> None:
+        for name in self._roster.names:
+            facts = self._roster.facts(name)
+            if facts is None or (self._move is not None and self._move.name == name):
+                continue
+            here = facts.device in ("", self._device)
+            shrunk = (facts.most_blocks - facts.total_blocks) * facts.block_bytes if here else 0
+            self._yields[name] = (facts.most_blocks - facts.least_blocks) * facts.block_bytes if here else 0
+            if self.budget.learn(name, facts.resident_bytes + shrunk if here else 0, shrunk):
+                self._remember(self.budget.first)
+
+    # ---- what to do next --------------------------------------------------------------------------------------------
+
+    def _next(self, pressure: Pressure) -> _Move | None:
+        """The move to begin now, if any: what an administrator wants, then what must be, then what is better."""
+        found = self._wanted() or self._leaves(pressure) or self._comes(pressure)
+        return None if found is None else _Move(*found, started=self._clock.now())
+
+    def _wanted(self) -> tuple[str, Act] | None:
+        """Departures first, for they make room. What failed is tried again."""
+        for which in (Wish.OUT, Wish.PINNED, Wish.AUTO):
+            for name, wish in self._wishes.items():
+                act = _due(wish, self._state(name)) if wish is which else None
+                if act is not None and self._may(name, act):
+                    return name, act
+        return None
+
+    def _leaves(self, pressure: Pressure) -> tuple[str, Act] | None:
+        """Return the drafter whose bytes the pool is to have, if any: first KV memory that nobody drafts with, then the
+        drafter that drafts least."""
+        resident = self._resident()
+        spare, blocks, used = self.budget.spare(resident), self.budget.blocks(resident), sum(self._used.values())
+        crowded = not self.budget.fits(resident)
+        free = [name for name in resident if self._wishes[name] is Wish.AUTO and self._roster.serves(name)]
+        free.sort(key=self._used.__getitem__)
+        unused = [name for name in free if self._ticks - self._drafted[name] > UNUSED]
+        for act, names in ((Act.SHRINK, unused), (Act.UNLOAD, free)):
+            for name in names:
+                after = self._after(name, act)
+                gain = self.budget.blocks(*after) - blocks
+                must = crowded and self.budget.spare(*after) > spare
+                more = gain > 0 and blocks <= self._pool.total  # else the pool is yet to take what it was given
+                if not self._may(name, act) or not (must or more):
+                    continue
+                share = self._used[name] / used if used > 0 and act is Act.UNLOAD else 0.0
+                return (name, act) if must or self._policy.expands(pressure, gain, share) else None
+        return None
+
+    def _comes(self, pressure: Pressure) -> tuple[str, Act] | None:
+        """Return the drafter that is to be back, once there has been room for a while: those that are away before those
+        that shrank."""
+        away = [name for name in self._wishes if self._state(name) is State.UNLOADED]
+        shrunk = [name for name in self._wishes if self.budget.shrunk.get(name) and self._roster.serves(name)]
+        act, names = (Act.LOAD, away) if away else (Act.WIDEN, shrunk)
+        back = [name for name in names if self._wishes[name] is Wish.AUTO and self._may(name, act)]
+        if not back:
+            self._calm_since = None
+            return None
+        name = max(back, key=lambda each: (self._used[each], -self.budget.held.get(each, 0)))
+        after, now = self._after(name, act), self._clock.now()
+        needed = max(0, self._pool.total - self.budget.blocks(*after))
+        if not self.budget.fits(*after) or not self._policy.contracts(pressure, needed):
+            self._calm_since = None
+            return None
+        if self._calm_since is None:
+            self._calm_since = now
+        return (name, act) if now - self._calm_since >= self._calm else None
+
+    def _may(self, name: str, act: Act) -> bool:
+        """Whether nobody else is at it, and that has not failed just now."""
+        failed, until, _ = self._rests.get(name, (None, 0.0, 0.0))
+        known = act in (Act.LOAD, Act.UNLOAD) or self._roster.facts(name) is not None
+        return known and self._state(name) is not State.ENDED and (failed is not act or self._clock.now() >= until)
+
+    def _after(self, name: str, act: Act) -> tuple[list[str], dict[str, int]]:
+        """Return the drafters that will be in memory, and how many bytes each will have given up."""
+        others = [each for each in self._resident() if each != name]
+        shrunk = self.budget.shrunk | {name: self._yields.get(name, 0) if act is Act.SHRINK else 0}
+        return others if act is Act.UNLOAD else [*others, name], shrunk
+
+    # ---- doing it ---------------------------------------------------------------------------------------------------
+
+    def _go_on(self, move: _Move) -> None:
+        if move.future is not None:
+            if move.future.done():
+                self._end(move, move.future)
+        elif self._made_room(move):
+            self._begin(move)
+        else:
+            self._move = None  # whether that is still wanted, and what else is, is looked at anew
+
+    def _made_room(self, move: _Move) -> bool:
+        """Whether the pool has given back what the drafter will hold. One that is loading has had it."""
+        if not self._breathes or move.act not in (Act.LOAD, Act.WIDEN) or self._state(move.name) is State.LOADING:
+            return True
+        goal = self.budget.blocks(*self._after(move.name, move.act))
+        return self._pool.total <= goal or self._pool.step(goal) is ResizeStatus.OK
+
+    def _begin(self, move: _Move) -> None:
+        name, act, started = move.name, move.act, self._clock.now()
+        if act in (Act.LOAD, Act.UNLOAD):
+            self._roster.moves(name, State.LOADING if act is Act.LOAD else State.UNLOADING)
+            self._drop(name)
+            call: Callable[[str], Any] = self._residency.load if act is Act.LOAD else self._residency.unload
+        else:
+            facts = self._roster.facts(name)
+            assert facts is not None, "who has none is not resized"
+            blocks = facts.least_blocks if act is Act.SHRINK else facts.most_blocks
+            call = partial(self._residency.resize, blocks=blocks)
+        if act in (Act.LOAD, Act.WIDEN):
+            self.budget.shrunk[name] = 0
+        self._calm_since = None
+        move.future = self._worker.submit(call, name)
+        operation = "reload_dispatch" if act is Act.LOAD else f"{act.value}_dispatch"
+        self._totals.paused(operation, self._clock.now() - started)
+
+    def _end(self, move: _Move, done: Future[Any]) -> None:
+        name, act, now = move.name, move.act, self._clock.now()
+        self._move = None
+        error = done.exception()
+        if error is not None:
+            self._failed(move, error)
+            return
+        self._rests.pop(name, None)
+        self._totals.count(act.value, "done", now - move.started)
+        if act is Act.UNLOAD:
+            held: int = done.result()
+            if self.budget.held.get(name) and held:  # it has grown since it came
+                self.budget.held[name] = held + self.budget.shrunk.get(name, 0)
+            self._roster.moves(name, State.UNLOADED)
+        else:
+            self._roster.came(name, done.result())
+        if act in (Act.UNLOAD, Act.SHRINK):
+            self._policy.gave()
+        log.info("%s of %s took %.3g s", act.value, name, now - move.started)
+
+    def _failed(self, move: _Move, error: BaseException) -> None:
+        name, act = move.name, move.act
+        failed, _, rest = self._rests.get(name, (None, 0.0, 0.0))
+        rest = min(LONGEST_REST, 2 * rest) if failed is act else FIRST_REST
+        self._rests[name] = act, self._clock.now() + rest, rest
+        self._totals.count(act.value, "failed")
+        if not isinstance(error, CoveyError):
+            log.error("%s of %s raised what it should not", act.value, name, exc_info=error)
+        log.warning("%s of %s failed, it is tried again in %g s: %s", act.value, name, rest, error)
+
+    def _goal(self) -> int:
+        """How many blocks the pool should have while nobody moves."""
+        resident = self._resident()
+        unknown = any(name not in self.budget.held for name in resident)
+        if not self._breathes or unknown or self._pool.rests:
+            return self._pool.total
+        return self.budget.blocks(resident)
+
+    def _resident(self) -> list[str]:
+        """Return the drafters whose bytes are not the pool's: one that leaves counts until it is gone, one that comes
+        as soon as it begins."""
+        return [name for name in self._roster.names if self._state(name) is not State.UNLOADED]
+
+
+def _due(wish: Wish, state: State) -> Act | None:
+    """Return the move of a drafter that is due, whatever the policy thinks."""
+    if wish is Wish.OUT:
+        return None if state is State.UNLOADED else Act.UNLOAD
+    if wish is Wish.PINNED:
+        return Act.LOAD if state in AWAY else None
+    return {State.UNLOADING: Act.UNLOAD, State.LOADING: Act.LOAD}.get(state)  # that failed

@@ -1,0 +1,58 @@
+"""How many blocks the target's pool has, and the way to another number of them: a step at a time, between rounds."""
+
+from __future__ import annotations
+
+import logging
+
+from covey.contracts.errors import PortError
+from covey.contracts.ports import Clock, Target
+from covey.contracts.types import ResizeStatus
+from covey.loop.memory_totals import MemoryTotals
+
+log = logging.getLogger("covey.memory")
+
+POLL = 0.005  # seconds between looks at memory on its way
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that was refused
+
+
+class PoolSize:
+    """Owns the size of the pool. A step is a call to the target; one that is refused is tried again after a rest."""
+
+    def __init__(self, target: Target, clock: Clock, totals: MemoryTotals, total: int) -> None:
+        self.total = total  # as the target last said
+        self._target, self._clock, self._totals = target, clock, totals
+        self._polled, self._rests_until = 0.0, 0.0
+        self._rest = FIRST_REST
+
+    @property
+    def rests(self) -> bool:
+        """Whether a step was refused just now. Does not mutate."""
+        return self._clock.now() < self._rests_until
+
+    def step(self, goal: int) -> ResizeStatus:
+        """Take the next step to so many blocks, where it is time for one."""
+        started = self._clock.now()
+        if started < max(self._polled + POLL, self._rests_until):
+            return ResizeStatus.LATER
+        operation = "expand" if goal > self.total else "contract"
+        try:
+            answer = self._target.resize(goal)
+        except PortError as error:
+            log.warning("the KV pool could not be resized: %s", error)
+            self._refused(operation)
+            return ResizeStatus.LATER
+        ended = self._clock.now()
+        self._polled, self.total = ended, answer.total_blocks
+        self._totals.paused(operation, ended - started)
+        if answer.status is ResizeStatus.OK:
+            self._totals.count(operation, "done")
+            self._rest = FIRST_REST
+        elif answer.status is not ResizeStatus.LATER:
+            log.info("the KV pool stays at %d blocks, not %d: %s", answer.total_blocks, goal, answer.status.name)
+            self._refused(operation)
+        return answer.status
+
+    def _refused(self, operation: str) -> None:
+        self._totals.count(operation, "refused")
+        self._rests_until = self._clock.now() + self._rest
+        self._rest = min(LONGEST_REST, 2 * self._rest)

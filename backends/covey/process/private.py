@@ -1,0 +1,43 @@
+"""Folders that hold what this user's processes run or believe, and files that hold their secrets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from covey.contracts.errors import SettingError
+from covey_client.files import distrust
+
+KEPT_VARIABLE = "COVEY_KEPT"  # the folder in which a server keeps what outlives it: measured curves, learnt state
+
+
+def kept_folder(part: str) -> Path | None:
+    """The part of this server's private folder, which the launcher names; None where none did. Not made yet."""
+    named = os.environ.get(KEPT_VARIABLE)
+    return Path(named) / part if named else None
+
+
+def private_folder(path: Path) -> Path:
+    """Makes the folder, for this user alone; SettingError when one is there that others own or may change."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return checked(path)
+
+
+def checked(path: Path) -> Path:
+    """The folder, which must be there already."""
+    reason = distrust(path)
+    if reason:
+        raise SettingError(reason)
+    return path
+
+
+def private_text(path: str | Path) -> str:
+    """A file that nobody else may read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read()  # of one file, also where it is being replaced
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: cannot be read: {error}") from None
+    if mode & 0o077:
+        raise SettingError(f"{path}: others may read it, and it holds secrets: chmod 600 {path}")
+    return text

@@ -1,0 +1,218 @@
+"""One request and how far it got: what it may still emit, what drafters know of it, and when its next token is due.
+
+Knows no other request and no clock: whoever asks says what time it is, in the seconds of the request's arrival.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from covey.contracts.types import (
+    NO_FLOATS,
+    NO_INTS,
+    NO_SCORES,
+    NO_TOP,
+    Finish,
+    Floats,
+    Ints,
+    Open,
+    Progress,
+    Request,
+    Scores,
+    Top,
+)
+
+
+@dataclass(slots=True)
+class Heard:
+    """The judgement of a drafter that has read a request's text: see `covey.contracts.types.Judged`."""
+
+    read: int = 0  # tokens
+    start: int = 0  # position of the first hit
+    hits: list[int] = field(default_factory=list)
+    prompt_log_q: float = 0.0
+    prompt_tokens: int = 0
+
+    @property
+    def end(self) -> int:
+        """The position behind the last hit."""
+        return self.start + len(self.hits)
+
+    def add(self, read: int, first: int, hits: list[int], prompt_log_q: float, prompt_tokens: int) -> None:
+        """Add what the drafter read. Hits tell of rounds only where they are one string, so those behind a gap replace
+        the others."""
+        self.read = read
+        if hits and first != self.end:
+            self.start, self.hits = first, []
+        self.hits += hits
+        self.prompt_log_q += prompt_log_q
+        self.prompt_tokens += prompt_tokens
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRequest:
+    """A request and how far it got. Changed by the scheduler and, while a round is in flight, by the engine alone."""
+
+    request: Request
+    output: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)  # of its last tokens, under the rejection rule (`TargetReply`)
+    num_cached_tokens: int = 0  # tokens with KV on the target
+    opened: bool = False  # the target knows the tag
+    open_sent: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
+    reused: int = 0
+    scores: list[Scores] = field(default_factory=list)  # of its prompt, of which its listener has not been told
+    scored: int = 0  # tokens of its prompt, behind the first
+    rounds: int = 0  # verify rounds
+    drafted: int = 0
+    accepted: int = 0
+    acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
+    by_drafter: dict[str, tuple[int, int]] = field(default_factory=dict)  # drafted, accepted
+    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
+    heard: dict[str, Heard] = field(default_factory=dict)  # what drafters that read it said of its text
+    belief: Any = None  # what a planner has learnt of it; nobody else looks
+    admitted: float | None = None  # when it first ran
+    first_token: float | None = None  # when it came
+    due: float = 0.0  # what the scheduler last ordered it by
+    flagged: bool = False  # at its arrival its objective was not expected to be met
+
+    @property
+    def key(self) -> int:
+        return self.request.key
+
+    @property
+    def known(self) -> int:
+        """Tokens so far, prompt included."""
+        return len(self.request.prompt) + len(self.output)
+
+    @property
+    def room(self) -> int:
+        """Tokens that it may still emit."""
+        return self.request.max_tokens - len(self.output)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the next pass computes its last known token and so yields a new one."""
+        return self.opened and self.known - self.num_cached_tokens == 1
+
+    @property
+    def scoring(self) -> bool:
+        """Return whether scores of its prompt are yet to come."""
+        return self.request.sampling.prompt_logprobs and self.scored < self.request.num_prompt - 1
+
+    def score(self, scores: Scores) -> None:
+        """Take what a pass brought, up to where its KV reaches. After a replay it begins with what is known."""
+        behind = min(self.num_cached_tokens, self.request.num_prompt - 1)
+        new = behind - self.scored
+        if new > 0:
+            self.scores.append(scores.at(slice(len(scores.logprobs) - new, None), self.request.sampling.top_logprobs))
+            self.scored = behind
+
+    @property
+    def deadline(self) -> float:
+        """The time by which the next token must have come for the objective to be met; infinite without an
+        objective."""
+        objective, request = self.request.objective, self.request
+        if self.first_token is None:
+            return request.arrival + objective.ttft
+        return self.first_token + objective.tpot * len(self.output)
+
+    def needs(self, now: float, round_seconds: float) -> float:
+        """A(r) = (l + t_round) / TPOT - o, AdaServe's: how many tokens it needs of a round that ends so much later, to
+        be within its objective then. Negative where it is ahead; 0 where it has no such objective or no token yet.
+
+        l and o count from its first decode step, so o leaves out the first token, which the prompt's pass brought."""
+        if self.first_token is None or self.request.objective.tpot == math.inf:
+            return 0.0
+        return (now - self.first_token + round_seconds) / self.request.objective.tpot - (len(self.output) - 1)
+
+    def hopeless(self, now: float, fastest: float) -> bool:
+        """Whether its objective is missed, or will be even if each token that it may still emit takes only `fastest`
+        seconds."""
+        objective, request = self.request.objective, self.request
+        if self.first_token is None:
+            return now + fastest > self.deadline
+        if self.first_token > request.arrival + objective.ttft:
+            return True
+        return now + self.room * fastest > self.first_token + objective.tpot * (request.max_tokens - 1)
+
+    def emit(self, tokens: list[int], now: float) -> None:
+        """A round brought it these."""
+        if self.first_token is None and tokens:
+            self.first_token = now
+        self.output += tokens
+        self.rounds += 1
+
+    def judged(self, drafter: str, drafted: int, accepted: int) -> None:
+        """Count one draft that was verified."""
+        before = self.by_drafter.get(drafter, (0, 0))
+        self.by_drafter[drafter] = before[0] + drafted, before[1] + accepted
+        self.drafted += drafted
+        self.accepted += accepted
+        self.acceptance += [0] * (accepted + 1 - len(self.acceptance))
+        self.acceptance[accepted] += 1
+
+    def tokens(self, start: int = 0) -> Ints:
+        """Its tokens from `start` on."""
+        prompt = self.request.prompt
+        if start >= len(prompt):
+            return np.asarray(self.output[start - len(prompt) :], np.int32)
+        return np.concatenate([prompt[start:], np.asarray(self.output, np.int32)])
+
+    def progress(
+        self,
+        tokens: Ints,
+        logprobs: Floats,
+        finish: Finish | None = None,
+        error: Exception | None = None,
+        top: Top = NO_TOP,
+    ) -> Progress:
+        """Return the progress that the request's listener is told of new tokens."""
+        return Progress(
+            self.key,
+            tokens,
+            logprobs,
+            finish,
+            error,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            reused=self.reused,
+            rounds=self.rounds,
+            acceptance=tuple(self.acceptance),
+            flagged=self.flagged,
+            drafters=tuple((name, *counts) for name, counts in self.by_drafter.items()),
+            top=top,
+            scores=self._taken_scores() if len(tokens) or finish is Finish.LENGTH else NO_SCORES,
+            queued=None if self.admitted is None else self.admitted - self.request.arrival,
+        )
+
+    def _taken_scores(self) -> Scores:
+        """Return the scores that its listener has not been told, and forget them."""
+        scores, self.scores = self.scores, []
+        return Scores.joined(scores) if scores else NO_SCORES
+
+    def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:
+        """Tells its listener that it has ended with what was told before."""
+        return self.progress(NO_INTS, NO_FLOATS, finish, error)
+
+    def opening(self) -> Open:
+        """Return what a target or drafter that does not know the tag must be told."""
+        request, sampling = self.request, self.request.sampling
+        if sampling.prompt_logprobs and not self.scoring:
+            sampling = replace(sampling, prompt_logprobs=False)  # its KV may be reused
+        return Open(self.key, self.tokens(), request.num_prompt, sampling, request.tenant, self.rounds, request.name)
+
+
+def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:
+    """Return the newly committed tokens that a request keeps, and how it ends with them, if it does: an end token is
+    kept as the last, everything past the request's room is dropped."""
+    room, ends = active.room, active.request.sampling.end_ids
+    kept = tokens[:room]
+    if ends:
+        for index, token in enumerate(kept):
+            if token in ends:
+                return kept[: index + 1], Finish.EOS
+    return kept, Finish.LENGTH if len(kept) == room else None

@@ -1,0 +1,142 @@
+"""The roster: which drafters there are, and which of them can be asked now.
+
+    SERVING --late--> LATE --answered--> SERVING
+       |                |
+       +-----failed-----+--> RESTING --its time is up--> SERVING
+
+    any of them --> UNLOADING --> UNLOADED --> LOADING --it came--> SERVING      (covey.loop.memory)
+    any of them --its process ended--> ENDED --it came--> SERVING                (covey.care)
+
+A drafter that failed or was late rests, longer each time, so that a dead one does not cost every round its deadline; a
+late one is not asked before its call has ended, either. One whose call ended well starts with the shortest rest again.
+One that has no place for this engine rests as long as it says.
+One that reads can be asked to draft: it does when it has read.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from covey.contracts.ports import Clock
+from covey.contracts.types import DrafterInfo
+
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
+
+
+class State(enum.Enum):
+    SERVING = "serving"
+    LATE = "late"  # a call has not ended
+    RESTING = "resting"
+    ABSENT = "absent"  # there is no drafter of that name
+    UNLOADING = "unloading"  # its process is to end
+    UNLOADED = "unloaded"
+    LOADING = "loading"  # or waits for another try
+    ENDED = "ended"  # its process has, and somebody brings it back
+
+
+@dataclass(slots=True)
+class _Entry:
+    late: bool = False
+    rests_until: float = -1.0
+    next_rest: float = FIRST_REST
+    facts: DrafterInfo | None = None
+    away: State | None = None  # why it is not there
+    lost: float = -math.inf  # when a process of it was last seen to end
+
+
+class Roster:
+    """Owns every drafter's state and facts. The engine's thread alone changes states; any may ask, and say what is
+    there."""
+
+    def __init__(self, names: Iterable[str], clock: Clock) -> None:
+        self._clock = clock
+        self._entries = {name: _Entry() for name in names}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All drafters, in the profile's order."""
+        return tuple(self._entries)
+
+    def drafter_of(self, wanted: str) -> str:
+        """Return the drafter of a request that wants this one, where no policy chooses: the first if it wants none; ""
+        if there is none."""
+        return wanted or next(iter(self._entries), "")
+
+    def state(self, name: str) -> State:
+        entry = self._entries.get(name)
+        if entry is None:
+            return State.ABSENT
+        if entry.away is not None:
+            return entry.away
+        if entry.late:
+            return State.LATE
+        return State.RESTING if self._clock.now() < entry.rests_until else State.SERVING
+
+    def states(self) -> dict[str, str]:
+        """Return the states of all drafters, in words."""
+        return {name: self.state(name).value for name in self._entries}
+
+    def serves(self, name: str) -> bool:
+        """Whether it can be asked."""
+        return self.state(name) is State.SERVING
+
+    def came(self, name: str, facts: DrafterInfo) -> None:
+        """Note that a drafter is there, and what it says of itself."""
+        self._entries[name].facts = facts
+        self._entries[name].away = None
+
+    def lost(self, name: str, asked: float) -> bool:
+        """Whether the process that was asked then is known to have ended. Does not mutate."""
+        return asked <= self._entries[name].lost
+
+    def facts(self, name: str) -> DrafterInfo | None:
+        """Return what the drafter says of itself; None while it is not there. Does not mutate."""
+        return self._entries[name].facts
+
+    def positions(self, name: str) -> float:
+        """The longest text that it can hold, drafts included; infinite while it has not said. Does not mutate."""
+        entry = self._entries.get(name)
+        return math.inf if entry is None or entry.facts is None else entry.facts.max_positions
+
+    def moves(self, name: str, state: State) -> None:
+        """Note that a drafter is UNLOADING, UNLOADED, LOADING or ENDED."""
+        self._entries[name].away, self._entries[name].facts = state, None
+
+    def gone(self, name: str) -> None:
+        """Its process has ended, and answers nothing more."""
+        self.moves(name, State.ENDED)
+        self._entries[name].lost = self._clock.now()
+
+    def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        """Metric, labels, value. Does not mutate."""
+        for name, entry in self._entries.items():
+            yield "covey_drafter_serving", {"drafter": name}, self.serves(name)
+            yield (
+                "covey_drafter_resident_bytes",
+                {"drafter": name},
+                entry.facts.resident_bytes if entry.facts is not None else 0,
+            )
+
+    def declined(self, name: str, seconds: float) -> None:
+        """Note that a drafter does not serve this engine now; in so long it can be asked again."""
+        self._entries[name].rests_until = self._clock.now() + seconds
+
+    def answered(self, name: str) -> None:
+        self._entries[name].next_rest = FIRST_REST
+
+    def late(self, name: str) -> None:
+        """The drafter's call has not ended in time: it is not asked until it has, nor before it has rested."""
+        self._entries[name].late = True
+        self.failed(name)
+
+    def settled(self, name: str) -> None:
+        """The drafter's late call has ended."""
+        self._entries[name].late = False
+
+    def failed(self, name: str) -> None:
+        entry = self._entries[name]
+        entry.rests_until = self._clock.now() + entry.next_rest
+        entry.next_rest = min(LONGEST_REST, 2 * entry.next_rest)

@@ -1,0 +1,219 @@
+"""One round as a value: what was planned, what was drafted, what of that was verified, and what came of it.
+
+    Batch --plan--> Plan --draft--> Drafted --select--> kept --verify--> TargetReply, all of it: Round --learn-->
+
+Whoever learns from rounds is given the whole of one and needs to remember nothing from call to call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.bandits.length import Reason, Situation
+from covey.contracts.ports import Clock
+from covey.contracts.types import Ints, TargetReply, Trees
+from covey.kv.elastic import Pressure
+from covey.requests.pace import Pace
+from covey.requests.scheduler import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A question to a length policy, its answer and the reason. A situation without shares means that it was not
+    asked."""
+
+    situation: Situation
+    depth: int
+    reason: Reason
+    previous: int  # the deepest draft of the round before
+    capped: str = ""  # what kept it, or what its rows do of it, from being deeper
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Rows whose text a drafter is to read without drafting, while the target works and for as long as that takes."""
+
+    drafter: str
+    rows: Ints  # their places in the batch
+    judge: Ints  # the position of each row's text from which on to judge what is read; -1: judge nothing
+    budget: int  # tokens, over all rows
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Per row of the batch: draft depth (0: plain decoding), beam width, and the drafter's name ("": none could be
+    asked), and why that one. And who reads what beside that."""
+
+    depth: Ints
+    width: Ints
+    drafter: tuple[str, ...]
+    why: tuple[str, ...] = ()  # one of each decoding row; empty: nobody chose
+    choice: Choice | None = None  # None: nobody learns which depth is best
+    readers: tuple[Reader, ...] = ()
+    divergence: bool = False  # drafters ship q rows, and the target says how alike it is to them
+    log_q: bool = False  # drafters ship how likely their drafts are, noise apart
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The drafts that were proposed for a plan."""
+
+    trees: Trees
+    answered: npt.NDArray[np.bool_]  # rows whose drafter has read their last token, whether or not it proposed any
+    # By drafter that answered: seconds inside it, in which it drafted, and in which it first read what it had missed.
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    catch_up: Mapping[str, float] = field(default_factory=dict)
+    read: Mapping[str, float] = field(default_factory=dict)  # ... and in calls that read and have ended lately
+    drafter: tuple[str, ...] = ()  # by row, as planned
+
+    @property
+    def catch_up_seconds(self) -> float:
+        """The longest that a drafter took to see tokens it had missed."""
+        return max(self.catch_up.values(), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a round by phase; the draft's include the selection."""
+
+    plan: float
+    draft: float
+    verify: float
+    commit: float
+
+    @property
+    def whole(self) -> float:
+        return self.plan + self.draft + self.verify + self.commit
+
+
+class Laps:
+    """Keeps when a round began, and when each of its phases ended."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.now
+        self._ends = [clock.now()]
+
+    @property
+    def started(self) -> float:
+        return self._ends[0]
+
+    def end(self) -> float:
+        """A phase ends now."""
+        self._ends.append(self._now())
+        return self._ends[-1]
+
+    @property
+    def times(self) -> Times:
+        """The seconds of its phases, which have all ended."""
+        return Times(*(end - start for start, end in zip(self._ends, self._ends[1:])))
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round that is over."""
+
+    batch: Batch
+    plan: Plan
+    drafted: Drafted
+    kept: Trees  # the drafts that were verified
+    reply: TargetReply
+    emitted: int  # tokens
+    times: Times
+    waiting: int  # requests, after it
+    running: int
+    preempted: int  # so far
+
+    @property
+    def prefill_tokens(self) -> int:
+        return int(self.batch.chunk[self.batch.decoding :].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """The cost and the yield of one round, in numbers that may be kept; seconds by phase. `pass_seconds` is inside the
+    target, the rest of `verify_seconds` is transport."""
+
+    rows: int
+    decoding: int
+    prefill_tokens: int
+    trees: int
+    drafted: int
+    accepted: int
+    emitted: int
+    plan_seconds: float
+    draft_seconds: float
+    verify_seconds: float
+    pass_seconds: float
+    commit_seconds: float
+    waiting: int
+    running: int
+    free_blocks: int
+    total_blocks: int
+    reused: int
+    preempted: int
+    plan: Plan
+    sizes: Ints  # tokens drafted for each row, and how many of them were accepted
+    accepts: Ints
+    catch_up_seconds: float = 0.0  # part of draft_seconds: the longest that a drafter took to see tokens it had missed
+    read: Mapping[str, float] = field(default_factory=dict)  # seconds of calls that read, by drafter
+
+
+def pressure_of(done: Round, most_running: int) -> Pressure:
+    """Return what a round says of memory."""
+    plain = not done.prefill_tokens  # a round with prefill says little of what rows cost
+    drafted = [name for name, depth in zip(done.plan.drafter, done.plan.depth.tolist()) if depth]
+    return Pressure(
+        free=done.reply.free_blocks,
+        total=done.reply.total_blocks,
+        waiting=done.waiting,
+        running=done.running,
+        most_running=most_running,
+        rows=done.batch.decoding if plain else 0,
+        tokens=done.emitted if plain else 0,
+        seconds=done.times.whole,
+        drafting=bool(drafted),
+        drafters=Counter(drafted),
+    )
+
+
+def keep_pace(pace: Pace, done: Round) -> None:
+    """Teach it what a round says of how fast requests go on."""
+    times, rows = done.times, done.batch.decoding
+    decoded = int(done.reply.offsets[rows])
+    beside, drafts = times.whole - times.verify, len(done.kept.tokens)
+    pace.update(times.whole, rows, decoded, done.prefill_tokens, beside=beside, drafts=drafts)
+
+
+def record_of(done: Round) -> RoundRecord:
+    """The numbers of a round, without its requests and messages."""
+    times, reply, kept = done.times, done.reply, done.kept
+    return RoundRecord(
+        rows=len(done.batch.rows),
+        decoding=done.batch.decoding,
+        prefill_tokens=done.prefill_tokens,
+        trees=int(np.count_nonzero(kept.sizes)),
+        drafted=len(kept.tokens),
+        accepted=int(reply.accepted.sum()),
+        emitted=done.emitted,
+        plan_seconds=times.plan,
+        draft_seconds=times.draft,
+        verify_seconds=times.verify,
+        pass_seconds=reply.seconds,
+        commit_seconds=times.commit,
+        waiting=done.waiting,
+        running=done.running,
+        free_blocks=reply.free_blocks,
+        total_blocks=reply.total_blocks,
+        reused=int(reply.reused.sum()),
+        preempted=done.preempted,
+        plan=done.plan,
+        sizes=kept.sizes,
+        accepts=reply.accepted.copy(),  # a view would keep the whole message
+        catch_up_seconds=done.drafted.catch_up_seconds,
+        read=done.drafted.read,
+    )

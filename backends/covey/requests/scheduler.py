@@ -1,0 +1,391 @@
+"""The scheduler: admission, priorities, chunked prefill, preemption. Owns every request's progress.
+
+    waiting --admit--> running --finish--> gone
+       ^------preempt-----'
+
+Knows no tensors, no Triton and no drafters; the target owns the blocks, this counts them. One order rules admission,
+the prompts' share of the token budget and, backwards, preemption: the higher priority first, then what is due earlier.
+A request is due at the deadline of its next token; without one, `patience` after its arrival; and when its objective
+cannot be met any more, at the later of the two. So requests without objectives keep the order in which they came, an
+urgent one overtakes them, one with time to spare does not, and nobody is overtaken for ever.
+
+Between tenants their shares decide before all that (`covey.requests.shares`): whoever has had less goes first, and one
+who has no place, or comes to a full queue, takes what another has beyond its own.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from covey.contracts.errors import Overloaded
+from covey.contracts.profile import SchedulerSettings
+from covey.contracts.tenants import Rules
+from covey.contracts.types import Ints, Open, Request, TargetWork, Trees
+from covey.requests.active import ActiveRequest
+from covey.requests.pace import Pace
+from covey.requests.shares import Shares
+
+PATIENCE = 10.0  # seconds
+LONGEST_REST = 60  # seconds that a refused caller is told to wait
+SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
+GRAMMARS = 8192  # bytes of new requests' grammars in a pass, or one: the longest take 50 ms to open, and others wait
+SCORED = 128  # prompt tokens with log-probabilities in a pass: the logits of each are as many as the vocabulary
+SPREAD = 8  # rounds in which a row is to make good what it is behind, or may lose what it is ahead
+Readable = Callable[[int, float, float, float], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One round's rows and how many known tokens each may compute; decoding rows come first."""
+
+    rows: list[ActiveRequest]
+    chunk: Ints
+    opens: tuple[Open, ...]
+    frees: tuple[int, ...]
+    decoding: int  # how many rows will yield a token without a prefill
+    now: float = 0.0  # when it was laid out
+    fastest: float = 0.0  # the least seconds that a row's token has taken lately; 0: not known
+    crowd: bool = False  # whether several tenants have requests here, running or waiting
+
+    def work(self, trees: Trees, *, sequence: int, epoch: int, origin: int, divergence: bool = False) -> TargetWork:
+        """The message to the target."""
+        rows = self.rows
+        return TargetWork(
+            tags=np.fromiter((active.key for active in rows), np.int32, len(rows)),
+            base=np.fromiter((active.known for active in rows), np.int32, len(rows)),
+            chunk=self.chunk,
+            trees=trees,
+            opens=self.opens,
+            frees=self.frees,
+            sequence=sequence,
+            epoch=epoch,
+            room=np.fromiter((active.room for active in rows), np.int32, len(rows)),
+            origin=origin,
+            divergence=divergence,
+        )
+
+
+class Scheduler:
+    """Owns the waiting queue and the running set."""
+
+    def __init__(
+        self,
+        *,
+        max_running: int,
+        max_waiting: int,
+        token_budget: int,
+        growth_tokens: int,
+        block_size: int,
+        patience: float = PATIENCE,
+        admission: str = "off",
+        tenants: Rules | None = None,
+    ) -> None:
+        """`admission`: what becomes of a request whose objective is not expected to be met, as `slo.admission` says.
+        `tenants`: weights and limits of theirs; without them all are equal."""
+        self.max_running = min(max_running, token_budget)
+        self.max_waiting = max_waiting
+        self.token_budget = token_budget
+        self.growth_tokens = growth_tokens
+        self.block_size = block_size
+        self.patience = patience
+        self.admission = admission
+        self.pace = Pace()
+        self._bearable_tokens = token_budget  # of prompts, in the last pass that rows with objectives cut short
+        self.waiting: list[ActiveRequest] = []
+        self.running: dict[int, ActiveRequest] = {}
+        self.shares = Shares(tenants or Rules())
+        self._frees: list[int] = []
+        self.preemptions = 0
+
+    @classmethod
+    def of(cls, settings: SchedulerSettings, block_size: int, **others: Any) -> Scheduler:
+        """Make one as a profile says; `others` are what stands elsewhere in it."""
+        return cls(**asdict(settings), block_size=block_size, **others)
+
+    def full(self, tenant: str, pending: int = 0, own: int = 0) -> str:
+        """Why no request of this tenant may join the queue, in which `pending` more are about to be, `own` of them the
+        tenant's; "" where it may. A full queue still takes a request of a tenant that has few in it, in another's
+        place. Any thread. Does not mutate."""
+        waiting, rules = dict(self.shares.waiting), self.shares.rules
+        mine = waiting.get(tenant, 0) + own
+        if rules.max_waiting and mine >= rules.max_waiting:
+            return f"queue full: {mine} requests of this tenant are waiting"
+        if len(self.waiting) + pending < self.max_waiting:
+            return ""
+        longest = max((count / rules.weight(each) for each, count in waiting.items()), default=0.0)
+        if (mine + 1) / rules.weight(tenant) < longest and pending < self.max_waiting:
+            return ""
+        return f"queue full: {self.max_waiting} requests are waiting"
+
+    def submit(self, request: Request, now: float) -> ActiveRequest | None:
+        """Queue a request; returns another that had to leave the queue for it. Raises Overloaded when the queue is
+        full, and where requests are refused whose objective is not expected to be met."""
+        problem = self.full(request.tenant)
+        if problem:
+            raise Overloaded(f"{problem}; {self.again()}")
+        active = ActiveRequest(request)
+        self.shares.came(request.tenant)
+        try:
+            active.due = self._due(active, now)
+            problem = "" if self.admission == "off" else self._unmet(active, now)
+            if problem and self.admission == "refuse":
+                raise Overloaded(f"{problem}; try again later, or ask for less")
+            displaced = self._last_of_longest() if len(self.waiting) >= self.max_waiting else None
+        except Overloaded:
+            self.shares.left(request.tenant)
+            raise
+        if displaced is not None:
+            self.finish(displaced)
+        active.flagged = bool(problem)
+        bisect.insort(self.waiting, active, key=_urgency)
+        return displaced
+
+    def again(self) -> str:
+        """Say when another attempt may find room: when what runs and waits is done, at the pace of the last rounds."""
+        tokens = sum(active.room for active in (*self.running.values(), *self.waiting))
+        seconds = math.ceil(tokens * self.pace.token_seconds / self.max_running)
+        return f"try again in {min(max(seconds, 1), LONGEST_REST)} s"
+
+    def find(self, key: int) -> ActiveRequest | None:
+        """The request by its key, running or waiting. Does not mutate."""
+        return self.running.get(key) or next((active for active in self.waiting if active.key == key), None)
+
+    def finish(self, active: ActiveRequest) -> None:
+        """Forget a request; the target is told with the next pass."""
+        if self.running.pop(active.key, None) is None:
+            self.waiting.remove(active)
+            self.shares.left(active.request.tenant)
+        else:
+            self.shares.ended(active.request.tenant, active.room)
+        self._close(active)
+
+    def make_room(self, now: float) -> ActiveRequest | None:
+        """The pool is exhausted: put the least urgent request back into the queue, its tokens kept to be computed again
+        later. Where it runs alone and is still too big it is returned. Nothing happens while blocks come free anyway,
+        with the next pass."""
+        if self._frees:
+            return None
+        active = self._by_urgency(self.running.values(), now)[-1]
+        if len(self.running) == 1:
+            return active
+        self._preempt(active)
+        return None
+
+    def reopen(self, active: ActiveRequest) -> None:
+        """The target lost the tag: tell it everything again with the next pass."""
+        active.opened = False
+        active.num_cached_tokens = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self.running and not self.waiting and not self._frees
+
+    def plan(self, free_blocks: int, now: float, readable: Readable = lambda *_: None) -> Batch:
+        """Admit what fits and lay out the next pass: decoding rows first, prefill chunks in what budget is left, the
+        most urgent first. `readable`: as `Planner.readable`."""
+        self._admit(free_blocks, now)
+        rows = [active for active in self.running.values() if active.decoding]
+        decoding = len(rows)
+        chunk = [1] * decoding
+        budget = self.token_budget - decoding
+        opens = []
+        reading = self._by_urgency((each for each in self.running.values() if not each.decoding), now)
+        bearable, tpot = self._bearable(rows, now) if reading else (math.inf, math.inf)
+        if bearable < math.inf:
+            tokens = readable(decoding, decoding * self.pace.drafts, tpot, bearable - self.pace.beside)
+            if tokens is not None:
+                budget = min(budget, max(tokens, 1, self._due_now(reading, now)))
+                self._bearable_tokens = budget
+        grammars, scored = 0, SCORED
+        for active in reading:
+            if budget <= 0:
+                break
+            grammar = 0 if active.opened else len(active.request.sampling.grammar)
+            if grammar and grammars and grammars + grammar > GRAMMARS:
+                continue
+            grammars += grammar
+            size = min(budget, active.known - active.num_cached_tokens)
+            if active.scoring:
+                size = min(size, scored)
+                if not size:
+                    continue
+                scored -= size
+            budget -= size
+            rows.append(active)
+            chunk.append(size)
+            if not active.opened:
+                opens.append(active.opening())
+                active.open_sent = True
+        frees, self._frees = tuple(self._frees), []
+        crowd, chunks = self.shares.crowd(), np.asarray(chunk, np.int32)
+        return Batch(rows, chunks, tuple(opens), frees, decoding, now, self.pace.fastest, crowd)
+
+    def unsent(self, batch: Batch) -> None:
+        """A planned pass did not happen: what it would have freed is still to be freed."""
+        self._frees.extend(batch.frees)
+
+    def drop(self, frees: tuple[int, ...]) -> None:
+        """Tags that the target will not be told to free after all."""
+        self._frees = [tag for tag in self._frees if tag not in frees]
+
+    def _preempt(self, active: ActiveRequest) -> None:
+        del self.running[active.key]
+        self._close(active)
+        active.num_cached_tokens = 0
+        self.preemptions += 1
+        self.shares.returned(active.request.tenant, active.known + active.room)
+        bisect.insort(self.waiting, active, key=_urgency)
+
+    def _admit(self, free_blocks: int, now: float) -> None:
+        """Blocks of a request that gives its place to another tenant's come free with the next pass. It must be
+        computed again: who has a place already is given one such place a pass."""
+        if not self.waiting or (len(self.running) >= self.max_running and not self.shares.crowd()):
+            return
+        spare = free_blocks - sum(self._blocks(active) - self._held(active) for active in self.running.values())
+        given = False
+        while (active := self._next(now)) is not None:
+            tenant, needed = active.request.tenant, self._blocks(active)
+            short = needed > spare and self.running
+            if short or len(self.running) >= self.max_running:
+                loser = None if given and tenant in self.shares.running else self._loser(tenant, now)
+                if loser is None:
+                    break
+                given = True
+                spare += self._blocks(loser) - self._held(loser)
+                self._preempt(loser)
+                if short:
+                    break
+            spare -= needed
+            self.waiting.remove(active)
+            self.running[active.key] = active
+            active.admitted = now if active.admitted is None else active.admitted
+            self.shares.admitted(tenant, active.known + active.room)
+
+    def _next(self, now: float) -> ActiveRequest | None:
+        """The waiting request to admit first: the most urgent one of each tenant that may run more, of these the one
+        whose tenant lacks a place, then the one whose tenant has had least."""
+        while True:
+            heads: dict[str, ActiveRequest] = {}
+            for active in self.waiting:
+                heads.setdefault(active.request.tenant, active)
+                if len(heads) == len(self.shares.waiting):
+                    break
+            able = [active for tenant, active in heads.items() if self.shares.may_run(tenant)]
+            if not able:
+                return None
+            lacking = [active for active in able if self.shares.lacks(active.request.tenant)]
+            first = min(lacking or able, key=self._order)
+            due = self._due(first, now)
+            if due == first.due:
+                return first
+            self.waiting.remove(first)  # meanwhile it has become hopeless, or is so no more
+            first.due = due
+            bisect.insort(self.waiting, first, key=_urgency)
+
+    def _loser(self, tenant: str, now: float) -> ActiveRequest | None:
+        """The running request that gives way to one of `tenant`, where another tenant has more than its share."""
+        other = self.shares.over(tenant)
+        if other is None:
+            return None
+        return self._by_urgency((each for each in self.running.values() if each.request.tenant == other), now)[-1]
+
+    def _last_of_longest(self) -> ActiveRequest:
+        """The least urgent request, of those that have not run yet, of the tenant with the longest queue."""
+        longest = self.shares.longest()
+        for active in reversed(self.waiting):
+            if active.request.tenant == longest and not active.output:
+                return active
+        raise Overloaded(f"queue full: {self.max_waiting} requests are waiting")
+
+    def _due(self, active: ActiveRequest, now: float) -> float:
+        """Return when the request's next token is due. Does not mutate. A request that has become hopeless is due no
+        earlier than before, so only the first of a queue must be looked at again."""
+        deadline, unhurried = active.deadline, active.request.arrival + self.patience
+        if deadline == math.inf:
+            return unhurried
+        return max(deadline, unhurried) if active.hopeless(now, self.pace.fastest) else deadline
+
+    def _by_urgency(self, requests: Iterable[ActiveRequest], now: float) -> list[ActiveRequest]:
+        """The most urgent first, as of now."""
+        found = list(requests)
+        for active in found:
+            active.due = self._due(active, now)
+        return sorted(found, key=self._order)
+
+    def _order(self, active: ActiveRequest) -> tuple[int, tuple[int, float, float, int]]:
+        return self.shares.rank(active.request.tenant), _urgency(active)
+
+    def _bearable(self, decoding: list[ActiveRequest], now: float) -> tuple[float, float]:
+        """Seconds that a round may last for all of these to keep to their objectives, where they get as many tokens as
+        rows did of late: what one is ahead, or behind, is spread over some rounds. And the least time per token that
+        they ask for. Whose objective cannot be met any more does not count. Does not mutate."""
+        fastest, tokens = self.pace.fastest, SPARED * max(1.0, self.pace.row_tokens)
+        least = tightest = math.inf
+        for active in decoding:
+            tpot = active.request.objective.tpot
+            if tpot < math.inf and not active.hopeless(now, fastest):
+                least = min(least, tokens * tpot + (active.deadline - tpot - now) / SPREAD)
+                tightest = min(tightest, tpot)
+        return least, tightest
+
+    def _due_now(self, reading: list[ActiveRequest], now: float) -> int:
+        """Tokens of these prompts that must be read in a round, where rounds go on as of late, so that each is read
+        when its first token is due. Does not mutate."""
+        most, tokens, round_seconds = 0.0, 0, self.pace.seconds
+        for active in reading:
+            tokens += active.known - active.num_cached_tokens
+            left = (active.due - now) // round_seconds if round_seconds else 1.0
+            most = max(most, tokens / max(1.0, left))
+        return math.ceil(most)
+
+    def _unmet(self, active: ActiveRequest, now: float) -> str:
+        """Return the part of a new request's objective that is not expected to be met, "" for none. The estimate counts
+        the prompts that are read before its own, as many tokens in a round as those that decode could bear in the last
+        one, a place among those that run, and the pace of the last rounds. What is not known counts as no time, and an
+        idle server expects to meet everything. Does not mutate."""
+        running, objective, request = self.running.values(), active.request.objective, active.request
+        if not objective.label or not (self.running or self.waiting):
+            return ""
+        ahead = [each for each in self.waiting if self._order(each) < self._order(active)]
+        reading = [each for each in running if not each.decoding]
+        tokens = sum(each.known - each.num_cached_tokens for each in (*reading, *ahead, active))
+        per_round = max(1, self.token_budget - len(running) + len(reading))
+        if self._bearable([each for each in running if each.decoding], now)[0] < math.inf:
+            per_round = min(per_round, self._bearable_tokens)
+        expected = now - request.arrival + self.pace.reading(tokens, per_round)
+        too_many = len(running) + len(ahead) + 1 - self.max_running
+        if too_many > 0 and running:  # they are taken to emit all that they may
+            rooms = sorted(each.room for each in running)
+            expected += rooms[min(too_many, len(rooms)) - 1] * self.pace.token_seconds
+        if expected > objective.ttft:
+            return f"the first token is expected after {_ms(expected)}, the objective is {_ms(objective.ttft)}"
+        if self.pace.token_seconds > objective.tpot:
+            return f"a token takes {_ms(self.pace.token_seconds)} now, the objective is {_ms(objective.tpot)}"
+        return ""
+
+    def _blocks(self, active: ActiveRequest) -> int:
+        """Blocks for its tokens and a share of its growth."""
+        return -(-(active.known + min(active.room, self.growth_tokens)) // self.block_size)
+
+    def _held(self, active: ActiveRequest) -> int:
+        return -(-active.num_cached_tokens // self.block_size)
+
+    def _close(self, active: ActiveRequest) -> None:
+        if active.open_sent:
+            self._frees.append(active.key)
+            active.opened = active.open_sent = False
+
+
+def _urgency(active: ActiveRequest) -> tuple[int, float, float, int]:
+    """Sorts the most urgent first, as of when each was last looked at."""
+    return (-active.request.priority, active.due, active.request.arrival, active.key)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.4g} ms"

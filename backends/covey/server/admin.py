@@ -1,0 +1,35 @@
+"""The secret that restricts a server's administrative interfaces. `covey_client.secret` says where tools find it.
+
+Loading a model can be running code, so every server that the launcher starts asks for a secret there: the one that it
+is given, else one that it draws at each start. A drawn one is kept in memory, in a file that only this user can read,
+named after the server's address and HTTP port, until the server ends. What a killed server leaves there opens nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+
+from covey.process.private import private_folder
+from covey_client.secret import folder, name_of
+
+
+def settle(port: int, given: str, host: str = "127.0.0.1") -> str:
+    """The secret of the server that is about to listen there: `given`, which is kept nowhere, else a fresh one."""
+    path = private_folder(folder()) / name_of(host, port)
+    path.unlink(missing_ok=True)
+    if given:
+        return given
+    drawn = secrets.token_hex(16)
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        file.write(drawn)
+    return drawn
+
+
+def forget(port: int, secret: str, host: str = "127.0.0.1") -> None:
+    """The server with that secret has ended. Another's, on the same port, stays."""
+    with contextlib.suppress(FileNotFoundError):
+        path = folder() / name_of(host, port)
+        if path.read_text() == secret:
+            path.unlink()

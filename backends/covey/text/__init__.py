@@ -1,0 +1,1 @@
+"""Tokens and text: tokenizers, vocabularies, grammars, and answers as they are streamed."""

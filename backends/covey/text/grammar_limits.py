@@ -1,0 +1,220 @@
+"""Limits of grammars that are checked before they are compiled, since llguidance's own (`covey.text.grammar.LIMITS`) do
+not count these costs. What is refused depends on the text of the grammar alone.
+
+Three things cost more than they are charged there: a run of parts that may be left out, each of which may be where the
+text goes on (`a?a?a?`, quadratic, in one step); texts that have to fit several patterns at once (exponential); and
+multiples of large numbers (a state for each remainder). A bound may count more than there is, never less.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+CHOICES = 500  # in one regular expression or rule, with those of the terminals that it names
+PATTERNS = 4  # and formats and enumerations, that one text has to fit
+NAMES = 8  # patterns that one object's names may fit
+MULTIPLES = 1 << 14  # least common multiple and sum of what numbers have to be multiples of, without zeros at the end
+
+_CHOICE = re.compile(r"[?*+{|~&%\[]")
+_IN_PATTERN = re.compile(
+    r"[?*+{\[]|\|(?=[|)(^$\\\s#]|$)|(?<=[(|:])\||^\|"
+)  # an alternative of letters leaves nothing out
+_RULE = re.compile(r"^[ \t]*[?!]?(\w+)\b[^\n:\"/]*:", re.MULTILINE)  # without \b a long name is tried at each length
+_NAME = re.compile(r"\w+")
+_SEVERAL = ("allOf", "anyOf", "oneOf")
+_ONE_OF = ("anyOf", "oneOf")
+_NAMED = ("properties", "patternProperties")
+_INSIDE = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "unevaluatedItems")
+_OWN = ("pattern", "format", "enum")
+
+
+def too_much(name: str, text: str) -> str:
+    """Return what is allowed instead of this `grammar_json`, `grammar_regex` or `grammar_lark`; "" where that is not
+    known to be too much."""
+    if name == "grammar_regex":
+        return _too_many_choices(len(_IN_PATTERN.findall(text)))
+    try:
+        return _in_schema(text) if name == "grammar_json" else _in_rules(text)
+    except RecursionError:
+        return "a schema that is nested less deeply"
+
+
+def _too_many_choices(count: int) -> str:
+    if count <= CHOICES:
+        return ""
+    return f"at most {CHOICES} of ? * + {{ [ | in one pattern or rule, with those of the terminals it names: {count}"
+
+
+def _count(text: str) -> int:
+    return len(_CHOICE.findall(text))
+
+
+# ---- rules ----------------------------------------------------------------------------------------------------------
+
+
+def _in_rules(text: str) -> str:
+    schemas, rest = _apart(text)
+    for schema in schemas:
+        if found := _of_schema(schema):
+            return found
+    parts = _RULE.split(rest)
+    bodies = dict[str, str]()
+    for rule, body in zip(parts[1::2], parts[2::2]):
+        bodies[rule] = bodies.get(rule, "") + body
+    if "[" not in rest:  # rules without attributes: alternatives of theirs are no part of an expression
+        bodies = {name: body if _is_terminal(name) else body.replace("|", "") for name, body in bodies.items()}
+    return _too_many_choices(max(_count(parts[0]), *_totals(bodies).values(), 0))
+
+
+def _apart(text: str) -> tuple[list[Any], str]:
+    """The schemas within rules, and the rules without them."""
+    decoder, found, rest, at = json.JSONDecoder(parse_float=_decimal, parse_int=_decimal), list[Any](), "", 0
+    for mark in re.finditer(r"%json\s*", text):
+        if mark.start() < at:
+            continue
+        try:
+            schema, end = decoder.raw_decode(text, mark.end())
+        except (ValueError, RecursionError):  # not compiled either
+            continue
+        if not isinstance(schema, dict):  # an object cannot be part of a regular expression; a list or a text can
+            continue
+        found.append(schema)
+        rest, at = rest + text[at : mark.end()], end
+    return found, rest + text[at:]
+
+
+def _totals(bodies: Mapping[str, str]) -> dict[str, int]:
+    """Choices of each rule with those of the terminals that it names, as often as it does: they become one expression,
+    however short the rules are that double it."""
+    totals, waiting = dict[str, int](), [(name, False) for name in bodies]
+    terminals = set(filter(_is_terminal, bodies))
+    named = {name: [each for each in _NAME.findall(body) if each in terminals] for name, body in bodies.items()}
+    while waiting:
+        name, ready = waiting.pop()
+        if name in totals and totals[name] >= 0:
+            continue
+        if ready:
+            totals[name] = _count(bodies[name]) + sum(max(0, totals[each]) for each in named[name])
+        elif name not in totals:  # terminals that name each other are not compiled
+            totals[name] = -1
+            waiting.append((name, True))
+            waiting += [(each, False) for each in named[name] if each not in totals]
+    return totals
+
+
+def _is_terminal(name: str) -> bool:
+    return name.lstrip("_")[:1].isupper()
+
+
+# ---- schemas --------------------------------------------------------------------------------------------------------
+
+
+def _in_schema(text: str) -> str:
+    try:
+        schema = json.loads(text, parse_float=_decimal, parse_int=_decimal)
+    except ValueError:
+        return ""  # the compiler says why
+    return _of_schema(schema)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # its exponent has too many digits
+        return Decimal("Infinity")
+
+
+def _of_schema(schema: Any) -> str:
+    multiples = set[Decimal]()
+    for key, value in _pairs(schema):
+        if key == "multipleOf" and isinstance(value, Decimal):
+            multiples.add(value.copy_abs())  # abs() would round, or overflow
+        if key in ("pattern", "whitespace_pattern") and isinstance(value, str):
+            value = {value: None}
+        elif key != "patternProperties" or not isinstance(value, dict):
+            continue
+        if len(value) > NAMES:
+            return f"at most {NAMES} patternProperties in one object: {len(value)}"
+        for pattern in value:
+            if found := _too_many_choices(len(_IN_PATTERN.findall(pattern))):
+                return found
+    if found := _too_large(multiples):
+        return found
+    if (most := _Fitted(schema).most(schema)) > PATTERNS:
+        return (
+            f"at most {PATTERNS} patterns, formats and enumerations for one text, with those of allOf and $ref: {most}"
+        )
+    return ""
+
+
+def _pairs(schema: Any) -> Iterator[tuple[str, Any]]:
+    waiting = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield from value.items()
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _too_large(multiples: set[Decimal]) -> str:
+    allowed = f"multipleOf whose least common multiple and sum are at most {MULTIPLES}, without zeros at the end"
+    whole = set[int]()
+    for value in multiples:
+        if not value.is_finite() or len(value.as_tuple().digits) > 10 or abs(value.adjusted()) > 10:
+            return allowed
+        whole.add(int("".join(map(str, value.as_tuple().digits)).rstrip("0") or "1"))
+    return allowed if math.lcm(*whole) > MULTIPLES or sum(whole) > MULTIPLES else ""
+
+
+class _Fitted:
+    """How many patterns, formats and enumerations one text may have to fit at once."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._known: dict[int, int] = {}
+        self._all = sum(key in _OWN for key, _ in _pairs(root))
+
+    def most(self, schema: Any) -> int:
+        if not isinstance(schema, dict):
+            return 0
+        if id(schema) not in self._known:
+            self._known[id(schema)] = 0  # of a schema that is part of itself
+            self._known[id(schema)] = self._most(schema)
+        return self._known[id(schema)]
+
+    def _most(self, schema: dict[str, Any]) -> int:
+        together = sum(isinstance(schema.get(key), str | list) for key in _OWN)
+        several = {key: [self.most(each) for each in _list(schema.get(key))] for key in _SEVERAL}
+        together += sum(several["allOf"]) + sum(max(several[key], default=0) for key in _ONE_OF)
+        if isinstance(schema.get("$ref"), str):
+            together += self._referred(schema["$ref"])
+        inside = [self.most(schema.get(key)) for key in _INSIDE]
+        inside += [self.most(each) for key in _NAMED for each in _values(schema.get(key))]
+        inside += [self.most(each) for each in _list(schema.get("prefixItems"))]
+        return together + max(inside, default=0)
+
+    def _referred(self, pointer: str) -> int:
+        found = self._root
+        if not pointer.startswith("#"):
+            return self._all
+        for part in pointer[1:].split("/")[1:]:
+            part = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or part not in found:
+                return self._all
+            found = found[part]
+        return self.most(found)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _values(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else []

@@ -1,0 +1,493 @@
+"""From the engine's progress to what clients receive: text, counts, the end.
+
+The engine's thread only drops progress into a queue; a thread of this module's own turns it into text and sends it,
+first tokens before all others. Where many answers are streamed, each is sent less often, with what has come meanwhile:
+a response costs processors that models need as well. The thread also notices clients that have gone and stop words, and
+tells the engine. Knows no Triton: an `Outlet` is where one request's answer goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from covey.contracts.errors import CoveyError, Overloaded, PortError, RequestError
+from covey.contracts.objectives import judge
+from covey.contracts.ports import Clock
+from covey.contracts.types import (
+    NO_FLOATS,
+    NO_INTS,
+    NO_OBJECTIVE,
+    NO_SCORES,
+    Attainment,
+    Finish,
+    Floats,
+    Ints,
+    Objective,
+    Progress,
+    Scores,
+    Top,
+)
+from covey.process.log_about import about
+from covey.text.text import Detokenizer, context_of, last_output
+
+log = logging.getLogger("covey.streaming")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One response. Counts are the request's so far; `finish` is set on the last."""
+
+    text: str
+    ids: Ints
+    logprobs: Floats
+    finish: Finish | None
+    seed: int
+    num_input: int
+    num_output: int
+    reused: int
+    drafted: int
+    accepted: int
+    state: DetokenizerState | None = None  # for an outlet whose text is made elsewhere
+    emulated: bool = False  # the text is no model's
+    acceptance: tuple[int, ...] = ()  # place j: drafts of which j tokens were accepted
+    ttft: float | None = None  # seconds, where there was such a token
+    tpot: float | None = None
+    attainment: str = ""  # on the last, of an `Attainment`; "" where there was no objective
+    flagged: bool = False
+    drafters: tuple[tuple[str, int, int], ...] = ()  # name, tokens drafted and accepted
+    top_ids: Ints = field(default_factory=lambda: NO_INTS)  # of each token as many, the likeliest first
+    top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
+    prompt_ids: Ints = field(default_factory=lambda: NO_INTS)  # on the first, where its scores are wanted
+    prompt_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)  # from the second token on
+    prompt_top_ids: Ints = field(default_factory=lambda: NO_INTS)
+    prompt_top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizerState:
+    """The state by which `covey.text.text.visible_text` turns a chunk's ids into text without having seen the earlier
+    ones."""
+
+    context: list[int]
+    before: list[int]
+    stop_words: tuple[str, ...]
+    prefix: str
+    final: bool
+
+
+class Outlet(Protocol):
+    """The receiver of one request's answer. Called from the streamer's thread alone; may raise CoveyError when nobody
+    listens. Whatever else it raises ends its own answer."""
+
+    streams: bool  # whether it takes more than one chunk
+    needs_state: bool  # whether chunks must carry what a stateless detokeniser needs
+
+    def send(self, chunk: Chunk) -> None:
+        """Deliver; a chunk with `finish` set is the last."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Deliver an error as the last response."""
+        ...
+
+    def gone(self) -> bool:
+        """Whether the client has given up."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The figures of one finished request for metrics; times in seconds, None where there was no such token."""
+
+    finish: Finish
+    num_input: int
+    num_output: int
+    reused: int
+    drafted: int
+    accepted: int
+    first_token: float | None
+    per_token: float | None
+    total: float
+    queued: float | None = None  # before it first ran
+    gaps: Sequence[float] = ()  # between the rounds that brought it tokens
+    refused: bool = False  # it has never run
+    slo: str = ""  # what its objective is counted under; "": it had none
+    attainment: Attainment | None = None
+    flagged: bool = False
+
+
+class Engine(Protocol):
+    """The protocol that this module needs of the engine."""
+
+    def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None: ...
+
+
+@dataclass(slots=True)
+class _Answer:
+    key: int
+    outlet: Outlet
+    detokenizer: Detokenizer | None
+    context: list[int]
+    stop_words: tuple[str, ...]
+    stream: bool
+    prefix: str
+    seed: int
+    num_input: int
+    logprobs: bool
+    started: float
+    objective: Objective = NO_OBJECTIVE
+    prompt: Ints = field(default_factory=lambda: NO_INTS)  # where its scores are wanted; until it is sent, as are these
+    prompt_scores: Scores = NO_SCORES
+    first: float | None = None
+    last: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+    output: int = 0
+    sent: float = -math.inf  # when its last response was
+    progress: Progress | None = None  # the last, where something is held
+    text: list[str] = field(default_factory=list)  # held, as is what follows
+    ids: list[Ints] = field(default_factory=list)
+    scores: list[Floats] = field(default_factory=list)
+    top: list[Top] = field(default_factory=list)
+    name: str = ""  # of its request in logs
+    before: list[int] = field(default_factory=list)  # output; what comes is added where the outlet needs state
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from its arrival to its first token; None before it."""
+        return None if self.first is None else self.first - self.started
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per token from its first one on; None before the second."""
+        return None if self.first is None or self.output < 2 else (self.last - self.first) / (self.output - 1)
+
+    def hold(self, text: str, ids: Ints, scores: Floats, top: Top, last: Progress) -> None:
+        """Keep these until the next response."""
+        self.progress = last
+        self.text.append(text)
+        self.ids.append(ids)
+        self.scores.append(scores)
+        self.top.append(top)
+
+    def taken(self) -> tuple[str, Ints, Floats, Top]:
+        """Everything that is held, which then is not any more."""
+        taken = "".join(self.text), np.concatenate(self.ids), np.concatenate(self.scores), Top.joined(self.top)
+        self.progress = None
+        for held in (self.text, self.ids, self.scores, self.top):
+            held.clear()
+        return taken
+
+    def attainment(self, finish: Finish, *, refused: bool) -> Attainment | None:
+        """Return what became of the request's objective, if it has one."""
+        if not self.objective.label:
+            return None
+        if finish in (Finish.CANCELLED, Finish.ERROR):
+            return Attainment.REFUSED if refused else Attainment.UNFINISHED
+        return judge(self.objective, self.ttft, self.tpot)
+
+
+class Streamer:
+    """Owns the open answers. Implements `covey.contracts.ports.Sink`."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        clock: Clock,
+        *,
+        poll_seconds: float = 0.02,
+        served: Callable[[Served], None] | None = None,
+        emulated: bool = False,
+        apart: float = 0.0,
+    ) -> None:
+        """Responses to a request are so many seconds `apart` for each answer that is open."""
+        self._emulated, self._apart = emulated, apart
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._served = served
+        self._answers: dict[int, _Answer] = {}
+        self._queue: deque[Sequence[Progress]] = deque()
+        self._wake = threading.Condition()
+        self._stopped = False
+        self._engine: Engine | None = None
+        self._thread = threading.Thread(target=self._run, name="streamer", daemon=True)
+
+    def start(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+        self._thread.join()
+
+    def begin(
+        self,
+        key: int,
+        outlet: Outlet,
+        *,
+        prompt: Ints,
+        seed: int,
+        stream: bool,
+        logprobs: bool,
+        stop_words: Sequence[str] = (),
+        prefix: str = "",
+        arrival: float | None = None,
+        objective: Objective = NO_OBJECTIVE,
+        num_prompt: int | None = None,
+        name: str = "",
+        prompt_logprobs: bool = False,
+    ) -> None:
+        """Expect progress of a request; call before the engine gets it. Its times count from `arrival`; without one,
+        from now. The tokens of `prompt` behind the first `num_prompt` are output that came before: text and stop words
+        go on from there. Any thread."""
+        context, before, detokenizer = [], list[int](), None
+        if self._tokenizer is not None:
+            before = [] if num_prompt is None else last_output(prompt[num_prompt:].tolist(), stop_words)
+            context = context_of(self._tokenizer, prompt[: len(prompt) - len(before)][-32:].tolist())
+            detokenizer = Detokenizer(self._tokenizer, context, stop_words)
+            detokenizer.push(before)
+        answer = _Answer(
+            key,
+            outlet,
+            detokenizer,
+            context,
+            tuple(stop_words),
+            stream,
+            prefix,
+            seed,
+            len(prompt),
+            logprobs,
+            started=self._clock.now() if arrival is None else arrival,
+            objective=objective,
+            prompt=prompt[:num_prompt] if prompt_logprobs else NO_INTS,
+            before=before,
+            name=name or str(key),
+        )
+        with self._wake:
+            self._answers[key] = answer
+            self._wake.notify()  # from now on its client must be watched
+
+    def abandon(self, key: int) -> None:
+        """The engine did not take the request after all. Any thread."""
+        with self._wake:
+            self._answers.pop(key, None)
+
+    def fail_all(self, error: Exception) -> None:
+        """The engine is gone: every open answer ends with an error. Any thread."""
+        with self._wake:
+            self.publish([Progress(key, NO_INTS, NO_FLOATS, Finish.ERROR, error) for key in self._answers])
+
+    @property
+    def open(self) -> int:
+        """Answers that have not come to their end; `stop` waits for the last words of those that have. Any thread."""
+        with self._wake:
+            return len(self._answers)
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        with self._wake:
+            self._queue.append(batch)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        polled = self._clock.now()
+        first, later = dict[int, list[Progress]](), dict[int, list[Progress]]()  # by key, of answers without a response
+        while True:
+            with self._wake:
+                if not (self._queue or first or later or self._stopped):
+                    self._wake.wait(self._poll_seconds if self._answers else None)
+                batches, self._queue = self._queue, deque()
+                if self._stopped and not (batches or first or later):
+                    return
+            for item in itertools.chain.from_iterable(batches):
+                answer = self._answers.get(item.key)
+                new = answer is not None and answer.first is None
+                (first if new else later).setdefault(item.key, []).append(item)
+            waiting = first or later
+            if waiting:
+                self._handle(waiting.pop(next(iter(waiting))))
+            if self._clock.now() - polled >= self._poll_seconds:
+                self._poll()
+                polled = self._clock.now()
+
+    def _poll(self) -> None:
+        """Send what has been held for long enough, and cancel what nobody waits for any more."""
+        with self._wake:
+            answers = list(self._answers.values())
+        for answer in answers:
+            try:
+                if answer.progress is not None and self._due(answer):
+                    self._send(answer, None, answer.progress)
+                if answer.outlet.gone():
+                    self._cancel(answer)
+            except Exception as error:
+                self._break(answer, Progress(answer.key, NO_INTS, NO_FLOATS), error)
+
+    def _cancel(self, answer: _Answer) -> None:
+        assert self._engine is not None
+        self._engine.cancel(answer.key)
+
+    def _break(self, answer: _Answer, last: Progress, error: Exception) -> None:
+        """Something that nobody foresaw: it ends this answer, and none of the others."""
+        with about(lambda: (answer.name,)):
+            self._end_broken(answer, last, error)
+
+    def _end_broken(self, answer: _Answer, last: Progress, error: Exception) -> None:
+        log.error("an answer is ended: %s: %s", type(error).__name__, error, exc_info=error)
+        with self._wake:
+            self._answers.pop(answer.key, None)
+        self._cancel(answer)
+        try:
+            answer.outlet.fail(PortError(f"the answer could not be sent: {type(error).__name__}: {error}"))
+            if self._served is not None:
+                self._served(_served(answer, Finish.ERROR, last, self._clock.now()))
+        except Exception as again:
+            log.error("nor could its end be told: %s: %s", type(again).__name__, again)
+
+    def _handle(self, items: list[Progress]) -> None:
+        answer = self._answers.get(items[0].key)
+        if answer is None:
+            return  # ended here already, by a stop word
+        try:
+            self._take(answer, items)
+        except Exception as error:
+            self._break(answer, items[-1], error)
+
+    def _take(self, answer: _Answer, items: list[Progress]) -> None:
+        last = items[-1]
+        ids = np.concatenate([item.tokens for item in items]) if len(items) > 1 else last.tokens
+        scores = np.concatenate([item.logprobs for item in items]) if len(items) > 1 else last.logprobs
+        top = Top.joined([item.top for item in items]) if len(items) > 1 else last.top
+        answer.prompt_scores = next((item.scores for item in items if len(item.scores.logprobs)), answer.prompt_scores)
+        finish = last.finish
+        text = ""
+        if answer.detokenizer is not None:
+            text, used = answer.detokenizer.push(ids.tolist())
+            stopped = answer.detokenizer.stopped
+            if stopped:
+                ids, scores, top = ids[:used], scores[:used], top.at(slice(used))
+                if finish is None:
+                    assert self._engine is not None
+                    self._engine.cancel(answer.key, Finish.STOP)
+                finish = Finish.STOP if last.error is None else finish
+            elif finish is not None:
+                text += answer.detokenizer.finish()
+                if answer.detokenizer.stopped:
+                    finish = Finish.STOP
+        now = self._clock.now()
+        if len(ids):
+            answer.output += len(ids)
+            if answer.first is not None:
+                answer.gaps.append(now - answer.last)
+            answer.first = now if answer.first is None else answer.first
+            answer.last = now
+        self._deliver(answer, text, ids, scores if answer.logprobs else NO_FLOATS, top, finish, last)
+
+    def _deliver(
+        self, answer: _Answer, text: str, ids: Ints, scores: Floats, top: Top, finish: Finish | None, last: Progress
+    ) -> None:
+        failed = last.error if finish is Finish.ERROR else None
+        if finish is Finish.CANCELLED:
+            failed = Cancelled("cancelled by the client")
+        answer.hold(text, ids, scores, top, last)
+        if finish is None and not self._due(answer):
+            return
+        if finish is not None:
+            with self._wake:
+                self._answers.pop(answer.key, None)
+        if failed is None:
+            self._send(answer, finish, last)
+        else:
+            with contextlib.suppress(CoveyError):  # nobody listens any more
+                answer.outlet.fail(failed)
+        if finish is not None and self._served is not None:
+            self._served(_served(answer, finish, last, self._clock.now()))
+
+    def _due(self, answer: _Answer) -> bool:
+        """Whether what is held of an unfinished answer is to be sent."""
+        return answer.stream and self._clock.now() - answer.sent >= self._apart * len(self._answers)
+
+    def _send(self, answer: _Answer, finish: Finish | None, last: Progress) -> None:
+        text, ids, scores, top = answer.taken()
+        state = self._state(answer, ids, finish) if answer.outlet.needs_state else None
+        if answer.prefix:
+            text, answer.prefix = answer.prefix + text, ""
+        prompt, prompt_scores = answer.prompt, answer.prompt_scores
+        answer.prompt, answer.prompt_scores = NO_INTS, NO_SCORES
+        answer.sent = self._clock.now()
+        try:
+            answer.outlet.send(
+                Chunk(
+                    text,
+                    ids,
+                    scores,
+                    finish,
+                    answer.seed,
+                    answer.num_input,
+                    answer.output,
+                    last.reused,
+                    last.drafted,
+                    last.accepted,
+                    state,
+                    self._emulated,
+                    last.acceptance,
+                    answer.ttft,
+                    answer.tpot,
+                    "" if finish is None else answer.attainment(finish, refused=False) or "",
+                    last.flagged,
+                    last.drafters,
+                    top.ids.reshape(-1),
+                    top.logprobs.reshape(-1),
+                    prompt,
+                    prompt_scores.logprobs,
+                    prompt_scores.top.ids.reshape(-1),
+                    prompt_scores.top.logprobs.reshape(-1),
+                )
+            )
+        except CoveyError:
+            self._cancel(answer)  # nobody listens any more
+
+    @staticmethod
+    def _state(answer: _Answer, ids: Ints, finish: Finish | None) -> DetokenizerState:
+        before = list(answer.before)
+        answer.before.extend(ids.tolist())
+        return DetokenizerState(answer.context, before, answer.stop_words, answer.prefix, finish is not None)
+
+
+class Cancelled(RequestError):
+    """The client gave up."""
+
+    code = "CANCELLED"
+
+
+def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Served:
+    refused = answer.first is None and isinstance(last.error, Overloaded)
+    return Served(
+        finish,
+        answer.num_input,
+        answer.output,
+        last.reused,
+        last.drafted,
+        last.accepted,
+        answer.ttft,
+        answer.tpot,
+        now - answer.started,
+        last.queued,
+        answer.gaps,
+        refused,
+        answer.objective.label,
+        answer.attainment(finish, refused=refused),
+        last.flagged,
+    )

@@ -1,0 +1,85 @@
+"""A model folder's tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+
+from covey.contracts.errors import SettingError
+from covey.contracts.types import Ints
+
+KEEPS_TEXT = ("Sequence", "ByteLevel", "Digits", "Split")  # pre-tokenizers that leave none of the text out
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer | None:
+    """The folder's tokenizer, or None where it has none (such a target takes and gives token ids alone). A length that
+    training left in its file, to cut or pad texts to, is taken out, as transformers does: prompts are whole."""
+    tokenizer = _read(folder)
+    if tokenizer is not None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    return tokenizer
+
+
+def _read(folder: str | Path) -> Tokenizer | None:
+    path = Path(folder) / "tokenizer.json"
+    if path.is_file():
+        try:
+            return Tokenizer.from_file(str(path))
+        except Exception as error:  # what the library raises has no common base
+            raise SettingError(f"{path}: not a tokenizer: {error}; copy it again") from None
+    if not any((Path(folder) / name).is_file() for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
+        return None
+    if not (Path(folder) / "vocab.json").is_file() and find_spec("sentencepiece") is None:
+        code = f"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')"
+        raise SettingError(
+            f"{folder}: tokenizer.model alone is not read; write tokenizer.json once, where sentencepiece is "
+            f'installed: python -c "{code}"'
+        )
+    from transformers import AutoTokenizer  # slow to import, and seldom needed
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise SettingError(f"{folder}: its tokenizer cannot be read; save it with tokenizer.json: {said}") from None
+    if not tokenizer.is_fast:
+        raise SettingError(f"{folder}: its tokenizer has no fast form; save it with tokenizer.json")
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    return backend
+
+
+def token_ids(tokenizer: Tokenizer, text: str) -> Ints:
+    """The tokens of a prompt. Other threads run meanwhile, which they do not while `encode` does; and what is not
+    asked for, which characters each token is, takes as long again."""
+    return np.asarray(tokenizer.encode_batch_fast([text])[0].ids, np.int32)
+
+
+def longest_token(tokenizer: Tokenizer) -> float:
+    """Bytes of text that one token can stand for at most; infinite where that is not known, as where text is changed
+    or left out before it is cut into tokens, or where a token stands for whatever is in no vocabulary."""
+    made = json.loads(tokenizer.to_str())
+    model, pieces = made["model"], [made["pre_tokenizer"], *(made["pre_tokenizer"] or {}).get("pretokenizers", ())]
+    by_bytes = any(piece and piece["type"] == "ByteLevel" for piece in pieces)
+    removed = any(piece and (piece["type"] not in KEEPS_TEXT or piece.get("behavior") == "Removed") for piece in pieces)
+    stripped = any(token["lstrip"] or token["rstrip"] for token in made["added_tokens"])
+    if model["type"] != "BPE" or not set(ByteLevel.alphabet()) <= model["vocab"].keys():
+        return math.inf
+    if not by_bytes or removed or made["normalizer"] or made["truncation"] or stripped:
+        return math.inf
+    # ByteLevel writes each byte of the text as one character, so that a token's length is in bytes.
+    added = (len(token["content"].encode()) for token in made["added_tokens"])
+    return max(*map(len, model["vocab"]), *added, 1)
+
+
+def tokenizer_digest(folder: str | Path) -> str:
+    """SHA-256 of the folder's tokenizer.json, which tells whether ids mean the same; "" where it has none."""
+    path = Path(folder) / "tokenizer.json"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -1,0 +1,271 @@
+"""`python -m covey.training`: tokenizer, then target, then drafters, then evaluate; or `all` of them; or `aligned`.
+
+    python -m covey.training all --data data --minutes 120
+
+`--data` holds the corpora (`covey_training.corpora` names the files), `--out` is the model repository whose version
+folders receive the weights, and `--runs` keeps checkpoints: the same command again goes on where it was stopped.
+
+    python -m covey.training aligned --size tiny --agreement 0.7 --out pair
+
+makes a pair of random weights to measure with, and learns nothing.
+
+    python -m covey.training drafter --target /models/mine --out drafter --minutes 5
+
+distils a small drafter for any target from the target's own samples.
+
+    python -m covey.training router --weights backends/covey/bandits/drafters/router.npz
+
+trains the drafter policy `router` on the bundled prompts, for the tokenizer of the model repository's target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from covey import prompts
+from covey.contracts.errors import SettingError
+from covey_client import interruption
+from covey_client.progress import Steps, status
+from covey_training import architecture, corpora, distil, evaluate, own, report, router, target, teacher, tokenizer
+from covey_training.aligned import command as aligned
+from covey_training.optimiser import Budget
+from covey_training.streams import Mixture, Stream, encode
+
+TARGET = "target"
+HELD_OUT_ROWS = 32
+TARGET_SHARE_OF_ALL = 0.75
+NEED_DATA = ("tokenizer", "target", "drafters", "all")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m covey.training", description=__doc__.splitlines()[0])
+    machine = argparse.ArgumentParser(add_help=False)
+    machine.add_argument("--seed", type=int, default=0)
+    machine.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    common = argparse.ArgumentParser(add_help=False, parents=[machine])
+    common.add_argument("--data", type=Path, help="folder of the corpora")
+    common.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to write to")
+    common.add_argument("--runs", type=Path, default=Path("runs/training"), help="folder of checkpoints and curves")
+    budget = argparse.ArgumentParser(add_help=False)
+    given = budget.add_mutually_exclusive_group()
+    given.add_argument("--minutes", type=float, help="stop, decayed, after so long on the clock")
+    given.add_argument("--steps", type=int, help="stop after so many steps: reproducible")
+    budget.add_argument("--compile", action="store_true", help="compile the losses: slow to start, then faster")
+    shown = argparse.ArgumentParser(add_help=False)
+    shown.add_argument("--json", type=Path, help="where to write the measurements")
+    shown.add_argument("--png", type=Path, help="where to draw the heat map")
+    shown.add_argument("--tokens", type=int, default=96, help="tokens of each sample")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("tokenizer", parents=[common], help="learn the vocabulary")
+    commands.add_parser("target", parents=[common, budget], help="train the target")
+    drafters = commands.add_parser("drafters", parents=[common, budget], help="distil the drafters")
+    drafters.add_argument("--only", choices=architecture.DRAFTERS, help="distil one drafter")
+    drafters.add_argument("--warm", action="store_true", help="begin with the drafters in --out, not with new ones")
+    commands.add_parser("evaluate", parents=[common, shown], help="measure acceptance on the bundled prompts")
+    commands.add_parser("all", parents=[common, budget, shown], help="every step, one after the other")
+    routing = commands.add_parser("router", help="train the learned choice of drafters on the bundled prompts")
+    routing.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to read")
+    routing.add_argument("--weights", type=Path, required=True, help="file to write, as drafters/router.npz")
+    single = commands.add_parser("drafter", parents=[machine, budget], help="distil a drafter for any target")
+    own.add_arguments(single)
+    synthetic = commands.add_parser("aligned", parents=[machine], help="make a synthetic pair to measure with")
+    aligned.add_arguments(synthetic)
+    options = parser.parse_args(arguments)
+    if options.command in NEED_DATA and options.data is None:
+        parser.error(f"{options.command} needs --data, the folder of the corpora")
+    if (
+        options.command in ("target", "drafters", "drafter", "all")
+        and options.minutes is None
+        and options.steps is None
+    ):
+        parser.error(f"{options.command} needs a budget: --minutes or --steps")
+    return options
+
+
+def main(arguments: list[str]) -> None:
+    options = parse(arguments)
+    disable_progress_bar()  # transformers draws one for every file; the module's own bars are enough
+    if getattr(options, "device", "") == "auto":  # the router has none
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    command = {
+        "tokenizer": learn_tokenizer,
+        "target": train_target,
+        "drafters": train_drafters,
+        "evaluate": measure,
+        "all": train_all,
+        "router": lambda options: router.run(options.out / TARGET / "1", options.weights),
+        "aligned": aligned.run,
+        "drafter": own.run,
+    }[options.command]
+    interruption.by_signals()
+    try:
+        command(options)
+    except SettingError as error:
+        raise SystemExit(f"covey: {error}") from None
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+def learn_tokenizer(options: argparse.Namespace) -> None:
+    with status(Console(stderr=True), "learning the vocabulary"):
+        learned = tokenizer.train(corpora.split(domain, options.data)[0] for domain in prompts.DOMAINS)
+    tokenizer.save(learned, tokenizer_folder(options), max_length=architecture.POSITIONS)
+
+
+def train_target(options: argparse.Namespace) -> None:
+    learned = read_tokenizer(tokenizer_folder(options))
+    end_of_text = tokenizer.end_of_text(learned)
+    training, validation = read_streams(learned, options)
+    torch.manual_seed(options.seed)
+    model = architecture.target(learned.get_vocab_size(), end_of_text).to(options.device)
+    history = target.train(
+        model,
+        Mixture(training),
+        {domain: held_out_rows(stream) for domain, stream in validation.items()},
+        Budget(steps=options.steps, minutes=options.minutes),
+        options.runs / "target.pt",
+        settings=replace(target.TargetSettings(), compiled=options.compile),
+        on_check=lambda model: architecture.save_model(model, options.out, TARGET, tokenizer_folder(options)),
+    )
+    architecture.save_model(model, options.out, TARGET, tokenizer_folder(options))
+    report.draw_loss_curve(history, options.runs / "target.png")
+
+
+def train_drafters(options: argparse.Namespace) -> None:
+    vocabulary = options.out / TARGET / "1"
+    learned = read_tokenizer(vocabulary)
+    model = architecture.load_model(options.out, TARGET).to(options.device)
+    lessons = {domain: read_lessons(domain, model, learned, options) for domain in prompts.DOMAINS}
+    by_drafter = {architecture.GENERAL: teacher.Lessons.join(list(lessons.values()))}
+    by_drafter |= {architecture.SPECIALISTS[domain]: lesson for domain, lesson in lessons.items()}
+    names = [options.only] if options.only else list(architecture.DRAFTERS)
+    students: dict[str, LlamaForCausalLM] = {}
+    for name in names:
+        student = architecture.load_model(options.out, name) if options.warm else new_drafter(model, options)
+        students[name] = student.to(options.device)
+    history = distil.train(
+        students,
+        by_drafter,
+        model,
+        Budget(steps=options.steps, minutes=options.minutes),
+        options.runs / f"{options.only or 'drafters'}.pt",
+        seed=options.seed,
+        joined=options.warm,
+        settings=replace(distil.DistilSettings(), compiled=options.compile),
+    )
+    for name, student in students.items():
+        architecture.save_model(student, options.out, name, vocabulary)
+    report.draw_acceptance_curve(history, options.runs / f"{options.only or 'drafters'}.png")
+
+
+def new_drafter(model: LlamaForCausalLM, options: argparse.Namespace) -> LlamaForCausalLM:
+    torch.manual_seed(options.seed)
+    student = architecture.drafter(model.config.vocab_size, model.config.eos_token_id)
+    distil.start_from_target(student, model)
+    return student
+
+
+def measure(options: argparse.Namespace) -> None:
+    console = Console()
+    model = architecture.load_model(options.out, TARGET).to(options.device)
+    drafters = {name: architecture.load_model(options.out, name).to(options.device) for name in architecture.DRAFTERS}
+    vocabulary = tokenizer.load(options.out / TARGET / "1")
+    texts = {domain: prompts.load(domain) for domain in prompts.DOMAINS}
+    comparison = evaluate.compare(model, drafters, vocabulary, texts, tokens=options.tokens, seed=options.seed)
+    comparison.step_ratio = evaluate.step_ratio(model, drafters)
+    if options.data is None:
+        console.print("no --data: the held-out cross-entropy is left out")
+    else:
+        _, validation = read_streams(read_tokenizer(options.out / TARGET / "1"), options)
+        rows = {domain: held_out_rows(stream) for domain, stream in validation.items()}
+        comparison.cross_entropy = target.validate(model, rows)
+    report.print_report(comparison, console)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(comparison.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.png is not None:
+        report.draw_heat_map(comparison, options.png)
+
+
+def train_all(options: argparse.Namespace) -> None:
+    """The target takes three quarters of the minutes; steps are the same number for target and drafters."""
+    learn_tokenizer(options)
+    minutes = options.minutes
+    for command, share in ((train_target, TARGET_SHARE_OF_ALL), (train_drafters, 1 - TARGET_SHARE_OF_ALL)):
+        options.minutes, options.only, options.warm = minutes and minutes * share, None, False
+        command(options)
+    measure(options)
+
+
+def tokenizer_folder(options: argparse.Namespace) -> Path:
+    folder: Path = options.runs / "tokenizer"
+    return folder
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: run `python -m covey.training tokenizer` first")
+    return Tokenizer.from_file(str(path))
+
+
+def read_streams(learned: Tokenizer, options: argparse.Namespace) -> tuple[dict[str, Stream], dict[str, Stream]]:
+    """(training, validation) streams per domain."""
+    end_of_text = tokenizer.end_of_text(learned)
+    both: tuple[dict[str, Stream], dict[str, Stream]] = ({}, {})
+    with Steps() as bar:
+        for domain in bar.track(prompts.DOMAINS, description="domains read"):
+            for streams, documents in zip(both, corpora.split(domain, options.data)):
+                streams[domain] = Stream(encode(learned, documents, end_of_text), options.seed)
+    return both
+
+
+def held_out_rows(stream: Stream, length: int = 256) -> torch.Tensor:
+    rows = [torch.from_numpy(stream.read(row * length, length + 1)) for row in range(HELD_OUT_ROWS)]
+    return torch.stack(rows)
+
+
+def read_lessons(
+    domain: str, model: LlamaForCausalLM, learned: Tokenizer, options: argparse.Namespace
+) -> teacher.Lessons:
+    """The domain's lessons, kept beside the checkpoints: a resumed run must not pay for them, or change them. Those of
+    another target or tokenizer are made anew."""
+    path: Path = options.runs / "lessons" / f"{domain}.pt"
+    made_with = digest(options.out / TARGET / "1")
+    if path.is_file():
+        state = torch.load(path, weights_only=True)
+        if state.get("made_with") == made_with:
+            return teacher.Lessons(state["tokens"], state["hidden"])
+        print(f"{path} is of another target or tokenizer: making the lessons anew")
+    documents, _ = corpora.split(domain, options.data)
+    end_of_text = tokenizer.end_of_text(learned)
+    stream = Stream(encode(learned, documents, end_of_text), options.seed + 1)
+    vocabulary = tokenizer.load(options.out / TARGET / "1")
+    lessons = teacher.prepare(model, vocabulary, domain, documents, stream, seed=options.seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"tokens": lessons.tokens, "hidden": lessons.hidden, "made_with": made_with}, path)
+    return lessons
+
+
+def digest(folder: Path) -> str:
+    """A digest of a model's weights and tokenizer."""
+    sha = hashlib.sha256()
+    for path in (*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"):
+        sha.update(hashlib.sha256(path.read_bytes()).digest())
+    return sha.hexdigest()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,7 @@
+"""A synthetic pair of models to measure speculative decoding with: random weights, full cost, a chosen agreement."""
+
+from covey_training.aligned.build import Pair, build
+from covey_training.aligned.folders import save
+from covey_training.aligned.shapes import SIZES, default_layers, read_shape, shape
+
+__all__ = ["SIZES", "Pair", "build", "default_layers", "read_shape", "save", "shape"]

@@ -1,0 +1,124 @@
+"""From a shape to a pair that agrees as often as wanted.
+
+The head is scaled until the target is as unsure as a language model is, then the later layers are damped until the
+drafter, which lacks them, agrees: the less the later layers add, the more often the first ones are right alone. The
+damping that was found is measured again on texts that the search has not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from covey.contracts.errors import SettingError
+from covey_client.progress import Steps
+from covey_training.aligned.agreement import Agreement, Panel, entropies, looping, measure, random_ids
+from covey_training.aligned.shapes import check_layers
+from covey_training.aligned.weights import blank, damp, draw_head, draw_weights, first_layers
+
+__all__ = ["ENTROPY", "TOLERANCE", "Pair", "build"]
+
+ENTROPY = 3.0  # bits per token at temperature 1: language models have 2 to 4 on ordinary text
+TOLERANCE = 0.03  # how far the agreement may be off on texts that the search has not seen
+CLOSE = 0.005  # the search stops this close; what is left of the tolerance is for chance
+LEAST_DAMPED, MOST_DAMPED = 1.0, 2.0**-10
+STEPS = 12
+SEEDS = 1 << 32
+HINT = "choose another agreement, another number of layers or another seed"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and its first layers as a drafter. The drafter's weights are the target's own tensors."""
+
+    target: PreTrainedModel
+    drafter: PreTrainedModel
+    seed: int
+    damping: float  # what the later layers add, over what they would
+    wanted: float
+    measured: Agreement  # on texts that the search has not seen
+    loops: float  # share of greedy texts that end in a short loop
+
+
+def build(
+    config: PretrainedConfig, layers: int, agreement: float, seed: int, device: torch.device, dtype: torch.dtype
+) -> Pair:
+    """The pair of this shape on the device; a SettingError says how near it came where it cannot agree as wanted.
+
+    `agreement` is how often the drafter's draw is the target's at temperature 1, where it was right so far.
+    """
+    check_layers(config, layers)
+    if not 0.0 < agreement < 1.0:
+        raise SettingError(f"agreement: got {agreement:g}, allowed: between 0 and 1")
+    if not 0 <= seed < SEEDS:
+        raise SettingError(f"seed: got {seed}, allowed: 0 to {SEEDS - 1}")
+    target = blank(config, device, dtype)
+    draw_weights(target, seed)
+    draw_head(target, seed, spread_of(target, seed))
+    drafter = first_layers(target, layers)
+
+    def at(damping: float, panel: Panel) -> Agreement:
+        damp(target, seed, layers, damping)
+        return measure(target, drafter, panel)
+
+    searched, unseen = Panel(seed), Panel(seed + SEEDS)
+    damping = search(lambda damping: at(damping, searched).coupled, agreement)
+    measured = at(damping, unseen)
+    if abs(measured.coupled - agreement) > TOLERANCE:
+        raise SettingError(f"agreement: got {agreement:g}, reached {measured.coupled:.3f} on other texts: {HINT}")
+    return Pair(target, drafter, seed, damping, agreement, measured, looping(target, unseen))
+
+
+def search(agreement_at: Callable[[float], float], wanted: float) -> float:
+    """The damping that agrees as wanted: bisected where the straight line between the ends of what is left has it."""
+    with Steps() as bar:
+        task = bar.add_task("damping", total=STEPS + 2)
+
+        def agrees(damping: float) -> float:
+            agreed = agreement_at(damping)
+            bar.update(task, advance=1, description=f"damping {damping:.4f} agrees {agreed:.3f}")
+            return agreed
+
+        low, high = agrees(LEAST_DAMPED), agrees(MOST_DAMPED)
+        if not low - CLOSE <= wanted <= high + CLOSE:
+            raise SettingError(
+                f"agreement: got {wanted:g}, reached {low:.3f} (nothing damped) to {high:.3f} (all damped): {HINT}"
+            )
+        less, more = (math.log(LEAST_DAMPED), odds(low)), (math.log(MOST_DAMPED), odds(high))
+        for _ in range(STEPS):
+            way = min(max((odds(wanted) - less[1]) / (more[1] - less[1]), 0.0), 1.0)
+            middle = less[0] + way * (more[0] - less[0])
+            agreed = agrees(math.exp(middle))
+            if abs(agreed - wanted) <= CLOSE:
+                break
+            if agreed < wanted:
+                less = (middle, odds(agreed))
+            else:
+                more = (middle, odds(agreed))
+        return math.exp(middle)
+
+
+def odds(share: float) -> float:
+    """The logarithm of the odds, which falls nearly straight as the logarithm of the damping rises; finite for all and
+    none."""
+    kept = min(max(share, 0.001), 0.999)
+    return math.log(kept / (1 - kept))
+
+
+@torch.inference_mode()
+def spread_of(target: PreTrainedModel, seed: int) -> float:
+    """The deviation of logits at which the target has the wanted entropy, on random ids. It hardly depends on the
+    text: the final norm makes all states alike in length, and the head knows nothing of them."""
+    logits = target(input_ids=random_ids(target, 16, seed), use_cache=False).logits.flatten(0, 1).float()
+    low, high = 0.0, 64.0
+    for _ in range(24):
+        middle = (low + high) / 2
+        if entropies(middle * logits).mean().item() > ENTROPY:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

@@ -1,0 +1,94 @@
+"""The shapes of synthetic targets: named ones, and those of configuration files. Knows nothing of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
+
+from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.models.loading import check_config
+from covey.text.model_folder import read_object
+
+__all__ = ["SIZES", "check_layers", "default_layers", "read_shape", "shape"]
+
+KINDS: Mapping[str, type[PretrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config}
+END_OF_TEXT = 0  # the id in the bundled tokenizer, which every pair is saved with
+SPECIAL = 2  # ids of that tokenizer that stand for no text: end of text and padding
+SMALLEST_VOCABULARY = SPECIAL + 256  # ... and a token for every byte
+SHARE_OF_COST = 0.1  # a drafter may cost so much of the target's, where nobody says how many layers
+
+COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-6}
+SIZES: Mapping[str, dict[str, Any]] = {
+    # for tests
+    "tiny": {"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 8,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512},
+    # as deep as the bundled target, 15 M
+    "small": {"model_type": "llama", "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 16,
+              "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 4096},
+    # Qwen2-0.5B's
+    "0.5b": {"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+             "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 32000},
+    # Llama-3.2-1B's
+    "1b": {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+           "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000},
+    # Qwen2-7B's: heads of 128, four of keys and values
+    "7b": {"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+           "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 32000},
+}  # fmt: skip
+
+
+def shape(size: str, vocabulary: int | None = None) -> PretrainedConfig:
+    """The configuration of a named size, by default with that size's own vocabulary."""
+    if size not in SIZES:
+        raise SettingError(f"size: got {size!r}, allowed: {', '.join(SIZES)}, or the file of a configuration")
+    return configured(COMMON | SIZES[size], f"size {size}", vocabulary)
+
+
+def read_shape(path: Path, vocabulary: int | None = None) -> PretrainedConfig:
+    """The configuration in a Hugging Face config.json."""
+    return configured(read_object(path), str(path), vocabulary)
+
+
+def configured(settings: Mapping[str, Any], where: str, vocabulary: int | None) -> PretrainedConfig:
+    kind = str(settings.get("model_type"))
+    if kind not in KINDS:
+        raise UnsupportedModel(f"{where}: model_type {kind!r} is not supported: allowed are {', '.join(KINDS)}")
+    own = {
+        # A tied head would answer every token with itself. A head of its own costs a pass the same.
+        "tie_word_embeddings": False,
+        "bos_token_id": END_OF_TEXT,
+        "eos_token_id": END_OF_TEXT,
+        "pad_token_id": None,
+    }
+    changes = own | ({} if vocabulary is None else {"vocab_size": vocabulary})
+    try:
+        config = KINDS[kind](**{**settings, **changes})
+    except Exception as error:  # the library has many kinds of complaint; each says what is wrong
+        raise SettingError(f"{where}: not a configuration that can be built: {error}") from None
+    check_config(Path(where), config)
+    if config.vocab_size < SMALLEST_VOCABULARY:
+        raise SettingError(f"vocabulary: got {config.vocab_size}, allowed: {SMALLEST_VOCABULARY} or more")
+    if config.num_hidden_layers < 2:
+        raise SettingError(f"{where}: got {config.num_hidden_layers} layers, allowed: 2 or more")
+    return config
+
+
+def default_layers(config: PretrainedConfig) -> int:
+    """How many layers make a drafter of about a tenth of the target's cost, counted in weights that a token reads: head
+    and layers, not the embedding."""
+    width, middle = config.hidden_size, config.intermediate_size
+    head = getattr(config, "head_dim", None) or width // config.num_attention_heads
+    heads = 2 * config.num_attention_heads + 2 * config.num_key_value_heads
+    layer, last = width * head * heads + 3 * width * middle, width * config.vocab_size
+    wanted = SHARE_OF_COST * (config.num_hidden_layers * layer + last)
+    layers: int = min(max(1, round((wanted - last) / layer)), config.num_hidden_layers - 1)
+    return layers
+
+
+def check_layers(config: PretrainedConfig, layers: int) -> None:
+    """Refuse a drafter that is no part of the target, or all of it."""
+    if not 1 <= layers < config.num_hidden_layers:
+        raise SettingError(f"layers: got {layers}, allowed: 1 to {config.num_hidden_layers - 1}")

@@ -1,0 +1,132 @@
+"""Measures target and drafters: acceptance and accepted length on the target's own samples, cross-entropy, step time.
+
+Acceptance at a position is 1 - TV(target, drafter), the probability that the speculative rule keeps the drafter's
+token there. The accepted length of a round that starts at a position is sum over k = 1..depth of the product of the
+first k acceptances along the target's sample; rounds that a sample is too short for are left out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from covey_client.progress import LINE_SECONDS, Steps
+from covey_training.sampling import Sample, sample
+
+__all__ = ["DEPTH", "Report", "acceptances", "accepted_lengths", "compare", "sample_acceptances", "step_ratio"]
+
+DEPTH = 4
+ROWS = 8
+STEPS_OF_TURN = 6
+
+Table = dict[str, dict[str, float]]
+
+
+@dataclass
+class Report:
+    """Everything that `evaluate` writes; the inner key of both tables is the drafter."""
+
+    acceptance: Table = field(default_factory=dict)
+    accepted_length: Table = field(default_factory=dict)
+    cross_entropy: dict[str, float] = field(default_factory=dict)
+    step_ratio: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, list[str]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def acceptances(target_logits: torch.Tensor, drafter_logits: torch.Tensor) -> torch.Tensor:
+    """1 - TV at every position of (..., vocabulary) logits."""
+    p, q = target_logits.float().softmax(-1), drafter_logits.float().softmax(-1)
+    return torch.minimum(p, q).sum(-1)
+
+
+def accepted_lengths(rates: Sequence[float], depth: int = DEPTH) -> list[float]:
+    """Expected accepted tokens of the rounds that start at each position with `depth` positions left."""
+    lengths = []
+    for start in range(len(rates) - depth + 1):
+        total, survival = 0.0, 1.0
+        for rate in rates[start : start + depth]:
+            survival *= rate
+            total += survival
+        lengths.append(total)
+    return lengths
+
+
+def compare(
+    target: LlamaForCausalLM,
+    drafters: Mapping[str, LlamaForCausalLM],
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: Mapping[str, Sequence[str]],
+    *,
+    tokens: int,
+    seed: int,
+) -> Report:
+    """Acceptance and accepted length of every drafter on the target's samples from each domain's prompts."""
+    report = Report()
+    for domain, texts in prompts.items():
+        samples = sample(target, tokenizer, texts, tokens=tokens, seed=seed)
+        rates = sample_acceptances(target, drafters, samples)
+        report.samples[domain] = [str(tokenizer.decode(one.continuation)) for one in samples[:3]]
+        report.acceptance[domain] = {
+            name: statistics.fmean(rate for row in rows for rate in row) for name, rows in rates.items()
+        }
+        report.accepted_length[domain] = {
+            name: statistics.fmean(length for row in rows for length in accepted_lengths(row))
+            for name, rows in rates.items()
+        }
+    return report
+
+
+@torch.no_grad()
+def sample_acceptances(
+    target: PreTrainedModel, drafters: Mapping[str, LlamaForCausalLM], samples: Sequence[Sample]
+) -> dict[str, list[list[float]]]:
+    """Per drafter and sample, the acceptance at each sampled position; padding on the right changes nothing causal."""
+    device = next(target.parameters()).device
+    rates: dict[str, list[list[float]]] = {name: [] for name in drafters}
+    for start in range(0, len(samples), ROWS):
+        chosen = samples[start : start + ROWS]
+        texts = [[*one.prompt, *one.continuation] for one in chosen]
+        width = max(map(len, texts))
+        ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
+        expected = target(input_ids=ids, use_cache=False).logits
+        for name, drafter in drafters.items():
+            likely = acceptances(expected, drafter(input_ids=ids, use_cache=False).logits)
+            for row, one in enumerate(chosen):
+                first = len(one.prompt) - 1
+                rates[name].append(likely[row, first : first + len(one.continuation)].tolist())
+    return rates
+
+
+@torch.no_grad()
+def step_ratio(
+    target: LlamaForCausalLM, drafters: Mapping[str, LlamaForCausalLM], *, context: int = 64, rounds: int = 8
+) -> dict[str, float]:
+    """A drafter's one-token step over the target's, at batch 1 with a cache, on the CPU and in the weights' own bf16.
+
+    The models take turns, so that whatever else the machine does slows all of them alike; the first step of a turn
+    finds another model's weights in the processor's caches, and does not count.
+    """
+    models = {"": target, **drafters}
+    copies = {name: LlamaForCausalLM(model.config).to(torch.bfloat16).eval() for name, model in models.items()}
+    prompt = torch.arange(context).remainder(target.config.vocab_size)[None]
+    caches = {name: model(input_ids=prompt, use_cache=True).past_key_values for name, model in copies.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in copies}
+    token = prompt[:, :1]
+    with Steps(apart=LINE_SECONDS) as bar:
+        turns = [turn for _ in range(rounds) for turn in copies.items()]
+        for name, model in bar.track(turns, description="steps timed"):
+            for step in range(STEPS_OF_TURN):
+                begun = time.perf_counter()
+                model(input_ids=token, past_key_values=caches[name], use_cache=True)
+                if step > 0:
+                    seconds[name].append(time.perf_counter() - begun)
+    median = {name: statistics.median(times) for name, times in seconds.items()}
+    return {name: median[name] / median[""] for name in drafters}

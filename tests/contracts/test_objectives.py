@@ -1,0 +1,512 @@
+"""Latency objectives: what a request asks for, how it is judged, and who goes first for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covey.contracts.errors import Overloaded, SettingError
+from covey.contracts.objectives import Classes, judge
+from covey.contracts.profile import load
+from covey.contracts.types import NO_OBJECTIVE, Attainment, Finish, Objective, Request, TargetReply, TargetWork
+from covey.loop.configuration import EngineHooks
+from covey.loop.engine import Engine
+from covey.planner.baseline import LEAST, Baseline
+from covey.requests.active import ActiveRequest
+from covey.requests.pace import Pace
+from covey.requests.rounds import RoundRecord
+from covey.requests.scheduler import PATIENCE, Scheduler
+from covey_client.costs.table import CostTable
+from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
+from tests.static_planner import StaticPlanner
+
+
+def asks(key: int, arrival: float, objective: Objective = NO_OBJECTIVE, **settings: Any) -> Request:
+    """A request that came at that time."""
+    made = request(key, settings.pop("prompt", [1, 2]), **settings)
+    return dataclasses.replace(made, arrival=arrival, objective=objective)
+
+
+def scheduler(**settings: Any) -> Scheduler:
+    usual: dict[str, Any] = {"max_running": 4, "max_waiting": 512, "token_budget": 16, "growth_tokens": 0}
+    return Scheduler(**usual | settings, block_size=4)
+
+
+def taken(made: Scheduler, now: float) -> list[int]:
+    """The keys that one plan admits, in order."""
+    before = set(made.running)
+    made.plan(1000, now)
+    return [key for key in made.running if key not in before]
+
+
+# ---- classes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_relative_class_is_a_multiple_of_the_baseline_and_unknown_before_it() -> None:
+    seconds: list[float | None] = [None]
+    classes = Classes(baseline=lambda: seconds[0])
+    before = classes.objective("interactive", 0.0, 0.0)
+    assert (before.known, before.tpot, before.ttft) == (False, math.inf, 0.5)
+    assert judge(before, 0.1, 0.1) is Attainment.UNKNOWN
+    assert judge(before, 0.6, 0.1) is Attainment.MISSED, "its first token was late whatever the baseline is"
+    seconds[0] = 0.02
+    after = classes.objective("interactive", 0.0, 0.0)
+    assert after == Objective("interactive", 0.5, pytest.approx(0.024))
+    told = {(labels["slo_class"], labels["of"]): value for _, labels, value in classes.targets()}
+    assert told["interactive", "tpot"] == pytest.approx(0.024)
+    assert told["batch", "tpot"] == 0.15
+
+
+def test_a_request_s_own_numbers_stand_before_its_class_s() -> None:
+    classes = Classes(("slow:-:-", "chat:50:1000"))
+    assert classes.objective("chat", 0.0, 20.0) == Objective("chat", 1.0, 0.02)
+    assert classes.objective("chat", 300.0, 0.0) == Objective("chat", 0.3, 0.05)
+    assert classes.objective("slow", 0.0, 0.0) == Objective("slow")
+    assert classes.objective("", 0.0, 20.0).label == "custom"
+    assert classes.objective("", 0.0, 0.0) == Objective()
+    assert not Objective().label
+
+
+@pytest.mark.parametrize(
+    "entry", ["chat", "chat:50", "chat:0:1", "chat:50:0x", "chat:50:1x", ":1:1", "a:1:1', 'a:2:2", "custom:1:1"]
+)
+def test_a_profile_refuses_what_is_no_class(tmp_path: Any, entry: str) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(f"[slo]\nclasses = ['{entry}']\n")
+    with pytest.raises(SettingError, match=r"slo\.classes"):
+        load(str(path))
+
+
+def test_the_baseline_is_the_table_s_plain_round_of_one_row_or_is_learnt() -> None:
+    assert Baseline(CostTable(plain=((1, 0.02), (4, 0.03)))).seconds == 0.02
+    verify = ((1, 1, 0.01), (1, 3, 0.02), (4, 4, 0.05))
+    assert Baseline(CostTable(verify=verify, overhead=((1, 0.001),))).seconds == pytest.approx(0.011)
+    assert Baseline(CostTable()).seconds is None
+    learnt = Baseline()
+    for _ in range(LEAST):
+        assert learnt.seconds is None
+        learnt.update(_round(rows=2))
+        learnt.update(_round(rows=1, depth=3))
+        learnt.update(_round(rows=1))
+    assert learnt.seconds == pytest.approx(0.4)
+
+
+def _round(rows: int, depth: int = 0) -> RoundRecord:
+    """A round of so many decoding rows that took 0.4 s."""
+    records: list[RoundRecord] = []
+    engine = Engine(
+        HashTarget(),
+        scheduler(),
+        StaticPlanner(),
+        Collector(),
+        ManualClock(),
+        hooks=EngineHooks(observe=records.append),
+    )
+    for key in range(1, rows + 1):
+        engine.submit(asks(key, 0.0, max_tokens=9))
+    for _ in range(3):
+        engine.round()
+    plan = dataclasses.replace(records[-1].plan, depth=np.full(rows, depth, np.int32))
+    times = dict.fromkeys(("plan_seconds", "draft_seconds", "verify_seconds", "commit_seconds"), 0.1)
+    return dataclasses.replace(records[-1], plan=plan, **times)  # type: ignore[arg-type]
+
+
+# ---- one request -----------------------------------------------------------------------------------------------------
+
+
+def running(objective: Objective, output: int, first: float, **settings: Any) -> ActiveRequest:
+    active = ActiveRequest(asks(1, 1.0, objective, **settings))
+    active.emit([7], first)
+    active.output += [7] * (output - 1)
+    return active
+
+
+def test_a_first_token_is_due_by_its_arrival_and_later_ones_by_the_first() -> None:
+    objective = Objective("", 0.5, 0.1)
+    waiting = ActiveRequest(asks(1, 1.0, objective))
+    assert waiting.deadline == 1.5
+    assert waiting.needs(9.0, 0.1) == 0.0
+    active = running(objective, 4, first=1.2)
+    assert active.first_token == 1.2
+    assert active.deadline == pytest.approx(1.6)
+    assert ActiveRequest(asks(1, 1.0)).deadline == running(Objective(), 3, 1.0).deadline == math.inf
+    assert running(Objective("", 0.5), 3, 1.0).needs(5.0, 0.1) == 0.0
+
+
+@settings(deadline=None)
+@given(st.integers(1, 100), st.floats(0.001, 1.0), st.floats(0.0, 10.0), st.floats(0.0, 1.0))
+def test_a_request_needs_one_token_of_the_round_that_ends_at_its_deadline(
+    output: int, tpot: float, elapsed: float, round_seconds: float
+) -> None:
+    active = running(Objective("", math.inf, tpot), output, first=2.0, max_tokens=200)
+    assert active.needs(active.deadline - round_seconds, round_seconds) == pytest.approx(1.0, abs=1e-6)
+    now = 2.0 + elapsed
+    needed = active.needs(now, round_seconds)
+    if needed > -output:  # so many more, and the mean is the objective
+        mean = (now + round_seconds - 2.0) / (output - 1 + needed) if output - 1 + needed > 1e-9 else tpot
+        assert mean == pytest.approx(tpot, rel=1e-3)
+
+
+def test_hopeless_is_what_no_speed_could_save() -> None:
+    objective = Objective("", 0.5, 0.1)
+    assert not ActiveRequest(asks(1, 1.0, objective)).hopeless(1.5, 0.0)
+    assert ActiveRequest(asks(1, 1.0, objective)).hopeless(1.5, 0.01)
+    assert running(objective, 2, first=1.6).hopeless(1.6, 0.0), "its first token was late"
+    active = running(objective, 2, first=1.2, max_tokens=11)  # all by 2.2, nine of them are to come
+    assert not active.hopeless(1.2, 0.09)
+    assert active.hopeless(1.7, 0.09)
+    assert not active.hopeless(1.7, 0.05)
+    assert not running(Objective(), 2, 1.2, max_tokens=1).hopeless(1e9, 1.0)
+
+
+# ---- who goes first --------------------------------------------------------------------------------------------------
+
+ARRIVALS = st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 100)), min_size=1, max_size=30)
+OBJECTIVES = st.one_of(
+    st.just(NO_OBJECTIVE),
+    st.builds(Objective, st.just("x"), st.one_of(st.just(math.inf), st.floats(0.01, 60)), st.floats(0.01, 1)),
+)
+
+
+@settings(deadline=None)
+@given(ARRIVALS, st.floats(0, 300))
+def test_without_objectives_it_is_first_come_first_served_within_a_priority(
+    arrivals: list[tuple[int, float]], now: float
+) -> None:
+    made = scheduler(max_running=64, token_budget=64)
+    for key, (priority, arrival) in enumerate(arrivals):
+        made.submit(asks(key, arrival, priority=priority), arrival)
+    expected = sorted(range(len(arrivals)), key=lambda key: (-arrivals[key][0], arrivals[key][1], key))
+    assert taken(made, now) == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 100), OBJECTIVES), min_size=1, max_size=20), st.floats(0, 1))
+def test_priority_comes_first_and_then_what_is_due(rows: list[tuple[int, float, Objective]], late: float) -> None:
+    made = scheduler(max_running=64, token_budget=64)
+    last = max(arrival for _, arrival, _ in rows)
+    for key, (priority, arrival, objective) in enumerate(rows):
+        made.submit(asks(key, arrival, objective, priority=priority), arrival)
+    now = last + late
+
+    def due(key: int) -> float:
+        _, arrival, objective = rows[key]
+        deadline = arrival + objective.ttft
+        if deadline == math.inf:
+            return arrival + PATIENCE
+        return deadline if now <= deadline else max(deadline, arrival + PATIENCE)
+
+    order = taken(made, now)
+    assert sorted(order) == list(range(len(rows)))
+    assert [(-rows[key][0], due(key)) for key in order] == sorted((-rows[key][0], due(key)) for key in order)
+
+
+def test_who_has_no_objective_is_overtaken_no_longer_than_its_patience() -> None:
+    """One of the hurried comes and one runs in every tenth of a second: they would always be first."""
+    made = scheduler(max_running=1)
+    made.submit(asks(0, 0.0), 0.0)
+    for step in range(1, 200):
+        now = step / 10
+        made.submit(asks(step, now, Objective("interactive", 0.5, 0.02)), now)
+        [key] = taken(made, now)
+        if key == 0:
+            break
+        made.finish(made.running[key])
+    assert PATIENCE - 1.0 <= now <= PATIENCE + 0.1
+
+
+def test_one_with_time_to_spare_does_not_overtake() -> None:
+    made = scheduler(max_running=64, token_budget=64)
+    made.submit(asks(1, 0.0), 0.0)
+    made.submit(asks(2, 1.0, Objective("batch", 60.0, 0.5)), 1.0)
+    made.submit(asks(3, 2.0, Objective("chat", 1.0, 0.05)), 2.0)
+    made.submit(asks(4, 3.0), 3.0)
+    assert taken(made, 3.0) == [3, 1, 4, 2]
+
+
+def test_a_missed_objective_hurries_nobody() -> None:
+    made = scheduler(max_running=1)
+    hurried = Objective("interactive", 0.5, 0.02)
+    for key in (1, 2, 3):
+        made.submit(asks(key, float(key) / 10, hurried), float(key) / 10)
+    made.submit(asks(4, 0.0), 0.4)
+    made.submit(asks(5, 5.0, hurried), 5.0)
+    order = []
+    for _ in range(5):
+        [key] = taken(made, 5.1)
+        order.append(key)
+        made.finish(made.running[key])
+    assert order == [5, 4, 1, 2, 3], "the one that can be met, and the others as if they had asked for nothing"
+
+
+def test_the_most_urgent_prompt_is_read_first() -> None:
+    made = scheduler(max_running=4, token_budget=8)
+    made.submit(asks(1, 0.0, prompt=[1] * 20), 0.0)
+    made.plan(1000, 0.0)
+    made.submit(asks(2, 0.1, Objective("chat", 1.0, 0.05), prompt=[1] * 6), 0.1)
+    batch = made.plan(1000, 0.1)
+    assert ([active.key for active in batch.rows], batch.chunk.tolist()) == ([2, 1], [6, 2])
+
+
+def reading(decoding: Objective, prompt: Objective, *, emitted: int, now: float = 1.0) -> Scheduler:
+    """A request that has emitted tokens since 0.5 s, rounds of 20 ms that brought it two each, and a prompt of 400 that
+    came when the first was emitted."""
+    made = scheduler(token_budget=512)
+    for _ in range(20):
+        made.pace.update(0.02, 1, 2, 0, beside=0.005, drafts=2)
+    made.submit(asks(1, 0.0, decoding, prompt=[1], max_tokens=300), 0.0)
+    made.plan(1000, 0.0)
+    [active] = made.running.values()
+    active.opened = True
+    active.emit([7] * emitted, 0.5)
+    active.num_cached_tokens = active.known - 1
+    made.submit(asks(2, 0.5, prompt, prompt=[1] * 400), now)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("emitted", "bearable"),
+    [
+        (26, 0.9 * 0.04),  # just in time: 25 tokens of 20 ms have come after the first one
+        (34, 0.9 * 0.04 + 8 * 0.02 / 8),  # eight tokens ahead
+        (22, 0.9 * 0.04 - 4 * 0.02 / 8),  # four tokens behind
+    ],
+)
+def test_prompts_are_read_as_fast_as_rows_that_decode_can_bear(emitted: int, bearable: float) -> None:
+    made, asked = reading(Objective("chat", 1.0, 0.02), NO_OBJECTIVE, emitted=emitted), []
+
+    def readable(*question: float) -> int:
+        asked.append(question)
+        return 24
+
+    batch = made.plan(1000, 1.0, readable)
+    assert batch.chunk.tolist() == [1, 24]
+    assert asked == [(1, 2.0, 0.02, pytest.approx(bearable - 0.005))], (
+        "rows, their drafts, the least time per token that they ask for, and what a pass may take"
+    )
+    assert made.plan(1000, 1.0, lambda *_: 0).chunk.tolist() == [1, 1], "a little is always read"
+    assert made.plan(1000, 1.0, lambda *_: None).chunk.tolist() == [1, 400], "nothing is known"
+
+
+def test_prompts_whose_first_token_is_due_are_read_in_time_whatever_others_can_bear() -> None:
+    made = reading(Objective("chat", 1.0, 0.02), Objective("chat", 0.71, 0.02), emitted=26)
+    assert made.plan(1000, 1.0, lambda *_: 24).chunk.tolist() == [1, 40], "ten rounds until 1.21 s"
+    assert made.plan(1000, 1.2, lambda *_: 24).chunk.tolist() == [1, 400], "now or never"
+    assert made.plan(1000, 1.3, lambda *_: 24).chunk.tolist() == [1, 24], "never"
+
+
+@pytest.mark.parametrize(
+    "decoding", [NO_OBJECTIVE, Objective("slow", 1.0, math.inf), Objective("late", 0.2, 0.02)], ids=lambda it: it.label
+)
+def test_only_objectives_that_can_be_met_hold_prompts_up(decoding: Objective) -> None:
+    made = reading(decoding, NO_OBJECTIVE, emitted=26)
+    assert made.plan(1000, 1.0, lambda *_: 24).chunk.tolist() == [1, 400]
+
+
+def test_the_one_with_most_time_is_preempted() -> None:
+    made = scheduler()
+    objectives = (Objective("chat", 1.0, 0.05), Objective("batch", 30.0, 0.15), NO_OBJECTIVE)
+    for key, objective in enumerate(objectives):
+        made.submit(asks(key, 0.0, objective, max_tokens=400), 0.0)
+    made.plan(1000, 0.0)
+    for active in made.running.values():
+        active.emit([7] * 100, 0.5)  # those with objectives are ahead: by 5 s and by 15
+    assert made.make_room(0.6) is None
+    assert [active.key for active in made.waiting] == [1]
+    assert made.make_room(0.6) is None, "its blocks come free with the next pass"
+    assert len(made.waiting) == 1
+    made.drop((1,))
+    assert made.make_room(0.6) is None
+    assert [active.key for active in made.waiting] == [2, 1]
+    made.drop((2,))
+    alone = made.make_room(0.6)
+    assert alone is not None
+    assert alone.key == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_objectives_change_no_token(seed: int) -> None:
+    rng = random.Random(seed)
+    target, sink, clock = HashTarget(blocks=24), Collector(), ManualClock()
+    made = scheduler(max_running=8, token_budget=24, growth_tokens=4)
+    engine = Engine(target, made, StaticPlanner(), sink, clock)
+    prompts = {key: [rng.randrange(90) for _ in range(rng.randrange(1, 30))] for key in range(1, 25)}
+    counts = {key: rng.randrange(1, 40) for key in prompts}
+    for key, prompt in prompts.items():
+        objective = Objective("x", rng.choice([0.05, 1.0, math.inf]), rng.choice([0.01, 0.1, math.inf]))
+        engine.submit(asks(key, clock.time, objective, prompt=prompt, max_tokens=counts[key]))
+        for _ in range(rng.randrange(3)):
+            clock.time += 0.05
+            engine.round()
+    while engine.round():
+        clock.time += 0.05
+    assert made.preemptions > 0, "the test is meant to exhaust the pool"
+    assert {key: sink.tokens[key] for key in prompts} == {
+        key: continuation(prompt, counts[key]) for key, prompt in prompts.items()
+    }
+    assert target.used == 0
+
+
+# ---- estimates -------------------------------------------------------------------------------------------------------
+
+
+def test_the_pace_tells_prompts_and_tokens_apart() -> None:
+    pace = Pace()
+    assert (pace.round_seconds, pace.token_seconds, pace.fastest, pace.reading(100, 10)) == (0.0, 0.0, 0.0, 0.0)
+    for _ in range(400):
+        pace.update(0.02, 4, 8, 0)
+        pace.update(0.05, 4, 4, 30)
+    assert pace.round_seconds == pytest.approx(0.02)
+    assert pace.fastest == pytest.approx(0.01)
+    assert pace.token_seconds == pytest.approx(0.07 * 4 / 12, rel=0.02)
+    assert pace.reading(60, 30) == pytest.approx(60 * 0.001 + 2 * 0.02, rel=0.02)
+
+
+def busy(admission: str, prompt: int) -> Scheduler:
+    """One request decodes at 20 ms a token and another's prompt is read at 1 ms a token, 15 in a round."""
+    made = scheduler(admission=admission)
+    for _ in range(50):
+        made.pace.update(0.02, 1, 1, 0)
+        made.pace.update(0.035, 1, 1, 15)
+    made.submit(asks(1, 0.0), 0.0)
+    made.plan(1000, 0.0)
+    [active] = made.running.values()
+    active.opened, active.num_cached_tokens = True, 1
+    made.submit(asks(2, 0.0, prompt=[1] * prompt), 0.0)
+    made.plan(1000, 0.0)
+    return made
+
+
+def test_what_is_not_expected_to_be_met_is_flagged_or_refused_where_the_profile_says_so() -> None:
+    fast = Objective("fast", 0.2, 1.0)
+    for admission in ("off", "flag", "refuse"):
+        busy(admission, 30).submit(asks(3, 1.0, fast), 1.0)
+    busy("off", 600).submit(asks(3, 1.0, fast), 1.0)
+    flags = busy("flag", 600)
+    flags.submit(asks(3, 1.0, fast), 1.0)
+    flags.submit(asks(4, 1.0), 1.0)
+    assert {active.key: active.flagged for active in flags.waiting} == {3: True, 4: False}
+    refuses = busy("refuse", 600)
+    with pytest.raises(Overloaded, match=r"the first token is expected after \d+ ms, the objective is 200 ms; try"):
+        refuses.submit(asks(3, 1.0, fast), 1.0)
+    with pytest.raises(Overloaded, match=r"a token takes 27\.\d+ ms now, the objective is 10 ms"):
+        refuses.submit(asks(3, 1.0, Objective("", math.inf, 0.01)), 1.0)
+    refuses.submit(asks(3, 1.0), 1.0)
+
+
+def test_what_the_running_can_bear_is_all_that_an_estimate_reads_in_a_round() -> None:
+    """400 tokens are read before its own 200; 24 a round take 25 rounds of 20 ms, the token budget has room for all."""
+    made = reading(Objective("chat", 1.0, 0.02), NO_OBJECTIVE, emitted=26)
+    made.admission = "flag"
+    wanted = Objective("slow", 0.4)
+    made.submit(asks(3, 1.0, wanted, prompt=[1] * 200), 1.0)
+    made.plan(1000, 1.0, lambda *_: 24)
+    made.submit(asks(4, 1.0, wanted, prompt=[1] * 200), 1.0)
+    made.submit(asks(5, 1.0, Objective("slow", 2.0), prompt=[1] * 200), 1.0)
+    assert {key: made.find(key).flagged for key in (3, 4, 5)} == {3: False, 4: True, 5: False}  # type: ignore[union-attr]
+    [decoding] = (active for active in made.running.values() if active.decoding)
+    made.finish(decoding)
+    made.submit(asks(6, 1.0, wanted, prompt=[1] * 200), 1.0)
+    assert not made.find(6).flagged, "nobody holds prompts up any more"  # type: ignore[union-attr]
+
+
+def test_who_waits_for_a_place_counts_what_the_running_may_still_emit() -> None:
+    made = busy("refuse", 2)
+    made.max_running = 2
+    with pytest.raises(Overloaded, match="the first token is expected after 2"):
+        made.submit(asks(3, 1.0, Objective("", 0.1), prompt=[1]), 1.0)
+
+
+def test_an_idle_server_takes_everything_or_it_would_never_learn_better() -> None:
+    made = scheduler(admission="refuse")
+    made.pace.update(1.0, 1, 1, 0)
+    made.submit(asks(1, 0.0, Objective("", 0.001, 0.001)), 0.0)
+    assert not made.waiting[0].flagged
+
+
+def test_a_refusal_reaches_the_caller_as_one() -> None:
+    sink = Collector()
+    engine = Engine(HashTarget(), busy("refuse", 600), StaticPlanner(), sink, ManualClock())
+    engine.submit(asks(3, 0.0, Objective("fast", 0.2)))
+    engine.round()
+    assert sink.finish(3) is Finish.ERROR
+    assert isinstance(sink.ended[3].error, Overloaded)
+
+
+# ---- under load, in virtual time -------------------------------------------------------------------------------------
+
+
+class TimedTarget(HashTarget):
+    """A pass takes 10 ms, and 1 ms for each token of a prompt."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(blocks=10_000)
+        self._clock = clock
+
+    def step(self, work: TargetWork) -> TargetReply:
+        self._clock.time += 0.01 + 0.001 * float(work.chunk.sum() - len(work.chunk))
+        return super().step(work)
+
+
+def served(requests: list[Request]) -> dict[int, tuple[float, float]]:
+    """When each request's first and last token came, where four of them run at a time."""
+    clock, sink, left = ManualClock(), Collector(), sorted(requests, key=lambda each: each.arrival)
+    engine = Engine(TimedTarget(clock), scheduler(token_budget=32), StaticPlanner(), sink, clock)
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+
+    def look() -> None:
+        for key, tokens in sink.tokens.items():
+            if tokens:
+                first.setdefault(key, clock.time)
+        for key in sink.ended:
+            last.setdefault(key, clock.time)
+
+    sink.on_publish = look
+    while left or not engine.scheduler.idle:
+        while left and left[0].arrival <= clock.time:
+            engine.submit(left.pop(0))
+        if not engine.round() and left:
+            clock.time = left[0].arrival
+    assert {each.key: sink.tokens[each.key] for each in requests} == {
+        each.key: continuation(each.prompt.tolist(), each.max_tokens) for each in requests
+    }
+    return {key: (first[key], last[key]) for key in first}
+
+
+def attained(requests: list[Request], objective: Objective) -> float:
+    """The share of those from key 1000 on that had their first token and the others in time."""
+    times, met = served(requests), []
+    for each in requests:
+        if each.key >= 1000:
+            first, last = times[each.key]
+            tpot = (last - first) / (each.max_tokens - 1)
+            met.append(judge(objective, first - each.arrival, tpot) is Attainment.MET)
+    return sum(met) / len(met)
+
+
+def test_the_hurried_meet_behind_a_backlog_what_first_come_first_served_misses() -> None:
+    objective = Objective("chat", 0.6, 0.05)
+
+    def load(told: Objective) -> list[Request]:
+        backlog = [asks(key, 0.0, prompt=[key] * 20, max_tokens=20) for key in range(1, 60)]
+        return backlog + [asks(1000 + key, 0.1 * key, told, prompt=[key] * 5, max_tokens=8) for key in range(40)]
+
+    blind, told = attained(load(NO_OBJECTIVE), objective), attained(load(objective), objective)
+    assert blind <= 0.3
+    assert told >= 0.95
+
+
+def test_requests_that_come_too_late_do_not_drag_the_others_with_them() -> None:
+    """More than can be served: in the order of deadlines alone most would be a little late."""
+    objective = Objective("chat", 0.3, 0.1)
+    rows = [asks(1000 + key, 0.02 * key, objective, prompt=[key % 90] * 5, max_tokens=8) for key in range(400)]
+    blind = [dataclasses.replace(each, objective=NO_OBJECTIVE) for each in rows]
+    assert attained(rows, objective) >= 3 * attained(blind, objective)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from covey.contracts import profile
+from covey.contracts.errors import SettingError
+
+SHIPPED = sorted(profile.profiles_folder().glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_profiles_load(path: Path) -> None:
+    loaded = profile.load(path.stem)
+    assert loaded.name == path.stem
+    assert loaded.description
+    assert "covey" in loaded.models or loaded.star.callers, "it has a target, or drafts for other servers'"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
+    tables, found = profile.read(path.stem)
+    assert found == path
+    copy = tmp_path / path.name
+    copy.write_text(profile.written(tables))
+    assert profile.read(str(copy))[0] == tables
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[target]\nblocksize = 4", "unknown key 'target.blocksize'; allowed here: kind, folder"),
+        ("surprise = 1", "unknown key 'surprise'"),
+        ("[target]\nblock_size = 0", "target.block_size: got 0, allowed: 1 to 256"),
+        ("[target]\nblock_size = true", "target.block_size: got True, allowed: int"),
+        ('[target]\ndtype = "int4"', "target.dtype: got 'int4', allowed: auto, bfloat16"),
+        ("[target]\nthreads = 1.5", "target.threads: got 1.5, allowed: int"),
+        ("target = 3", "target must be a table"),
+        ("models = [1]", "models: got"),
+        ('[speculation]\npolicy = "fixed:0"', "speculation.policy: got 'fixed:0'"),
+        ('[speculation]\ndrafters = ["nobody"]', "nobody must be among models too"),
+        ('[drafter]\nfolders = ["draft_mine:/m"]', "drafter.folders: draft_mine must be among speculation.drafters"),
+        ('[drafter]\nfolders = ["/m"]', "drafter.folders: got '/m', allowed: NAME:FOLDER"),
+        ('[target]\nkind = "emulated"\n[emulated]\ncosts = "none"', "emulated.costs: cost table 'none' not found"),
+        ('[speculation]\ncosts = "none"', "speculation.costs: cost table 'none' not found"),
+        ('[emulated]\nacceptance = ["draft_emulated:1.1"]', "emulated.acceptance: got 'draft_emulated:1.1'"),
+        ('[speculation]\ntable = ["8:x"]', "speculation.table: got '8:x', allowed: of policy table: BATCH:DEPTH"),
+        ('[speculation]\ntable = ["8:3"]', "speculation.table: no entry for batch size 1"),
+        ('[speculation]\ntable = ["0:2", "1:1"]', "speculation.table: got '0:2'"),
+        ('[speculation]\ntable = ["1:2", "1:3"]', "speculation.table: got '1:3'"),
+        ('[speculation]\ntable = ["1:7"]', "speculation.table: got '1:7', allowed: depths up to"),
+        ('[speculation]\npolicy = "table"\nmax_depth = 2', "speculation.table: got '1:5'"),
+        ("[target\n", "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(SettingError) as caught:
+        profile.load(str(path))
+    assert complaint in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_shallow_profile_may_leave_the_table_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[speculation]\nmax_depth = 2")
+    assert profile.load(str(path)).speculation.max_depth == 2
+
+
+def test_an_unknown_name_lists_the_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match=r"known profiles: .*demo-cpu"):
+        profile.load("nothing-like-it")
+    monkeypatch.setenv(profile.FOLDER_VARIABLE, "/some/model")
+    target = profile.from_environment().target
+    assert (target.folder, target.threads) == ("/some/model", 0), "the bundled model's one thread is for it alone"
+
+
+@pytest.mark.parametrize("folder", ["", 'folder = "/of/the/profile"'])
+def test_another_model_has_the_threads_that_its_profile_gives(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[target]\nthreads = 3\n{folder}")
+    monkeypatch.setenv(profile.PROFILE_VARIABLE, str(path))
+    monkeypatch.setenv(profile.FOLDER_VARIABLE, "/some/model")
+    target = profile.from_environment().target
+    assert (target.folder, target.threads) == ("/some/model", 3)
+
+
+def test_whole_numbers_do_for_real_ones(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[speculation]\ndraft_deadline_ms = 250")
+    assert profile.load(str(path)).speculation.draft_deadline_ms == 250.0
+
+
+def test_curves_are_measured_and_what_is_learnt_is_kept_unless_the_profile_says_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("")
+    usual = profile.load(str(path)).speculation
+    assert (usual.costs, usual.state) == (profile.AUTO, profile.AUTO)
+    path.write_text('[speculation]\ncosts = ""\nstate = ""\n')
+    assert (profile.load(str(path)).speculation.costs, profile.load(str(path)).speculation.state) == ("", "")
+    path.write_text('[speculation]\ncosts = "emulated-7b-24g"\n')
+    assert profile.load(str(path)).speculation.costs == "emulated-7b-24g"

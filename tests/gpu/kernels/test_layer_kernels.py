@@ -1,0 +1,226 @@
+"""What lies between a layer's products, against the same in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import triton
+
+from covey.gpu.kernels import INTERPRETED, PRECISION
+from covey.gpu.kernels.layout import Layout
+from covey.gpu.kernels.norms import add_and_norm, gate
+from covey.gpu.kernels.products import THIN, WIDE, Block, fixed, multiply
+from covey.gpu.kernels.rotary import turn_and_keep
+from covey.gpu.store import KVStore
+from tests.hopper import Variant, compile_for_hopper
+from tests.interpreted import sum_in_order
+
+WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ALLOWED = {torch.float32: 1e-6 if INTERPRETED else 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def drawn(rng: np.random.Generator, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.from_numpy(rng.standard_normal(shape)).to(WHERE, dtype)
+
+
+def alike(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    error = (found.cpu().double() - expected.cpu()).norm() / expected.cpu().norm()
+    return bool(error <= ALLOWED[found.dtype])
+
+
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x [tokens, heads, dim] at the tokens' cosines and sines [tokens, dim]."""
+    half = x.shape[-1] // 2
+    rolled = torch.cat((-x[..., half:], x[..., :half]), -1)
+    return x * cos[:, None] + rolled * sin[:, None]
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt() * weight
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize("with_norms", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (7, 1, 24)])
+def test_queries_are_turned_and_keys_kept(
+    heads: int, kv_heads: int, dim: int, with_norms: bool, dtype: torch.dtype
+) -> None:
+    rng = np.random.default_rng(heads)
+    store = KVStore(
+        Layout(layers=2, kv_heads=kv_heads, head_dim=dim, block_size=4, segment_blocks=2), segments=3, most_segments=3,
+        dtype=dtype, device=WHERE,
+    )  # fmt: skip
+    for index in range(3):
+        store.segment(index).fill_(torch.nan)
+    qkv = drawn(rng, dtype, 5, heads + 2 * kv_heads, dim)
+    weights = [drawn(rng, dtype, dim) for _ in range(2)]
+    angles = torch.from_numpy(rng.uniform(0, 6, (40, dim // 2))).repeat(1, 2)
+    cos, sin = (each.to(WHERE, dtype) for each in (angles.cos(), angles.sin()))
+    signed = torch.cat((-sin[:, : dim // 2], sin[:, dim // 2 :]), 1)
+    positions = torch.tensor([3, 39, 0, 17, 5], dtype=torch.int32, device=WHERE)
+    slots = torch.tensor([23, 0, -1, 9, 4], dtype=torch.int32, device=WHERE)
+    queries = torch.full((5, heads, dim), torch.nan, dtype=dtype, device=WHERE)
+    turn_and_keep[(5, triton.cdiv(heads + 2 * kv_heads, 4))](
+        qkv.view(5, -1), queries, store.pool, store.offsets, slots, positions, cos, signed, *weights,
+        store.layout.layer, 1e-5, NORMED=with_norms, HEADS=heads, KV_HEADS=kv_heads, DIM=dim, BLOCK_SIZE=4,
+        BLOCK_STRIDE=store.layout.block, SEGMENT=2, D=triton.next_power_of_2(dim), GROUP=4,
+    )  # fmt: skip
+    wide = qkv.cpu().double()
+    query, key, value = wide.split([heads, kv_heads, kv_heads], 1)
+    if with_norms:
+        query = normed(query, weights[0].cpu().double(), 1e-5)
+        key = normed(key, weights[1].cpu().double(), 1e-5)
+    at = positions.cpu().long()
+    cos_at, sin_at = cos.cpu().double()[at], sin.cpu().double()[at]
+    assert alike(queries, turned(query, cos_at, sin_at))
+    expected = torch.cat((turned(key, cos_at, sin_at), value), 1)
+    for token, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            kept = store.segment(slot // 8)[1, slot // 4 % 2, :, slot % 4]
+            assert alike(kept, expected[token])
+            kept.fill_(torch.nan)
+    assert all(bool(store.segment(index).isnan().all()) for index in range(3)), "something else was written"
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("width", [64, 200])
+def test_sum_and_norm(width: int, added: bool, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(width)
+    stream, delta, weight = (drawn(rng, dtype, *shape) for shape in ((3, width), (3, width), (width,)))
+    before = stream.clone()
+    out = torch.full_like(stream, torch.nan)
+    add_and_norm[(3,)](stream, delta, weight, out, 1e-5, ADDED=added, WIDTH=width, W=triton.next_power_of_2(width))
+    total = before + delta if added else before
+    if INTERPRETED and dtype == torch.bfloat16:  # the interpreter cuts bits off where a GPU rounds
+        assert alike(stream, total.double())
+    else:
+        assert torch.equal(stream, total)
+    assert alike(out, normed(total.cpu().double(), weight.cpu().double(), 1e-5))
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize("size", [32, 100])
+def test_gate(size: int, dtype: torch.dtype) -> None:
+    both = drawn(np.random.default_rng(size), dtype, 3, 2 * size)
+    out = torch.full((3, size), torch.nan, dtype=dtype, device=WHERE)
+    gate[(3, triton.cdiv(size, 64))](both, out, SIZE=size, S=64)
+    first, second = both.cpu().double().chunk(2, 1)
+    assert alike(out, first * torch.sigmoid(first) * second)
+
+
+class Product:
+    """Random factors, none of whose sizes is a multiple of what is read at a time."""
+
+    depth, width = 300, 50
+
+    def __init__(self, rows: int, dtype: torch.dtype, normed_first: int, biased: int, gated: int, added: int) -> None:
+        rng = np.random.default_rng(rows)
+        self.x, self.weight = drawn(rng, dtype, rows, 300), drawn(rng, dtype, self.width * (1 + gated), self.depth) / 17
+        self.bias = drawn(rng, dtype, len(self.weight)) if biased else None
+        self.norm = drawn(rng, dtype, self.depth) if normed_first else None
+        self.before = drawn(rng, dtype, rows, self.width) if added else None
+        self.gated = bool(gated)
+
+    def found(self, block: Block, rows: slice = slice(None)) -> torch.Tensor:
+        x = self.x[rows].contiguous()
+        out = torch.full((len(x), self.width), torch.nan, dtype=x.dtype, device=WHERE)
+        if self.before is not None:
+            out.copy_(self.before[rows])  # the sum is in place
+        added = None if self.before is None else out
+        more = {"norm": self.norm, "epsilon": 1e-5, "residual": added, "gated": self.gated}
+        multiply(block, x, self.weight, self.bias, out, **more)  # type: ignore[arg-type]
+        return out
+
+    def expected(self) -> torch.Tensor:
+        wide = self.x.cpu().double()
+        if self.norm is not None:
+            wide = normed(wide, self.norm.cpu().double(), 1e-5)
+        expected = wide @ self.weight.cpu().double().t()
+        if self.bias is not None:
+            expected += self.bias.cpu().double()
+        if self.gated:
+            first, second = expected.chunk(2, 1)
+            expected = first * torch.sigmoid(first) * second
+        return expected if self.before is None else expected + self.before.cpu().double()
+
+
+KINDS = [(1, 1, 0, 0), (1, 0, 1, 0), (0, 0, 0, 1), (0, 1, 1, 0)]  # norm before, bias, gate, sum
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize(("block", "rows"), [(THIN, 1), (THIN, 5), (THIN, 16), (None, 3), (None, 150)])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_products(kind: tuple[int, int, int, int], block: Block | None, rows: int, dtype: torch.dtype) -> None:
+    product = Product(rows, dtype, *kind)
+    found = product.found(block or fixed(50, dtype.itemsize)).cpu().double()
+    expected = product.expected()
+    assert (found - expected).norm() <= 4 * ALLOWED[dtype] * expected.norm()  # rounded up to four times on the way
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("columns", [50, pytest.param(WIDE, marks=pytest.mark.slow)])
+def test_a_row_has_the_same_bits_in_any_company(
+    columns: int, kind: tuple[int, int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sum_in_order(monkeypatch)
+    product, block = Product(150, dtype, *kind), fixed(columns, dtype.itemsize, gated=bool(kind[2]))
+    whole = product.found(block)
+    for start, stop in ((0, 1), (149, 150), (60, 70), (63, 130), (1, 150)):
+        assert torch.equal(product.found(block, slice(start, stop)), whole[start:stop])
+
+
+def test_they_compile_for_a_gpu_with_wide_loads() -> None:
+    pool = dict.fromkeys(("qkv", "queries", "pool", "cosines", "sines", "query_norm", "key_norm"), "*bf16")
+    numbers = {"offsets": "*i64", "slots": "*i32", "positions": "*i32", "layer_offset": "i64", "epsilon": "fp32"}
+    turning: dict[str, object] = {
+        "HEADS": 28, "KV_HEADS": 4, "DIM": 128, "BLOCK_SIZE": 16, "BLOCK_STRIDE": 16384, "SEGMENT": 64,
+        "D": 128, "GROUP": 4
+    }  # fmt: skip
+    halves = dict.fromkeys(("stream", "delta", "weight", "out"), "*bf16") | {"epsilon": "fp32"}
+    made = compile_for_hopper(
+        *(
+            Variant(
+                "covey.gpu.kernels.rotary", "turn_and_keep", pool | numbers, turning | {"NORMED": with_norms}, 1, 2,
+                ("layer_offset",),
+            )
+            for with_norms in (False, True)
+        ),
+        Variant("covey.gpu.kernels.norms", "add_and_norm", halves, {"ADDED": True, "WIDTH": 3584, "W": 4096}, 8),
+        Variant(
+            "covey.gpu.kernels.gather",
+            "gather_row",
+            {"pool": "*bf16", "out": "*bf16", "offsets": "*i64", "slots": "*i32"}
+            | {"count": "i32", "layer_offset": "i64"},
+            {"DIM": 128, "BLOCK_SIZE": 16, "BLOCK_STRIDE": 16384, "SEGMENT": 64, "D": 128, "S": 16},
+            aligned=("layer_offset",),
+        ),
+        *(
+            Variant(
+                "covey.gpu.kernels.products",
+                "block_product",
+                dict.fromkeys(("x", "weight", "bias", "norm", "residual", "out"), "*bf16")
+                | {"rows": "i32", "epsilon": "fp32"},
+                {"K": depth, "N": width, "NORMED": normed, "BIASED": False, "ADDED": added, "GATED": gated}
+                | {"M": block.rows, "COLUMNS": block.columns, "DEPTH": block.depth, "WIDE": False}
+                | {"PRECISION": PRECISION},
+                block.warps,
+                block.stages - gated,
+            )
+            for block, depth, width, normed, added, gated in (
+                (THIN, 3584, 4608, True, False, False),
+                (THIN, 18944, 3584, False, True, False),
+                (THIN, 3584, 18944, True, False, True),
+                (fixed(4608, 2), 3584, 4608, False, False, False),
+                (fixed(18944, 2, gated=True), 3584, 18944, False, False, True),
+                (fixed(32000, 2), 3584, 32000, False, False, False),
+            )
+        ),
+        Variant("covey.gpu.kernels.norms", "gate", {"both": "*bf16", "out": "*bf16"}, {"SIZE": 18944, "S": 1024}),
+    )  # fmt: skip
+    assert all(each.widest_load >= 8 for each in made)
+    assert all(each.widest_load == 16 for each in made[2:10])
+    assert all(each.shared <= 227 << 9 for each in made[4:10]), "two programs do not fit a core"
+    assert all("wgmma" in each.ptx for each in made[7:10])

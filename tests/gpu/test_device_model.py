@@ -1,0 +1,280 @@
+"""A model by kernels is the model: interpreted where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from covey.contracts.errors import UnsupportedModel
+from covey.contracts.profile import TargetSettings
+from covey.contracts.types import Open, Sampling, TargetWork, Trees
+from covey.gpu import decoder, layers
+from covey.gpu import model as device_model
+from covey.gpu import prompts as prompts_of_device
+from covey.gpu.inputs import round_up
+from covey.gpu.kernels.attention import Tiles
+from covey.gpu.kernels.products import Block
+from covey.gpu.model import DeviceModel
+from covey.models.model import PagedModel
+from covey.target.runner import TargetRunner
+from tests.interpreted import sum_in_order
+from tests.models.bits import check, check_tree
+from tests.models.tiny_models import Reader, build, generate, prompts
+
+WHERE = "cuda" if torch.cuda.is_available() else "cpu"
+MODELS = {
+    "llama": {"num_hidden_layers": 2},
+    "qwen2": {"num_hidden_layers": 2, "tie_word_embeddings": True},
+    "qwen3": {"num_hidden_layers": 2},
+    "mistral": {"num_hidden_layers": 2, "sliding_window": 600, "num_attention_heads": 6, "num_key_value_heads": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def folder(family: str) -> Path:
+        if family not in made:
+            made[family] = build(tmp_path_factory.mktemp(family), family, **MODELS[family])
+        return made[family]
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def llama(saved: Callable[[str], Path]) -> DeviceModel:
+    return load(saved("llama"))
+
+
+def load(folder: Path, **changes: object) -> DeviceModel:
+    settings: dict[str, object] = {"dtype": "float32", "blocks": 40, "block_size": 4, "max_pass_tokens": 64}
+    return DeviceModel(folder, device=WHERE, **(settings | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen3", *(pytest.param(family, marks=pytest.mark.slow) for family in ("qwen2", "mistral"))]
+)
+def test_rows_in_any_company_read_as_they_do_alone(family: str, saved: Callable[[str], Path]) -> None:
+    """Chunks and single tokens of several rows in one pass, over blocks of several segments."""
+    model = load(saved(family))
+    alike = PagedModel(saved(family), dtype="float64", device="cpu", blocks=40, block_size=4, numerics="fast")
+    rows = prompts(np.random.default_rng(1), 97, 9, 21, 33)
+    here, there = Reader(model, rows, seed=2), Reader(alike, rows, seed=3)
+    for steps in ([(0, 0, 9), (1, 0, 13), (2, 0, 32)], [(2, 32, 33), (1, 13, 21)]):
+        for found, expected in zip(here.read(steps), there.read(steps)):
+            assert (found.cpu() - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "proved"),
+    [
+        ("qwen2", "bfloat16", False),
+        *(pytest.param(family, "float32", True, marks=pytest.mark.slow) for family in MODELS),
+        pytest.param("llama", "float16", True, marks=pytest.mark.slow),
+    ],
+)
+def test_invariant_numerics(
+    family: str, dtype: str, proved: bool, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token's logits are the same bits alone, in chunks of several tiles, in any company and in trees, in one part of
+    its keys and in several; and at load, which takes longest here, that is seen."""
+    sum_in_order(monkeypatch)
+    if not proved:
+        monkeypatch.setattr(DeviceModel, "_prove_invariant", lambda *_: None)
+    monkeypatch.setattr(device_model, "span_of", lambda *_: 64)
+    model = load(saved(family), dtype=dtype, numerics="invariant", blocks=40, max_pass_tokens=20)
+    assert (model.numerics, model.windows, model.tiling.spans) == ("invariant", False, 4)
+    rng = np.random.default_rng(6)
+    long, short = prompts(rng, 97, 68, 5)
+    if proved:
+        check(model, [short, long[:7]], 3, 6)
+    check_tree(model, short, 6, nodes=4 if proved else 3)
+    alone, together = Reader(model, [long], 1), Reader(model, [short, long], 2)
+    first = torch.cat([alone.read([(0, start, min(start + 13, 68))])[0] for start in range(0, 68, 13)])
+    again = [together.read([(1, start, start + 20)])[0] for start in (0, 20, 40)]
+    again += [together.read([(1, 60, 66), (0, 0, 3)])[0], together.read([(0, 3, 5), (1, 66, 68)])[1]]
+    assert torch.equal(torch.cat(again), first)
+
+
+def test_an_exact_model_tiles_every_pass_alike(saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    sum_in_order(monkeypatch)
+    monkeypatch.setattr(DeviceModel, "_prove_invariant", lambda *_: None)
+    model = load(saved("llama"), numerics="invariant", blocks=20, max_pass_tokens=48)
+    blocks: dict[tuple[int, ...], set[Block]] = {}
+    tilings: set[tuple[int, int]] = set()
+    multiply, attend = layers.multiply, decoder.attend
+
+    def multiplied(block: Block, x: torch.Tensor, weight: torch.Tensor, *more: Any, **named: Any) -> None:
+        blocks.setdefault(tuple(weight.shape), set()).add(block)
+        multiply(block, x, weight, *more, **named)
+
+    def attended(*given: Any, **named: Any) -> None:
+        tilings.update((each.tokens, each.parts) for each in given if isinstance(each, Tiles))
+        attend(*given, **named)
+
+    monkeypatch.setattr(layers, "multiply", multiplied)
+    monkeypatch.setattr(decoder, "attend", attended)
+    reader = Reader(model, prompts(np.random.default_rng(6), 97, 48, 20))
+    for steps in ([(0, 0, 1)], [(0, 1, 48)], [(1, 0, 17), (0, 47, 48)]):
+        reader.read(steps)
+    assert len(blocks) == 5, "four matrices of a layer, and the head"
+    assert {len(found) for found in blocks.values()} == {1}
+    assert len(tilings) == 1
+
+
+def test_what_is_not_invariant_after_all_is_refused(
+    saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a row's bits depend on how many there are: products of one row are off by a bit."""
+    sum_in_order(monkeypatch)
+    product = layers.Fixed.product
+
+    def off(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        found = product(x, weight, bias)
+        return found.nextafter(torch.tensor(torch.inf)) if len(x) == 1 else found
+
+    monkeypatch.setattr(layers.Fixed, "product", staticmethod(off))
+    with pytest.raises(UnsupportedModel, match="a token's bits depend on its company"):
+        load(saved("llama"), numerics="invariant", blocks=8, max_pass_tokens=12)
+
+
+def test_long_chunks_go_through_the_library(saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside rows that decode and rows with less: each as it is alone."""
+    monkeypatch.setattr(device_model, "PROMPTS", 16)
+    monkeypatch.setattr(prompts_of_device, "LONG", 10)
+    attended = []
+    attend = prompts_of_device.Prompts.attend
+
+    def noted(self: prompts_of_device.Prompts, *given: object) -> None:
+        attended.append(self.apart.tolist())
+        attend(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prompts_of_device.Prompts, "attend", noted)
+    model = load(saved("qwen2"))
+    alike = PagedModel(saved("qwen2"), dtype="float64", device="cpu", blocks=40, block_size=4, numerics="fast")
+    rows = prompts(np.random.default_rng(1), 97, 24, 9, 33)
+    here, there = Reader(model, rows, seed=2), Reader(alike, rows, seed=3)
+    attended.clear()
+    for steps in ([(2, 0, 12)], [(0, 0, 24), (1, 0, 8), (2, 12, 32)], [(2, 32, 33), (0, 23, 24)]):
+        for found, expected in zip(here.read(steps), there.read(steps)):
+            assert (found.cpu() - expected).norm() <= 1e-5 * expected.norm()
+    assert attended == [[True, False, True]] * 2, "the middle pass alone is large, two layers"
+
+
+def test_greedy_text_is_that_of_transformers(saved: Callable[[str], Path], llama: DeviceModel) -> None:
+    rng = np.random.default_rng(4)
+    texts = prompts(rng, 97, 5, 18)
+    found = Reader(llama, texts, room=6).greedy(5, 16, rng)
+    assert found == [generate(saved("llama"), text, 5) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("numerics", "temperature"),
+    [("fast", 1.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("fast", 0.0), ("invariant", 1.0)))],
+)
+def test_a_target_emits_the_same_with_any_trees(
+    numerics: str, temperature: float, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees that branch, some of whose paths are what is drawn: what is emitted is what plain decoding emits."""
+    if numerics == "invariant":
+        sum_in_order(monkeypatch)
+        monkeypatch.setattr(device_model, "span_of", lambda *_: 64)
+    prompt = prompts(np.random.default_rng(5), 97, 60 if numerics == "invariant" else 10)[0]
+    sampling = Sampling(temperature=temperature, seed=9)
+    folder = saved("qwen3")
+    settings = TargetSettings(dtype="float64", device="cpu", kv_blocks=40, block_size=4, run_ahead=False, threads=1)
+    plain = run(TargetRunner.load(folder, settings, token_budget=64, name="plain"), prompt, sampling, 9, None)
+    target = TargetRunner(
+        load(folder, numerics=numerics), blocks=40, block_size=4, reuse=True, name="target", folder=str(folder)
+    )
+    assert run(target, prompt, sampling, 9, plain) == plain
+    target.check()
+
+
+def run(target: TargetRunner, prompt: np.ndarray, sampling: Sampling, count: int, known: list[int] | None) -> list[int]:
+    """`count` tokens; with what is known to come, verified in trees: a right path among wrong siblings."""
+    opening = Open(1, prompt, len(prompt), sampling)
+    found: list[int] = []
+    rng, epoch = np.random.default_rng(6), 0
+    while len(found) < count:
+        base = len(prompt) + len(found)
+        chunk = base if not found else 1
+        trees = Trees.empty(1)
+        if known is not None and found:
+            trees = tree_around(known[len(found) : len(found) + 3], rng)
+        reply = target.step(
+            TargetWork(
+                tags=np.array([1], np.int32),
+                base=np.array([base], np.int32),
+                chunk=np.array([chunk], np.int32),
+                trees=trees,
+                opens=(opening,) if not found else (),
+                sequence=len(found) + 1,
+                origin=7,
+            )
+        )
+        epoch = reply.epoch
+        if known is not None and len(trees.tokens):
+            assert reply.accepted[0] == min(3, len(known) - len(found)), "a right path was refused"
+        found += reply.tokens.tolist()
+    assert epoch
+    return found[:count]
+
+
+def tree_around(path: list[int], rng: np.random.Generator) -> Trees:
+    """A path with a wrong sibling before each of its nodes, and a wrong child below each of those."""
+    tokens, parents, above = [], [], -1
+    for token in path:
+        wrong = (token + int(rng.integers(1, 90))) % 97
+        tokens += [wrong, (wrong + 5) % 97, token]
+        parents += [above, len(tokens) - 3, above]
+        above = len(tokens) - 1
+    return Trees(
+        np.array([0, len(tokens)], np.int32),
+        np.array(tokens, np.int32),
+        np.array(parents, np.int32),
+        -np.arange(1, len(tokens) + 1, dtype=np.float32),
+    )
+
+
+def test_recordings_made_ahead_leave_memory_alone(llama: DeviceModel) -> None:
+    Reader(llama, prompts(np.random.default_rng(8), 97, 12)).read([(0, 0, 12)])
+    before = llama.store.segment(0).clone()
+    llama.record(rows=2, tokens_per_row=1)
+    assert torch.equal(before, llama.store.segment(0))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("gemma2", {}, "no kernels for models of type gemma2"),
+        ("mistral", {}, "windows of at least"),
+        ("llama", {"hidden_act": "gelu"}, "know no"),
+        ("llama", {"head_dim": 12}, "heads of 12 elements"),
+    ],
+)
+def test_what_the_kernels_do_not_compute_is_refused(
+    tmp_path: Path, family: str, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        load(build(tmp_path, family, **changes))
+
+
+def test_passes_beyond_what_it_was_built_for_are_refused(saved: Callable[[str], Path]) -> None:
+    row = prompts(np.random.default_rng(8), 97, 20)
+    with pytest.raises(ValueError, match="a pass of 20 tokens; this model was built for 16"):
+        Reader(load(saved("llama"), max_pass_tokens=16), row).read([(0, 0, 20)])
+
+
+def test_buckets_waste_little() -> None:
+    for count in range(1, 2000):
+        assert count <= round_up(count) < (1.5 if count <= 128 else 1.25) * count
+        assert round_up(round_up(count)) == round_up(count)
+    assert sorted({round_up(count) for count in range(1, 65)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert len({round_up(count) for count in range(1, 1025)}) < 50

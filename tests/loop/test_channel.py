@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+
+from covey.contracts.errors import CoveyError, PortError
+from covey.contracts.types import DraftReply, DraftWork, Rule
+from covey.loop.channel import Channel
+from covey.requests.active import ActiveRequest
+from covey.requests.roster import FIRST_REST, LONGEST_REST, Roster, State
+from covey.requests.rounds import Plan, Reader
+from covey.requests.scheduler import Batch
+from tests.fakes import ManualClock, request
+from tests.loop.test_drafting import Judging
+
+
+class Held:
+    """Implements `covey.process.worker.Worker`: calls are made when the test says so."""
+
+    def __init__(self, _name: str) -> None:
+        self.calls: list[tuple[Future[DraftReply], Callable[[DraftWork], DraftReply], DraftWork]] = []
+
+    def submit(self, call: Callable[[DraftWork], DraftReply], work: DraftWork) -> Future[DraftReply]:
+        future: Future[DraftReply] = Future()
+        self.calls.append((future, call, work))
+        return future
+
+    def close(self) -> None:
+        """No thread runs."""
+
+
+class One:
+    """A channel to one drafter, and two requests."""
+
+    def __init__(self) -> None:
+        self.clock, self.drafter = ManualClock(), Judging()
+        self.roster = Roster(["one"], self.clock)
+        self.workers: list[Held] = []
+        self.errors: list[CoveyError] = []
+        self.requests = [ActiveRequest(request(key, [key, 5, 9], 40)) for key in (1, 2)]
+        self.channel = Channel(
+            "one",
+            self.drafter,
+            self.roster,
+            self.clock,
+            lambda _name, error: self.errors.append(error),
+            0,
+            count(1),
+            lambda: None,
+            self._worker,
+        )
+
+    def _worker(self, name: str) -> Held:
+        self.workers.append(Held(name))
+        return self.workers[-1]
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(self.requests, np.ones(2, np.int32), (), (), 2)
+
+    def draft(self) -> DraftWork:
+        """Returns what was sent; nothing answers it yet."""
+        two = np.full(2, 2, np.int32)
+        self.call = self.channel.draft(self.batch, [0, 1], Plan(two, two - 1, ("one", "one")), 0.1)
+        return self.call.work
+
+    def read(self) -> DraftWork:
+        rows = np.arange(2, dtype=np.int32)
+        self.channel.read(self.batch, Reader("one", rows, rows * 0, 100))
+        return self.workers[-1].calls[-1][2]
+
+    def end(self, error: Exception | None = None, **changed: float) -> None:
+        """The first call that was not made is."""
+        future, call, work = self.workers[0].calls.pop(0)
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(replace(call(work), **changed))  # type: ignore[arg-type]
+
+
+ASK = pytest.mark.parametrize("ask", [One.draft, One.read], ids=["draft", "read"])
+
+
+def answered(one: One, ask: Callable[[One], DraftWork], **changed: float) -> None:
+    """The call is answered in time."""
+    ask(one)
+    one.end(**changed)
+    if ask is One.read:
+        one.channel.settle()
+    else:
+        assert one.channel.reply(one.call, 0.0) is not None
+
+
+@ASK
+def test_a_drafter_that_has_no_place_is_not_asked_for_as_long_as_it_says(ask: Callable[[One], DraftWork]) -> None:
+    one = One()
+    answered(one, ask, again_seconds=7.0)
+    one.clock.sleep(6.9)
+    assert one.roster.state("one") is State.RESTING
+    one.clock.sleep(0.2)
+    assert one.roster.serves("one")
+
+
+def test_a_drafter_that_answered_begins_with_the_shortest_rest_again() -> None:
+    one = One()
+    for _ in range(3):
+        one.draft()
+        one.end(PortError("no"))
+        one.channel.settle()
+        one.clock.sleep(LONGEST_REST)
+    answered(one, One.draft)
+    one.draft()
+    one.end(PortError("no"))
+    one.channel.settle()
+    assert not one.roster.serves("one")
+    one.clock.sleep(FIRST_REST)
+    assert one.roster.serves("one")
+
+
+@ASK
+def test_what_a_failed_call_was_to_free_the_next_one_frees(ask: Callable[[One], DraftWork]) -> None:
+    one = One()
+    one.channel.frees.append(8)
+    assert ask(one).frees == (8,)
+    one.end(PortError("no"))
+    one.channel.settle()
+    one.drafter.tokens[8] = []
+    assert one.draft().frees == (8,)
+    one.end()
+    one.channel.settle()
+    assert one.draft().frees == ()
+
+
+def test_a_drafter_is_told_its_own_epoch_until_a_call_fails() -> None:
+    one = One()
+    assert one.draft().epoch == 0
+    one.end()
+    one.channel.settle()
+    assert one.draft().epoch == one.drafter.epoch
+    one.end(PortError("no"))
+    one.channel.settle()
+    assert one.draft().epoch == 0
+
+
+@ASK
+def test_a_reply_says_nothing_of_requests_that_are_gone(ask: Callable[[One], DraftWork]) -> None:
+    one = One()
+    ask(one)
+    gone, stays = one.requests
+    gone.seen.clear()
+    one.end()
+    one.channel.settle()
+    assert (gone.seen, gone.heard) == ({}, {})
+    assert stays.seen == {"one": 3}
+    assert ("one" in stays.heard) is (ask is One.read)
+
+
+def test_what_is_asked_after_a_call_that_reads_goes_on_where_that_ends() -> None:
+    one = One()
+    assert [len(opening.tokens) for opening in one.read().opens] == [3, 3]
+    work = one.draft()
+    assert work.opens == ()
+    assert work.keep.tolist() == [3, 3]
+
+
+def test_a_call_that_reads_takes_time_though_it_fails() -> None:
+    one = One()
+    one.read()
+    one.clock.sleep(2.0)
+    one.end(PortError("no"))
+    one.channel.settle()
+    assert one.channel.read_seconds == [pytest.approx(2.0)]
+
+
+@ASK
+def test_a_reply_that_came_before_its_process_ended_counts(ask: Callable[[One], DraftWork]) -> None:
+    one = One()
+    ask(one)
+    one.end()
+    one.roster.gone("one")
+    one.channel.settle()
+    assert not one.errors
+    assert len(one.workers) == 1
+    assert [active.seen for active in one.requests] == [{"one": 3}] * 2
+
+
+@ASK
+def test_all_calls_to_a_process_that_has_ended_are_given_up(ask: Callable[[One], DraftWork]) -> None:
+    one = One()
+    one.read()
+    if ask is One.draft:
+        one.draft()
+    one.roster.gone("one")
+    one.channel.settle()
+    assert [str(error) for error in one.errors] == ["its process ended before it answered"] * (1 + (ask is One.draft))
+    assert len(one.workers) == 2
+    assert [len(opening.tokens) for opening in one.draft().opens] == [3, 3], "its successor knows nothing"
+    assert len(one.workers[1].calls) == 1
+
+
+def test_a_late_drafter_is_not_asked_before_that_call_has_ended() -> None:
+    """Whatever ends meanwhile, and however long it has rested."""
+    one = One()
+    one.read()
+    one.draft()
+    assert one.channel.reply(one.call, 0.0) is None
+    one.clock.sleep(LONGEST_REST)
+    one.end()  # what it was reading before
+    one.channel.settle()
+    assert one.roster.state("one") is State.LATE
+    one.end()
+    one.channel.settle()
+    assert one.roster.serves("one")
+
+
+def test_a_drafter_that_leaves_memory_is_told_everything_when_it_is_back() -> None:
+    one = One()
+    answered(one, One.draft)
+    one.channel.frees.append(8)
+    one.channel.drop(one.requests)
+    work = one.draft()
+    assert [len(opening.tokens) for opening in work.opens] == [3, 3]
+    assert (work.epoch, work.frees) == (0, ())
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+def test_the_rejection_rule_asks_for_the_rows_that_nodes_were_proposed_from(rule: Rule) -> None:
+    one = One()
+    asked = one.requests[1].request
+    one.requests[1].request = replace(asked, sampling=replace(asked.sampling, rule=rule))
+    assert one.draft().q_rows is (rule is Rule.REJECTION)

@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from covey.contracts.errors import Overloaded, PortError, StubDead
+from covey.contracts.types import Finish, Progress, Sampling, TargetInfo, TargetReply, TargetWork
+from covey.loop.configuration import EngineHooks
+from covey.loop.engine import Engine
+from covey.requests.scheduler import Scheduler
+from tests.fakes import Collector, HashTarget, ManualClock, continuation, next_token, request
+from tests.static_planner import StaticPlanner
+
+
+def build(
+    target: HashTarget,
+    *,
+    budget: int = 64,
+    running: int = 16,
+    waiting: int = 64,
+    growth: int = 8,
+    recover: bool = False,
+) -> tuple[Engine, Collector]:
+    sink = Collector()
+    scheduler = Scheduler(
+        max_running=running,
+        max_waiting=waiting,
+        token_budget=budget,
+        growth_tokens=growth,
+        block_size=target.block_size,
+    )
+    reload = (lambda _error: target.restart()) if recover else None
+    return Engine(target, scheduler, StaticPlanner(), sink, ManualClock(), hooks=EngineHooks(recover=reload)), sink
+
+
+def finish_all(engine: Engine, limit: int = 2000) -> int:
+    rounds = 0
+    while engine.round():
+        rounds += 1
+        assert rounds < limit, "the engine does not come to an end"
+    return rounds
+
+
+def test_one_request_gets_the_models_tokens() -> None:
+    engine, sink = build(HashTarget())
+    engine.submit(request(1, [5, 6, 7], 10))
+    finish_all(engine)
+    assert sink.tokens[1] == continuation([5, 6, 7], 10)
+    assert sink.finish(1) is Finish.LENGTH
+
+
+def test_prompts_are_prefilled_in_chunks_beside_decoding_rows() -> None:
+    target = HashTarget()
+    engine, sink = build(target, budget=16)
+    engine.submit(request(1, [1], 30))
+    engine.round()
+    engine.submit(request(2, list(range(50)), 4))
+    finish_all(engine)
+    mixed = [work for work in target.works if len(work.tags) == 2 and work.chunk.max() > 1]
+    assert len(mixed) >= 3, "a prompt of 50 in passes of 16 takes at least four"
+    assert all(work.chunk.sum() <= 16 for work in target.works)
+    assert all(work.chunk[list(work.tags).index(1)] == 1 for work in mixed), "decoding goes on beside a prefill"
+    assert sink.tokens[1] == continuation([1], 30)
+    assert sink.tokens[2] == continuation(list(range(50)), 4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_load_in_a_tiny_pool_yields_the_same_tokens(seed: int) -> None:
+    rng = random.Random(seed)
+    target = HashTarget(blocks=24)
+    engine, sink = build(target, budget=24, running=8, growth=4)
+    prompts = {key: [rng.randrange(90) for _ in range(rng.randrange(1, 30))] for key in range(1, 25)}
+    counts = {key: rng.randrange(1, 40) for key in prompts}
+    for key, prompt in prompts.items():
+        engine.submit(request(key, prompt, counts[key], priority=rng.randrange(3)))
+        for _ in range(rng.randrange(3)):
+            engine.round()
+    finish_all(engine)
+    assert engine.scheduler.preemptions > 0, "the test is meant to exhaust the pool"
+    for key, prompt in prompts.items():
+        assert sink.tokens[key] == continuation(prompt, counts[key])
+    assert target.used == 0
+
+
+def test_the_least_urgent_is_preempted_and_the_urgent_goes_first() -> None:
+    target = HashTarget(blocks=12)
+    engine, sink = build(target, growth=0)
+    order: list[int] = []
+    sink.on_publish = lambda: order.extend(key for key in sink.ended if key not in order)
+    engine.submit(request(1, [1] * 8, 30))
+    engine.submit(request(2, [2] * 8, 30, priority=5))
+    finish_all(engine)
+    assert order == [2, 1]
+    assert engine.scheduler.preemptions > 0
+    assert sink.tokens[1] == continuation([1] * 8, 30)
+
+
+def test_what_waited_says_how_long_it_did_until_it_first_ran() -> None:
+    engine, sink = build(HashTarget(), running=1)
+    clock = ManualClock()
+    engine._clock = clock
+    queued: dict[int, set[float | None]] = {}
+    publish = sink.publish
+
+    def watched(batch: Sequence[Progress]) -> None:
+        for item in batch:
+            queued.setdefault(item.key, set()).add(item.queued)
+        publish(batch)
+
+    sink.publish = watched  # type: ignore[method-assign]
+    for key in (1, 2):
+        engine.submit(dataclasses.replace(request(key, [1, 2], 5), arrival=0.5))
+    clock.time = 1.0
+    while engine.round():
+        clock.time += 0.25
+    assert queued == {1: {0.5}, 2: {0.5 + 0.25 * 5}}
+
+
+def test_an_end_token_ends_a_request_and_is_its_last() -> None:
+    expected = continuation([3, 1], 40)
+    end = expected[6]
+    first = expected.index(end)
+    engine, sink = build(HashTarget(end_ids=(end,)))
+    engine.submit(request(1, [3, 1], 40, sampling=Sampling(end_ids=(end,))))
+    finish_all(engine)
+    assert sink.tokens[1] == expected[: first + 1]
+    assert sink.finish(1) is Finish.EOS
+
+
+def test_cancelling_frees_the_tag_with_the_next_pass() -> None:
+    target = HashTarget()
+    engine, sink = build(target)
+    engine.submit(request(1, [1, 2], 100))
+    engine.submit(request(2, [3, 4], 100))
+    for _ in range(5):
+        engine.round()
+    engine.cancel(1)
+    engine.cancel(99)
+    engine.round()
+    assert sink.finish(1) is Finish.CANCELLED
+    assert 1 not in target.tokens
+    engine.cancel(2)
+    assert engine.round(), "a pass without rows still frees"
+    assert target.used == 0
+    assert not engine.round()
+
+
+def test_a_full_queue_and_a_draining_engine_refuse_at_once() -> None:
+    engine, _sink = build(HashTarget(), waiting=2)
+    engine.submit(request(1, [1]))
+    engine.submit(request(2, [1]))
+    with pytest.raises(Overloaded, match="queue full: 2"):
+        engine.submit(request(3, [1]))
+    engine.drain()
+    with pytest.raises(Overloaded, match="draining"):
+        engine.submit(request(4, [1]))
+    finish_all(engine)
+
+
+def test_a_restarted_target_is_replayed_with_the_same_tokens() -> None:
+    target = HashTarget()
+    engine, sink = build(target, recover=True)
+    engine.submit(request(1, [1, 2, 3], 20))
+    engine.submit(request(2, [4, 5], 20))
+    for _ in range(6):
+        engine.round()
+    target.fail_with = [StubDead("gone")]
+    finish_all(engine)
+    assert sink.tokens[1] == continuation([1, 2, 3], 20)
+    assert sink.tokens[2] == continuation([4, 5], 20)
+
+
+def test_a_target_that_forgot_a_tag_is_told_again() -> None:
+    target = HashTarget()
+    engine, sink = build(target)
+    engine.submit(request(1, [1, 2, 3], 12))
+    for _ in range(4):
+        engine.round()
+    target.restart()
+    finish_all(engine)
+    assert sink.tokens[1] == continuation([1, 2, 3], 12)
+
+
+def test_a_target_that_stays_dead_fails_its_requests() -> None:
+    target = HashTarget()
+    engine, sink = build(target)
+    target.fail_with = [PortError("dead")]
+    engine.submit(request(1, [1]))
+    engine.round()
+    assert sink.finish(1) is Finish.ERROR
+    assert "dead" in str(sink.ended[1].error)
+    engine.submit(request(2, [9], 3))
+    finish_all(engine)
+    assert sink.tokens[2] == continuation([9], 3)
+
+
+def test_a_request_that_can_never_fit_fails_alone() -> None:
+    engine, sink = build(HashTarget(blocks=3), growth=0)
+    engine.submit(request(1, [1] * 4, 20))
+    finish_all(engine)
+    assert sink.finish(1) is Finish.ERROR
+    assert sink.tokens[1] == continuation([1] * 4, len(sink.tokens[1]))
+
+
+@pytest.mark.parametrize(("count", "blocks"), [(2, 3), (3, 4)])
+def test_nobody_pays_for_a_pool_that_a_request_is_just_leaving(count: int, blocks: int) -> None:
+    """The first takes the last block and ends in the pass in which the others find none."""
+    target = HashTarget(blocks=blocks)
+    engine, sink = build(target, growth=0)
+    prompts = {key: [key] * 4 for key in range(1, count + 1)}
+    for key, prompt in prompts.items():
+        engine.submit(request(key, prompt, 2 if key == 1 else 4))
+    finish_all(engine)
+    assert {key: sink.tokens[key] for key in prompts} == {
+        key: continuation(prompt, 2 if key == 1 else 4) for key, prompt in prompts.items()
+    }
+    assert engine.scheduler.preemptions == 0
+
+
+class Fragile(HashTarget):
+    """Fails for good reason: whenever a row has more than `most` tokens of its prompt computed, after the work."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.failures = 0
+
+    def step(self, work: TargetWork) -> TargetReply:
+        reply = super().step(work)
+        if max(self.cached.values(), default=0) > self.most:
+            self.failures += 1
+            raise PortError("that is too much")
+        return reply
+
+
+def test_replays_that_never_get_to_a_token_are_given_up() -> None:
+    target = Fragile(20)
+    engine, sink = build(target, budget=16, recover=True)
+    engine.submit(request(1, list(range(40))))
+    finish_all(engine, limit=20)
+    assert sink.finish(1) is Finish.ERROR
+    assert target.failures == 3
+
+
+def test_a_target_that_fails_and_lives_is_told_to_free_what_it_was_told_to_open() -> None:
+    target = Fragile(20)
+    engine, sink = build(target)
+    engine.submit(request(1, [1, 2, 3], 30))
+    engine.round()
+    engine.submit(request(2, list(range(30))))
+    engine.round()
+    assert set(sink.ended) == {1, 2}
+    finish_all(engine)
+    assert not target.tokens, "tags that nobody will free"
+
+
+def test_a_request_that_leaves_between_failures_is_freed_too() -> None:
+    target = Fragile(20)
+    engine, sink = build(target)
+    engine._recover = lambda _error: None  # type: ignore[assignment]
+    engine.submit(request(1, list(range(30))))
+    engine.round()
+    engine.cancel(1)
+    engine.round()
+    finish_all(engine)
+    assert sink.finish(1) is Finish.CANCELLED
+    assert not target.tokens
+
+
+def test_failures_that_left_with_a_request_are_not_counted_against_the_next() -> None:
+    target = Fragile(20)
+    engine, sink = build(target, recover=True)
+    engine.submit(request(1, list(range(30))))
+    engine.round()
+    engine.round()
+    assert target.failures == 2
+    engine.cancel(1)
+    engine.submit(request(2, [7, 8], 5))
+    target.fail_with = [PortError("once")]
+    finish_all(engine)
+    assert sink.tokens[2] == continuation([7, 8], 5)
+
+
+def test_a_target_that_ended_while_nothing_ran_is_brought_back_before_the_next_request() -> None:
+    target = HashTarget()
+    engine, _sink = build(target, recover=True)
+    recovered = threading.Event()
+    engine._recover = lambda _error: recovered.set()
+    answers = target.info
+    engine.suspect()
+    assert not engine.round()
+    assert not recovered.is_set(), "it lives: somebody else was quicker"
+
+    def dead() -> TargetInfo:
+        raise StubDead("its process ended")
+
+    target.info = dead  # type: ignore[method-assign]
+    thread = threading.Thread(target=engine.run, daemon=True)
+    thread.start()
+    engine.suspect()
+    assert recovered.wait(30)
+    target.info = answers  # type: ignore[method-assign]
+    engine.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_recovery_that_fails_in_any_way_fails_what_runs_and_no_more() -> None:
+    target = HashTarget()
+    engine, sink = build(target, running=1)
+
+    def recover(_error: PortError) -> None:
+        raise MemoryError("shared memory is full")
+
+    engine._recover = recover
+    engine.submit(request(1, [1]))
+    engine.submit(request(2, [9], 3))
+    target.fail_with = [PortError("dead")]
+    finish_all(engine)
+    assert "dead" in str(sink.ended[1].error)
+    assert sink.tokens[2] == continuation([9], 3)
+
+
+def test_requests_that_wait_outlive_those_that_a_failing_target_takes_along() -> None:
+    target = Fragile(20)
+    engine, sink = build(target, running=1)
+    engine.submit(request(1, list(range(30))))
+    engine.submit(request(2, [7, 8], 5))
+    finish_all(engine)
+    assert sink.finish(1) is Finish.ERROR
+    assert sink.tokens[2] == continuation([7, 8], 5)
+
+
+def test_a_target_that_stays_dead_is_not_asked_for_ever() -> None:
+    target = HashTarget()
+    engine, sink = build(target)
+    engine.submit(request(1, [1]))
+    engine.round()
+    target.fail_with = [PortError("dead")] * 100
+    finish_all(engine, limit=10)
+    assert sink.finish(1) is Finish.ERROR
+
+
+def test_a_drain_from_another_thread_lets_nobody_in_after_it_and_nobody_down() -> None:
+    engine, sink = build(HashTarget(), waiting=10**6)
+    taken: list[int] = []
+
+    def knock(first: int) -> None:
+        for key in range(first, 10**6, 4):
+            try:
+                engine.submit(request(key, [key % 90], 2))
+            except Overloaded:
+                return
+            taken.append(key)
+
+    threads = [threading.Thread(target=knock, args=(first,)) for first in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    while len(taken) < 20:
+        engine.round()
+    engine.drain()
+    for thread in threads:
+        thread.join(30)
+    with pytest.raises(Overloaded, match="draining"):
+        engine.submit(request(10**6, [1]))
+    finish_all(engine, limit=10**6)
+    assert sorted(sink.ended) == sorted(taken)
+
+
+def test_the_hash_model_depends_on_every_token() -> None:
+    assert len({next_token(np.asarray([a, 2, 3])) for a in range(50)}) > 20

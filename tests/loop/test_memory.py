@@ -1,0 +1,606 @@
+"""Drafters leave and come back while requests run: no byte is promised twice, no text changes, nothing is left over."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from covey.contracts.errors import PortError
+from covey.contracts.types import DrafterInfo, Resized, ResizeStatus, TargetInfo, TargetReply, TargetWork
+from covey.kv.elastic import Budget, Goodput, Never, Policy, Pressure, Thresholds
+from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.engine import Engine
+from covey.loop.memory import Memory, Wish
+from covey.process.guard import Guard
+from covey.requests.roster import Roster, State
+from covey.requests.scheduler import Scheduler
+from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
+from tests.loop.test_drafting import HashDrafter
+from tests.static_planner import StaticPlanner
+
+BLOCK = 10  # bytes
+LEAST = 20
+SIZES = {"one": 95, "two": 40, "three": 200, "none": 0, "wide": 150, "wider": 180}
+MOST = 100  # bytes of KV memory of those that are wide
+
+
+class Pool(HashTarget):
+    """A pool that breathes by steps, each of which takes time; passes take time too."""
+
+    def __init__(self, clock: ManualClock, seconds: float = 0.01) -> None:
+        super().__init__(blocks=LEAST)
+        self.clock, self.seconds = clock, seconds
+        self.trouble: list[PortError] = []
+        self.stuck = False
+
+    def info(self) -> TargetInfo:
+        return replace(super().info(), block_bytes=BLOCK, least_blocks=LEAST)
+
+    def step(self, work: TargetWork) -> TargetReply:
+        self.clock.sleep(self.seconds)
+        return super().step(work)
+
+    def restart(self) -> None:
+        super().restart()
+        self.blocks = LEAST
+
+    def resize(self, blocks: int) -> Resized:
+        if self.trouble:
+            raise self.trouble.pop()
+        assert blocks >= LEAST
+        if self.used > blocks or self.stuck:
+            return Resized(ResizeStatus.IN_USE, self.blocks)
+        step = min(5, abs(blocks - self.blocks))
+        self.blocks += step if blocks > self.blocks else -step
+        return Resized(ResizeStatus.OK if self.blocks == blocks else ResizeStatus.LATER, self.blocks)
+
+
+class House:
+    """Implements `covey.contracts.ports.Residency`, and watches that all of it fits."""
+
+    def __init__(self, pool: Pool, names: Iterable[str]) -> None:
+        self.pool, self.resident = pool, set(names)
+        self.budget = LEAST * BLOCK + sum(SIZES[name] for name in names)
+        self.trouble: list[tuple[str, bool]] = []  # action, and whether it is done all the same
+        self.moves: list[tuple[str, str]] = []
+        self.cache: dict[str, int] = {}  # bytes of KV memory of those that shrank
+
+    def unload(self, name: str) -> int:
+        known = name in self.resident
+        self.moves.append(("unload", name))
+        if self._fails("unload", lambda: self.resident.discard(name)):
+            raise PortError("the server refused")
+        self.resident.discard(name)
+        return SIZES[name] - (MOST - self.cache.get(name, MOST)) if known else 0
+
+    def load(self, name: str) -> DrafterInfo:
+        self.moves.append(("load", name))
+        if self._fails("load", lambda: None):
+            raise PortError("the drafter died")
+        self.resident.add(name)
+        self.cache.pop(name, None)
+        self.check()
+        return facts(name)
+
+    def resize(self, name: str, blocks: int) -> DrafterInfo:
+        self.moves.append(("resize", name))
+        if self._fails("resize", lambda: None):
+            raise PortError("the drafter did not answer")
+        self.cache[name] = blocks
+        self.check()
+        return facts(name, blocks)
+
+    def check(self) -> None:
+        held = sum(SIZES[name] - (MOST - self.cache.get(name, MOST)) for name in self.resident)
+        assert self.pool.blocks * BLOCK + held <= self.budget, "a byte was promised twice"
+
+    def _fails(self, action: str, half: Callable[[], None]) -> bool:
+        if self.trouble and self.trouble[-1][0] == action:
+            if self.trouble.pop()[1]:
+                half()
+            return True
+        return False
+
+
+def facts(name: str, cache: int = MOST) -> DrafterInfo:
+    """Those that have KV memory that can shrink have `MOST` bytes of it, each a block."""
+    info = DrafterInfo(name, VOCAB, 512, 7, SIZES[name] - (MOST - cache))
+    elastic = {"block_bytes": 1, "total_blocks": cache, "least_blocks": 1, "most_blocks": MOST}
+    return replace(info, **elastic) if name.startswith("wide") else info
+
+
+class Slow:
+    """Implements `Worker`: what is submitted is done some time later."""
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
+
+    def submit(self, call: Callable[[Any], Any], argument: Any) -> Future[Any]:
+        return _Later(self.clock, self.clock.now() + self.seconds, lambda: call(argument))
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class _Later(Future[Any]):
+    def __init__(self, clock: ManualClock, due: float, call: Callable[[], Any]) -> None:
+        super().__init__()
+        self.clock, self.due, self.call = clock, due, call
+
+    def done(self) -> bool:
+        if not super().done() and self.clock.now() >= self.due:
+            try:
+                self.set_result(self.call())
+            except PortError as error:
+                self.set_exception(error)
+        return super().done()
+
+
+class Server:
+    def __init__(
+        self,
+        policy: Policy,
+        names: tuple[str, ...] = ("one", "two"),
+        *,
+        depth: int = 0,
+        guard: Guard | None = None,
+    ) -> None:
+        self.clock = ManualClock()
+        self.pool = Pool(self.clock)
+        self.house = House(self.pool, names)
+        self.sink = Collector()
+        self.drafters = {name: HashDrafter(0.7) for name in names}
+        self.planner = StaticPlanner(depth, 1)
+        scheduler = Scheduler(max_running=32, max_waiting=999, token_budget=99, growth_tokens=8, block_size=4)
+
+        def made(roster: Roster, drop: Callable[[str], None]) -> Memory:
+            def dropped(name: str) -> None:
+                drop(name)
+                self.drafters[name].tokens.clear()  # the next incarnation knows nothing
+                self.drafters[name].epoch += 1
+
+            budget = Budget(LEAST, BLOCK)
+            worker = Slow(self.clock, 0.3)
+            ports = self.pool, self.house, roster, self.clock
+            return Memory(*ports, policy, budget, worker=worker, drop=dropped, calm=0.2)
+
+        self.engine = Engine(
+            *(self.pool, scheduler, self.planner, self.sink, self.clock),
+            EngineConfig(self.drafters, draft_deadline=60.0),
+            EngineHooks(recover=lambda _error: self.pool.restart(), memory=made, guard=guard or Guard(strict=True)),
+        )
+        for name in names:
+            self.engine.roster.came(name, facts(name))
+        assert self.engine.memory is not None
+        self.memory = self.engine.memory
+        self.expected: dict[int, list[int]] = {}
+
+    def submit(self, count: int, tokens: int = 20) -> None:
+        for _ in range(count):
+            key = len(self.expected) + 1
+            prompt = [key % VOCAB, 5, key * 7 % VOCAB, 9]
+            self.expected[key] = continuation(prompt, tokens)
+            self.engine.submit(request(key, prompt, tokens))
+
+    def run(self, seconds: float) -> None:
+        until = self.clock.now() + seconds
+        while self.clock.now() < until:
+            if not self.engine.round():
+                self.clock.sleep(self.memory.pause)
+            self.house.check()
+
+    def states(self) -> dict[str, State]:
+        return {name: self.engine.roster.state(name) for name in self.drafters}
+
+    def finish(self) -> None:
+        self.run(60)
+        assert self.sink.tokens == self.expected
+        assert self.pool.used == 0
+        assert set(self.states().values()) == {State.SERVING}
+        assert self.house.resident == set(self.drafters)
+        assert self.pool.blocks == LEAST
+
+
+def test_a_burst_has_drafters_leave_and_calm_brings_them_back() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.run(2)
+    assert server.house.moves == []
+    server.submit(40, tokens=60)
+    server.run(2)
+    assert set(server.states().values()) == {State.UNLOADED}
+    assert server.engine.total_blocks == server.pool.blocks == LEAST + (SIZES["one"] + SIZES["two"]) // BLOCK
+    assert server.engine.lasting_blocks == LEAST
+    alone = Server(Never())
+    alone.submit(40, tokens=60)
+    alone.finish()
+    server.finish()
+    assert len(server.pool.works) < 0.8 * len(alone.pool.works), "more requests ran at once"
+    assert alone.house.moves == []
+    assert sorted(server.house.moves) == [("load", "one"), ("load", "two"), ("unload", "one"), ("unload", "two")]
+
+
+def test_who_drafts_least_leaves_first_and_comes_back_last() -> None:
+    server = Server(Thresholds(0.1, 3), ("one", "two", "three"), depth=3)
+    for count, name in ((1, "one"), (3, "two"), (2, "three")):
+        for _ in range(count):
+            key = len(server.expected) + 1
+            server.expected[key] = continuation([key, 5], 30)
+            server.engine.submit(request(key, [key, 5], 30, drafter=name))
+    server.run(0.1)
+    server.planner.depth = 0
+    server.submit(60, tokens=60)
+    server.finish()
+    assert [name for action, name in server.house.moves if action == "unload"] == ["one", "three", "two"]
+    assert [name for action, name in server.house.moves if action == "load"] == ["two", "three", "one"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hundred_transitions_under_load_with_all_that_can_go_wrong(seed: int) -> None:
+    rng = random.Random(seed)
+    server = Server(Thresholds(0.1, 2), ("one", "wide", "three", "none"), depth=2)
+    while len(server.house.moves) < 100:
+        server.planner.depth = rng.choice([0, 0, 3])
+        if rng.random() < 0.5:
+            server.submit(rng.randrange(30), tokens=rng.randrange(1, 70))
+        fault = rng.randrange(6)
+        if fault == 0:
+            server.house.trouble.append((rng.choice(["unload", "load", "resize"]), rng.random() < 0.5))
+        elif fault == 1:
+            server.pool.trouble.append(PortError("lost"))
+        elif fault == 2 and not server.pool.fail_with:  # three at once and requests fail
+            server.pool.fail_with.append(PortError("the target died"))
+        elif fault == 3 and server.engine.scheduler.running:
+            key = rng.choice(list(server.engine.scheduler.running))
+            server.engine.cancel(key)
+            server.expected[key] = []
+        server.run(rng.random() * 2)
+    server.house.trouble.clear()
+    server.pool.trouble.clear()
+    server.run(60)
+    for key, expected in server.expected.items():
+        if expected:
+            assert server.sink.tokens[key] == expected
+    server.sink.tokens = server.expected
+    server.finish()
+
+
+def test_an_administrator_goes_before_the_policy() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.memory.wish("one", Wish.PINNED)
+    server.submit(40, tokens=60)
+    server.run(2)
+    assert server.states() == {"one": State.SERVING, "two": State.UNLOADED}
+    server.memory.wish("two", Wish.OUT)
+    server.run(40)
+    assert server.states()["two"] is State.UNLOADED, "calm does not bring it back"
+    server.memory.wish("one", Wish.OUT)
+    server.run(2)
+    assert server.states() == {"one": State.UNLOADED, "two": State.UNLOADED}
+    server.memory.wish("one", Wish.PINNED)
+    server.memory.wish("two", Wish.AUTO)
+    server.finish()
+    with pytest.raises(KeyError):
+        server.memory.wish("four", Wish.OUT)
+
+
+def test_a_pinned_drafter_comes_when_the_blocks_are_free_again() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.submit(40, tokens=60)
+    server.run(2)
+    server.memory.wish("one", Wish.PINNED)
+    server.finish()
+    report = server.memory.report()
+    assert report["operations"]["unload done"] == report["operations"]["load done"] >= 2
+    assert report["drafters"]["one"] == {"state": "serving", "wish": "pinned", "bytes": 95}
+    assert report["blocks_gained"] == 0
+
+
+def lasting(server: Server, action: str, name: str) -> None:
+    """From now on an action on a drafter fails."""
+    act = getattr(server.house, action)
+
+    def failing(which: str) -> Any:
+        if which == name:
+            server.house.moves.append((action, name))
+            raise PortError("it never does")
+        return act(which)
+
+    setattr(server.house, action, failing)
+
+
+def test_a_drafter_that_does_not_come_keeps_nobody_else_away() -> None:
+    server = Server(Thresholds(0.1, 3), ("two", "one"))
+    server.submit(40, tokens=60)
+    server.run(2)
+    server.memory.wish("one", Wish.PINNED)
+    lasting(server, "load", "one")
+    server.run(60)
+    assert server.states() == {"one": State.LOADING, "two": State.SERVING}
+    assert 4 < server.house.moves.count(("load", "one")) < 12, "tried again, less and less often"
+    server.memory.wish("one", Wish.OUT)
+    server.run(2)
+    assert server.states()["one"] is State.UNLOADED, "and an administrator can have it stay away"
+    assert server.house.moves[-1] == ("unload", "one")
+
+
+def test_who_waits_for_room_lets_others_make_it() -> None:
+    server = Server(Never(), ("one", "three"))
+    server.memory.wish("one", Wish.OUT)
+    server.run(2)
+    assert server.pool.blocks == LEAST + 9
+    server.pool.stuck = True
+    server.memory.wish("one", Wish.PINNED)
+    server.run(2)
+    assert server.states()["one"] is State.UNLOADED
+    server.memory.wish("three", Wish.OUT)
+    server.run(2)
+    assert server.states() == {"one": State.SERVING, "three": State.UNLOADED}
+    server.pool.stuck = False
+
+
+def test_nobody_leaves_while_the_pool_has_not_taken_what_another_gave() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.pool.stuck = True
+    server.submit(40, tokens=60)
+    server.run(5)
+    assert list(server.states().values()).count(State.UNLOADED) == 1
+    server.pool.stuck = False
+    server.run(5)
+    assert set(server.states().values()) == {State.UNLOADED}
+
+
+def test_whoever_holds_nothing_is_passed_over() -> None:
+    server = Server(Thresholds(0.1, 3), ("none", "one"))
+    server.submit(40, tokens=60)
+    server.run(2)
+    assert server.states() == {"none": State.SERVING, "one": State.UNLOADED}
+
+
+@pytest.mark.parametrize("wish", [Wish.AUTO, Wish.OUT])
+def test_a_drafter_that_somebody_else_brings_back_is_left_alone(wish: Wish) -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.run(0.1)
+    facts = server.engine.roster.facts("one")
+    assert facts is not None
+    server.engine.roster.gone("one")
+    server.memory.wish("one", wish)
+    server.submit(80, tokens=60)
+    server.run(2)
+    assert server.states() == {"one": State.ENDED, "two": State.UNLOADED}
+    server.engine.roster.came("one", facts)
+    server.run(2)
+    assert server.states()["one"] is State.UNLOADED
+
+
+def test_kv_memory_that_nobody_drafts_with_goes_first_and_comes_back_last() -> None:
+    server = Server(Thresholds(0.1, 3), ("wide", "wider", "two"), depth=2)
+    server.pool.seconds = 0.1  # a round's, beside which a move is short
+    server.submit(2, tokens=62)
+    server.run(0.3)
+    server.planner.depth = 0
+    while server.engine.scheduler.running:
+        server.run(0.1)
+    assert server.house.moves == [("resize", "wider"), ("resize", "wide")], "who drafted least first"
+    assert set(server.states().values()) == {State.SERVING}, "they go on serving"
+    assert server.house.cache == {"wide": 1, "wider": 1}
+    assert server.pool.blocks >= LEAST + (MOST - 1) // BLOCK
+    server.run(5)
+    assert server.house.cache == {"wide": MOST, "wider": MOST}
+    assert server.memory.report()["operations"]["widen done"] == 2
+    server.pool.seconds = 0.01
+    server.submit(90, tokens=90)
+    server.run(4)
+    assert set(server.states().values()) == {State.UNLOADED}
+    assert server.pool.blocks == LEAST + (150 + 180 + 40) // BLOCK
+    server.finish()
+    assert server.house.cache == {}, "who is loaded has all its KV memory"
+    assert [action for action, _ in server.house.moves[-3:]] == ["load"] * 3
+
+
+def test_nothing_begins_once_it_is_closed() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.memory.close()
+    server.submit(40, tokens=60)
+    server.finish()
+    assert server.house.moves == []
+
+
+def test_a_request_that_only_the_grown_pool_holds_is_not_taken_for_granted() -> None:
+    server = Server(Thresholds(0.1, 3))
+    server.submit(40, tokens=60)
+    server.run(2)
+    assert server.engine.total_blocks > server.engine.lasting_blocks == LEAST
+
+
+def test_a_budget_is_kept_whatever_drafters_turn_out_to_hold() -> None:
+    budget = Budget(20, 10, 400, {"one": 95, "two": 40})
+    assert (budget.spare(["one", "two"]), budget.blocks(["one", "two"])) == (65, 26)
+    assert (budget.blocks(["two"]), budget.blocks([])) == (36, 40)
+    assert Budget(20, 10, 210, {"one": 95}).spare(["one"]) == -85
+    free = Budget(20, 10)
+    assert [free.learn(name, held, 0) for name, held in (("one", 95), ("two", 40), ("one", 99))] == [True, True, False]
+    assert free.whole == 335, "what was held at first"
+    assert free.blocks(["one"]) == 23, "a part of a block is none"
+    assert free.blocks(["two"]) == 29, "the ninety-five that there were, and not the ninety-nine"
+    assert free.spare(["one", "two"]) == -4
+    assert free.fits(["one", "two"])
+    assert not Budget(20, 10, 335, {"one": 99, "two": 40}).fits(["one", "two"])
+
+
+def test_what_all_hold_together_is_what_they_held_at_first_whatever_they_hold_when_they_are_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[dict[str, int]] = []
+    server = Server(Thresholds(0.1, 3))
+    server.memory._remember = lambda first: told.append(dict(first))
+    server.run(1)
+    whole = server.memory.report()["budget_bytes"]
+    assert whole == LEAST * BLOCK + SIZES["one"] + SIZES["two"]
+    assert told[-1] == {"one": SIZES["one"], "two": SIZES["two"]}
+    at_first = SIZES["one"]
+    for more in (40, -90, 7):
+        monkeypatch.setitem(SIZES, "one", at_first + more)
+        server.house.budget = whole + max(0, more)
+        server.pool.blocks = LEAST  # until it is known what the drafter holds that has come back
+        server.engine.roster.came("one", facts("one"))
+        server.run(1)
+        assert server.memory.report()["budget_bytes"] == whole
+        assert server.house.moves == [], "who holds more by now is not sent away for it"
+        assert server.pool.blocks == LEAST + max(0, -more) // BLOCK, "what it holds less is the pool's"
+        assert len(told) == 2
+
+
+def pressure(**changes: Any) -> Pressure:
+    return replace(Pressure(5, 100, waiting=30, running=10, most_running=64, rows=10, seconds=0.02), **changes)
+
+
+def test_thresholds_wait_for_rounds_in_a_row_and_for_room_with_a_margin() -> None:
+    policy = Thresholds(0.1, 3)
+    for each in (pressure(), pressure(), pressure(drafting=True), pressure(), pressure()):
+        policy.note(each)
+        assert not policy.expands(each, 10, 0.0)
+    policy.note(pressure())
+    assert policy.expands(pressure(), 10, 0.0)
+    assert not policy.expands(pressure(), 0, 0.0), "there is nothing to gain"
+    policy.gave()
+    assert not policy.expands(pressure(), 10, 0.0)
+    patient = Thresholds(0.1, 16)
+    for _ in range(16):
+        patient.note(pressure())
+    patient.gave()
+    for _ in range(4):
+        assert not patient.expands(pressure(), 10, 0.0), "what was gained is to be felt first"
+        patient.note(pressure())
+    assert patient.expands(pressure(), 10, 0.0), "and then memory is still short"
+    calm = pressure(waiting=0)
+    assert policy.contracts(replace(calm, free=39), 32)
+    assert not policy.contracts(replace(calm, free=38), 32)
+    assert not policy.contracts(replace(calm, free=99, waiting=1), 32)
+
+
+@pytest.mark.parametrize(("slope", "leaves"), [(0.0, True), (0.02, False)])
+def test_goodput_weighs_more_rows_against_drafts(slope: float, leaves: bool) -> None:
+    """Drafting brings 1.5 tokens a row in 1.2 times the time. Rows that are nearly free are worth more than that, rows
+    that take as long as they bring are not."""
+    policy = Goodput(0.1, 3, reload=1.0, stay=100.0)
+    for rows in (4, 8, 12, 10, 10, 10) * 10:
+        whole = 0.02 + slope * rows
+        policy.note(pressure(rows=rows, tokens=rows, seconds=whole))
+        policy.note(pressure(rows=rows, tokens=int(1.5 * rows), seconds=1.2 * whole, drafting=True))
+    assert policy.expands(pressure(drafting=True), 95, 1.0) is leaves
+    assert not policy.expands(pressure(drafting=True, waiting=0), 95, 1.0), "nobody waits for blocks"
+    assert not policy.expands(pressure(drafting=True), 2, 1.0), "too few for one row more"
+
+
+def learnt(tokens: float, slower: float, reload: float = 0.0) -> Goodput:
+    """Who has seen rows that cost nothing; those that draft bring so many tokens in a time so much longer."""
+    policy = Goodput(0.1, 3, reload=reload, stay=30.0)
+    for rows in (4, 8, 12, 10, 10, 10) * 60:
+        policy.note(pressure(rows=rows, tokens=rows, seconds=0.02))
+        policy.note(pressure(rows=rows, tokens=int(tokens * rows), seconds=0.02 * slower, drafting=True))
+    return policy
+
+
+@pytest.mark.parametrize(("share", "leaves"), [(1.0, False), (0.99, False), (0.1, True)])
+def test_goodput_lets_go_of_who_drafts_for_few_while_others_go_on(share: float, leaves: bool) -> None:
+    """Ten rows bring 20 tokens; 76 blocks are room for 8 more, and the 18 bring as many, or 34 with nine tenths of the
+    drafts."""
+    assert learnt(2.0, 1.0).expands(pressure(drafting=True), 76, share) is leaves
+
+
+def test_goodput_counts_what_the_way_back_costs() -> None:
+    """Drafts bring a quarter more than none. 28 blocks are room for three rows more, which bring three tenths; if they
+    cost half of the drafts' gain for the way back, that is too little."""
+    assert learnt(1.5, 1.2).expands(pressure(drafting=True), 28, 1.0)
+    assert not learnt(1.5, 1.2, reload=15.0).expands(pressure(drafting=True), 28, 1.0)
+
+
+@pytest.mark.parametrize("bound", [{"waiting": 2}, {"most_running": 12}])
+def test_goodput_counts_no_rows_that_will_not_run(bound: dict[str, int]) -> None:
+    assert learnt(1.5, 1.2).expands(pressure(drafting=True), 95, 1.0)
+    assert not learnt(1.5, 1.2).expands(pressure(drafting=True, **bound), 95, 1.0), "a fifth more rows for a quarter"
+
+
+@pytest.mark.parametrize(
+    ("change", "short"),
+    [
+        ({}, True),
+        ({"drafting": True}, False),
+        ({"waiting": 0}, True),  # fewer blocks are free than a tenth
+        ({"waiting": 0, "free": 10}, False),
+        ({"free": 10}, True),  # and requests wait for blocks all the same
+        ({"free": 10, "running": 64}, False),  # they wait for room in the batch
+    ],
+)
+def test_memory_is_short_by_nightjars_rule(change: dict[str, Any], short: bool) -> None:
+    policy = Thresholds(0.1, 2)
+    for _ in range(2):
+        policy.note(pressure(**change))
+    assert policy.expands(pressure(**change), 10, 0.0) is short
+
+
+def test_goodput_takes_large_free_blocks_that_nobody_fits_into_for_short() -> None:
+    policy = learnt(1.5, 1.2)
+    roomy = pressure(drafting=True, free=20)
+    policy.note(replace(roomy, waiting=0))
+    assert not policy.expands(roomy, 80, 1.0), "for three rounds in a row"
+    for _ in range(3):
+        policy.note(roomy)
+    assert policy.expands(roomy, 80, 1.0)
+
+
+def test_goodput_does_not_believe_that_more_rows_take_less() -> None:
+    """Larger batches came when the machine was quiet."""
+    policy = Goodput(0.1, 3, reload=0.0)
+    for rows in (4, 8, 12) * 60:
+        seconds = 0.05 - 0.0025 * rows
+        policy.note(pressure(rows=rows, tokens=rows, seconds=seconds))
+        policy.note(pressure(rows=rows, tokens=int(1.5 * rows), seconds=1.2 * seconds, drafting=True))
+    assert policy.expands(pressure(drafting=True), 38, 1.0), "two fifths more rows"
+    assert not policy.expands(pressure(drafting=True), 19, 1.0), "a fifth more rows for a quarter"
+
+
+def test_who_does_not_fit_into_the_budget_leaves_and_stays_away() -> None:
+    """Whatever the policy thinks: the least pool and both drafters are more than there is."""
+    server = Server(Never())
+    server.memory.budget.limit = LEAST * BLOCK + SIZES["one"] + SIZES["two"] - 1
+    server.run(20)
+    assert server.house.moves == [("unload", "one")]
+    assert server.pool.blocks == LEAST + (SIZES["one"] - 1) // BLOCK
+
+
+class Roomy(Never):
+    """Is always for it, and notes for how many blocks."""
+
+    def __init__(self) -> None:
+        self.needed: set[int] = set()
+
+    def contracts(self, pressure: Pressure, needed: int) -> bool:  # noqa: ARG002
+        self.needed.add(needed)
+        return True
+
+
+def test_a_drafter_on_its_way_is_asked_nothing_more_and_comes_for_the_blocks_that_it_gave() -> None:
+    policy = Roomy()
+    server = Server(policy)
+    before = server.drafters["one"].epoch
+    server.memory.wish("one", Wish.OUT)
+    server.run(3)
+    assert server.drafters["one"].epoch == before + 1, "its rows were dropped"
+    assert server.pool.blocks == LEAST + SIZES["one"] // BLOCK
+    server.memory.wish("one", Wish.AUTO)
+    server.run(3)
+    assert server.drafters["one"].epoch == before + 2
+    assert server.house.moves == [("unload", "one"), ("load", "one")]
+    assert max(policy.needed) == SIZES["one"] // BLOCK, "fewer once the pool is on its way"
+
+
+@pytest.mark.parametrize(("tokens", "leaves"), [(2.0, False), (1.0, True)])
+def test_goodput_lets_nobody_go_for_a_round_that_left_drafts_off(tokens: float, leaves: bool) -> None:
+    """A length policy tries none now and then. 38 blocks are room for two fifths more rows."""
+    assert learnt(tokens, 1.2).expands(pressure(drafting=False), 38, 1.0) is leaves

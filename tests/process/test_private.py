@@ -1,0 +1,60 @@
+"""A folder whose content is run or believed is this user's alone."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from covey.contracts.errors import SettingError
+from covey.process.private import KEPT_VARIABLE, kept_folder, private_folder
+from covey_client import files
+
+
+def test_it_is_made_for_this_user_alone(tmp_path: Path) -> None:
+    made = private_folder(tmp_path / "a" / "b")
+    assert made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o755)
+    assert private_folder(made) == made, "others may look"
+
+
+def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    for mode in (0o777, 0o775, 0o1777):
+        folder = tmp_path / oct(mode)
+        folder.mkdir()
+        folder.chmod(mode)
+        with pytest.raises(SettingError, match="can be changed by other users"):
+            private_folder(folder)
+
+
+def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    with pytest.raises(SettingError, match="is no folder but a link"):
+        private_folder(tmp_path / "link")
+
+
+def test_another_user_s_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(SettingError, match="belongs to another user"):
+        private_folder(tmp_path / "theirs")
+
+
+def test_what_is_kept_lies_where_the_launcher_says_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEPT_VARIABLE, raising=False)
+    assert kept_folder("learnt") is None
+    monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path))
+    assert kept_folder("learnt") == tmp_path / "learnt"
+
+
+def test_a_file_is_written_whole_whoever_else_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    files.replace(path, "one")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda count: files.replace(path, str(count) * 50_000), [3] * 8))
+    assert path.read_text() == "3" * 50_000
+    assert [each.name for each in tmp_path.iterdir()] == ["kept.json"]

@@ -1,0 +1,80 @@
+"""Calls in a thread of their own."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from concurrent.futures import wait
+
+import pytest
+
+from covey.process.worker import Thread
+
+STUCK = """
+import threading
+from covey.process.worker import Thread
+
+begun = threading.Event()
+
+def stuck(event):
+    event.set()
+    threading.Event().wait()
+
+Thread("stuck").submit(stuck, begun)
+begun.wait()
+print("ended")
+"""
+
+
+def test_calls_are_made_in_order_in_one_thread_of_that_name() -> None:
+    worker = Thread("draft-one")
+    made: list[int] = []
+
+    def note(number: int) -> str:
+        made.append(number)
+        return threading.current_thread().name
+
+    futures = [worker.submit(note, number) for number in range(20)]
+    assert {future.result(5.0) for future in futures} == {"draft-one"}
+    assert made == list(range(20))
+    worker.close()
+
+
+def test_a_call_that_fails_fails_alone() -> None:
+    worker = Thread("draft")
+    bad, good = worker.submit(lambda at: [1][at], 3), worker.submit(lambda at: [1][at], 0)
+    wait((bad, good), 5.0)
+    assert isinstance(bad.exception(), IndexError)
+    assert good.result() == 1
+    worker.close()
+
+
+def test_nothing_of_a_call_is_kept() -> None:
+    class Message:
+        pass
+
+    worker, message = Thread("draft"), Message()
+    gone = weakref.ref(message)
+    assert worker.submit(id, message).result(5.0) == id(message)
+    del message
+    worker.submit(id, None).result(5.0)
+    gc.collect()
+    assert gone() is None
+    worker.close()
+
+
+def test_its_thread_ends_when_it_is_closed() -> None:
+    worker = Thread("draft")
+    thread = worker.submit(lambda _: threading.current_thread(), None).result(5.0)
+    worker.close()
+    thread.join(5.0)
+    assert not thread.is_alive()
+
+
+@pytest.mark.timeout(60)
+def test_a_process_ends_though_a_call_is_stuck() -> None:
+    found = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=55, check=True)
+    assert found.stdout == "ended\n"

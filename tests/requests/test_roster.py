@@ -1,0 +1,74 @@
+"""Who can be asked, and when again."""
+
+from __future__ import annotations
+
+from covey.contracts.types import DrafterInfo
+from covey.requests.roster import FIRST_REST, LONGEST_REST, Roster, State
+from tests.fakes import ManualClock
+
+
+def test_a_failure_is_followed_by_a_longer_rest_each_time() -> None:
+    clock = ManualClock()
+    roster = Roster(["one", "two"], clock)
+    rests = []
+    for _ in range(8):
+        assert roster.serves("one")
+        roster.failed("one")
+        assert (roster.state("one"), roster.state("two")) == (State.RESTING, State.SERVING)
+        began = clock.now()
+        while not roster.serves("one"):
+            clock.sleep(0.25)
+        rests.append(clock.now() - began)
+    assert rests == [min(LONGEST_REST, FIRST_REST * 2**place) for place in range(8)]
+    roster.answered("one")
+    roster.failed("one")
+    clock.sleep(FIRST_REST)
+    assert roster.serves("one"), "an answer makes rests short again"
+
+
+def test_a_late_drafter_is_asked_when_it_has_answered_and_rested() -> None:
+    clock = ManualClock()
+    roster = Roster(["one"], clock)
+    roster.late("one")
+    clock.sleep(10 * LONGEST_REST)
+    assert roster.state("one") is State.LATE
+    roster.settled("one")
+    assert roster.serves("one")
+    roster.late("one")
+    roster.settled("one")
+    assert roster.state("one") is State.RESTING
+
+
+def test_names_and_who_drafts_for_whom() -> None:
+    roster = Roster(["one", "two"], ManualClock())
+    assert roster.names == ("one", "two")
+    assert (roster.drafter_of(""), roster.drafter_of("two")) == ("one", "two")
+    assert roster.state("three") is State.ABSENT
+    assert Roster([], ManualClock()).drafter_of("") == ""
+
+
+def test_who_was_asked_before_the_last_process_ended_answers_nothing() -> None:
+    clock = ManualClock()
+    roster = Roster(["one", "two"], clock)
+    assert not roster.lost("one", clock.now())
+    clock.sleep(5.0)
+    roster.gone("one")
+    assert roster.state("one") is State.ENDED
+    roster.came("one", DrafterInfo("one", 10, 10, 1, 7))
+    assert roster.serves("one")
+    assert [roster.lost("one", asked) for asked in (1.0, 5.0, 5.1)] == [True, True, False]
+    assert not roster.lost("two", 1.0)
+
+
+def test_gauges_say_who_serves_and_what_is_there() -> None:
+    roster = Roster(["one"], ManualClock())
+
+    def gauges() -> list[float]:
+        return [value for _, labels, value in roster.gauges() if labels == {"drafter": "one"}]
+
+    assert gauges() == [1, 0], "it may be asked though it has not said what it holds"
+    roster.came("one", DrafterInfo("one", 10, 10, 1, 7))
+    assert gauges() == [1, 7]
+    roster.failed("one")
+    roster.gone("one")
+    assert gauges() == [0, 0]

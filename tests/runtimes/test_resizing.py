@@ -1,0 +1,144 @@
+"""A target whose pool grows and contracts while requests run: their texts and their KV are the same."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from covey.contracts.profile import TargetSettings
+from covey.contracts.types import NO_INTS, Open, Resized, ResizeStatus, Sampling, TargetWork, Trees
+from covey.kv.pool import BlockPool
+from covey.kv.sequences import Sequence, Sequences
+from covey.models.model import PagedModel
+from covey.runtimes.resizing import resize
+from covey.target.runner import TargetRunner
+from tests.models import tiny_models
+from tests.target.test_run_ahead import Requests, ints
+from tests.waiting import until
+
+LEAST, MOST = 100, 400
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.build(tmp_path_factory.mktemp("elastic"), "llama")
+
+
+def load(folder: Path, most: int, *, least: int = LEAST) -> TargetRunner:
+    chosen = TargetSettings(dtype="float64", threads=1, kv_blocks=least, block_size=4)
+    return TargetRunner.load(folder, chosen, token_budget=256, name="target", most_blocks=most)
+
+
+def settled(target: TargetRunner, blocks: int) -> Resized:
+    """What becomes of the wish once memory has come or gone."""
+    return until(lambda: (answer := target.resize(blocks)).status != ResizeStatus.LATER and answer)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_texts_are_the_same_while_the_pool_breathes(folder: Path, seed: int) -> None:
+    breathing, still, requests = load(folder, MOST), load(folder, 0, least=MOST), Requests(seed)
+    rng = random.Random(seed)
+    sizes = set()
+    for _ in range(200):
+        work = requests.work(0)
+        reply, expected = breathing.step(work), still.step(work)
+        for name in ("status", "accepted", "offsets", "tokens"):
+            assert getattr(reply, name).tolist() == getattr(expected, name).tolist(), name
+        np.testing.assert_allclose(reply.logprobs, expected.logprobs, rtol=1e-5)
+        requests.see(work, reply)
+        if rng.random() < 0.5:
+            breathing.resize(rng.choice([LEAST, rng.randrange(LEAST, MOST + 1)]))  # and perhaps never asked again
+            sizes.add(breathing.info().total_blocks)
+        breathing.check()
+    assert len(sizes) > 20
+    ended = TargetWork(NO_INTS, NO_INTS, NO_INTS, Trees.empty(0), frees=tuple(requests.known), sequence=1 << 20)
+    breathing.step(ended)
+    breathing.check()
+    assert settled(breathing, LEAST) == Resized(ResizeStatus.OK, LEAST)
+
+
+def test_what_it_has_is_said(folder: Path) -> None:
+    target = load(folder, MOST)
+    info = target.info()
+    model = target._model
+    assert (info.least_blocks, info.block_bytes) == (LEAST, model.bytes_per_block)
+    assert target.resize(LEAST - 1).status == target.resize(1 << 30).status == ResizeStatus.NOT_HERE
+    assert settled(target, 300) == Resized(ResizeStatus.OK, 300)
+    assert target.info().total_blocks == 300
+    assert target.info().least_blocks == LEAST
+    prompt = ints([2 + i % 90 for i in range(240)])
+    work = TargetWork(ints([1]), ints([240]), ints([240]), Trees.empty(1), (Open(1, prompt, 240, Sampling()),))
+    other = TargetWork(ints([1, 2]), ints([241, 240]), ints([1, 240]), Trees.empty(2), (
+        Open(2, prompt[::-1].copy(), 240, Sampling()),
+    ), sequence=1)  # fmt: skip
+    target.step(work)
+    assert target.step(other).total_blocks == 300
+    assert settled(target, LEAST) == Resized(ResizeStatus.IN_USE, 300)
+    assert settled(target, 150) == Resized(ResizeStatus.OK, 150)
+    target.check()
+
+
+def contents(model: PagedModel, sequence: Sequence) -> torch.Tensor:
+    """The KV of a sequence, in the order of its positions."""
+    return torch.stack(model.pools)[:, :, torch.from_numpy(sequence.slots.astype(np.int64))].clone()
+
+
+def test_every_sequence_keeps_its_bytes_through_any_order_of_events(folder: Path) -> None:
+    model = PagedModel(folder, dtype="float32", device="cpu", blocks=12, block_size=4, numerics="fast", most_blocks=60)
+    moved = sum(events(model, seed) for seed in range(12))
+    assert moved > 12
+
+
+def events(model: PagedModel, seed: int) -> int:
+    """Requests come, some with prompts that start alike, grow and go; the pool grows and contracts beside that. How
+    many times blocks in use moved."""
+    rng = random.Random(seed)
+    while not model.shrink(12):
+        time.sleep(0.001)
+    sequences = Sequences(BlockPool(12), 4, reuse=True)
+    alive: list[Sequence] = []
+    held: dict[Sequence, torch.Tensor] = {}
+    common = np.arange(12, dtype=np.int32)
+    moved = 0
+    for tag in range(80):
+        action = rng.randrange(6)
+        if action == 0:
+            tokens = np.append(common[: rng.randrange(13)], np.arange(rng.randrange(1, 6)) + 50 + tag).astype(np.int32)
+            alive.append(sequences.open(Open(tag, tokens, len(tokens), Sampling()), 0))
+            held[alive[-1]] = contents(model, alive[-1])
+        elif action in (1, 2) and alive:
+            sequence = rng.choice(alive)
+            sequence.append(ints([tag] * rng.randrange(1, 40)))
+            start = len(sequence.slots)
+            if sequences.reserve(sequence, sequence.known):
+                new = torch.from_numpy(sequence.slots[start:].astype(np.int64))
+                for layer in model.pools:
+                    layer[:, new] = torch.randn(layer.shape[0], len(new), layer.shape[2], dtype=layer.dtype)
+                sequence.num_cached_tokens = sequence.known
+                sequences.settle(sequence)
+                held[sequence] = contents(model, sequence)
+        elif action == 3 and alive:
+            sequence = alive.pop(rng.randrange(len(alive)))
+            sequences.close(sequence)
+            del held[sequence]
+        else:
+            blocks = rng.randrange(12, 60)
+            before = {block for sequence in alive for block in sequence.blocks}
+            answer = resize(model, sequences, blocks, 12)
+            while answer.status == ResizeStatus.LATER and tag % 4:
+                answer = resize(model, sequences, blocks, 12)
+            after = {block for sequence in alive for block in sequence.blocks}
+            assert len(after) == len(before), "shared blocks stay shared"
+            moved += before != after
+            if answer.status == ResizeStatus.IN_USE:
+                assert len(before) > blocks
+            assert sequences.pool.total <= model.blocks
+        sequences.check()
+        for sequence, expected in held.items():
+            assert torch.equal(contents(model, sequence), expected)
+    return moved

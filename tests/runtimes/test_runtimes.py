@@ -1,0 +1,100 @@
+"""Which runtime computes a target is a rule, and what cannot be had is refused by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import TargetSettings
+from covey.models.native import model as native_model
+from covey.runtimes import choice as runtimes
+from covey.runtimes.choice import runtime_of
+from covey.target.runner import TargetRunner, typed
+from tests.bundled import MODELS
+from tests.models.tiny_models import build
+
+TARGET = MODELS / "target" / "1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tensor_parallel": 2}, "target.tensor_parallel is 2: it computes on one CPU"),
+        ({"device": "cuda"}, "the target is on a GPU"),
+        ({"block_size": 16}, "target.block_size is 16: its blocks have 32 tokens"),
+        ({"dtype": "float64"}, "the target's type is float64: it computes in bfloat16 or float32"),
+    ],
+)
+def test_settings_that_it_does_not_serve_are_pytorch_s(changes: dict[str, object], said: str) -> None:
+    assert runtime_of(TARGET, TargetSettings(device="cpu")) == "native"
+    assert runtime_of(TARGET, TargetSettings(**({"device": "cpu"} | changes))) == "torch"  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=f"target.runtime: got 'native', but {said}.*; use auto or torch"):
+        runtime_of(TARGET, TargetSettings(**({"device": "cpu", "runtime": "native"} | changes)))  # type: ignore[arg-type]
+
+
+def test_models_that_it_does_not_serve_are_pytorch_s(tmp_path: Path) -> None:
+    folder = build(tmp_path, "mistral")
+    assert runtime_of(folder, TargetSettings(device="cpu")) == "torch"
+    with pytest.raises(SettingError, match=r"but .* serves no model with a sliding window; use auto or torch"):
+        typed(folder, TargetSettings(device="cpu", runtime="native"))
+
+
+def test_pytorch_is_to_be_had_for_all() -> None:
+    assert runtime_of(TARGET, TargetSettings(device="cpu", runtime="torch")) == "torch"
+
+
+@pytest.mark.parametrize("numerics", ["auto", "invariant"])
+def test_where_its_passes_are_not_invariant_pytorch_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, numerics: str
+) -> None:
+    folder = build(tmp_path, "llama")
+    monkeypatch.setattr(native_model, "passes_agree", lambda *_: False)
+    settings = TargetSettings(device="cpu", dtype="float32", kv_blocks=40, threads=1, numerics=numerics)
+    assert TargetRunner.load(folder, settings, token_budget=64, name="target").info().numerics == "invariant"
+    assert "PyTorch computes it" in caplog.text
+    named = replace(settings, runtime="native")
+    if numerics == "auto":
+        assert TargetRunner.load(folder, named, token_budget=64, name="target").info().numerics == "fast"
+    else:
+        with pytest.raises(SettingError, match=r"not invariant on this CPU; use target\.runtime torch"):
+            TargetRunner.load(folder, named, token_budget=64, name="target")
+
+
+def test_identities_name_the_runtime() -> None:
+    found = {
+        TargetRunner.load(
+            TARGET,
+            TargetSettings(device="cpu", threads=1, kv_blocks=20, runtime=runtime, numerics="fast"),
+            token_budget=64,
+            name="target",
+        )
+        .info()
+        .identity
+        for runtime in ("native", "torch")
+    }
+    assert len(found) == 2
+
+
+def test_a_target_s_process_imports_no_torch() -> None:
+    said = (
+        "import sys\n"
+        "from dataclasses import replace\n"
+        "from covey.contracts.profile import Profile\n"
+        "from covey.target.opening import load_target\n"
+        "profile = Profile(name='main')\n"
+        "target = replace(profile.target, device='cpu', kv_memory_mb=16, threads=1, numerics='fast')\n"
+        f"info = load_target({str(TARGET)!r}, replace(profile, target=target), name='target').info()\n"
+        "print(info.block_size, sys.modules.get('torch'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "32 None"
+
+
+def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runtimes, "_DRIVERS", (tmp_path / "none",))
+    assert runtime_of(TARGET, TargetSettings(device="auto")) == "native"
