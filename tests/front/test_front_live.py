@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -503,6 +503,42 @@ def test_messages_over_grpc_that_are_refused_wait_for_their_turns(method: str) -
 
     # All but those of a first second, however fast the machine is.
     assert asyncio.run(run()) > 0.9 * (count - LEAST_READS * READ_BURST_SECONDS) / LEAST_READS
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """One of HTTP/2."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def test_of_thousands_of_calls_none_of_another_address_is_dropped() -> None:
+    path = f"/{grpc_service.SERVICE}/"
+    fields = {":method": "POST", ":scheme": "http", ":path": f"{path}ModelStreamInfer", ":authority": "front"}
+    fields |= {"content-type": "application/grpc", "te": "trailers"}
+    head = b"".join(b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in field) for field in fields.items())
+    calls = b"".join(frame(1, 4, 2 * number + 1, head) for number in range(200))
+    opened = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + calls
+
+    def ask(port: int) -> list[grpc.StatusCode]:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(f"{path}ServerLive")
+            return [each.code() for each in [call.future(b"", timeout=60) for _ in range(200)]]
+
+    async def run() -> list[grpc.StatusCode]:
+        nowhere = "127.0.0.1:9"
+        door = Door(Profile("flood"), nowhere, nowhere, os.memfd_create("deaths"), {})
+        server = grpc_service.server(door)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        with ExitStack() as held:
+            for _ in range(40):  # meanwhile this loop takes none of them
+                connection = socket.create_connection(("127.0.0.1", port), 10, ("127.0.0.2", 0))
+                held.enter_context(connection).sendall(opened)
+            found = await asyncio.to_thread(ask, port)
+        await server.stop(0)
+        await door.upstream.close()
+        return found
+
+    assert set(asyncio.run(run())) == {grpc.StatusCode.OK}
 
 
 def test_one_address_has_half_of_the_requests(front: Front) -> None:

@@ -29,6 +29,7 @@ NOT_HERE = (
     "memory, statistics, tracing and logs are only on Triton's own ports"
 )
 METADATA_BYTES = 16 << 10
+MOST_PENDING = 1 << 16  # calls; they are taken within milliseconds
 MOST_AT_ONCE = 64  # requests of one stream
 ROOM_BYTES = 1 << 10  # beside the longest body
 IDLE_SECONDS = 300.0  # of a connection without a call, which its owner opens again without noticing
@@ -46,6 +47,9 @@ def server(door: Door) -> grpc.aio.Server:
             ("grpc.max_metadata_size", METADATA_BYTES),
             ("grpc.absolute_max_metadata_size", METADATA_BYTES),
             ("grpc.max_concurrent_streams", 256),
+            # Of calls that nobody has taken yet, gRPC drops some of whoever they are: one address may open thousands.
+            ("grpc.server.max_pending_requests", MOST_PENDING),
+            ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", int(door.settings.read_seconds * 1000)),
             ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
