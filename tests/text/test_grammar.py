@@ -66,6 +66,24 @@ def test_the_end_is_allowed_where_the_text_fits_and_nowhere_else() -> None:
     assert tokens_in(kept.after([])) == [END]
 
 
+@pytest.mark.parametrize(
+    ("guidance", "text", "fits"),
+    [
+        ("", '{\n    "name": "a" }', True),
+        ("", '{"name"\n\n', False),
+        ("", '{"name"' + " " * 33, False),
+        ('"x-guidance": {"item_separator": ","}, ', '{"name"\n\n', False),
+        ('"x-guidance": {"whitespace_flexible": true}, ', '{"name"\n\n', True),
+        ('"x-guidance": {"whitespace_flexible": false}, ', '{"name" ', False),
+        ('"x-guidance": {"whitespace_pattern": " "}, ', '{"name" ', True),
+    ],
+)
+def test_white_space_in_json_has_bounds_unless_its_schema_says_otherwise(guidance: str, text: str, fits: bool) -> None:
+    kept = grammar(of_schema("{" + guidance + SCHEMA[1:]))
+    kept.follow(ids(text))
+    assert (kept.after([]) is not None and len(tokens_in(kept.after([]))) > 0) == fits
+
+
 def test_what_does_not_fit_allows_nothing_and_is_forgotten() -> None:
     kept, text = grammar(of_regex("(ab){2}")), ids("abab")
     wrong = int(ids("x")[0])

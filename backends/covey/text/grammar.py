@@ -6,6 +6,7 @@ text alone, however it came to it: over drafts that were taken back, or not. llg
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
@@ -41,13 +42,18 @@ FIRST = 3  # tokens of a text, the lowest that are allowed, with which a grammar
 REFILL = 16  # tokens of a text that is followed again between masks, each of which gives the lexer its fuel anew
 APART = 32  # tokens at least between two times that a grammar is begun anew for its masks alone
 WORD = 32
+BLANK = r"\n?[ \t]{0,32}"  # between the parts of JSON: a small model writes blanks until `max_tokens`
 
 
 def of_schema(schema: str) -> str:
-    """The grammar of JSON that fits the schema; raises ValueError where that is no JSON object."""
+    """The grammar of JSON that fits the schema, which may say itself what stands between the parts; raises ValueError
+    where it is no JSON object."""
     from llguidance import LLMatcher
 
-    return LLMatcher.grammar_from_json_schema(schema)
+    read = json.loads(schema)
+    said = read.get("x-guidance") if isinstance(read, dict) else None
+    own = isinstance(said, dict) and not said.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
+    return LLMatcher.grammar_from_json_schema(schema, None if own else {"whitespace_pattern": BLANK})
 
 
 def of_regex(pattern: str) -> str:

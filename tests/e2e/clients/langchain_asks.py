@@ -12,7 +12,7 @@ import openai
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 MESSAGES = [HumanMessage("Do you like films?")]
 
@@ -21,12 +21,6 @@ class Weather(BaseModel):
     """The weather somewhere."""
 
     place: Literal["Rome", "Oslo"]
-
-
-class Compact(Weather):
-    """The weather somewhere, without white space, of which a small model may write until `max_tokens`."""
-
-    model_config = ConfigDict(json_schema_extra={"x-guidance": {"whitespace_flexible": False}})
 
 
 @tool(args_schema=Weather)
@@ -42,7 +36,7 @@ def main(url: str) -> None:
     whole, streamed = chat.invoke(MESSAGES), functools.reduce(operator.add, chat.stream(MESSAGES))
     long = ChatOpenAI(**{**asked, "max_tokens": 200})
     called = long.bind_tools([weather], tool_choice="required", parallel_tool_calls=False).invoke(MESSAGES)
-    formed = long.with_structured_output(Compact, method="json_schema").invoke(MESSAGES)
+    formed = long.with_structured_output(Weather, method="json_schema").invoke(MESSAGES)
     items = ChatOpenAI(**asked, use_responses_api=True).invoke(MESSAGES)
     try:
         ChatOpenAI(**{**asked, "temperature": -1.0}).invoke(MESSAGES)
