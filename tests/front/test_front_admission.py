@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ from covey.contracts.profile import FrontSettings
 from covey.front.admission import OF_ADDRESS, Admission, Caller
 from covey.front.failures import TooMany, kind, retry_after
 from covey.front.http_calls import Call, Posted
+from covey.front.keys import hashed
 from covey_client.errors import InvalidRequest, Overloaded
 
 SETTINGS = FrontSettings(message_bytes=16 << 10, connections=8, requests=4, rate=10.0)
@@ -61,6 +64,19 @@ def test_requests_of_one_address_that_nobody_takes_are_read_in_turns() -> None:
     admission.taken("c")
     clock.now = 101.0
     assert [admission.read("a") for _ in range(90)] == pytest.approx([0.0] * 90)
+
+
+def test_who_has_a_key_waits_for_no_turns_of_others_at_its_address(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("".join(f"{name} {hashed(name)}\n" for name in ("one", "two")))
+    file.chmod(0o600)
+    admission = Admission(replace(SETTINGS, keys=str(file)), Clock())
+    one, two, nobody = (admission.reader("a", f"Bearer {key}") for key in ("one", "two", "no key"))
+    assert max(admission.read(nobody) for _ in range(200)) > 0.5
+    assert max(admission.read(one) for _ in range(200)) > 0.5
+    assert admission.read(two) == 0.0
+    assert nobody == admission.reader("a", "")
+    assert one == admission.caller("b", "Bearer one").name
 
 
 def test_long_messages_weigh_more() -> None:

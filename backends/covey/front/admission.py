@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from covey.contracts.profile import FrontSettings
@@ -48,7 +48,7 @@ class Admission:
         bounds = settings.connections, settings.message_bytes, settings.read_pace
         self.connections, self.calls = Room(*bounds, "connections", now), Room(*bounds, "calls", now)
         self._requests: Counter[str] = Counter()
-        self._reads: OrderedDict[str, float] = OrderedDict()  # address -> when all that it has sent is read
+        self._reads: OrderedDict[str, float] = OrderedDict()  # address, or key -> when all that it has sent is read
         self._read_seconds = 1.0 / max(LEAST_READS, READS * settings.rate)
         self._keys = Keys(settings.keys) if settings.keys else None
         self._named: OrderedDict[str, dict[str, float]] = OrderedDict()  # address -> its tenants, and when last
@@ -64,6 +64,14 @@ class Admission:
             self.charge(address)
             raise
         return Caller(f"{OF_KEY}{tenant}", tenant)
+
+    def reader(self, address: str, authorization: str) -> str:
+        """Who waits for turns to be read: the owner of a key that is known, whoever else asks from there; else the
+        address."""
+        if self._keys is not None:
+            with suppress(NoKey, Overloaded):
+                return f"{OF_KEY}{self._keys.owner(authorization).name}"
+        return address
 
     def tenant(self, caller: Caller, named: str) -> str:
         """Whose a request is: the owner's of its key; else whose it says, or its address's, so that no stranger takes
@@ -116,20 +124,20 @@ class Admission:
             if not self._requests[caller]:
                 del self._requests[caller]
 
-    def read(self, address: str) -> float:
-        """Seconds until the next request of this address is to be read, whose turn this is: what refuses one costs as
-        much as one, and all at once would hold everybody's."""
+    def read(self, reader: str) -> float:
+        """Seconds until the next request of this address, or key, is to be read, whose turn this is: what refuses one
+        costs as much as one, and all at once would hold everybody's."""
         now = self._now()
-        at = max(self._reads.pop(address, 0.0), now - READ_BURST_SECONDS)
-        self._reads[address] = at + self._read_seconds
+        at = max(self._reads.pop(reader, 0.0), now - READ_BURST_SECONDS)
+        self._reads[reader] = at + self._read_seconds
         if len(self._reads) > MOST_CALLERS:
             self._reads.popitem(last=False)
         return max(0.0, at - now)
 
-    def taken(self, address: str) -> None:
+    def taken(self, reader: str) -> None:
         """A request that was read is its caller's to pay for."""
-        if address in self._reads:
-            self._reads[address] -= self._read_seconds
+        if reader in self._reads:
+            self._reads[reader] -= self._read_seconds
 
     def charge(self, caller: str, size: int = 0) -> None:
         """Take a request's weight from the caller's bucket; raises TooMany."""

@@ -99,7 +99,7 @@ class Service:
     async def infer(self, data: bytes, context: Any) -> Any:
         caller = self._who(context)
         with self._door.admitted(caller, len(data)):
-            self._door.admission.taken(_address(context))
+            self._door.admission.taken(caller.name)
             message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
             asked = grpc_bodies.inference(message, self._door.prompt_bytes)
             if asked.model != UNARY:
@@ -133,14 +133,14 @@ class Service:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def turn(self, context: Any) -> None:
-        """Wait until the next message of this address is to be read (`Admission.read`)."""
-        if seconds := self._door.admission.read(_address(context)):
+        """Wait until the next message of this caller is to be read (`Admission.read`)."""
+        admission = self._door.admission
+        if seconds := admission.read(admission.reader(_address(context), _authorization(context))):
             await asyncio.sleep(seconds)
 
     def _who(self, context: Any) -> Caller:
         """Raises NoKey."""
-        said = dict(context.invocation_metadata() or ()).get("authorization", "")
-        return self._door.admission.caller(_address(context), said if isinstance(said, str) else "")
+        return self._door.admission.caller(_address(context), _authorization(context))
 
     async def _one(self, data: bytes, context: Any, writing: asyncio.Lock) -> None:
         """One request of a stream and all its responses."""
@@ -160,7 +160,7 @@ class Service:
             try:
                 caller = self._who(context)
                 with self._door.admitted(caller, len(data)):
-                    self._door.admission.taken(_address(context))
+                    self._door.admission.taken(caller.name)
                     message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
                     identity = message.id[:MOST_ID]
                     asked = grpc_bodies.inference(message, self._door.prompt_bytes)
@@ -251,6 +251,11 @@ async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
         raise InvalidRequest("the call has no message") from None
     except (TimeoutError, asyncio.TimeoutError):
         raise DeadlineExceeded(f"the request was not here after {seconds:g} s") from None
+
+
+def _authorization(context: Any) -> str:
+    said = dict(context.invocation_metadata() or ()).get("authorization", "")
+    return said if isinstance(said, str) else ""
 
 
 def _address(context: Any) -> str:
