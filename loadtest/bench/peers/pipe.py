@@ -16,7 +16,7 @@ from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 
 PATIENCE = 600.0  # seconds for an answer: a busy machine is no error
-LEAVE_SECONDS = 5.0  # for a process whose pipe was closed to end
+LEAVE_SECONDS = 1.0  # for a process whose pipe was closed to end; one that computes is killed
 TAIL = 600  # characters of what it printed, in errors
 
 
