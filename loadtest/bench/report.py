@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,13 @@ def as_json(spread: Spread | None) -> JsonDict | None:
 def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
     """Panels side by side. A name has one colour in all of them; covey is drawn thick and on top. Of many names the few
     that matter most have colours, and the others are faint. A panel that shares no name with the first has colours and
-    a legend of its own. A line whose panel says all of it has the name ""."""
+    a legend of its own. A line whose panel says all of it has the name "". A line without points is not there."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    shown = [replace(panel, lines={name: found for name, found in panel.lines.items() if found}) for panel in shown]
     apart = [panel for panel in shown[1:] if not panel.lines.keys() & shown[0].lines.keys()]
     names = list(dict.fromkeys(name for panel in shown if panel not in apart for name in panel.lines))
     main = names if len(names) <= MOST_LINES else _foremost(names, shown[0])
