@@ -160,6 +160,7 @@ def streams(server: Server, count: int, **settings: Any) -> Iterator[list[tuple[
 def test_a_burst_has_drafters_leave_and_calm_brings_them_back(tmp_path: Path) -> None:
     with served(BUNDLED, tmp_path) as server:
         until(server, lambda: all(each["bytes"] for each in memory(server)["drafters"].values()))
+        until(server, lambda: memory(server)["pool_bytes"] > 0)
         before, target = memory(server), processes.named(server.pid)["target"]
         assert set(states(server).values()) == {"serving"}
         size, pool = private(target), largest(target)
