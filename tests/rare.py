@@ -1,8 +1,8 @@
 """Long tests of parts that change seldom: `make test` runs them where those parts have changed, `make test-all` always.
 
 What has changed is what git says of the working tree beside the place where its branch left main, and on main itself
-beside the commit before. A clone without history has changed nothing; where there is no git, nobody can tell, and all
-of them run.
+beside the last commit of a day before the newest: several may land together. A clone without so much history has
+changed what it has of it; where there is no git, nobody can tell, and all of them run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+DAY_SECONDS = 24 * 3600
 ROOT = Path(__file__).resolve().parents[1]
 GPU = (
     "backends/covey/gpu",
@@ -58,9 +59,11 @@ def changed(root: Path) -> set[str] | None:
     def first(*asked: tuple[str, ...]) -> str:
         for words in asked:
             try:
-                return git(*words)[0]
-            except subprocess.CalledProcessError:  # no such branch, or no such commit here
+                found = git(*words)
+            except subprocess.CalledProcessError:  # no such branch here
                 continue
+            if found:
+                return found[0]
         return ""
 
     try:
@@ -69,5 +72,6 @@ def changed(root: Path) -> set[str] | None:
         return None
     base = first(("merge-base", head, "origin/main"), ("merge-base", head, "main"))
     if base in ("", head):
-        base = first(("rev-parse", "--verify", f"{head}^"), ("rev-parse", head))
+        before = int(git("log", "-1", "--format=%ct", head)[0]) - DAY_SECONDS
+        base = first(("rev-list", "-1", f"--before={before}", head), ("rev-list", "--max-parents=0", head))
     return {*git("diff", "--name-only", "-z", base), *git("ls-files", "-z", "--others", "--exclude-standard")}

@@ -14,8 +14,8 @@ Git = Callable[..., str]
 
 
 @pytest.fixture
-def git(tmp_path: Path) -> Git:
-    """A repository of two commits on main, in `tmp_path / "own"`."""
+def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
+    """A repository on main, in `tmp_path / "own"`: two commits of one day, and one of years before."""
     (tmp_path / "own").mkdir()
 
     def run(*words: str, at: str = "own") -> str:
@@ -24,6 +24,9 @@ def git(tmp_path: Path) -> Git:
         return said.stdout.strip()
 
     run("init", "-q", "-b", "main")
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2020-01-01T00:00:00Z")
+    add(tmp_path / "own", run, "zeroth")
+    monkeypatch.delenv("GIT_COMMITTER_DATE")
     for name in ("first", "second"):
         add(tmp_path / "own", run, name)
     return run
@@ -37,7 +40,7 @@ def add(folder: Path, git: Git, name: str) -> None:
 
 def test_all_that_a_branch_and_its_working_tree_have_changed(git: Git, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    assert rare.changed(own) == {"second"}, "main beside the commit before"
+    assert rare.changed(own) == {"first", "second"}, "main beside the day before"
     git("checkout", "-q", "-b", "branch")
     add(own, git, "third")
     add(own, git, "fourth")
