@@ -35,6 +35,7 @@ from covey.contracts.profile import FrontSettings, Profile
 from covey.front import failures, grpc_service, http_protocol, log
 from covey.front.admission import LEAST_READS, READ_BURST_SECONDS, Admission
 from covey.front.door import Door
+from covey.front.keys import hashed
 from covey.server import FREE, Server
 from covey.server.errors import StartError
 from covey.server.front import Front, with_ports
@@ -503,6 +504,33 @@ def test_messages_over_grpc_that_are_refused_wait_for_their_turns(method: str) -
 
     # All but those of a first second, however fast the machine is.
     assert asyncio.run(run()) > 0.9 * (count - LEAST_READS * READ_BURST_SECONDS) / LEAST_READS
+
+
+def test_who_has_a_key_waits_for_no_refused_messages_of_another_key_at_its_address(tmp_path: Path) -> None:
+    keys, count = tmp_path / "keys", int(2 * LEAST_READS)
+    keys.write_text("".join(f"{name} {hashed(name)}\n" for name in ("one", "two")))
+    keys.chmod(0o600)
+    refused = service_pb2.ModelInferRequest(model_name="no such model").SerializeToString()
+
+    async def run() -> int:
+        profile, nowhere = Profile("keys", front=FrontSettings(rate=10.0, keys=str(keys))), "127.0.0.1:9"
+        door = Door(profile, nowhere, nowhere, os.memfd_create("deaths"), {})
+        server = grpc_service.server(door)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            ask = channel.unary_unary(f"/{grpc_service.SERVICE}/ModelInfer")
+            flood = [ask(refused, metadata=(("authorization", "Bearer one"),)) for _ in range(count)]
+            await flood[0].code()
+            await ask(refused, metadata=(("authorization", "Bearer two"),)).code()
+            left = sum(not each.done() for each in flood)
+            for each in flood:
+                each.cancel()
+        await server.stop(0)
+        await door.upstream.close()
+        return left
+
+    assert asyncio.run(run()) > 0
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

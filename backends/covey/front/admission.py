@@ -90,7 +90,8 @@ class Admission:
         if len(self._named) > MOST_CALLERS:
             self._named.popitem(last=False)
         if named not in lately and len(lately) >= most:
-            raise TooMany(f"more than {most} tenants of one address without a key; try again in 60 s")
+            seconds = math.ceil(min(lately.values()) + self._settings.answer_seconds - now)
+            raise TooMany(f"more than {most} tenants of one address without a key; try again in {seconds} s")
         lately[named] = now
         return named
 
