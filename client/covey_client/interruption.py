@@ -16,8 +16,9 @@ def by_signals() -> None:
 
     def raise_once(_number: int, _frame: FrameType | None) -> None:
         nonlocal last
-        before, last = last, time.monotonic()
-        if last - before > SAME_SECONDS:
+        now = time.monotonic()
+        if now - last > SAME_SECONDS:
+            last = now
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):

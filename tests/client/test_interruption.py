@@ -26,9 +26,9 @@ def test_a_signal_right_after_one_interrupts_nothing_and_a_later_one_does(monkey
     interruption.by_signals()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)
-    now += interruption.SAME_SECONDS / 2
+    now += 0.6 * interruption.SAME_SECONDS
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGINT)
-    now += 2 * interruption.SAME_SECONDS
+    now += 0.6 * interruption.SAME_SECONDS
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
