@@ -111,6 +111,14 @@ def freed(server: Server, before: dict[str, Any]) -> int:
     return sum(each["bytes"] - now[name] for name, each in before["drafters"].items())
 
 
+def given_back(found: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether drafters have their KV memory again, and the pool no more than before but for what they hold less: a
+    process that comes back may be smaller than the one that left."""
+    less = {name: each["bytes"] - found["drafters"][name]["bytes"] for name, each in before["drafters"].items()}
+    whole = all(less[name] < 0.03 * each["bytes"] for name, each in before["drafters"].items())
+    return whole and bool(found["pool_bytes"] - before["pool_bytes"] <= max(0, sum(less.values())))
+
+
 def private(pid: int) -> int:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
@@ -160,13 +168,12 @@ def streams(server: Server, count: int, **settings: Any) -> Iterator[list[tuple[
 def test_a_burst_has_drafters_leave_and_calm_brings_them_back(tmp_path: Path) -> None:
     with served(BUNDLED, tmp_path) as server:
         until(server, lambda: all(each["bytes"] for each in memory(server)["drafters"].values()))
-        until(server, lambda: memory(server)["pool_bytes"] > 0)
         before, target = memory(server), processes.named(server.pid)["target"]
         assert set(states(server).values()) == {"serving"}
         size, pool = private(target), largest(target)
         with streams(server, 40):
-            until(server, lambda: memory(server)["operations"].get("shrink done") == 2)
-            assert set(states(server).values()) == {"serving"}, "their KV memory goes first"
+            until(server, lambda: set(states(server).values()) != {"serving"})
+            assert memory(server)["operations"].get("shrink done") == 2, "their KV memory goes first"
             until(server, lambda: gone(server))
             until(server, lambda: 0.99 * freed(server, before) < memory(server)["pool_bytes"] - before["pool_bytes"])
             found = memory(server)
@@ -176,7 +183,7 @@ def test_a_burst_has_drafters_leave_and_calm_brings_them_back(tmp_path: Path) ->
             assert private(target) - size > 0.95 * gained, "the memory is there before anybody uses it"
             assert largest(target) - pool > 0.95 * gained
         until(server, lambda: all(is_back(server, name) for name in states(server)))
-        until(server, lambda: memory(server)["pool_bytes"] == before["pool_bytes"])
+        until(server, lambda: given_back(memory(server), before))
         assert largest(target) - pool < 0.1 * gained, "and has gone back"
 
 
