@@ -27,6 +27,7 @@ from covey.text.tokenization import load_tokenizer
 from covey_training.__main__ import main
 from covey_training.aligned import SIZES, Pair, build, default_layers, read_shape, save, shape
 from covey_training.aligned.agreement import Panel, measure
+from covey_training.aligned.build import search
 from covey_training.aligned.folders import DRAFTER, fitted
 from covey_training.aligned.weights import damp, first_layers
 from tests.bundled import MODELS
@@ -84,6 +85,22 @@ def test_the_more_the_later_layers_add_the_less_often_the_first_agree(pairs: Cal
         rates.append(measure(target, drafter, Panel(seed=5, rows=24)).coupled)
     assert rates[0] == 1.0
     assert (np.diff(rates) < -0.05).all()
+
+
+def test_the_search_does_not_creep_along_a_bent_curve() -> None:
+    """One of 415 M parameters: straight lines from its ends, whose agreement is far off, need seven steps."""
+    dampings = np.log([0.001, 0.0052, 0.0101, 0.0209, 0.0455, 0.0603, 0.0675, 1.0])
+    agreements = np.array([0.992, 0.95, 0.907, 0.822, 0.648, 0.544, 0.503, 0.002])
+    asked = []
+
+    def agreement_at(damping: float) -> float:
+        asked.append(damping)
+        return float(1 / (1 + np.exp(-np.interp(np.log(damping), dampings, np.log(agreements / (1 - agreements))))))
+
+    for wanted in (0.5, 0.65, 0.9):
+        asked.clear()
+        assert agreement_at(search(agreement_at, wanted)) == pytest.approx(wanted, abs=0.005)
+        assert len(asked) - 1 <= 2 + 5
 
 
 def test_the_drafter_is_the_target_s_first_layers(pairs: Callable[[float], Pair]) -> None:

@@ -27,6 +27,7 @@ TOLERANCE = 0.03  # how far the agreement may be off on texts that the search ha
 CLOSE = 0.005  # the search stops this close; what is left of the tolerance is for chance
 LEAST_DAMPED, MOST_DAMPED = 1.0, 2.0**-10
 STEPS = 12
+SEARCHED_ROWS = 32  # half of those that are measured on at last: the search reads its texts at every step
 SEEDS = 1 << 32
 HINT = "choose another agreement, another number of layers or another seed"
 
@@ -41,7 +42,7 @@ class Pair:
     damping: float  # what the later layers add, over what they would
     wanted: float
     measured: Agreement  # on texts that the search has not seen
-    loops: float  # share of greedy texts that end in a short loop
+    loops: float  # share of the search's prompts of which greedy texts end in a short loop
 
 
 def build(
@@ -65,16 +66,17 @@ def build(
         damp(target, seed, layers, damping)
         return measure(target, drafter, panel)
 
-    searched, unseen = Panel(seed), Panel(seed + SEEDS)
+    searched, unseen = Panel(seed, rows=SEARCHED_ROWS), Panel(seed + SEEDS)
     damping = search(lambda damping: at(damping, searched).coupled, agreement)
     measured = at(damping, unseen)
     if abs(measured.coupled - agreement) > TOLERANCE:
         raise SettingError(f"agreement: got {agreement:g}, reached {measured.coupled:.3f} on other texts: {HINT}")
-    return Pair(target, drafter, seed, damping, agreement, measured, looping(target, unseen))
+    return Pair(target, drafter, seed, damping, agreement, measured, looping(target, searched))
 
 
 def search(agreement_at: Callable[[float], float], wanted: float) -> float:
-    """The damping that agrees as wanted: bisected where the straight line between the ends of what is left has it."""
+    """The damping that agrees as wanted: bisected where the straight line between the ends of what is left has it. An
+    end that stays counts half as far off each time, or else the other would creep (the Illinois rule)."""
     with Steps() as bar:
         task = bar.add_task("damping", total=STEPS + 2)
 
@@ -88,17 +90,19 @@ def search(agreement_at: Callable[[float], float], wanted: float) -> float:
             raise SettingError(
                 f"agreement: got {wanted:g}, reached {low:.3f} (nothing damped) to {high:.3f} (all damped): {HINT}"
             )
-        less, more = (math.log(LEAST_DAMPED), odds(low)), (math.log(MOST_DAMPED), odds(high))
+        ends = [math.log(LEAST_DAMPED), math.log(MOST_DAMPED)]
+        off = [odds(low) - odds(wanted), odds(high) - odds(wanted)]
+        moved = -1
         for _ in range(STEPS):
-            way = min(max((odds(wanted) - less[1]) / (more[1] - less[1]), 0.0), 1.0)
-            middle = less[0] + way * (more[0] - less[0])
+            way = min(max(off[0] / (off[0] - off[1]), 0.0), 1.0)
+            middle = ends[0] + way * (ends[1] - ends[0])
             agreed = agrees(math.exp(middle))
             if abs(agreed - wanted) <= CLOSE:
                 break
-            if agreed < wanted:
-                less = (middle, odds(agreed))
-            else:
-                more = (middle, odds(agreed))
+            side = 0 if agreed < wanted else 1
+            if side == moved:
+                off[1 - side] /= 2
+            ends[side], off[side], moved = middle, odds(agreed) - odds(wanted), side
         return math.exp(middle)
 
 
