@@ -429,20 +429,24 @@ def test_a_text_is_compared_up_to_its_first_difference() -> None:
 def test_drafting_breaks_even_between_the_pairs_that_lose_and_gain(tmp_path: Path) -> None:
     swept = Swept()
     for name, accepted, gain in (("a", 40, 0.8), ("b", 80, 1.6)):
+        swept.costs[name, 4] = [(10.0, 1.0), (11.0, 1.0)]
         for turn in (1, 2):
-            runs = swept.runs[name][4]
+            runs = swept.runs[HOT][name][4]
             runs[OFF].append(run_of(1.0 * turn))
             runs[fixed(1)].append(run_of(turn / gain, drafted=100, accepted=accepted))
             runs[COVEY].append(run_of(turn / 1.1))
     found = swept.summary()
-    pairs = found["sweep"]["pairs"]
-    assert {name: pair["acceptance"] for name, pair in pairs.items()} == pytest.approx({"a": 0.4, "b": 0.8})
-    assert pairs["b"]["points"]["4"]["fixed"]["median"] == pytest.approx(1.6)
-    assert found["sweep"]["breaks_even"]["fixed"]["4"] == pytest.approx(0.5)
-    assert found["sweep"]["breaks_even"][COVEY]["4"] is None
+    hot = found["sweep"]["t1"]
+    assert {name: pair["acceptance"] for name, pair in hot["pairs"].items()} == pytest.approx({"a": 0.4, "b": 0.8})
+    point = hot["pairs"]["b"]["points"]["4"]
+    assert point["fixed"]["median"] == pytest.approx(1.6)
+    assert point["bound"] == pytest.approx({"over_plain": 1.8 * 10 / 12, "depth": 1})
+    assert hot["breaks_even"]["fixed"]["4"] == pytest.approx(0.5)
+    assert hot["breaks_even"][COVEY]["4"] is None
+    assert found["sweep"]["greedy"]["pairs"] == {}
     shown.pictures(Measured().summary() | found, tmp_path / "out.png")
     assert (tmp_path / "out-sweep.png").is_file()
-    assert shown.sweep_table(found["sweep"]).row_count == 6
+    assert shown.sweep_table("t1", hot).row_count == 8
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     """The tables and pictures of what was measured."""
     for table in shown.tables(result):
         console.print(table)
-    if "sweep" in result:
-        console.print(shown.sweep_table(result["sweep"]))
+    for label, found in result.get("sweep", {}).items():
+        console.print(shown.sweep_table(label, found))
     for name, problem in result.get("failures", {}).items():
         console.print(f"{name}: {problem}", markup=False)
     shown.pictures(result, picture)

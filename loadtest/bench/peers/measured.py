@@ -126,12 +126,7 @@ class Measured:
         for callers, costs in sorted(self.passes.items()):
             if chance is None:
                 continue
-            plain = costs[0][0]
-            gains = [
-                sum(chance**step for step in range(depth + 1)) * plain / (taken + depth * level)
-                for depth, (taken, level) in enumerate(costs)
-            ]
-            depth = max(range(len(gains)), key=gains.__getitem__)
+            gain, depth = bound_of(chance, costs)
             rates = self._rates(temperature, callers)
             theirs = {
                 name: values
@@ -140,9 +135,9 @@ class Measured:
             }
             alone = compared({ALONE: rates.get(ALONE, [])}, theirs)
             found[str(callers)] = {
-                "over_plain": gains[depth],
+                "over_plain": gain,
                 "depth": depth,
-                "over_openvino": alone and gains[depth] * alone["median"],
+                "over_openvino": alone and gain * alone["median"],
             }
         return found
 
@@ -171,6 +166,16 @@ def acceptance_of(found: Iterable[tuple[str, Sequence[Run]]]) -> float | None:
             accepted = sum(answer.accepted for run in runs for answer in run.answers)
             chances.append(_solved(accepted * depth / drafted, depth))
     return median(chances) if chances else None
+
+
+def bound_of(chance: float, costs: Sequence[tuple[float, float]]) -> tuple[float, int]:
+    """What drafting gains over plain decoding at the best depth, and that depth, where a draft is right so often after
+    right ones, and a round takes no longer than its pass and its levels. `costs` has both by depth, from 0 on."""
+    plain = costs[0][0]
+    return max(
+        (sum(chance**step for step in range(depth + 1)) * plain / (taken + depth * level), depth)
+        for depth, (taken, level) in enumerate(costs)
+    )
 
 
 def compared(ours: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[float]]) -> JsonDict | None:

@@ -72,21 +72,20 @@ def tables(result: JsonDict) -> Iterator[Table]:
         yield report.table("Greedy texts in float32, beside Covey's", ["", "the same", "first difference at"], rows)
 
 
-def sweep_table(found: JsonDict) -> Table:
+def sweep_table(label: str, found: JsonDict) -> Table:
     columns = list(found["breaks_even"][COVEY])
-    rows = [
-        [
-            f"{name}, {kind}, acceptance {report.number(pair['acceptance'])}",
-            *(_ratio(pair["points"][c][kind]) for c in columns),
-        ]
-        for name, pair in found["pairs"].items()
-        for kind in found["breaks_even"]
-    ]
+    rows = []
+    for name, pair in found["pairs"].items():
+        said = f"{name}, acceptance {report.number(pair['acceptance'])}"
+        points = [pair["points"].get(callers, {}) for callers in columns]
+        rows += [[f"{said}, {kind}", *(_ratio(point.get(kind)) for point in points)] for kind in found["breaks_even"]]
+        bounds = [point.get("bound") or {} for point in points]
+        rows.append([f"{said}, bound", *(report.number(bound.get("over_plain")) for bound in bounds)])
     rows += [
         [f"breaks even, {kind}", *(report.number(by.get(callers)) for callers in columns)]
         for kind, by in found["breaks_even"].items()
     ]
-    return report.table("Drafting over none, temperature 1, by callers", ["", *columns], rows)
+    return report.table(f"Drafting over none, {label}, by callers", ["", *columns], rows)
 
 
 def pictures(result: JsonDict, picture: Path) -> None:
@@ -102,14 +101,8 @@ def pictures(result: JsonDict, picture: Path) -> None:
         _waterfall(picture.with_stem(f"{picture.stem}-waterfall"), result["waterfall_ms"])
     swept = result.get("sweep")
     if swept:
-        lines = {
-            f"{kind}, {callers} callers": points
-            for kind, by in swept["breaks_even"].items()
-            for callers in by
-            if (points := _swept(swept["pairs"], callers, kind))
-        }
-        panel = report.Panel("Drafting over none", "acceptance", "over no drafts", lines)
-        report.panels(picture.with_stem(f"{picture.stem}-sweep"), "Where drafting breaks even", [panel])
+        panels = [report.Panel(label, "acceptance", "over no drafts", _swept(found)) for label, found in swept.items()]
+        report.panels(picture.with_stem(f"{picture.stem}-sweep"), "Where drafting breaks even", panels)
 
 
 def _lines(by_name: Mapping[str, JsonDict]) -> dict[str, list[tuple[float, float]]]:
@@ -130,9 +123,14 @@ def _points(by_callers: Mapping[str, JsonDict | None]) -> list[tuple[float, floa
     return [(float(callers), found["median"]) for callers, found in by_callers.items() if found]
 
 
-def _swept(pairs: JsonDict, callers: str, kind: str) -> list[tuple[float, float]]:
-    found = [(pair["acceptance"], pair["points"].get(callers, {}).get(kind)) for pair in pairs.values()]
-    return sorted((x, ratio["median"]) for x, ratio in found if x is not None and ratio)
+def _swept(found: JsonDict) -> dict[str, list[tuple[float, float]]]:
+    """By kind and callers: acceptance and gain of every pair that has both."""
+    lines = {}
+    for kind, by_callers in found["breaks_even"].items():
+        for callers in by_callers:
+            points = [(p["acceptance"], p["points"].get(callers, {}).get(kind)) for p in found["pairs"].values()]
+            lines[f"{kind}, {callers} callers"] = sorted((x, gain["median"]) for x, gain in points if x and gain)
+    return {name: points for name, points in lines.items() if points}
 
 
 def _waterfall(path: Path, falls: Mapping[str, Mapping[str, float]]) -> None:

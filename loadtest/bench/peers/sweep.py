@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +15,10 @@ from covey.contracts.types import JsonDict
 from loadtest.bench import workload
 from loadtest.bench.derive import with_drafters
 from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.peers.asked import ours
 from loadtest.bench.peers.comparison import CALLERS, QUICK_CALLERS, QUICK_TOKENS, REQUESTS, TOKENS
-from loadtest.bench.peers.line_up import Pair
-from loadtest.bench.peers.measured import HOT, acceptance_of, compared
+from loadtest.bench.peers.line_up import Pair, costs_of
+from loadtest.bench.peers.measured import GREEDY, HOT, TEMPERATURES, acceptance_of, bound_of, compared
 from loadtest.bench.policies import COVEY, OFF, fixed
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Run
@@ -28,23 +29,39 @@ REPETITIONS, FULL_REPETITIONS = 4, 12
 
 @dataclass
 class Swept:
-    """Runs at temperature 1 by pair, callers and choice, in the order of turns."""
+    """Runs by temperature, pair, callers and choice, in the order of turns; and what a pass and a level take."""
 
-    runs: dict[str, dict[int, dict[str, list[Run]]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    runs: dict[float, dict[str, dict[int, dict[str, list[Run]]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
     )
+    costs: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)  # pair, callers -> by depth
 
     def summary(self) -> JsonDict:
-        """By pair: its acceptance, and by callers the best fixed depth and the policy over no drafts. And at which
-        acceptance both break even."""
-        pairs: JsonDict = {}
-        for name, by_callers in self.runs.items():
-            acceptance = acceptance_of(
-                (choice, runs) for by_choice in by_callers.values() for choice, runs in by_choice.items()
-            )
-            points = {str(callers): _gains(by_choice) for callers, by_choice in sorted(by_callers.items())}
-            pairs[name] = {"acceptance": acceptance, "points": points}
-        return {"sweep": {"pairs": pairs, "breaks_even": {kind: _break_even(pairs, kind) for kind in ("fixed", COVEY)}}}
+        """By temperature and pair: its acceptance, and by callers the best fixed depth and the policy over no drafts,
+        and what acceptance and costs allow. And at which acceptance both break even."""
+        found: JsonDict = {}
+        for label, temperature in TEMPERATURES.items():
+            pairs = {name: self._pair(name, by_callers) for name, by_callers in self.runs[temperature].items()}
+            found[label] = {
+                "pairs": pairs,
+                "breaks_even": {kind: _break_even(pairs, kind) for kind in ("fixed", COVEY)},
+            }
+        return {"sweep": found}
+
+    def _pair(self, name: str, by_callers: Mapping[int, Mapping[str, Sequence[Run]]]) -> JsonDict:
+        acceptance = acceptance_of(
+            (choice, runs) for by_choice in by_callers.values() for choice, runs in by_choice.items()
+        )
+        points: JsonDict = {}
+        for callers, by_choice in sorted(by_callers.items()):
+            costs = self.costs.get((name, callers))
+            bound = None if acceptance is None or costs is None else bound_of(acceptance, costs)
+            points[str(callers)] = {
+                **_gains(by_choice),
+                "bound": bound and {"over_plain": bound[0], "depth": bound[1]},
+                "pass_and_level_ms": costs,
+            }
+        return {"acceptance": acceptance, "points": points}
 
 
 def sweep(session: Session, swept: Swept) -> None:
@@ -52,29 +69,49 @@ def sweep(session: Session, swept: Swept) -> None:
     folders = session.wanted.pairs
     if len(folders) < 2:
         raise SettingError("--part sweep: name two or more aligned pairs' folders, each by --pair")
-    quick = session.wanted.size == QUICK
     for index, folder in enumerate(folders):
-        pair = Pair.of(session, folder)
-        with ExitStack() as stack:
-            made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            path = with_drafters(pair.settings, made / "sweep.toml", (pair.drafter,), policy=COVEY)
-            server = stack.enter_context(session.server(replace(session.wanted.options(), profile=str(path))))
-            choices = {OFF: {"speculation": OFF}, **{fixed(k): {"speculation": fixed(k)} for k in DEPTHS}, COVEY: {}}
-            asked = [OverTriton(server, name, stream=True, settings=given) for name, given in choices.items()]
-            for each in asked:
-                stack.callback(each.close)
-            for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS) + 1):  # the first warms up
-                if turn > 1 and session.out_of_time((index + 1) / len(folders)):
-                    break
-                steps = [
-                    (c, one) for c in (QUICK_CALLERS if quick else CALLERS) for one in workload.shuffled(asked, turn, c)
-                ]
-                labels = [f"{Path(folder).name}, turn {turn}: {one.name} at {c}" for c, one in steps]
-                for (callers, one), _ in zip(steps, session.steps(labels)):
-                    asks = pair.asks(REQUESTS[callers], QUICK_TOKENS if quick else TOKENS, HOT, turn)
-                    done = one.run(asks, callers, tenant=f"{turn} {one.name} {callers}")
-                    if turn:
-                        swept.runs[Path(folder).name][callers][one.name].append(done)
+        _turns(session, swept, folder, (index + 1) / len(folders))
+
+
+def _turns(session: Session, swept: Swept, folder: str, share: float) -> None:
+    """Of one pair, until so much of the time is up."""
+    quick, name, pair = session.wanted.size == QUICK, Path(folder).name, Pair.of(session, folder)
+    for callers, costs in _costs(session, pair).items():
+        swept.costs[name, callers] = costs
+    with ExitStack() as stack:
+        made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        path = with_drafters(pair.settings, made / "sweep.toml", (pair.drafter,), policy=COVEY)
+        server = stack.enter_context(session.server(replace(session.wanted.options(), profile=str(path))))
+        choices = {OFF: {"speculation": OFF}, **{fixed(k): {"speculation": fixed(k)} for k in DEPTHS}, COVEY: {}}
+        asked = [OverTriton(server, name, stream=True, settings=given) for name, given in choices.items()]
+        for each in asked:
+            stack.callback(each.close)
+        for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS) + 1):  # the first warms up
+            steps = [
+                (hot, c, one)
+                for hot in ((GREEDY, HOT) if turn else (HOT,))
+                for c in (QUICK_CALLERS if quick else CALLERS)
+                for one in workload.shuffled(asked, turn, c)
+            ]
+            labels = [f"{name}, turn {turn}: {one.name} at {c}, temperature {hot:g}" for hot, c, one in steps]
+            for (hot, callers, one), _ in zip(steps, session.steps(labels)):
+                if turn > 1 and session.out_of_time(share):
+                    return
+                asks = pair.asks(REQUESTS[callers], QUICK_TOKENS if quick else TOKENS, hot, turn)
+                done = one.run(asks, callers, tenant=f"{turn} {one.name} {callers} {hot:g}")
+                if turn:
+                    swept.runs[hot][name][callers][one.name].append(done)
+
+
+def _costs(session: Session, pair: Pair) -> dict[int, list[tuple[float, float]]]:
+    """By callers, before anything else runs: what `bound_of` reckons with."""
+    with session.status("timing single passes"):
+        timed, _ = ours(
+            "single passes", "timed", target=pair.target, drafter=pair.drafter_folder, profile_name=pair.profile_name
+        )
+        with closing(timed):
+            callers = QUICK_CALLERS if session.wanted.size == QUICK else CALLERS
+            return {each: costs_of(timed, each, max(DEPTHS)) for each in callers}
 
 
 def _gains(runs: Mapping[str, Sequence[Run]]) -> JsonDict:
