@@ -20,8 +20,9 @@ import torch
 from rich.console import Console
 
 from covey.contracts import profile
+from covey.contracts.profile import TargetSettings
 from covey.contracts.types import JsonDict
-from covey.models.model import PagedModel
+from covey.runtimes.resizing import Whole
 from loadtest.bench import exactness_models, report
 from loadtest.bench.exactness_models import SHAPES, Shape
 from loadtest.bench.exactness_rows import TEMPERATURES, Rows, Seen, Step, Tally, in_chunks, in_company
@@ -31,11 +32,12 @@ from loadtest.bench.statistics import Spread, ratios
 
 INVARIANT, FAST = "invariant", "fast"
 BUNDLED = "the target"
+TARGET, RANDOM = "target", "random"
 CHUNK = exactness_models.PASS_TOKENS  # of a row that is read alone, for comparison
 CHUNKS = (249, 100, 7)  # ... and of one read alone once more
 POSITIONS = {QUICK: 4_000, FULL: 1_000_000}
 USUAL_POSITIONS = 120_000
-SHARE_OF_TARGET = 0.5  # of them; the random models share the rest
+SHARE_OF_TARGET = 0.5  # of them; the random models share the rest, where there are both
 KEYS = (256, 512, 1024, 2000)
 DECODING = (1, 4, 16)  # rows of one token
 CHUNK_TOKENS = 128
@@ -92,13 +94,17 @@ def run(session: Session) -> None:
     measured = Measured()
     session.summarise = measured.summary
     session.notes["temperatures"] = list(TEMPERATURES)
-    sources: dict[str, Shape | str] = {BUNDLED: wanted.target_folder(settings), **SHAPES}
+    parts = wanted.parts_of((TARGET, RANDOM))
+    sources: dict[str, Shape | str] = {BUNDLED: wanted.target_folder(settings)} if TARGET in parts else {}
+    sources |= SHAPES if RANDOM in parts else {}
+    shares = {name: SHARE_OF_TARGET if name == BUNDLED else (1 - SHARE_OF_TARGET) / len(SHAPES) for name in sources}
     total, due = POSITIONS.get(wanted.size, USUAL_POSITIONS), 0.0
     try:
         for index, (name, source) in enumerate(sources.items()):
-            share = SHARE_OF_TARGET if name == BUNDLED else (1 - SHARE_OF_TARGET) / len(SHAPES)
+            share = shares[name] / sum(shares.values())
             due += share  # of the time, that a slow machine compares some positions of every model
-            _model(session, measured, name, source, int(share * total), due, wanted.seed * 1000 + index)
+            positions, seed = int(share * total), wanted.seed * 1000 + index
+            _model(session, measured, name, source, settings.target, positions, due, seed)
     finally:
         torch.set_num_threads(threads)
 
@@ -108,13 +114,14 @@ def _model(
     measured: Measured,
     name: str,
     source: Shape | str,
+    settings: TargetSettings,
     positions: int,
     due: float,
     seed: int,
 ) -> None:
     with session.status(f"loading {name}"):
-        model = exactness_models.load(source, "auto", POOL_ROWS)
-        fast = exactness_models.load(source, FAST, POOL_ROWS)
+        model = exactness_models.load(source, "auto", POOL_ROWS, settings)
+        fast = exactness_models.load(source, FAST, POOL_ROWS, settings)
     measured.modes[name] = model.numerics
     times = QUICK_TIMES if session.wanted.size == QUICK else TIMES
     for case, _ in zip(cases(), session.steps([f"{name}: passes"] * len(cases()))):
@@ -130,13 +137,13 @@ def _model(
             _tally(tally, model, _lengths(rng, model), rng, 1 if late else positions - tally.total.positions)
 
 
-def _lengths(rng: np.random.Generator, model: PagedModel) -> list[int]:
+def _lengths(rng: np.random.Generator, model: Whole) -> list[int]:
     """Rows of unlike lengths, most of them long, one as long as can be."""
     most = min(model.max_positions, exactness_models.POSITIONS) - 1
     return [most, *rng.integers(600, most, 3).tolist(), *rng.integers(1, 600, 2).tolist()]
 
 
-def _tally(tally: Tally, model: PagedModel, lengths: Sequence[int], rng: np.random.Generator, positions: int) -> None:
+def _tally(tally: Tally, model: Whole, lengths: Sequence[int], rng: np.random.Generator, positions: int) -> None:
     """Compare about so many positions, or some more: rows are read whole."""
     texts = [rng.integers(0, model.vocab_size, length).astype(np.int32) for length in lengths]
     rows = Rows(model, texts, int(rng.integers(1 << 30)))
@@ -161,12 +168,12 @@ def cases() -> list[Case]:
     return decoding + [Case(1, keys, CHUNK_TOKENS) for keys in KEYS]
 
 
-def _alternating(model: PagedModel, fast: PagedModel, case: Case, times: int, seed: int) -> dict[str, list[float]]:
+def _alternating(model: Whole, fast: Whole, case: Case, times: int, seed: int) -> dict[str, list[float]]:
     """Seconds of a pass of each, by mode; nothing where there is but one mode."""
     found: dict[str, list[float]] = {INVARIANT: [], FAST: []}
     if model.numerics != INVARIANT:
         return found
-    work = case.work(model.blocks, seed, model.padding_slot)
+    work = case.work(model.blocks, seed, model.padding_slot, model.block_size)
     for turn in range(times + 1):
         for mode, one in sorted({INVARIANT: model, FAST: fast}.items(), reverse=bool(turn % 2)):
             started = time.perf_counter()

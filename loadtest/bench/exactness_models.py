@@ -1,15 +1,20 @@
-"""The models of the bench `exactness`: the served target, and random ones of several families and head widths."""
+"""The models of the bench `exactness`: the target on the runtime that serves it, and random ones of several families
+and head widths on PyTorch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from covey.contracts.profile import TargetSettings
 from covey.models.loading import choose_device, choose_dtype, quiet
 from covey.models.model import PagedModel
 from covey.models.modules import Modules, Source
+from covey.runtimes.choice import NATIVE
+from covey.runtimes.resizing import Whole
+from covey.target.runner import open_target, typed
 
 POSITIONS = 2048
 PASS_TOKENS = 256
@@ -63,11 +68,22 @@ SHAPES = {
 }
 
 
-def load(source: Shape | str, numerics: str, rows: int) -> PagedModel:
-    """With room for so many rows of all positions."""
-    given: Source = source.modules() if isinstance(source, Shape) else source
+def load(source: Shape | str, numerics: str, rows: int, settings: TargetSettings) -> Whole:
+    """With room for so many rows of all positions; a folder's model in the type that the settings ask for."""
+    if isinstance(source, Shape):
+        given: Source = source.modules()
+        dtype = "auto"
+    else:
+        served = replace(typed(source, replace(settings, device="cpu")), numerics=numerics)
+        if served.runtime == NATIVE:
+            served = replace(served, kv_blocks=rows * POSITIONS // served.block_size)
+            _, model = open_target(source, served, PASS_TOKENS, 0, 0)
+            assert model.whole
+            return model
+        given, dtype = source, served.dtype
     return PagedModel(
         given,
+        dtype=dtype,
         device="cpu",
         blocks=rows * POSITIONS // BLOCK_SIZE,
         block_size=BLOCK_SIZE,

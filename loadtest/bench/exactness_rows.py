@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from covey.contracts.types import Ints, JsonDict, Sampling
 from covey.models.lanes import Lanes, Pass, chain_slots
-from covey.models.model import PagedModel
+from covey.runtimes.resizing import Whole
 from covey.sampling.drawing import SettingsTable, draw
 
 TEMPERATURES = (0.0, 1.0)
@@ -36,7 +36,7 @@ class Seen:
 class Rows:
     """Rows of one model, in blocks of their own that are scattered over its pool, all drawn from with one seed."""
 
-    def __init__(self, model: PagedModel, rows: Sequence[Ints], seed: int = 0) -> None:
+    def __init__(self, model: Whole, rows: Sequence[Ints], seed: int = 0) -> None:
         size = model.block_size
         counts = [-(-len(row) // size) for row in rows]
         if sum(counts) > model.blocks:

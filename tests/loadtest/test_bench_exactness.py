@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -11,11 +12,14 @@ import pytest
 import torch
 from rich.console import Console
 
+from covey.contracts.profile import TargetSettings
 from covey.models.lanes import Lanes, Pass
 from covey.models.model import PagedModel
-from loadtest.bench import exactness
+from covey.models.native.model import NativeModel
+from loadtest.bench import exactness, exactness_models
 from loadtest.bench.exactness_rows import BANDS, Counts, Rows, Seen, Tally, in_chunks, in_company
 from loadtest.bench.session import Session, Wanted
+from tests.models import tiny_models
 
 VOCAB = 50
 
@@ -77,6 +81,15 @@ def test_bands_cover_all_lengths() -> None:
         *(f"{low} to {high - 1} keys" for low, high in zip((1, *BANDS), BANDS)),
         f"{BANDS[-1]} keys and more",
     ]
+
+
+def test_the_target_is_computed_as_it_is_served(tmp_path: Path) -> None:
+    folder = str(tiny_models.build(tmp_path, "llama"))
+    settings = TargetSettings(dtype="float32")
+    native = exactness_models.load(folder, "auto", 2, settings)
+    assert isinstance(native, NativeModel)
+    assert (native.dtype, native.blocks) == ("float32", 2 * exactness_models.POSITIONS // native.block_size)
+    assert isinstance(exactness_models.load(folder, "fast", 2, replace(settings, runtime="torch")), PagedModel)
 
 
 def made_up() -> exactness.Measured:
