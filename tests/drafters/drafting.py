@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,12 @@ class Sender:
             sequence=self.sequence,
             epoch=self.epoch,
             origin=self.origin,
+            **self.states_of(texts),
         )
+
+    def states_of(self, texts: Sequence[Text]) -> dict[str, Any]:  # noqa: ARG002
+        """What only heads are sent."""
+        return {}
 
     def read(
         self, texts: Sequence[Text], judge: Sequence[int], budget: int = 1 << 20, chances: Floats = NO_FLOATS

@@ -86,6 +86,7 @@ class TargetSettings:
     kv_memory_mb: int = setting(256, "memory of the KV pool", low=1, high=1 << 22)
     kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
     prefix_reuse: bool = setting(True, "keep the KV of finished requests for prompts that start alike")
+    head: str = setting("", "the drafter that reads this target's states, an EAGLE-3 head; empty: none does")
     run_ahead: bool = setting(True, "compute the next plain pass while the answer to the last one travels")
 
 
@@ -426,6 +427,9 @@ def load(name_or_path: str) -> Profile:
     unloaded = [name for name in elsewhere if name not in profile.speculation.drafters]
     if unloaded:
         raise SettingError(f"{path}: drafter.folders: {', '.join(unloaded)} must be among speculation.drafters too")
+    head = profile.target.head
+    if head and head not in profile.speculation.drafters:
+        raise SettingError(f"{path}: target.head: {head} must be among speculation.drafters too")
     tables = {} if profile.speculation.costs == AUTO else {"speculation.costs": profile.speculation.costs}
     if profile.target.kind == "emulated":
         tables["emulated.costs"] = profile.emulated.costs
@@ -565,6 +569,7 @@ def without(profile: Profile, drafters: Iterable[str]) -> Profile:
         profile,
         models=tuple(name for name in profile.models if name not in gone),
         speculation=dataclasses.replace(profile.speculation, drafters=kept),
+        target=dataclasses.replace(profile.target, head="") if profile.target.head in gone else profile.target,
     )
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint16]  # bits of bfloat16
 
 SPARSE = 16  # tokens of a sparse q row
 GREEDY_BELOW = 1e-5  # temperature
@@ -24,6 +25,7 @@ LEAST_LOGPROB = -9999.0  # of a token that cannot be: answers in JSON know no in
 
 NO_INTS: Ints = np.zeros(0, np.int32)
 NO_FLOATS: Floats = np.zeros(0, np.float32)
+NO_STATES: Words = np.zeros((0, 0), np.uint16)
 
 
 class Rule(str, Enum):
@@ -195,6 +197,7 @@ class TargetWork:
     room: Ints = field(default_factory=lambda: NO_INTS)  # per row: tokens its request may still emit; empty: not said
     origin: int = 0  # who sends, and which incarnation of it (`covey.wire.ledger`)
     divergence: bool = False  # say how alike target and drafter are, from the trees' q rows
+    states_from: Ints = field(default_factory=lambda: NO_INTS)  # per row: the first position, -1: no states are wanted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,6 +280,10 @@ class TargetReply:
     # token that its KV predicts, or the prompt's last; `scored` is empty where no row asked for any.
     scored: Ints = field(default_factory=lambda: NO_INTS)
     scores: Scores = NO_SCORES
+    # Row r has `states[state_offsets[r]:state_offsets[r + 1]]`, one of each position with KV from `states_from[r]` on:
+    # what a head reads (`covey.models.heads`). Empty where no row asked for any.
+    state_offsets: Ints = field(default_factory=lambda: NO_INTS)
+    states: Words = field(default_factory=lambda: NO_STATES)
 
 
 class ResizeStatus(IntEnum):
@@ -376,6 +383,10 @@ class DraftWork:
     plain: float = 0.0  # seconds that a token of the sender's takes where nobody drafts for it; 0: not known
     log_q: bool = False  # ship `Trees.log_q`
     needed: float = 0.0  # seconds until the first of the rows misses its objective for its next token; 0: not said
+    # To a head: the target's states at the positions before the tokens that are told, so one for each of them but a
+    # text's first. Row r has `states[state_offsets[r]:state_offsets[r + 1]]`.
+    state_offsets: Ints = field(default_factory=lambda: NO_INTS)
+    states: Words = field(default_factory=lambda: NO_STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +423,7 @@ class TargetInfo:
     identity: str = ""  # of weights, settings and machine: what passes take depends on nothing else; "": not known
     block_bytes: int = 0  # of KV memory; 0: the pool keeps its size
     least_blocks: int = 0  # what the pool was loaded with, and `resize` leaves it at least
+    state_width: int = 0  # numbers of a state that it ships to heads; 0: it ships none
 
 
 ANY_VOCABULARY = 0  # of a drafter that looks tokens up
@@ -434,6 +446,7 @@ class DrafterInfo:
     total_blocks: int = 0  # of KV memory now, from `least_blocks`, which hold one text, to `most_blocks`
     least_blocks: int = 0
     most_blocks: int = 0
+    state_width: int = 0  # numbers of the target's states that it reads; 0: it reads tokens alone
 
 
 CUSTOM = "custom"  # what requests with objectives of their own and without a class are counted under

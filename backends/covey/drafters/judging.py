@@ -58,12 +58,14 @@ class Piece:
 
 
 class TextReader:
-    """Passes over a model that leave keys behind. `table` has the sessions' settings."""
+    """Passes over a model that leave keys behind. `table` has the sessions' settings. The texts of a head lack their
+    first token: `first` is 1."""
 
-    def __init__(self, model: Whole, table: SettingsTable, grammars: Grammars) -> None:
+    def __init__(self, model: Whole, table: SettingsTable, grammars: Grammars, first: int = 0) -> None:
         self._model = model
         self._table = table
         self._grammars = grammars
+        self._first = first
 
     def read(self, pieces: Sequence[Piece]) -> None:
         """Compute the keys of all pieces and, where they are to be judged, their draws."""
@@ -81,7 +83,7 @@ class TextReader:
                 if count > take:
                     later.append((piece, count - take))
             wanted = [self._wanted(piece, take) for piece, take in now]
-            logits = plain(self._model.forward(_packed(now, wanted)))
+            logits = plain(self._model.forward(_packed(now, wanted, states=self._first > 0)))
             self._note([piece for piece, _ in now], wanted, logits)
             for piece, take in now:
                 piece.session.sequence.num_cached_tokens += take
@@ -104,6 +106,7 @@ class TextReader:
         if not any(sizes):
             return
         positions, whose = np.concatenate(wanted), np.repeat(np.arange(len(pieces)), sizes)
+        places = positions + self._first  # in the request's own text
         settings = np.asarray([piece.session.sequence.settings for piece in pieces], np.int64)[whose]
         known = np.asarray([piece.session.known for piece in pieces], np.int64)[whose]
         prompt = np.flatnonzero(positions < self._table.num_prompt[settings])
@@ -122,16 +125,16 @@ class TextReader:
                 at, ends = drawn[dice], positions[drawn[dice]] - known[drawn[dice]]
                 said = [pieces[row].chances[end] for row, end in zip(whose[at].tolist(), ends.tolist())]
                 part = select(mine, np.flatnonzero(dice))
-                hits[dice] = would_accept(part, text[at], np.asarray(said), self._table, settings[at], positions[at])
+                hits[dice] = would_accept(part, text[at], np.asarray(said), self._table, settings[at], places[at])
             if not dice.all():
                 at, part = drawn[~dice], select(mine, np.flatnonzero(~dice))
-                hits[~dice] = wins(part, text[at], self._table, settings[at], positions[at])
+                hits[~dice] = wins(part, text[at], self._table, settings[at], places[at])
             for row, hit in zip(whose[drawn].tolist(), hits.tolist()):
                 pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
         ahead = np.flatnonzero(positions == known)
         if len(ahead):
             mine = self._steered(logits, ahead, settings, positions, texts, whose)
-            draws = draw_unpenalised(mine, self._table, settings[ahead], positions[ahead])
+            draws = draw_unpenalised(mine, self._table, settings[ahead], places[ahead])
             for row, token in zip(whose[ahead].tolist(), draws.tolist()):
                 pieces[row].draws.append(token)
 
@@ -189,7 +192,7 @@ def _log_q(logits: Logits, rows: Index, tokens: Index) -> list[float]:
     return least
 
 
-def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index]) -> Pass:
+def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index], *, states: bool) -> Pass:
     """The pass that computes the next pending tokens of each session, with the logits of the wanted positions."""
     tokens, positions, slots, lengths, out = [], [], [], [], []
     tables = np.zeros((len(pieces), max(len(piece.session.sequence.table) for piece, _ in pieces)), np.int32)
@@ -206,4 +209,6 @@ def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index]) -> Pass:
     offsets = np.cumsum([0, *(count for _, count in pieces)]).astype(np.int32)
     lanes: Lanes = Lanes(offsets, np.asarray(lengths, np.int32), tables)
     outs: Ints = np.concatenate(out).astype(np.int32)
-    return Pass(np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots), lanes, outs)
+    read = [piece.session.states_of(piece.session.unread, count) for piece, count in pieces] if states else []
+    given = np.concatenate(read) if read else None
+    return Pass(np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots), lanes, outs, given)

@@ -7,6 +7,10 @@ One call of `NeuralDrafter.draft`:
     catch up  one packed pass after the other over whatever is far behind, within the call's budget
     propose   the last pending tokens and all steps of all rows together (`stepper.py`)
 
+A head (`covey.models.heads`) has the states of the target beside its tokens. A text's first token has none and is left
+out, so that here a head's texts, and the positions in them, begin one token later; what it drafts gets keys anew, by
+the target's states, when it is accepted.
+
 Knows no Triton; `backends/drafter/model.py` puts it behind messages. Penalties, minimum length and bad words are not
 applied: a proposal need not be right, only likely.
 """
@@ -41,7 +45,7 @@ from covey.contracts.types import (
     Trees,
 )
 from covey.drafters.judging import Piece, TextReader, judged
-from covey.drafters.opening import open_drafter
+from covey.drafters.opening import open_drafter, open_head
 from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
 from covey.drafters.sessions import Session
 from covey.kv.pool import BlockPool
@@ -74,16 +78,18 @@ class NeuralDrafter:
         identity: str = "",
         elastic: bool = False,
         folder: str = "",
+        state_width: int = 0,
     ) -> None:
         """`weights`: bytes of the model's own; `folder`: where its tokenizer is. If it is `elastic` its KV memory can
-        shrink to what one text needs."""
+        shrink to what one text needs. A head's states have `state_width` numbers."""
+        self._state_width, self._first = state_width, int(state_width > 0)
         self._model = model
         self._stepper = stepper
         self._limits = settings
         self._sequences = Sequences(BlockPool(model.blocks), model.block_size, reuse=False)
         self._table = SettingsTable()
         self._grammars = Grammars(folder, model.vocab_size)
-        self._reader = TextReader(model, self._table, self._grammars)
+        self._reader = TextReader(model, self._table, self._grammars, self._first)
         self._ledger: Ledger[Session, DraftReply] = Ledger(self._open, self._close)
         most = model.blocks
         self._info = DrafterInfo(
@@ -97,14 +103,28 @@ class NeuralDrafter:
             total_blocks=most,
             least_blocks=min(most, -(-model.max_positions // model.block_size)),
             most_blocks=most,
+            state_width=state_width,
         )
 
     @classmethod
     def load(
-        cls, folder: str | Path, settings: DrafterSettings, *, name: str, depth: int = 0, elastic: bool = False
+        cls,
+        folder: str | Path,
+        settings: DrafterSettings,
+        *,
+        name: str,
+        depth: int = 0,
+        elastic: bool = False,
+        target: str | Path | None = None,
     ) -> NeuralDrafter:
-        """The drafter in `folder`; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU alone."""
-        opened = open_drafter(Path(folder), settings, depth, elastic=elastic)
+        """The drafter in `folder`; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU alone.
+        With a `target`, the folder of that one's model, it is a head."""
+        path = Path(folder)
+        opened = (
+            open_drafter(path, settings, depth, elastic=elastic)
+            if target is None
+            else open_head(path, Path(target), settings, elastic=elastic)
+        )
         return cls(
             *(opened.model, opened.stepper, settings),
             name=name,
@@ -112,6 +132,7 @@ class NeuralDrafter:
             identity=opened.identity,
             elastic=elastic and opened.model.device == "cpu",
             folder=str(folder),
+            state_width=opened.state_width,
         )
 
     def info(self) -> DrafterInfo:
@@ -144,6 +165,8 @@ class NeuralDrafter:
                         rounds=np.zeros(1, np.int32),
                         opens=(opening,),
                         reading=reads,
+                        state_offsets=np.asarray([0, self._first * (len(prompt) - 1)], np.int32),
+                        states=np.zeros((self._first * (len(prompt) - 1), self._state_width), np.uint16),
                     )
                 )
         self._ledger.clear()
@@ -180,10 +203,10 @@ class NeuralDrafter:
             pieces = [piece for piece in reads if piece is not None]
         before = time.perf_counter()
         self._reader.read(pieces)
-        found = [RowJudged() if piece is None else judged(piece, self._table) for piece in reads]
+        found = [RowJudged() if piece is None else self._judged(piece) for piece in reads]
         catch_up = time.perf_counter() - before if pieces else 0.0
         trees = self._propose(work, ready)
-        seen = [0 if session is None else session.known for session in rows]
+        seen = [0 if session is None else session.known + self._first for session in rows]
         return DraftReply(
             status=status,
             seen=np.asarray(seen, np.int32),
@@ -194,13 +217,18 @@ class NeuralDrafter:
             judged=None if work.reading is None else Judged.of(found),
         )
 
+    def _judged(self, piece: Piece) -> RowJudged:
+        row = judged(piece, self._table)
+        return row._replace(read=row.read + self._first, first=row.first + self._first)
+
     def _update(self, work: DraftWork) -> tuple[Ints, list[Session | None]]:
         """Bring every tag's tokens up to date; rows of which too little is known are STALE."""
         self._ledger.update(work)
         status = np.zeros(len(work.tags), np.int32)
         rows: list[Session | None] = []
         sources, destinations = [], []
-        bounds, keeps = work.offsets.tolist(), work.keep.tolist()
+        bounds, keeps = work.offsets.tolist(), (work.keep - self._first).tolist()
+        opened = {opening.tag for opening in work.opens}
         for row, tag in enumerate(work.tags.tolist()):
             session = self._ledger.find(work, tag, keeps[row])
             if session is None:
@@ -209,6 +237,11 @@ class NeuralDrafter:
                 continue
             session.keep(keeps[row])
             source, destination = session.append(work.tokens[bounds[row] : bounds[row + 1]])
+            told = session.known - (0 if tag in opened else keeps[row])
+            if self._first and not self._add_states(work, row, session, told):
+                status[row] = RowStatus.STALE
+                rows.append(None)
+                continue
             if len(source):
                 sources.append(source)
                 destinations.append(destination)
@@ -217,7 +250,16 @@ class NeuralDrafter:
             self._model.copy_slots(np.concatenate(sources), np.concatenate(destinations))
         return status, rows
 
+    def _add_states(self, work: DraftWork, row: int, session: Session, told: int) -> bool:
+        """Whether the states of all tokens that were told came along."""
+        offsets = work.state_offsets[row : row + 2].tolist()
+        states = work.states[slice(*offsets)] if len(offsets) == 2 else work.states[:0]
+        whole = len(states) == told and (not told or states.shape[1] == self._state_width)
+        return whole and session.add_states(states, TOGETHER)
+
     def _open(self, opening: Open) -> Session:
+        if self._first:
+            opening = replace(opening, tokens=opening.tokens[1:], num_prompt=max(0, opening.num_prompt - 1))
         slot = self._table.add(opening.sampling, opening.num_prompt)
         self._grammars.add(slot, opening.sampling)
         return Session(self._sequences.open(opening, slot), opening.sampling.rule is Rule.REJECTION)
@@ -246,7 +288,7 @@ class NeuralDrafter:
             leave = 0 if not depth else pending if pending <= few else 1
             count = min(pending - leave, budget)
             budget -= count
-            behind = count < pending - leave
+            behind = count < pending - leave or not session.known
             nodes = 0 if behind else depth * widths[row]
             if session.known + depth > self._model.max_positions or not self._make_room(
                 works, senders[row], session, session.width + nodes
@@ -271,6 +313,7 @@ class NeuralDrafter:
                 pieces.append(None)
                 continue
             self._skip(session)
+            judge = max(judge - self._first, -1)
             chances, unread = NO_FLOATS, session.unread
             if session.rejection and judge >= 0:
                 chances = reading.chances[row] if len(reading.chances) else NO_FLOATS
@@ -295,6 +338,8 @@ class NeuralDrafter:
         if not sessions:
             return 1
         contiguous = min([session.contiguous for session in sessions])
+        if self._first:
+            contiguous = min(contiguous, *(len(session.states) for session in sessions))
         return min(max(2, TOGETHER // len(sessions)), contiguous, TOGETHER)
 
     def _make_room(self, works: Sequence[DraftWork], work: DraftWork, session: Session, columns: int) -> bool:
@@ -334,21 +379,22 @@ class NeuralDrafter:
         for index, (session, columns, depth) in enumerate(zip(sessions, widths, depths.tolist())):
             sequence, table = session.sequence, session.sequence.table
             tables[index, : len(table)] = table
-            session.written = (depth - 1) * width
-            own = sequence.slots[columns - pending : columns + session.written]
+            own = sequence.slots[columns - pending : columns + (depth - 1) * width]
+            session.written = 0 if self._first else (depth - 1) * width
             slots[index, : len(own)] = own
             tokens[index] = sequence.buffer[sequence.known - pending : sequence.known]
             sequence.num_cached_tokens = columns
+        states = np.stack([each.states_of(pending, pending) for each in sessions]) if self._first else None
         ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
         positions = np.minimum(known[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
-        self._stepper.begin(Call(tables, context, positions, slots), len(rows) * width)
+        self._stepper.begin(Call(tables, context, positions, slots, states), len(rows) * width)
         lattice = propose_trees(
             self._stepper,
             self._table,
             Rows(
                 pending=tokens,
                 settings=np.asarray([session.sequence.settings for session in sessions], np.int64),
-                positions=known,
+                positions=known + self._first,
                 depths=depths,
                 width=width,
                 rejection=np.flatnonzero([session.rejection for session in sessions]),

@@ -19,6 +19,7 @@ from covey.models.identity import files_of, identity
 from covey.runtimes.choice import has_gpu
 
 if TYPE_CHECKING:
+    from covey.models.native.architecture import Architecture
     from covey.models.paged_stepper import PagedStepper
     from covey.models.stepper import Stepper
     from covey.runtimes.opening import Model
@@ -35,6 +36,7 @@ class Opened:
     model: Whole
     stepper: Stepper
     identity: str  # what its timings hold for
+    state_width: int = 0  # of a head
 
 
 def open_drafter(folder: Path, settings: DrafterSettings, depth: int, *, elastic: bool) -> Opened:
@@ -48,16 +50,33 @@ def open_drafter(folder: Path, settings: DrafterSettings, depth: int, *, elastic
     return _by_torch(folder, settings, depth, elastic)
 
 
+def open_head(folder: Path, target: Path, settings: DrafterSettings, *, elastic: bool) -> Opened:
+    """The head in a folder, for the target in another."""
+    from covey.models import heads
+    from covey.models.native.head import HeadModel
+    from covey.models.paged_stepper import HeadStepper
+
+    if settings.device == "cuda":
+        raise SettingError(f"drafter.device: got 'cuda', but heads are computed on a CPU: {folder}")
+    head = heads.read(folder, target)
+    dtype, blocks = _size(head.of, settings, folder)
+    model = HeadModel(
+        head,
+        dtype=dtype,
+        blocks=blocks,
+        threads=threads_for(folder),
+        max_pass_tokens=PASS_TOKENS,
+        most_blocks=blocks if elastic else 0,
+    )
+    return Opened(model, HeadStepper(model), _identity(folder, settings), model.width)
+
+
 def _natively(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
-    from covey.models.native import SMALL, architecture
-    from covey.models.native.model import NativeModel, block_bytes, code
+    from covey.models.native import architecture
+    from covey.models.native.model import NativeModel
     from covey.models.paged_stepper import PagedStepper
 
-    dtype = SMALL if settings.dtype == "auto" else settings.dtype  # no drafter's proposals were worse for it
-    one = block_bytes(architecture.read(folder), dtype)
-    blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // one
-    if not blocks:
-        raise SettingError(f"drafter.kv_memory_mb: one KV block of {folder} takes {one} bytes; give it more")
+    dtype, blocks = _size(architecture.read(folder), settings, folder)
     model = NativeModel(
         folder,
         dtype=dtype,
@@ -67,8 +86,26 @@ def _natively(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
         max_pass_tokens=PASS_TOKENS,
         most_blocks=blocks if elastic else 0,
     )
-    whose = [replace(settings, folders=()), code()]
-    return Opened(model, PagedStepper(model), identity(whose, files_of(folder)))
+    return Opened(model, PagedStepper(model), _identity(folder, settings))
+
+
+def _size(of: Architecture, settings: DrafterSettings, folder: Path) -> tuple[str, int]:
+    """The type that a drafter is computed in, and its KV blocks."""
+    from covey.models.native import SMALL
+    from covey.models.native.model import block_bytes
+
+    dtype = SMALL if settings.dtype == "auto" else settings.dtype  # no drafter's proposals were worse for it
+    one = block_bytes(of, dtype)
+    blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // one
+    if not blocks:
+        raise SettingError(f"drafter.kv_memory_mb: one KV block of {folder} takes {one} bytes; give it more")
+    return dtype, blocks
+
+
+def _identity(folder: Path, settings: DrafterSettings) -> str:
+    from covey.models.native.model import code
+
+    return identity([replace(settings, folders=()), code()], files_of(folder))
 
 
 def threads_for(folder: Path) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.contracts.types import NO_INTS, Ints
+from covey.contracts.types import NO_INTS, NO_STATES, Floats, Ints, Words
 from covey.kv.sequences import Sequence
 
 
@@ -32,6 +32,7 @@ class Session:
     parents: list[int] = field(default_factory=list)  # none of a chain
     written: int = 0  # how many of those have keys, behind the last token's
     drawn: int = 0  # position of the first of them
+    states: Words = field(default_factory=lambda: NO_STATES)  # a head's, of its last tokens, at least of the unread
 
     @property
     def known(self) -> int:
@@ -67,13 +68,14 @@ class Session:
         sequence = self.sequence
         if count == sequence.known:
             return
-        self.written = 0
+        self.written, gone = 0, sequence.known - count
         if count < self.drawn:
             self.tokens = []
         sequence.known = count
         if self.skipped and count <= self.sinks + self.skipped:
             sequence.num_cached_tokens, self.skipped = min(sequence.num_cached_tokens, self.sinks, count), 0
         sequence.num_cached_tokens = min(sequence.num_cached_tokens, count - self.skipped)
+        self.states = self.states[: max(0, len(self.states) - gone)]
 
     def append(self, tokens: Ints) -> tuple[Ints, Ints]:
         """Take new tokens. As far as the last call proposed them their keys are known: the slots to copy from and to
@@ -89,6 +91,19 @@ class Session:
         if isinstance(path, range) or path == list(range(len(path))):
             return NO_INTS, NO_INTS
         return sequence.slots[base + np.asarray(path, np.int32)], sequence.slots[base : base + len(path)]
+
+    def add_states(self, states: Words, most: int) -> bool:
+        """Take the states of the tokens that were told last; those of `most` tokens are kept, and of all unread.
+        Whether no unread token lacks its state."""
+        kept = self.states[max(0, len(self.states) + len(states) - max(most, self.unread)) :]
+        self.states = np.concatenate([kept, states]) if len(kept) else states
+        return len(self.states) >= self.unread
+
+    def states_of(self, start: int, count: int) -> Floats:
+        """The states of so many tokens, the first of them `start` tokens before the text's end."""
+        first = len(self.states) - start
+        words = self.states[first : first + count].astype(np.uint32)
+        return (words << 16).view(np.float32)
 
     def drew(self, tokens: list[int]) -> None:
         """Note the tokens that the text read so far draws for the next position, if any; the last call's proposals are

@@ -23,7 +23,19 @@ import numpy as np
 
 from covey.contracts.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.contracts.ports import Clock, Drafter
-from covey.contracts.types import NO_FLOATS, DraftReply, DraftWork, Floats, Ints, Judged, Reading, RowStatus, Rule
+from covey.contracts.types import (
+    NO_FLOATS,
+    NO_INTS,
+    NO_STATES,
+    DraftReply,
+    DraftWork,
+    Floats,
+    Ints,
+    Judged,
+    Reading,
+    RowStatus,
+    Rule,
+)
 from covey.process.log_about import about
 from covey.process.worker import Worker
 from covey.requests.active import ActiveRequest, Heard
@@ -73,6 +85,21 @@ class Channel:
 
     def __post_init__(self) -> None:
         self._worker = self.new_worker(f"draft-{self.name}")
+
+    @property
+    def state_width(self) -> int:
+        """Numbers of the states that the drafter reads; 0: it is no head, or is not there."""
+        facts = self.roster.facts(self.name)
+        return 0 if facts is None else facts.state_width
+
+    def first_state(self, active: ActiveRequest) -> int:
+        """The position of the first state that a head has not been told of a request."""
+        return max(0, active.seen.get(self.name, 0) - 1)
+
+    def ready(self, active: ActiveRequest) -> bool:
+        """Whether what the drafter has not been told of a request can be told: a head is told no token without the
+        state before it."""
+        return not self.state_width or active.next_state(self.first_state(active)) >= active.known - 1
 
     def draft(self, batch: Batch, rows: list[int], plan: Plan, deadline: float) -> DrafterCall:
         """Ask for drafts of these rows as they are planned. `reply` waits for them."""
@@ -139,9 +166,12 @@ class Channel:
 
     def _update(self, requests: list[ActiveRequest], depth: Ints, width: Ints) -> DraftWork:
         """A message with all that the drafter has not seen of the requests. Takes what is to be freed."""
-        opens, parts = [], []
+        opens, parts, states = [], [], []
         keep = np.zeros(len(requests), np.int32)
         for row, active in enumerate(requests):
+            if self.state_width:
+                first = self.first_state(active)
+                states.append(active.states[first - active.first_state : active.known - 1 - active.first_state])
             seen = active.seen.setdefault(self.name, 0)
             if not seen:
                 opens.append(active.opening())
@@ -164,6 +194,8 @@ class Channel:
             epoch=self._epoch,
             origin=self.origin,
             plain=self.plain() or 0.0,
+            state_offsets=np.cumsum([0, *map(len, states)], dtype=np.int32) if states else NO_INTS,
+            states=np.concatenate([part for part in states if len(part)] or [NO_STATES]),
         )
 
     def _send(self, requests: list[ActiveRequest], work: DraftWork) -> DrafterCall:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import wait
+from dataclasses import replace
 
 import numpy as np
 
 from covey.contracts.ports import Clock
-from covey.contracts.types import RowStatus, Trees
+from covey.contracts.types import NO_INTS, Ints, RowStatus, TargetReply, TargetWork, Trees
 from covey.loop.channel import Channel
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
@@ -21,6 +22,7 @@ from covey.requests.rounds import Drafted, Plan, Reader
 from covey.requests.scheduler import Batch
 from covey.trees.joining import joined
 
+MISSED = 64  # tokens of a text whose states wait here for a head that does not draft now
 SENDING = 0.0005  # seconds in which the calls are on their way: only one thread at a time can run Python
 
 
@@ -32,12 +34,13 @@ class Drafting:
         self._roster = roster
         self._clock = clock
         self._deadline = deadline
+        self._heads_draft = True  # whether heads were asked for when rows were last decoded
 
     def draft(self, batch: Batch, plan: Plan, meanwhile: Callable[[], None]) -> Drafted:
         """Proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is called
         while the drafters work, if any do."""
         answered = np.zeros(len(batch.rows), np.bool_)
-        asked = self._rows_by_drafter(plan)
+        asked = self._rows_by_drafter(batch, plan)
         read = {name: sum(channel.read_seconds) for name, channel in self._channels.items() if channel.read_seconds}
         for channel in self._channels.values():
             channel.read_seconds.clear()
@@ -61,8 +64,45 @@ class Drafting:
     def read(self, batch: Batch, readers: Sequence[Reader]) -> None:
         """Ask those drafters to read that can be asked and have no such call outstanding."""
         for reader in readers:
-            if len(reader.rows) and self._roster.serves(reader.drafter):
-                self._channels[reader.drafter].read(batch, reader)
+            channel = self._channels[reader.drafter]
+            ready = np.asarray([channel.ready(batch.rows[row]) for row in reader.rows.tolist()], np.bool_)
+            if ready.any() and self._roster.serves(reader.drafter):
+                channel.read(batch, replace(reader, rows=reader.rows[ready], judge=reader.judge[ready]))
+
+    def states_from(self, batch: Batch, plan: Plan) -> Ints:
+        """The position of each row from which on its head needs states. -1: none; empty, where nobody needs any.
+
+        A head that drafts or reads needs them all. One that does not draft for now is sent what it misses of a text as
+        long as that is little, and what is read of prompts while heads draft for others."""
+        heads = [channel for channel in self._channels.values() if channel.state_width]
+        if not heads:
+            return NO_INTS
+        used = {head.name: head for head in heads}
+        depths = plan.depth.tolist()
+        if batch.decoding:
+            planned = zip(plan.drafter[: batch.decoding], depths)
+            self._heads_draft = any(depth and name in used for name, depth in planned)
+        reads = {row: reader.drafter for reader in plan.readers for row in reader.rows.tolist()}
+        found = np.full(len(batch.rows), -1, np.int32)
+        for row, active in enumerate(batch.rows):
+            named = [name for name in (plan.drafter[row], reads.get(row)) if name in used]
+            if not named and row >= batch.decoding and self._heads_draft:
+                named = [head.name for head in heads]
+            first = min((used[name].first_state(active) for name in named), default=0)
+            if named and (depths[row] or row in reads or row >= batch.decoding or active.known - first < MISSED):
+                found[row] = active.next_state(first)
+        return found
+
+    def take_states(self, batch: Batch, work: TargetWork, reply: TargetReply) -> None:
+        """Keep what the target shipped until a head has been told of it."""
+        if not len(reply.state_offsets):
+            return
+        heads = [channel for channel in self._channels.values() if channel.state_width]
+        bounds, firsts = reply.state_offsets.tolist(), work.states_from.tolist()
+        for active, first, start, end in zip(batch.rows, firsts, bounds, bounds[1:]):
+            if end > start:
+                wanted = min((head.first_state(active) for head in heads if head.name in active.seen), default=0)
+                active.add_states(first, reply.states[start:end], wanted)
 
     def put_back(self, drafted: Drafted) -> None:
         """The round came to nothing and nobody learns from it, so the next one says what its reading took."""
@@ -88,9 +128,11 @@ class Drafting:
         for channel in self._channels.values():
             channel.close()
 
-    def _rows_by_drafter(self, plan: Plan) -> dict[str, list[int]]:
+    def _rows_by_drafter(self, batch: Batch, plan: Plan) -> dict[str, list[int]]:
         """The rows that are to be drafted for, by those drafters that can be asked."""
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(plan.depth).tolist():
-            asked.setdefault(plan.drafter[row], []).append(row)
+            name = plan.drafter[row]
+            if name in self._channels and self._channels[name].ready(batch.rows[row]):
+                asked.setdefault(name, []).append(row)
         return {name: rows for name, rows in asked.items() if self._roster.serves(name)}

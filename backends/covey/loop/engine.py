@@ -175,7 +175,7 @@ class Engine:
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
         laps.end()
         self._guard("reading", self._drafting.read, batch, plan.readers)
-        reply = self._verify(batch, kept, plan.divergence)
+        reply = self._verify(batch, plan, kept)
         if reply is None:
             self._drafting.put_back(drafted)
             return True
@@ -215,10 +215,17 @@ class Engine:
         if ended:
             self._sink.publish(ended)
 
-    def _verify(self, batch: Batch, trees: Trees, divergence: bool) -> TargetReply | None:
+    def _verify(self, batch: Batch, plan: Plan, trees: Trees) -> TargetReply | None:
         """The pass over the target; None when it failed and its requests were put back or failed."""
         self._sequence += 1
-        work = batch.work(trees, sequence=self._sequence, epoch=self._epoch, origin=self._origin, divergence=divergence)
+        work = batch.work(
+            trees,
+            sequence=self._sequence,
+            epoch=self._epoch,
+            origin=self._origin,
+            divergence=plan.divergence,
+            states_from=self._drafting.states_from(batch, plan),
+        )
         try:
             reply = self._target.step(work)
         except PortError as error:
@@ -229,6 +236,7 @@ class Engine:
         for active in batch.rows:
             if active.key in opened:
                 active.opened = True
+        self._drafting.take_states(batch, work, reply)
         self._epoch = reply.epoch
         self._free_blocks = reply.free_blocks
         self._total_blocks = reply.total_blocks

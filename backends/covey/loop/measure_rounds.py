@@ -64,6 +64,8 @@ class Bench:
             EngineConfig.of(profile.speculation, drafters, caller),
             EngineHooks(observe=self._observe),
         )
+        for name, drafter in drafters.items():
+            self._engine.roster.came(name, drafter.info())
         self._max_depth = profile.speculation.max_depth if drafters else 0
         self._most = min(scheduler.max_running, info.total_blocks // -(-(PROMPT + self._room) // info.block_size))
         self._rng = np.random.default_rng(0)

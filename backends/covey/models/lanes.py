@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covey.contracts.types import NO_INTS, Ints
+from covey.contracts.types import NO_INTS, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,15 @@ def windows_of(lanes: Lanes) -> Windows:
 class Pass:
     """The packed tokens of one pass: id, absolute position, and the pool slot that its key and value are written to,
     before any attention reads. Every token is a query of one lane. Which of the two forms a model reads, its `windows`
-    says; all read chains of lanes. `out` are the tokens whose logits are wanted."""
+    says; all read chains of lanes. `out` are the tokens whose logits are wanted. A head reads a state beside each
+    token (`covey.models.heads`)."""
 
     tokens: Ints
     positions: Ints
     slots: Ints
     lanes: Lanes | Windows
     out: Ints
+    states: Floats | None = None  # [tokens, width]
 
     @property
     def size(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from covey.contracts.types import Floats, Ints
@@ -9,6 +11,9 @@ from covey.models.lanes import Lanes, Pass, Windows
 from covey.models.stepper import Call, Passes, Visible
 from covey.noise.arrays import host, plain
 from covey.noise.noise import Index
+
+if TYPE_CHECKING:
+    from covey.models.native.head import HeadModel
 
 
 class PagedStepper:
@@ -32,7 +37,9 @@ class PagedStepper:
     def finish(self) -> None:
         """Keys are where they belong."""
 
-    def _forward(self, tokens: Index, rows: int, visible: Visible | None, out: Ints) -> Floats:
+    def _forward(
+        self, tokens: Index, rows: int, visible: Visible | None, out: Ints, states: Floats | None = None
+    ) -> Floats:
         call, count = self._call, len(tokens) // rows
         now = slice(self._done, self._done + count)
         self._done += count
@@ -44,8 +51,36 @@ class PagedStepper:
             offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(count)
             seen = Lanes(offsets, call.context[:rows] + np.int32(self._done), call.tables[:rows])
         positions = call.positions[:rows, now].reshape(-1).astype(np.int32)
-        work = Pass(tokens.astype(np.int32), positions, slots[:, now].reshape(-1), seen, out)
+        work = Pass(tokens.astype(np.int32), positions, slots[:, now].reshape(-1), seen, out, states)
         return host(plain(self._model.forward(work)))
+
+
+class HeadStepper(PagedStepper):
+    """A head's steps: the first reads the target's states, and each later one what the head made of the token before,
+    in its place."""
+
+    def __init__(self, model: HeadModel) -> None:
+        super().__init__(model)
+        self._head = model
+        self._outputs: Floats = np.zeros((0, 1, 0), np.float32)  # of the last step, [rows, lanes, width]
+
+    def step(self, tokens: Index, rows: int, visible: Visible | None = None) -> Floats:
+        lanes, above = len(tokens) // rows, self._outputs[:rows]
+        parents = np.arange(rows)[:, None], np.zeros((rows, lanes), np.int64)
+        if visible is not None and above.shape[1] > 1:  # the columns before a level's own are the level's above
+            parents = parents[0], visible[:, :, -2 * lanes : -lanes].argmax(axis=2)
+        every = np.arange(len(tokens), dtype=np.int32)
+        logits = self._forward(tokens, rows, visible, every, above[parents].reshape(len(tokens), -1))
+        self._outputs = self._head.outputs(every).reshape(rows, lanes, -1)
+        return logits
+
+    def catch_up(self, tokens: Index, rows: int) -> Floats:
+        count, states = len(tokens) // rows, self._call.states
+        assert states is not None, "a head's call has states"
+        last = np.arange(count - 1, len(tokens), count, dtype=np.int32)
+        logits = self._forward(tokens, rows, None, last, states.reshape(len(tokens), -1))
+        self._outputs = self._head.outputs(last)[:, None]
+        return logits
 
 
 def _lanes(call: Call, visible: Visible, slots: Ints) -> Lanes:

@@ -167,6 +167,11 @@ def families() -> Iterator[tuple[str, str]]:
     return ((family, feature) for family, (feature, _) in _FAMILIES.items())
 
 
+def is_head(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of an EAGLE-3 head, in one of its two forms (`heads.py`)."""
+    return "Eagle3" in str(config.get("architectures")) or "speculators_config" in config
+
+
 def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     """Refuse by name what a forward pass of this model needs and the runtime has not. `get` gives a configuration's
     values by their keys, None where it has none."""
@@ -174,6 +179,8 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     def refuse(feature: str, why: str) -> None:
         raise UnsupportedModel(f"{folder}: {feature} is not supported: {why}")
 
+    if is_head({key: get(key) for key in ("architectures", "speculators_config") if get(key)}):
+        raise SettingError(f"{folder}: is an EAGLE-3 head, no model of its own: give it to a drafter of kind head")
     for key in _LISTS:
         if not isinstance(get(key) or [], (list, tuple, str)):
             raise SettingError(f"{folder}: {key} of config.json is {get(key)!r}, allowed: a list")

@@ -23,12 +23,14 @@ Visible = npt.NDArray[np.bool_]
 @dataclass(frozen=True, slots=True)
 class Call:
     """The rows of one call. Row r's context lies in the first `context[r]` slots of blocks `tables[r]`; its token in
-    column c of the call has position `positions[r, c]` and its key goes to slot `slots[r, c]`."""
+    column c of the call has position `positions[r, c]` and its key goes to slot `slots[r, c]`. A head is given the
+    states [rows, pending tokens, width] that it reads in the first step."""
 
     tables: Ints
     context: Ints
     positions: Ints
     slots: Index
+    states: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)

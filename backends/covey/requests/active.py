@@ -15,6 +15,7 @@ from covey.contracts.types import (
     NO_FLOATS,
     NO_INTS,
     NO_SCORES,
+    NO_STATES,
     NO_TOP,
     Finish,
     Floats,
@@ -24,6 +25,7 @@ from covey.contracts.types import (
     Request,
     Scores,
     Top,
+    Words,
 )
 
 
@@ -73,6 +75,8 @@ class ActiveRequest:
     by_drafter: dict[str, tuple[int, int]] = field(default_factory=dict)  # drafted, accepted
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
     heard: dict[str, Heard] = field(default_factory=dict)  # what drafters that read it said of its text
+    states: Words = field(default_factory=lambda: NO_STATES)  # the target's, of positions from `first_state` on
+    first_state: int = 0
     belief: Any = None  # what a planner has learnt of it; nobody else looks
     admitted: float | None = None  # when it first ran
     first_token: float | None = None  # when it came
@@ -92,6 +96,18 @@ class ActiveRequest:
     def room(self) -> int:
         """Tokens that it may still emit."""
         return self.request.max_tokens - len(self.output)
+
+    def add_states(self, first: int, states: Words, wanted: int) -> None:
+        """Take the target's states of the positions from `first` on. Those before `wanted` are not wanted any more."""
+        if len(self.states) and first == self.first_state + len(self.states):
+            first, states = self.first_state, np.concatenate([self.states, states])
+        dropped = min(max(0, wanted - first), len(states))
+        self.first_state, self.states = first + dropped, states[dropped:]
+
+    def next_state(self, wanted: int) -> int:
+        """The first position, from `wanted` on, whose state is not here."""
+        end = self.first_state + len(self.states)
+        return end if self.first_state <= wanted < end else wanted
 
     @property
     def decoding(self) -> bool:

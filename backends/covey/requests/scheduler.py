@@ -26,7 +26,7 @@ import numpy as np
 from covey.contracts.errors import Overloaded
 from covey.contracts.profile import SchedulerSettings
 from covey.contracts.tenants import Rules
-from covey.contracts.types import Ints, Open, Request, TargetWork, Trees
+from covey.contracts.types import NO_INTS, Ints, Open, Request, TargetWork, Trees
 from covey.requests.active import ActiveRequest
 from covey.requests.pace import Pace
 from covey.requests.shares import Shares
@@ -53,7 +53,16 @@ class Batch:
     fastest: float = 0.0  # the least seconds that a row's token has taken lately; 0: not known
     crowd: bool = False  # whether several tenants have requests here, running or waiting
 
-    def work(self, trees: Trees, *, sequence: int, epoch: int, origin: int, divergence: bool = False) -> TargetWork:
+    def work(
+        self,
+        trees: Trees,
+        *,
+        sequence: int,
+        epoch: int,
+        origin: int,
+        divergence: bool = False,
+        states_from: Ints = NO_INTS,
+    ) -> TargetWork:
         """The message to the target."""
         rows = self.rows
         return TargetWork(
@@ -68,6 +77,7 @@ class Batch:
             room=np.fromiter((active.room for active in rows), np.int32, len(rows)),
             origin=origin,
             divergence=divergence,
+            states_from=states_from,
         )
 
 

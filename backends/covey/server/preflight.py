@@ -11,7 +11,7 @@ from pathlib import Path
 
 from covey.contracts import profile, registry
 from covey.contracts.errors import SettingError
-from covey.models import refusals, stored
+from covey.models import heads, refusals, stored
 from covey.process import interpreter
 from covey.server.errors import StartError
 from covey.server.options import FREE, Options
@@ -116,7 +116,11 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         return
     for name, drafter in _drafter_folders(options, wanted).items():
         try:
-            _servable(drafter)
+            if _is_head(drafter):
+                heads.read(drafter, folder)
+                _named(options, name)
+            else:
+                _servable(drafter)
         except SettingError as error:
             raise StartError(f"{name}: {error}") from None
     if not (options.model or target.folder) and ("target" not in wanted or not (folder / "config.json").is_file()):
@@ -168,6 +172,16 @@ def _drafter_folders(options: Options, wanted: tuple[str, ...]) -> dict[str, Pat
             folder = settings.drafter.folder_of(name) or parameters.get("folder") or repository / name / "1"
             found[name] = Path(folder)
     return found
+
+
+def _is_head(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and refusals.is_head(refusals.described(folder))
+
+
+def _named(options: Options, head: str) -> None:
+    """Refuse a head whose target does not make its states."""
+    if options.deployment().target.head != head:
+        raise SettingError(f"a head drafts by the target's states: say [target] head = {head!r} in the profile")
 
 
 def _by_vllm(options: Options, folder: Path) -> None:
@@ -232,6 +246,11 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     target, misfits = _target_folder(options), {}
     for name, folder in _drafter_folders(options, wanted).items():
         misfit = vocabulary.misfit(folder, target)
+        if not misfit and _is_head(folder):
+            try:
+                heads.read(folder, target)
+            except SettingError as error:
+                misfit = f"other states: {error}"
         if misfit:
             misfits[name] = misfit
     if options.drafter and profile.GENERAL in misfits:

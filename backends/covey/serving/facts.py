@@ -86,7 +86,10 @@ class Facts:
 
 
 def is_foreign(name: str, own: DrafterInfo, info: TargetInfo) -> bool:
-    """Whether a drafter has another vocabulary than the target, which is logged."""
+    """Whether a drafter has another vocabulary than the target, or reads other states, which is logged."""
+    if own.state_width not in (0, info.state_width):
+        log.error("drafter %s is not used: it reads the target's states, and target.head does not name it", name)
+        return True
     if own.vocab_size in (ANY_VOCABULARY, info.vocab_size):
         return False
     told = name, own.vocab_size, info.model, info.vocab_size

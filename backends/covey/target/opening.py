@@ -20,7 +20,8 @@ class LoadedTarget(Target, Protocol):
 
 
 def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTarget:
-    """A model's weights and configuration are in `folder`, or an emulated device's tokenizer."""
+    """A model's weights and configuration are in `folder`, or an emulated device's tokenizer. The drafter that is its
+    head has its own where the profile says, else beside the folder."""
     if profile.target.kind == "emulated":
         return emulation.load_target(folder, profile, RealClock())
     from covey.target.runner import TargetRunner, most_blocks, typed
@@ -29,4 +30,7 @@ def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTar
     budget = profile.scheduler.token_budget
     settings = typed(folder, profile.target)
     most = most_blocks(folder, settings) if profile.memory.policy != "off" else 0
-    return TargetRunner.load(folder, settings, token_budget=budget, name=name, depth=depth, most_blocks=most)
+    named = profile.target.head
+    head = named and (profile.drafter.folder_of(named) or str(Path(folder).parents[1] / named / "1"))
+    sizes = {"token_budget": budget, "depth": depth, "most_blocks": most}
+    return TargetRunner.load(folder, settings, **sizes, name=name, head=head)

@@ -38,10 +38,10 @@ from covey.contracts.types import (
 )
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequence, Sequences
-from covey.models import dtypes
+from covey.models import dtypes, heads
 from covey.models.identity import files_of, identity, of_model
 from covey.noise.arrays import Logits, plain, select
-from covey.runtimes.choice import NATIVE, TORCH, runtime_of
+from covey.runtimes.choice import NATIVE, TORCH, runtime_of, why_not
 from covey.runtimes.compute import Compute
 from covey.runtimes.resizing import resize
 from covey.sampling.drawing import Context, SettingsTable, draw, log_probabilities
@@ -54,6 +54,7 @@ from covey.text.grammar import Grammars
 from covey.wire.ledger import Ledger
 
 if TYPE_CHECKING:
+    from covey.models.heads import Taps
     from covey.models.parallel.model import ParallelModel
     from covey.runtimes.resizing import Whole
 
@@ -79,6 +80,7 @@ class TargetRunner:
         """`compute` is the thread that the model was loaded in."""
         self._model = model
         self._whole: Whole | None = model if model.whole else None
+        self._maker = model if isinstance(model, heads.StateMaker) and model.state_width else None
         self._thread = Compute() if compute is None else compute
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
         self._settings = SettingsTable()
@@ -101,6 +103,7 @@ class TargetRunner:
             identity=identity,
             block_bytes=0 if self._whole is None else self._whole.bytes_per_block,
             least_blocks=blocks,
+            state_width=0 if self._maker is None else self._maker.state_width,
         )
 
     @classmethod
@@ -113,11 +116,16 @@ class TargetRunner:
         name: str,
         depth: int = 0,
         most_blocks: int = 0,
+        head: str = "",
     ) -> TargetRunner:
         """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens, and
-        few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large."""
+        few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large. It makes states for the
+        head in that folder, if one is named."""
         asked, settings = settings, typed(folder, settings)
-        opened = partial(open_target, folder, token_budget=token_budget, depth=depth, most_blocks=most_blocks)
+        taps = heads.taps_of(Path(head), Path(folder)) if head else None
+        opened = partial(
+            open_target, folder, token_budget=token_budget, depth=depth, most_blocks=most_blocks, taps=taps
+        )
         may_fall_back = settings.runtime == NATIVE and asked.runtime == "auto" and asked.numerics != "fast"
         compute, model = opened(replace(settings, numerics="auto") if may_fall_back else settings)
         if may_fall_back and model.numerics == "fast":
@@ -244,7 +252,19 @@ class TargetRunner:
             top=top,
             scored=np.cumsum([0, *counts], dtype=np.int32) if counts.any() else NO_INTS,
             scores=scores,
+            **self._states(work.states_from, known),
         )
+
+    def _states(self, first: Ints, rows: list[Sequence | None]) -> dict[str, Any]:
+        """The states that were asked for, of each row from that position on to where its KV reaches."""
+        if not len(first) or self._maker is None:
+            return {}
+        slots = [
+            NO_INTS if row is None or at < 0 else row.slots[at : row.num_cached_tokens]
+            for row, at in zip(rows, first.tolist())
+        ]
+        offsets = np.cumsum([0, *map(len, slots)], dtype=np.int32)
+        return {"state_offsets": offsets, "states": self._maker.states(np.concatenate(slots))}
 
     def _precomputed_or_computed(
         self,
@@ -407,7 +427,12 @@ class TargetRunner:
 
 
 def open_target(
-    folder: str | Path, settings: TargetSettings, token_budget: int, depth: int, most_blocks: int
+    folder: str | Path,
+    settings: TargetSettings,
+    token_budget: int,
+    depth: int,
+    most_blocks: int,
+    taps: Taps | None = None,
 ) -> tuple[Compute, Whole | ParallelModel]:
     """The model and the thread that computes with it; settings are those of `typed`."""
     ranks, cores = settings.tensor_parallel, os.cpu_count() or 1
@@ -418,8 +443,11 @@ def open_target(
         from covey.models.native.model import NativeModel
 
         compute, build = Compute(), NativeModel
-        given |= {"dtype": settings.dtype, "most_blocks": most_blocks, "threads": threads}
+        given |= {"dtype": settings.dtype, "most_blocks": most_blocks, "threads": threads, "taps": taps}
     else:
+        if taps is not None:
+            reason = why_not(folder, settings) or "target.runtime is torch, or its passes are not invariant here"
+            raise SettingError(f"target.head: states for a head are made by the native runtime, but {reason}")
         from covey.models.parallel.model import ParallelModel
         from covey.runtimes.opening import open_model
 
@@ -427,7 +455,9 @@ def open_target(
         one = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
         build = one if ranks == 1 else partial(ParallelModel, ranks=ranks)
         given |= {"dtype": settings.dtype, "device": settings.device, "block_size": settings.block_size}
-    blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, settings, "target")
+    blocks = settings.kv_blocks or blocks_in(
+        settings.kv_memory_mb << 20, folder, settings, "target", 0 if taps is None else len(taps.fc)
+    )
     model = compute.run(build, folder, blocks=blocks, **given)
     if model.device.startswith("cuda"):
         compute.run(_warm_up_draws, model.vocab_size)
@@ -452,10 +482,10 @@ def _warm_up_draws(vocab: int) -> None:
     draw(torch.zeros(2, vocab, device=device), table, settings, np.ones(2, np.int32))
 
 
-def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str) -> int:
-    """How many KV blocks of the folder's model fit in `memory` bytes of each device, which the profile's `section`
-    gives."""
-    block = block_bytes(folder, settings)
+def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str, states: int = 0) -> int:
+    """How many KV blocks of the folder's model, with states of that width, fit in `memory` bytes of each device, which
+    the profile's `section` gives."""
+    block = block_bytes(folder, settings, states)
     if memory < block:
         raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
     return memory // block
@@ -488,13 +518,13 @@ def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
     return min(memory // block_bytes(folder, settings), (1 << 31) // settings.block_size - (1 << 16))
 
 
-def block_bytes(folder: str | Path, settings: TargetSettings) -> int:
-    """Bytes of one KV block of the folder's model on each device."""
+def block_bytes(folder: str | Path, settings: TargetSettings, states: int = 0) -> int:
+    """Bytes of one KV block of the folder's model, with states of that width, on each device."""
     if settings.runtime == NATIVE:
         from covey.models.native import architecture
         from covey.models.native.model import block_bytes as bytes_of
 
-        return bytes_of(architecture.read(Path(folder)), settings.dtype)
+        return bytes_of(architecture.read(Path(folder)), settings.dtype, states)
     from covey.models import known
     from covey.models.loading import choose_device, choose_dtype, read_config
     from covey.models.parallel.plan import share_of_heads

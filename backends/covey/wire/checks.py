@@ -66,6 +66,7 @@ def check_target_work(work: TargetWork) -> None:
     _distinct(work.tags)
     _within(1, base=work.base)
     _within(0, chunk=work.chunk, room=work.room)
+    must(len(work.states_from) in (0, rows), "states_from has %d values for %d rows", len(work.states_from), rows)
     _trees(work.trees, rows)
     _opens(work.opens)
 
@@ -85,6 +86,7 @@ def check_draft_work(work: DraftWork) -> None:
         must(not work.depth.any(), "a call that reads is to draft, too")
         _shares("chances", work.reading.chances)
     _times(work.patience, work.plain, work.needed)
+    _states(work, rows)
     _opens(work.opens)
 
 
@@ -110,10 +112,16 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
         _rows(len(reply.status), divergence=reply.divergence)
         shares = (reply.divergence >= 0) & (reply.divergence <= 1) | (reply.divergence == -1)
         must(bool(shares.all()), "divergence %s: each is a share, or -1", reply.divergence)
+    _states(reply, len(reply.status))
     free, total = reply.free_blocks, reply.total_blocks
     must(0 <= free <= total, "%d of %d blocks are free", free, total)
     must(reply.epoch >= 0, "epoch %d", reply.epoch)
     _times(reply.seconds)
+
+
+def _states(message: TargetReply | DraftWork, rows: int) -> None:
+    if len(message.state_offsets):
+        check_offsets("state_offsets", message.state_offsets, rows, len(message.states))
 
 
 def check_draft_reply(reply: DraftReply, rows: int | None) -> None:
@@ -145,6 +153,7 @@ def _judged(judged: Judged, rows: int) -> None:
 def check_info(info: TargetInfo | DrafterInfo) -> None:
     _numbers({name: getattr(info, name) for name in ("vocab_size", "epoch")}, 0)
     _numbers({"max_positions": info.max_positions}, 1)
+    _numbers({"state_width": info.state_width}, 0)
     if isinstance(info, TargetInfo):
         _numbers({"block_size": info.block_size, "total_blocks": info.total_blocks}, 1)
         _numbers({"block_bytes": info.block_bytes, "least_blocks": info.least_blocks}, 0)

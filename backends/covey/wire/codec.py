@@ -18,6 +18,7 @@ import numpy as np
 
 from covey.contracts.errors import PortError
 from covey.contracts.types import (
+    NO_STATES,
     NO_TOP,
     DrafterInfo,
     DraftReply,
@@ -48,7 +49,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 14
+VERSION = 15
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -73,13 +74,14 @@ _TREES = {
     "trees.q_ids": "i4",
     "trees.q_probs": "f4",
 }
+_STATES = {"state_offsets": "i4", "states": "u2"}
 _OPENS = {"open_settings": "u1", "open_offsets": "i4", "open_tokens": "i4", "frees": "i4"}
 
 INFO_REQUEST = Layout(1, {})
 INFO_REPLY = Layout(2, {"info": "u1"})
 TARGET_WORK = Layout(
     3,
-    {"head": "i8", "tags": "i4", "base": "i4", "chunk": "i4", "room": "i4", **_TREES, **_OPENS},
+    {"head": "i8", "tags": "i4", "base": "i4", "chunk": "i4", "room": "i4", "states_from": "i4", **_TREES, **_OPENS},
     head=("sequence", "epoch", "origin", "divergence"),
 )
 TARGET_REPLY = Layout(
@@ -102,6 +104,7 @@ TARGET_REPLY = Layout(
         "scores.logprobs": "f4",
         "scores.top.ids": "i4",
         "scores.top.logprobs": "f4",
+        **_STATES,
     },
     head=("free_blocks", "total_blocks", "epoch"),
     seconds=("seconds",),
@@ -120,6 +123,7 @@ DRAFT_WORK = Layout(
         "rounds": "i4",
         "reading.judge": "i4",
         "reading.chances": "f4",
+        **_STATES,
         **_OPENS,
     },
     head=("sequence", "epoch", "origin", "q_rows", "log_q", "reading.budget"),
@@ -149,7 +153,7 @@ RESIZE = Layout(7, {"head": "i8"}, head=("blocks",))
 RESIZED = Layout(8, {"head": "i8"}, head=("status", "total_blocks"))
 
 _SETTINGS = tuple(field.name for field in fields_of(Sampling))
-_TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8")}
+_TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8", "u2")}
 _NOTHING = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items()}
 _TOKEN, _COUNT, _HEAD = 2, 4, 5  # words before the token, the number of fields, and the fields' lengths
 
@@ -245,6 +249,7 @@ def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
     fields, scores = parts[""], parts["scores"]
     top = _top_in(parts["top"], len(fields["tokens"]))
     scores["top"] = _top_in(parts["scores.top"], len(scores["logprobs"]))
+    _states_in(fields)
     reply = TargetReply(top=top, scores=Scores(**scores), **fields)
     check_target_reply(reply, rows)
     return reply
@@ -257,6 +262,15 @@ def _top_in(part: dict[str, Any], tokens: int) -> Top:
     whole = len(ids) == len(logprobs) and tokens > 0 and len(ids) % tokens == 0
     must(whole, "%d top_ids and %d top_logprobs of %d tokens", len(ids), len(logprobs), tokens)
     return Top(ids.reshape(tokens, -1), logprobs.reshape(tokens, -1))
+
+
+def _states_in(fields: dict[str, Any]) -> None:
+    """Give the states their form of one row for each position."""
+    offsets, states = fields["state_offsets"], fields["states"]
+    count = int(offsets[-1]) if len(offsets) else 0
+    whole = 0 <= count <= len(states) and (len(states) % count == 0 if count else not len(states))
+    must(whole, "%d numbers of %d states", len(states), count)
+    fields["states"] = states.reshape(count, -1) if count else NO_STATES
 
 
 def encode_resize(blocks: int) -> Ints:
@@ -293,6 +307,7 @@ def decode_draft_work(message: Ints) -> DraftWork:
         reading["chances"] = chances.reshape(len(judge), -1)
     fields |= {name: bool(fields[name]) for name in ("q_rows", "log_q")}
     fields["reading"] = Reading(**reading) if reading["budget"] >= 0 else None
+    _states_in(fields)
     work = DraftWork(opens=opens, frees=frees, **fields)
     check_draft_work(work)
     return work

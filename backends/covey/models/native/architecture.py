@@ -42,6 +42,9 @@ class Architecture:
     factor: float  # its sines and cosines are scaled by it
     inner: int  # of the feed-forward
     weights: Mapping[str, Stored]
+    inputs: int = 1  # 2: of a head, whose layer reads a token's embedding beside the target's state before it
+    normed_residual: bool = False  # the state is normed before it is what the layer adds to
+    normed_output: bool = False  # what a later step reads in place of a state is normed
 
 
 def read(folder: Path) -> Architecture:
@@ -51,10 +54,14 @@ def read(folder: Path) -> Architecture:
     config = refusals.described(folder)
     refusals.by_config(folder, config.get)
     refusals.by_values(folder, config)
+    return of(folder, config, stored.tensors(refusals.weight_files(folder)))
+
+
+def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *, inputs: int = 1) -> Architecture:
+    """The architecture that a configuration and a folder's weights describe."""
     reason = _why_not(config)
     if reason:
         raise UnsupportedModel(f"{folder}: this runtime serves no model with {reason}")
-    weights = stored.tensors(refusals.weight_files(folder))
     heads, width = config["num_attention_heads"], config["hidden_size"]
     try:
         query, key = (weights[f"model.layers.0.self_attn.{name}_proj.weight"].shape[0] for name in "qk")
@@ -82,6 +89,7 @@ def read(folder: Path) -> Architecture:
         factor=factor,
         inner=inner,
         weights=weights,
+        inputs=inputs,
     )
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import llvmlite
 import numba
 import numpy as np
 
 from covey.contracts.errors import SettingError
-from covey.contracts.types import Floats, Ints
+from covey.contracts.types import Floats, Ints, Words
 from covey.models.agreement import Room, passes_agree
 from covey.models.identity import identity
 from covey.models.lanes import Lanes, Pass
@@ -23,15 +23,18 @@ from covey.models.native import KINDS, SMALL, architecture, attention, matmul, t
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS, Compared, Seen
 from covey.models.native.matmul import COLUMNS, Multiplied, Rows
-from covey.models.native.pool import KeyValuePool
+from covey.models.native.pool import KeyValuePool, planes_of_states
 from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work, run
 from covey.models.native.tasks import LINE, Team
 from covey.models.native.tiles import BYTES, FLOATS, GROUP, LANES, PAIRS, WIDENED
-from covey.models.native.weights import Weights, whole
+from covey.models.native.weights import Weights, whole, words
 from covey.models.native.words import compiling, leave_compiler
 from covey.models.verdicts import verdict
 from covey.process.private import kept_folder
 from covey.process.worker import Thread
+
+if TYPE_CHECKING:
+    from covey.models.heads import Taps
 
 TOGETHER = 12  # rows of a task of attention: queries times the heads that share keys
 
@@ -51,7 +54,7 @@ class NativeModel:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | Architecture,
         *,
         dtype: str,
         blocks: int,
@@ -59,19 +62,26 @@ class NativeModel:
         numerics: str = "auto",
         max_pass_tokens: int = 512,
         most_blocks: int = 0,
+        taps: Taps | None = None,
     ) -> None:
-        """Load the model; with `most_blocks` the pool can become so large. Raises UnsupportedModel where the model is
-        of another family."""
+        """Load the model; with `most_blocks` the pool can become so large, with `taps` passes leave states of their
+        tokens, too. Raises UnsupportedModel where the model is of another family."""
         if dtype not in (*KINDS, SMALL):
             raise SettingError(f"dtype: got {dtype!r}, this runtime computes in: {', '.join(KINDS)}")
-        self._of = of = architecture.read(Path(folder))
+        self._of = of = folder if isinstance(folder, Architecture) else architecture.read(Path(folder))
+        self._taps = taps
+        self.state_width = 0 if taps is None else len(taps.fc)
         self.dtype, self.max_pass_tokens, self._threads = dtype, max_pass_tokens, threads
         self.vocab_size, self.max_positions, self.end_ids = of.vocab_size, of.max_positions, of.end_ids
         kind, seen = kinds(dtype)
         self._weights = Weights(of, kind)
-        self.pool = KeyValuePool(of.layers, of.kv_heads, of.head_dim, seen, blocks=blocks, most=most_blocks)
+        self.pool = KeyValuePool(
+            of.layers, of.kv_heads, of.head_dim, seen, blocks=blocks, most=most_blocks, states=self.state_width
+        )
         self._shape = _shape(of, kind, seen)
-        self._work = _work(of, self._shape, max_pass_tokens, threads)
+        layers = () if taps is None else taps.layers
+        self._tapped_layers = np.asarray(layers, np.int32)
+        self._work = _work(of, self._shape, max_pass_tokens, threads, len(layers))
         self._turns = np.zeros((0, 2, of.head_dim // 2), np.float32)  # of the positions so far
         self._logits: Floats = np.zeros((0, of.vocab_size), np.float32)
         self._helpers = [Thread(f"compute-{number}") for number in range(1, threads)]
@@ -107,19 +117,39 @@ class NativeModel:
         if lanes.lengths.max(initial=0) > lanes.tables.shape[1] * SLOTS:
             raise ValueError(f"{lanes.lengths.max()} keys in {lanes.tables.shape[1]} blocks of {SLOTS}")
         if rows > len(self._logits):
-            self._logits = np.empty((rows, self.vocab_size), np.float32)
+            self._logits = np.empty((rows, self._of.vocab_size), np.float32)
         turns = self._turned(int(work.positions.max(initial=0)))[work.positions]
         every = np.arange(work.size, dtype=np.int32)
         seen = _seen(lanes, every, self._shape.heads // self._shape.kv_heads)
         tokens, slots, wanted = (np.ascontiguousarray(each) for each in (work.tokens, work.slots, work.out))
-        asked = Asked(tokens, slots, turns, every, wanted, seen)  # whole: Numba compiles anew for parts of arrays
+        states = np.zeros((work.size if self._shape.paired else 0, self._of.width), np.float32)
+        if work.states is not None:
+            states[:] = work.states
+        asked = Asked(
+            tokens, slots, turns, every, wanted, seen, states, self._tapped_layers
+        )  # whole: Numba compiles anew for parts of arrays
         counters = np.zeros((AROUND + STAGES * self._shape.layers, LINE * (self._threads + 1)), np.int64)
         logits, pool = self._logits[:rows], self.pool
         given = self._shape, self._weights.held, pool.keys, pool.values, self._work, asked, logits
         for number, helper in enumerate(self._helpers, start=1):
             helper.submit(_help, (Team(counters, number, self._threads), *given))
         run(Team(counters, 0, self._threads), *given)
+        if self._taps is not None:
+            pool.put_states(slots, words(self._taps.states(self._work.tapped[: work.size])))
         return logits
+
+    def states(self, slots: Ints) -> Words:
+        """The states [slots, width] of the tokens there."""
+        return self.pool.states(slots)
+
+    def outputs(self, tokens: Ints) -> Floats:
+        """What the last layer left of these tokens of the last pass [tokens, width]: a head's later steps read it in
+        place of a state."""
+        found = self._work.x[tokens]
+        if self._of.normed_output:
+            scale = 1 / np.sqrt(np.square(found).mean(axis=-1, keepdims=True) + np.float32(self._of.eps))
+            found = found * scale * self._weights.held.norms[-1]
+        return found
 
     def _unread(self) -> Pass:
         """A pass of one token whose key nobody reads."""
@@ -169,10 +199,11 @@ def code() -> list[object]:
     return [numba.__version__, llvmlite.__version__, sorted(tiles.features()), texts]
 
 
-def block_bytes(of: Architecture, dtype: str) -> int:
-    """Bytes of one KV block of a model."""
+def block_bytes(of: Architecture, dtype: str, states: int = 0) -> int:
+    """Bytes of one KV block of a model, whose slots have states of that width, too."""
     number = 4 if dtype == "float32" else 2
-    return 2 * of.layers * of.kv_heads * whole(of.head_dim, LANES) * SLOTS * number
+    plane = of.kv_heads * whole(of.head_dim, LANES) * SLOTS * number
+    return (2 * of.layers + planes_of_states(states, plane)) * plane
 
 
 def _shape(of: Architecture, kind: int, seen: int) -> Shape:
@@ -182,7 +213,8 @@ def _shape(of: Architecture, kind: int, seen: int) -> Shape:
     multiplied = Multiplied(kind, at[first], at[others])
     compared = Compared(seen, at[scores], (at[sums[0]], at[sums[1]]))
     own = of.layers, of.width, of.heads, of.kv_heads, of.head_dim, of.inner, of.vocab_size, of.eps
-    return Shape(multiplied, compared, *own, widths)
+    inputs, paired = whole(of.inputs * of.width), of.inputs == 2
+    return Shape(multiplied, compared, *own, widths, inputs, int(paired), int(of.normed_residual))
 
 
 def _rows(tokens: int, width: int) -> Rows:
@@ -191,7 +223,7 @@ def _rows(tokens: int, width: int) -> Rows:
     return Rows(memory.view(np.uint16), memory.view(np.float32), memory.view(np.int8), factors, factors.view(np.int32))
 
 
-def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
+def _work(of: Architecture, shape: Shape, tokens: int, threads: int, taps: int) -> Work:
     group, vectors = of.heads // of.kv_heads, whole(of.head_dim, LANES)
     rows = max(TOGETHER, group)
     number: type[np.generic] = np.uint16 if shape.attention.kind == PAIRS else np.float32
@@ -199,7 +231,7 @@ def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
     paths = tokens // SLOTS + 3  # blocks that a path's last keys may be in
     return Work(
         x=np.zeros((tokens, of.width), np.float32),
-        a=_rows(tokens, max(shape.widths[:2])),
+        a=_rows(tokens, max(shape.inputs, *shape.widths[:2])),
         b=_rows(tokens, shape.widths[2]),
         y=np.zeros((tokens, (of.heads + 2 * of.kv_heads) * of.head_dim), np.float32),
         q=np.zeros((of.kv_heads, tokens, group, vectors), number),
@@ -210,6 +242,8 @@ def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
         sums=np.zeros((threads, rows, vectors + 1), np.float32),
         own_keys=np.zeros((threads, paths, vectors * SLOTS), stored),
         own_values=np.zeros((threads, paths, SLOTS, vectors), stored),
+        pair=np.zeros((threads, of.inputs * of.width if shape.paired else 0), np.float32),
+        tapped=np.zeros((tokens, taps, of.width), np.float32),
     )
 
 

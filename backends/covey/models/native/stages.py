@@ -43,6 +43,9 @@ class Shape(NamedTuple):
     vocab: int
     eps: float
     widths: tuple[int, int, int]  # of rows that panels are multiplied by, whole steps: of x, heads, the feed-forward
+    inputs: int  # the same, of what queries, keys and values are made of
+    paired: int  # 1: of a head, whose layer reads an embedding beside a state
+    normed_residual: int  # 1: the state is normed before it is what the layer adds to
 
 
 class Held(NamedTuple):
@@ -53,6 +56,7 @@ class Held(NamedTuple):
     head: int
     norms: Array  # [2 * layers + 1, width]
     head_norms: Array  # [layers, 2, dim], of queries and keys; or none
+    state_norm: Array  # [width], of a head; or none
     after: tuple[Array, Array, Array, Array]  # [layers, 2, columns]: factors of sums, and biases
     # Of gates and ups there are none where all factors are one and all biases zero.
     after_head: Array  # [2, vocab]
@@ -73,6 +77,8 @@ class Work(NamedTuple):
     sums: Array  # [threads, rows, whole vectors of dim and one number]
     own_keys: Array  # [threads, blocks, ...]
     own_values: Array
+    pair: Array  # [threads, 2 * width], of a head; or none
+    tapped: Array  # [tokens, taps, width]
 
 
 class Asked(NamedTuple):
@@ -84,6 +90,8 @@ class Asked(NamedTuple):
     every: Array  # all numbers of tokens
     wanted: Array
     seen: Seen
+    states: Array  # [tokens, width], of a head; or none
+    taps: Array  # layers before which x is kept
 
 
 @compiled
@@ -93,19 +101,20 @@ def run(team, shape, held, keys, values, work, asked, logits):
     _embed(team, 0, held.embedding, asked.tokens, work.x)
     for layer in range(shape.layers):
         stage, panels = 1 + layer * STAGES, held.panels[layer]
-        _norm(team, stage, shape, held.norms[2 * layer], work, asked.every)
-        _write(
-            team, stage + 1, shape.products, panels[0], work.a, shape.widths[0], after[0][layer], work, work.y[:tokens]
-        )
+        if shape.paired:
+            _pair(team, stage, shape, held.norms[0], held.state_norm, work, asked.states)
+        else:
+            _norm(team, stage, shape, held.norms[2 * layer], work, asked.every, _tap(asked.taps, layer))
+        _write(team, stage + 1, shape.products, panels[0], work.a, shape.inputs, after[0][layer], work, work.y[:tokens])
         _turn(team, stage + 2, shape, held.head_norms, layer, work, asked, keys[layer], values[layer])
         _attend(team, stage + 3, shape, work, asked.seen, keys[layer], values[layer])
         _take_heads(team, stage + 4, shape.products.kind, work, tokens)
         _add(team, stage + 5, shape.products, panels[1], work.a, shape.widths[1], after[1][layer], work, tokens)
-        _norm(team, stage + 6, shape, held.norms[2 * layer + 1], work, asked.every)
+        _norm(team, stage + 6, shape, held.norms[2 * layer + 1], work, asked.every, -1)
         _gate(team, stage + 7, shape, panels[2], after[2][layer], work, tokens)
         _add(team, stage + 8, shape.products, panels[3], work.b, shape.widths[2], after[3][layer], work, tokens)
     stage = 1 + shape.layers * STAGES
-    _norm(team, stage, shape, held.norms[2 * shape.layers], work, asked.wanted)
+    _norm(team, stage, shape, held.norms[2 * shape.layers], work, asked.wanted, -1)
     _write(team, stage + 1, shape.products, held.head, work.a, shape.widths[0], held.after_head, work, logits)
 
 
@@ -139,13 +148,42 @@ def _normed(values, weights, eps, to):
 
 
 @compiled
-def _norm(team, stage, shape, weights, work, rows):
-    """The norm of these rows, as the first rows of `a`."""
+def _tap(taps, layer):
+    """The number of the tap before this layer; -1 where there is none."""
+    for number in range(len(taps)):
+        if taps[number] == layer:
+            return number
+    return -1
+
+
+@compiled
+def _pair(team, stage, shape, weights, state_norm, work, states):
+    """An embedding's norm beside a state's, as the rows of `a`; x becomes the state."""
+    mine, count, width, pair = 0, len(states), shape.width, work.pair[team.thread]
+    task = take(team, stage, count)
+    while task >= 0:
+        x, normed = work.x[task], pair[width:]
+        _normed(x, weights, shape.eps, pair[:width])
+        _normed(states[task], state_norm, shape.eps, normed)
+        put(shape.products.kind, pair, work.a, task, 0)
+        for i in range(width):
+            x[i] = normed[i] if shape.normed_residual else states[task, i]
+        mine += 1
+        task = take(team, stage, count)
+    finish(team, stage, count, mine)
+
+
+@compiled
+def _norm(team, stage, shape, weights, work, rows, tap):
+    """The norm of these rows, as the first rows of `a`. What it is of is kept as a tap where there is one."""
     mine, count, row = 0, len(rows), work.row[team.thread]
     task = take(team, stage, count)
     while task >= 0:
         _normed(work.x[rows[task]], weights, shape.eps, row)
         put(shape.products.kind, row, work.a, task, 0)
+        if tap >= 0:
+            for i in range(shape.width):
+                work.tapped[task, tap, i] = work.x[task, i]
         mine += 1
         task = take(team, stage, count)
     finish(team, stage, count, mine)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.contracts.types import Floats
+from covey.contracts.types import Floats, Words
 from covey.models.native.architecture import Architecture
 from covey.models.native.matmul import COLUMNS, PANEL_BYTES
 from covey.models.native.stages import Held
@@ -20,8 +20,6 @@ from covey.models.stored import Stored
 
 HUGE_PAGE = 2 << 20
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
-
-Words = npt.NDArray[np.uint16]
 
 
 def whole(width: int, of: int = GROUP) -> int:
@@ -36,7 +34,12 @@ class Weights:
         self._of, self._kind = of, kind
         self._taken = 0
         query, key, inner = of.heads * of.head_dim, of.kv_heads * of.head_dim, whole(of.inner)
-        shapes = [(query + 2 * key, of.width), (of.width, query), (2 * inner, of.width), (of.width, of.inner)]
+        shapes = [
+            (query + 2 * key, of.inputs * of.width),
+            (of.width, query),
+            (2 * inner, of.width),
+            (of.width, of.inner),
+        ]
         sizes = [whole(columns) * whole(rows) * PANEL_BYTES[kind] // COLUMNS for columns, rows in shapes]
         size = of.layers * sum(sizes) + whole(of.vocab_size) * whole(of.width) * PANEL_BYTES[kind] // COLUMNS
         self._map = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -65,12 +68,13 @@ class Weights:
             for place, each in enumerate(names):
                 panels[layer, place] = self._packed(each, after[place][layer])
         norms[-1] = self._vector("model.norm.weight")
+        state_norm = self._vector("model.layers.0.hidden_norm.weight") if of.inputs == 2 else np.zeros(0, np.float32)
         if (three[:, 0] == 1).all() and not three[:, 1].any():
             after = one, two, three[:, :, :0].copy(), four
         after_head = np.zeros((2, of.vocab_size), np.float32)
         name = _EMBEDDING if of.tied and _HEAD not in of.weights else _HEAD
         head = self._packed([name.removesuffix(".weight")], after_head)
-        self.held = Held(self._embedding(), panels, head, norms, head_norms, after, after_head)
+        self.held = Held(self._embedding(), panels, head, norms, head_norms, state_norm, after, after_head)
 
     def _embedding(self) -> npt.NDArray[Any]:
         """Return the embedding as it is stored, or in the type that tokens have here."""
@@ -81,11 +85,11 @@ class Weights:
             if tensor.begin % 2:
                 shown = np.array(shown)
             return np.asarray(shown).view(np.uint16).reshape(tensor.shape)
-        values = _floats(tensor)
-        return values if self._kind == FLOATS else _words(values)
+        values = floats(tensor)
+        return values if self._kind == FLOATS else words(values)
 
     def _vector(self, name: str) -> Floats:
-        return _floats(self._of.weights[name])
+        return floats(self._of.weights[name])
 
     def _packed(self, names: list[str], after: Floats) -> int:
         """Panels of one matrix, of several behind each other, or of two in turns; where they are. Writes what sums are
@@ -114,13 +118,13 @@ class Weights:
         bias = self._vector(f"{name}.bias") if f"{name}.bias" in self._of.weights else np.zeros(count, np.float32)
         ones = np.ones(count, np.float32)
         if self._kind == FLOATS:
-            return _floats(tensor), ones, bias
+            return floats(tensor), ones, bias
         if self._kind != BYTES:
             if tensor.dtype != "BF16":
-                return _words(_floats(tensor)), ones, bias
+                return words(floats(tensor)), ones, bias
             raw = np.fromfile(tensor.file, np.uint16, tensor.size // 2, offset=tensor.begin)
             return raw.reshape(tensor.shape), ones, bias
-        values = _floats(tensor)
+        values = floats(tensor)
         scale = np.maximum(np.abs(values).max(axis=1), np.float32(1e-12)) / np.float32(127)
         return (np.rint(values / scale[:, None]) + 128).astype(np.uint8), scale, bias
 
@@ -134,7 +138,7 @@ def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return turns.reshape(2 * count, *one.shape[1:])
 
 
-def _floats(tensor: Stored) -> Floats:
+def floats(tensor: Stored) -> Floats:
     raw = np.fromfile(tensor.file, np.uint8, tensor.size, offset=tensor.begin)
     if tensor.dtype == "BF16":
         values = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -143,7 +147,7 @@ def _floats(tensor: Stored) -> Floats:
     return values.reshape(tensor.shape)
 
 
-def _words(values: Floats) -> Words:
+def words(values: Floats) -> Words:
     """Bits of the nearest bfloat16; of two as near, the even one's."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -1,0 +1,41 @@
+"""A head of one layer behind the face of a model: logits over the whole of its target's vocabulary."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from covey.contracts.types import Floats
+from covey.models.heads import Head
+from covey.models.lanes import Pass
+from covey.models.native.model import NativeModel
+
+
+class HeadModel(NativeModel):
+    """Reads a state beside each token of a pass. Tokens that it does not know cannot be drafted."""
+
+    def __init__(self, head: Head, *, dtype: str, blocks: int, threads: int, max_pass_tokens: int, most_blocks: int):
+        self._ids = head.ids
+        self._target_vocab = head.target_vocab
+        super().__init__(
+            head.of,
+            dtype=dtype,
+            blocks=blocks,
+            threads=threads,
+            numerics="fast",
+            max_pass_tokens=max_pass_tokens,
+            most_blocks=most_blocks,
+        )
+        self.vocab_size = head.target_vocab
+
+    @property
+    def width(self) -> int:
+        """Numbers of a state."""
+        return self._of.width
+
+    def forward(self, work: Pass) -> Floats:
+        logits = super().forward(work)
+        if self._ids is None:
+            return logits
+        found: Floats = np.full((len(logits), self._target_vocab), -np.inf, np.float32)
+        found[:, self._ids] = logits
+        return found

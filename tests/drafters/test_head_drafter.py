@@ -1,0 +1,244 @@
+"""A head drafts what its definition says, however it is told of a text, and never changes what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.contracts.clock import RealClock
+from covey.contracts.ports import Drafter
+from covey.contracts.profile import DrafterSettings, TargetSettings
+from covey.contracts.types import NO_INTS, DraftReply, DraftWork, Hit, RowStatus, Rule, Sampling
+from covey.drafters.neural import NeuralDrafter
+from covey.loop.configuration import EngineConfig
+from covey.loop.engine import Engine
+from covey.requests.scheduler import Scheduler
+from covey.target.runner import TargetRunner
+from covey.wire import codec
+from tests.drafters.drafting import Sender, Text, hits_of, paths_of, rows_of
+from tests.fakes import Collector, request
+from tests.models import tiny_heads, tiny_models
+from tests.models.tiny_heads import Formula
+from tests.static_planner import StaticPlanner
+
+SETTINGS = DrafterSettings(dtype="float32", kv_blocks=64)
+RNG = np.random.default_rng(4)
+PROMPTS = [RNG.integers(2, 97, length).tolist() for length in (40, 2, 17, 70)]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.build(tmp_path_factory.mktemp("models") / "target", "llama", **tiny_heads.TARGET)
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_heads.build(tmp_path_factory.mktemp("models") / "head")
+
+
+@pytest.fixture(scope="module")
+def formula(head: Path, target: Path) -> Formula:
+    return Formula(head, target)
+
+
+class HeadSender(Sender):
+    """Sends states along, as the target would."""
+
+    def __init__(self, drafter: Drafter, formula: Formula) -> None:
+        super().__init__(drafter)
+        self._formula = formula
+
+    def states_of(self, texts: Sequence[Text]) -> dict[str, Any]:
+        parts = [
+            tiny_heads.words(self._formula.states(text.tokens))[max(0, (text.seen or 0) - 1) : len(text.tokens) - 1]
+            for text in texts
+        ]
+        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+        return {"state_offsets": offsets, "states": np.concatenate(parts)}
+
+    def expected(self, text: Text, depth: int) -> list[int]:
+        states = tiny_heads.words(self._formula.states(text.tokens))[:-1]
+        return self._formula.chain(text.tokens, tiny_heads.floats(states), depth)
+
+
+def loaded(head: Path, target: Path, **changes: Any) -> NeuralDrafter:
+    return NeuralDrafter.load(head, replace(SETTINGS, **changes), name="draft_head", target=target)
+
+
+def test_chains_are_those_of_the_formula_as_texts_grow(head: Path, target: Path, formula: Formula) -> None:
+    """Told whole or piece by piece, behind what it proposed or not, after being called stale, several at once."""
+    drafter = loaded(head, target)
+    sender = HeadSender(drafter, formula)
+    texts = [Text(tag, list(prompt)) for tag, prompt in enumerate(PROMPTS)]
+    for accepted in (0, 3, 2, 1, 4):
+        depths = [4, 2, 3, 4]
+        reply = sender.send(texts, depths)
+        drafter.check()
+        assert not reply.status.any()
+        assert reply.seen.tolist() == [len(text.tokens) for text in texts]
+        for text, drafted, depth in zip(texts, rows_of(reply.trees), depths):
+            assert drafted == sender.expected(text, depth)
+            text.tokens += [*drafted[:accepted], 5]
+    texts[1].seen = None  # to be opened again
+    texts[2].seen = 3  # and a text that went on otherwise
+    texts[2].tokens[3:] = [7, 8, 9, 10]
+    for text, drafted in zip(texts, rows_of(sender.send(texts, 3).trees)):
+        assert drafted == sender.expected(text, 3)
+
+
+def test_a_long_text_is_read_over_several_calls(head: Path, target: Path, formula: Formula) -> None:
+    sender = HeadSender(loaded(head, target, catch_up_tokens=25), formula)
+    text = Text(1, list(PROMPTS[3]))
+    statuses = []
+    for _ in range(4):
+        reply = sender.send([text], 3)
+        statuses += reply.status.tolist()
+        if not reply.status.any():
+            assert rows_of(reply.trees) == [sender.expected(text, 3)]
+        text.tokens.append(11)
+    assert statuses == [RowStatus.SKIPPED, RowStatus.OK, RowStatus.OK, RowStatus.OK]
+
+
+def test_each_path_of_a_tree_is_a_chain_of_the_formula(head: Path, target: Path, formula: Formula) -> None:
+    """A node's best child is what the formula says behind that path, by its own outputs along the path."""
+    sender = HeadSender(loaded(head, target), formula)
+    text = Text(1, list(PROMPTS[2]))
+    reply = sender.send([text], 3, 3)
+    paths = paths_of(reply.trees, 0)
+    assert len(paths) == 9
+    states = tiny_heads.floats(tiny_heads.words(formula.states(text.tokens))[:-1])
+    assert [path[0] for path in paths if len(path) == 1] == formula.best(text.tokens, states, [], 3)
+    for path in paths:
+        if len(path) > 1:
+            assert path[-1] in formula.best(text.tokens, states, path[:-1], 3)
+
+
+def test_it_judges_a_text_by_its_own_first_draws(head: Path, target: Path, formula: Formula) -> None:
+    drafter = loaded(head, target)
+    sender = HeadSender(drafter, formula)
+    text = Text(1, PROMPTS[0][:20])
+    for _ in range(4):
+        text.tokens += sender.expected(text, 1)
+    text.tokens += [3, 4]
+    _, judged = sender.read([text], [20])
+    first = int(judged.first[0])
+    assert first == 20
+    own = [sender.expected(Text(2, text.tokens[:at]), 1)[0] == text.tokens[at] for at in range(20, 26)]
+    assert own[:4] == [True] * 4
+    assert hits_of(judged)[0] == [Hit.HIT if hit else Hit.MISS for hit in own]
+
+
+def test_tokens_without_their_states_are_stale(head: Path, target: Path, formula: Formula) -> None:
+    drafter = loaded(head, target)
+    sender = HeadSender(drafter, formula)
+    text = Text(1, list(PROMPTS[0]))
+    work = sender.work([text], 2)
+    for short in (
+        replace(work, states=work.states[:-1], state_offsets=work.state_offsets - np.int32([0, 1])),
+        replace(work, states=work.states[:0], state_offsets=NO_INTS),
+        replace(work, states=work.states[:, :-2]),
+    ):
+        sender.sequence += 1
+        reply = drafter.draft(replace(short, sequence=sender.sequence))
+        assert reply.status.tolist() == [RowStatus.STALE]
+    assert rows_of(sender.send([text], 2).trees) == [sender.expected(text, 2)]
+
+
+class OverTheWire:
+    """A drafter behind messages, which may lose what it knows."""
+
+    def __init__(self, drafter: NeuralDrafter, lose: int = 0) -> None:
+        self._drafter, self._lose, self.calls = drafter, lose, 0
+        self.proposed: dict[int, dict[int, list[int]]] = {}  # by tag and length of its text
+
+    def info(self) -> Any:
+        return codec.decode_drafter_info(codec.encode_info(self._drafter.info()))
+
+    def draft(self, work: DraftWork) -> DraftReply:
+        self.calls += 1
+        if self._lose and self.calls % self._lose == 0:
+            self._drafter._ledger.clear()
+        reply = self._drafter.draft(codec.decode_draft_work(codec.encode_draft_work(work)))
+        for tag, seen, drafted in zip(work.tags.tolist(), reply.seen.tolist(), rows_of(reply.trees)):
+            if drafted:
+                self.proposed.setdefault(tag, {})[seen] = drafted
+        return codec.decode_draft_reply(codec.encode_draft_reply(reply))
+
+
+def answers(
+    runner: TargetRunner,
+    head: OverTheWire | None,
+    sampling: Sampling,
+    *,
+    times: int,
+    width: int = 1,
+    depth: int = 3,
+) -> Collector:
+    """The prompts so many times: the later ones find the earlier ones' blocks."""
+    sink = Collector()
+    scheduler = Scheduler(max_running=3, max_waiting=64, token_budget=32, growth_tokens=16, block_size=32)
+    drafters: dict[str, Drafter] = {} if head is None else {"draft_head": head}
+    planner = StaticPlanner(0 if head is None else depth, width)
+    engine = Engine(runner, scheduler, planner, sink, RealClock(), EngineConfig(drafters, draft_deadline=30.0))
+    if head is not None:
+        engine.roster.came("draft_head", head.info())
+    key = 0
+    for _ in range(times):
+        for prompt in PROMPTS:
+            key += 1
+            engine.submit(request(key, prompt, 30, sampling=replace(sampling, seed=key % len(PROMPTS))))
+        while engine.round():
+            pass
+    return sink
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(temperature=0.8, top_p=0.9), Sampling(temperature=1.0, rule=Rule.REJECTION)],
+    ids=["greedy", "coupled", "rejection"],
+)
+def test_the_text_is_the_same_with_a_head_and_without(sampling: Sampling, width: int, head: Path, target: Path) -> None:
+    """Prompts longer than a pass, prefixes found, requests that wait, a head that forgets."""
+    settings = TargetSettings(dtype="bfloat16", device="cpu", kv_blocks=40, threads=1)
+    without = TargetRunner.load(target, settings, token_budget=64, name="target")
+    plain = answers(without, None, replace(sampling, rule=Rule.COUPLED), times=2)
+    runner = TargetRunner.load(target, replace(settings, head="draft_head"), token_budget=64, name="t", head=str(head))
+    drafter = OverTheWire(loaded(head, target), lose=9)
+    found = answers(runner, drafter, sampling, times=2, width=width)
+    runner.check()
+    assert drafter.calls > 10
+    if sampling.rule is Rule.COUPLED:
+        assert found.tokens == plain.tokens
+    assert {key: len(tokens) for key, tokens in found.tokens.items()} == {
+        key: len(tokens) for key, tokens in plain.tokens.items()
+    }
+
+
+def test_what_it_drafts_behind_the_targets_own_states_is_the_formulas(
+    head: Path, target: Path, formula: Formula
+) -> None:
+    """Also where a prompt was found in the cache, so that no pass of that request computed its states."""
+    settings = TargetSettings(dtype="float32", device="cpu", kv_blocks=40, threads=1, head="draft_head")
+    runner = TargetRunner.load(target, settings, token_budget=64, name="target", head=str(head))
+    drafter = OverTheWire(loaded(head, target))
+    found = answers(runner, drafter, Sampling(), times=2)
+    count = len(PROMPTS)
+    assert max(found.ended[key].reused for key in range(count + 1, 2 * count + 1)) >= 64
+    same = []
+    for key, by_length in drafter.proposed.items():
+        text = PROMPTS[(key - 1) % count] + found.tokens[key]
+        for length, drafted in by_length.items():
+            states = tiny_heads.floats(tiny_heads.words(formula.states(text[: length - 1])))
+            same.append(drafted == formula.chain(text[:length], states, len(drafted)))
+    for key in range(1, count + 1):
+        cold, warm = drafter.proposed[key], drafter.proposed[key + count]
+        assert min(cold) == min(warm) == len(PROMPTS[key - 1]) + 1, "it drafts from the first token on"
+        assert len(cold.keys() & warm.keys()) > 15
+    assert len(same) > 150
+    assert np.mean(same) > 0.95, "the last bit of a state may differ, and hardly ever says which token is best"

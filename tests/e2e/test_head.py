@@ -1,0 +1,79 @@
+"""A server whose drafter is a head of its target: the text without it, while it lives, dies and comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.server import FREE_PORTS, Options, Server, StartError
+from covey_client import Client
+from covey_client.reports import Reports
+from tests.models import tiny_heads, tiny_models
+from tests.waiting import until
+
+PROFILE = """
+description = "a tiny target and a head of random weights"
+models = ["target", "covey", "draft_head"]
+[target]
+folder = "{target}"
+kv_memory_mb = 16
+{named}
+[speculation]
+policy = "fixed:3"
+drafters = ["draft_head"]
+[drafter]
+folders = ["draft_head:{head}"]
+"""
+PROMPTS = [np.random.default_rng(seed).integers(2, 97, 20 + 60 * seed).tolist() for seed in range(3)]
+
+
+def written(folder: Path, named: str = 'head = "draft_head"') -> Options:
+    target = tiny_models.build(folder / "target", "llama", max_position_embeddings=512, **tiny_heads.TARGET)
+    head = tiny_heads.build(folder / "head")
+    profile = folder / "head.toml"
+    profile.write_text(PROFILE.format(target=target, head=head, named=named))
+    return Options(**FREE_PORTS, profile=str(profile), log_file=folder / "log")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(written(tmp_path_factory.mktemp("models"))) as server:
+        yield server
+        server.kill()  # in order it takes long; that is for `test_drain` to see
+
+
+@pytest.mark.e2e
+def test_the_text_is_the_same_with_the_head_and_while_it_is_gone(running: Server) -> None:
+    with Client(running.grpc_url) as client:
+
+        def answers(speculation: str) -> tuple[list[list[int]], int]:
+            each = [
+                client.generate(prompt, max_tokens=40, temperature=0.9, seed=seed, speculation=speculation)
+                for seed, prompt in enumerate(PROMPTS)
+            ]
+            return [list(one.tokens) for one in each], sum(one.drafted_tokens for one in each)
+
+        plain, none = answers("off")
+        drafted, count = answers("auto")
+        assert none == 0
+        assert count > 100
+        assert drafted == plain
+        pid = running.deaths.pids["draft_head"] if hasattr(running.deaths, "pids") else 0
+        os.kill(pid, signal.SIGKILL)
+        assert answers("auto")[0] == plain
+        roster = Reports(running.http_url).status
+        until(lambda: roster().drafters["draft_head"] == "serving", 60)
+        again, count = answers("auto")
+        assert count > 100
+        assert again == plain
+
+
+@pytest.mark.e2e
+def test_a_head_that_no_target_reads_for_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"say \[target\] head = 'draft_head'"), Server(written(tmp_path, "")):
+        pass

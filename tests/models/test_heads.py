@@ -1,0 +1,118 @@
+"""A head in either published form computes what its definition says, and a target's states leave its texts alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from covey.contracts.errors import CoveyError
+from covey.models import heads
+from covey.models.lanes import Pass, chain
+from covey.models.native.head import HeadModel
+from covey.models.native.model import NativeModel
+from tests.models import tiny_heads, tiny_models
+from tests.models.tiny_heads import TAPS, TARGET, WIDTH, Formula
+
+TOKENS = np.random.default_rng(2).integers(2, 97, 45).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.build(tmp_path_factory.mktemp("models") / "target", "llama", **TARGET)
+
+
+def opened(folder: Path, target: Path) -> HeadModel:
+    head = heads.read(folder, target)
+    return HeadModel(head, dtype="float32", blocks=20, threads=1, max_pass_tokens=64, most_blocks=0)
+
+
+@pytest.mark.parametrize(
+    ("form", "normed"),
+    [({}, False), ({"nested": True}, False), ({"nested": True, "norm_before_residual": True}, True)],
+    ids=["flat", "nested", "normed residual"],
+)
+def test_logits_and_outputs_are_those_of_the_formula(
+    form: dict[str, Any], normed: bool, target: Path, tmp_path: Path
+) -> None:
+    folder = tiny_heads.build(tmp_path, **form)
+    formula = Formula(folder, target, normed_residual=normed)
+    states = formula.states(TOKENS.tolist())[:-1]
+    logits, outputs = formula.step(states, TOKENS.tolist())
+    model = opened(folder, target)
+    work = chain(TOKENS[1:], 32)
+    found = model.forward(Pass(work.tokens, work.positions, work.slots, work.lanes, work.out, states.numpy()))
+    assert np.abs(found - logits.numpy()).max() < 1e-4
+    assert np.abs(model.outputs(work.out) - outputs.numpy()).max() < 1e-4
+
+
+def test_a_smaller_vocabulary_drafts_the_targets_ids(target: Path, tmp_path: Path) -> None:
+    known = list(range(3, 97, 2))
+    folder = tiny_heads.build(tmp_path, known=known)
+    formula = Formula(folder, target)
+    states = formula.states(TOKENS.tolist())[:-1]
+    model, work = opened(folder, target), chain(TOKENS[1:], 32)
+    found = model.forward(Pass(work.tokens, work.positions, work.slots, work.lanes, work.out, states.numpy()))
+    assert found.shape == (len(TOKENS) - 1, 97)
+    assert np.abs(found[:, known] - formula.step(states, TOKENS.tolist())[0].numpy()).max() < 1e-4
+    assert np.isinf(np.delete(found, known, axis=1)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_states_are_those_of_the_formula_and_logits_keep_their_bits(dtype: str, target: Path, tmp_path: Path) -> None:
+    folder = tiny_heads.build(tmp_path)
+    plain = NativeModel(target, dtype=dtype, blocks=20, threads=2, numerics="fast", max_pass_tokens=64)
+    taps = heads.taps_of(folder, target)
+    assert taps.layers == TAPS
+    tapped = NativeModel(target, dtype=dtype, blocks=20, threads=2, numerics="fast", max_pass_tokens=64, taps=taps)
+    work = chain(TOKENS, 32)
+    assert np.array_equal(plain.forward(work).copy(), tapped.forward(work))
+    shipped = torch.from_numpy(tapped.states(work.slots)).view(torch.bfloat16).float()
+    exact = Formula(folder, target).states(TOKENS.tolist())
+    assert shipped.shape == (len(TOKENS), WIDTH)
+    assert (shipped - exact).abs().mean() < exact.abs().mean() * (2**-8 if dtype == "float32" else 2**-5)
+
+
+def test_states_follow_copied_slots_and_moved_blocks(target: Path, tmp_path: Path) -> None:
+    taps = heads.taps_of(tiny_heads.build(tmp_path), target)
+    model = NativeModel(target, dtype="bfloat16", blocks=20, threads=1, max_pass_tokens=64, taps=taps)
+    work = chain(TOKENS, 32)
+    model.forward(work)
+    states = model.states(work.slots)
+    assert len(np.unique(states[:, 0])) > 20
+    model.copy_slots(work.slots[3:5], work.slots[10:12])
+    assert np.array_equal(model.states(work.slots[10:12]), states[3:5])
+    model.move_blocks(np.asarray([0, 1], np.int32), np.asarray([7, 9], np.int32))
+    moved = np.concatenate([np.arange(7 * 32, 8 * 32), np.arange(9 * 32, 10 * 32)]).astype(np.int32)
+    assert np.array_equal(model.states(moved), model.states(np.arange(64, dtype=np.int32)))
+    model.clear_slots(work.slots[:2])
+    assert not model.states(work.slots[:2]).any()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another kind": ({"architectures": ["LlamaForCausalLM"]}, "is not of an EAGLE-3 head"),
+    "layers": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, "the target has 6 layers"),
+    "fewer taps": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}}, "a head of another target"),
+    "norms": ({"fc_norm": True}, "fc_norm is not supported"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_it_cannot_serve_is_refused_by_name(name: str, target: Path, tmp_path: Path) -> None:
+    changes, reason = REFUSED[name]
+    with pytest.raises(CoveyError, match=reason):
+        heads.read(tiny_heads.build(tmp_path, **changes), target)
+
+
+def test_ids_beyond_the_target_are_refused(target: Path, tmp_path: Path) -> None:
+    known = list(range(50, 98))
+    with pytest.raises((CoveyError, IndexError)):
+        heads.read(tiny_heads.build(tmp_path, known=known), target)
+
+
+def test_a_head_is_no_model_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(CoveyError, match="is an EAGLE-3 head"):
+        NativeModel(tiny_heads.build(tmp_path), dtype="float32", blocks=1, threads=1)
