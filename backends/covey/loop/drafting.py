@@ -23,6 +23,7 @@ from covey.requests.scheduler import Batch
 from covey.trees.joining import joined
 
 MISSED = 64  # tokens of a text whose states wait here for a head that does not draft now
+IDLE = 16  # rounds without a head's drafts, after which prompts' states are not sent on the chance of it
 SENDING = 0.0005  # seconds in which the calls are on their way: only one thread at a time can run Python
 
 
@@ -34,7 +35,7 @@ class Drafting:
         self._roster = roster
         self._clock = clock
         self._deadline = deadline
-        self._heads_draft = True  # whether heads were asked for when rows were last decoded
+        self._without_heads = 0  # rounds that decoded and had no head draft, since one had
 
     def draft(self, batch: Batch, plan: Plan, meanwhile: Callable[[], None]) -> Drafted:
         """Proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is called
@@ -81,12 +82,13 @@ class Drafting:
         depths = plan.depth.tolist()
         if batch.decoding:
             planned = zip(plan.drafter[: batch.decoding], depths)
-            self._heads_draft = any(depth and name in used for name, depth in planned)
+            drafts = any(depth and name in used for name, depth in planned)
+            self._without_heads = 0 if drafts else self._without_heads + 1
         reads = {row: reader.drafter for reader in plan.readers for row in reader.rows.tolist()}
         found = np.full(len(batch.rows), -1, np.int32)
         for row, active in enumerate(batch.rows):
             named = [name for name in (plan.drafter[row], reads.get(row)) if name in used]
-            if not named and row >= batch.decoding and self._heads_draft:
+            if not named and row >= batch.decoding and self._without_heads < IDLE:
                 named = [head.name for head in heads]
             first = min((used[name].first_state(active) for name in named), default=0)
             if named and (depths[row] or row in reads or row >= batch.decoding or active.known - first < MISSED):
