@@ -208,7 +208,7 @@ def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
         load_drafter("neural", folder, target, profile, name="draft")
     assert load_drafter("ngram", folder, target, profile, name="draft").info().vocab_size == 128
     assert load_drafter("neural", folder, folder, profile, name="draft").info().vocab_size == VOCAB
-    with pytest.raises(SettingError, match="neural, head, ngram, suffix"):
+    with pytest.raises(SettingError, match="neural, ngram, suffix"):
         load_drafter("psychic", folder, folder, profile, name="draft")
 
 

@@ -39,8 +39,8 @@ class Kind:
 
 
 DRAFTERS = {
-    "neural": Kind("covey.drafters.neural:load", weights=True),
     "head": Kind("covey.drafters.head:load", weights=True),
+    "neural": Kind("covey.drafters.neural:load", weights=True),
     "ngram": Kind("covey.drafters.ngram:NgramDrafter"),
     "suffix": Kind("covey.drafters.suffix:SuffixDrafter"),
     "remote": Kind("covey.star.remote:load"),
