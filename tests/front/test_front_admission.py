@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from starlette.types import Message
 from covey.contracts.profile import FrontSettings
 from covey.front.admission import OF_ADDRESS, Admission, Caller
 from covey.front.failures import TooMany, kind, retry_after
-from covey.front.http_calls import Call, Posted
+from covey.front.http_calls import HttpCall, Posted
 from covey.front.keys import hashed
 from covey_client.errors import InvalidRequest, Overloaded
 
@@ -29,8 +30,15 @@ class Clock:
         return self.now
 
 
+@contextmanager
+def request(admission: Admission, caller: str, size: int = 0) -> Iterator[None]:
+    admission.announce(caller, size)
+    with admission.in_flight(caller):
+        yield
+
+
 def asked(admission: Admission, caller: str, size: int = 0) -> None:
-    with admission.request(caller, size):
+    with request(admission, caller, size):
         pass
 
 
@@ -55,15 +63,15 @@ def test_requests_of_one_address_that_nobody_takes_are_read_in_turns() -> None:
     clock = Clock()
     clock.now = 100.0
     admission = Admission(SETTINGS, clock)
-    assert [admission.read("a") for _ in range(101)] == pytest.approx([0.0] * 101)
-    assert [admission.read("a") for _ in range(3)] == pytest.approx([0.01, 0.02, 0.03])
-    assert admission.read("b") == 0.0
+    assert [admission.charge_read("a") for _ in range(101)] == pytest.approx([0.0] * 101)
+    assert [admission.charge_read("a") for _ in range(3)] == pytest.approx([0.01, 0.02, 0.03])
+    assert admission.charge_read("b") == 0.0
     for _ in range(4):
-        admission.taken("a")
-    assert admission.read("a") == pytest.approx(0.0)
-    admission.taken("c")
+        admission.refund_read("a")
+    assert admission.charge_read("a") == pytest.approx(0.0)
+    admission.refund_read("c")
     clock.now = 101.0
-    assert [admission.read("a") for _ in range(90)] == pytest.approx([0.0] * 90)
+    assert [admission.charge_read("a") for _ in range(90)] == pytest.approx([0.0] * 90)
 
 
 def test_who_has_a_key_waits_for_no_turns_of_others_at_its_address(tmp_path: Path) -> None:
@@ -71,11 +79,11 @@ def test_who_has_a_key_waits_for_no_turns_of_others_at_its_address(tmp_path: Pat
     file.write_text("".join(f"{name} {hashed(name)}\n" for name in ("one", "two")))
     file.chmod(0o600)
     admission = Admission(replace(SETTINGS, keys=str(file)), Clock())
-    one, two, nobody = (admission.reader("a", f"Bearer {key}") for key in ("one", "two", "no key"))
-    assert max(admission.read(nobody) for _ in range(200)) > 0.5
-    assert max(admission.read(one) for _ in range(200)) > 0.5
-    assert admission.read(two) == 0.0
-    assert nobody == admission.reader("a", "")
+    one, two, nobody = (admission.read_key("a", f"Bearer {key}") for key in ("one", "two", "no key"))
+    assert max(admission.charge_read(nobody) for _ in range(200)) > 0.5
+    assert max(admission.charge_read(one) for _ in range(200)) > 0.5
+    assert admission.charge_read(two) == 0.0
+    assert nobody == admission.read_key("a", "")
     assert one == admission.caller("b", "Bearer one").name
 
 
@@ -91,11 +99,11 @@ def test_one_address_has_half_of_the_requests_and_all_together_no_more_than_all(
     admission = Admission(SETTINGS, Clock())
     with ExitStack() as held:
         for _ in range(2):
-            held.enter_context(admission.request("a", 0))
+            held.enter_context(request(admission, "a"))
         with pytest.raises(TooMany):
             asked(admission, "a")
         for _ in range(2):
-            held.enter_context(admission.request("b", 0))
+            held.enter_context(request(admission, "b"))
         with pytest.raises(Overloaded) as caught:
             asked(admission, "c")
         assert kind(caught.value).http == 503
@@ -123,10 +131,10 @@ def test_callers_are_forgotten() -> None:
 def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
     """A caller of one request at a time asks the next when it has the last byte, whatever the loop does meanwhile."""
     admission = Admission(SETTINGS, Clock())
-    door: Any = SimpleNamespace(
+    gateway: Any = SimpleNamespace(
         admission=admission,
         announced=lambda caller, size: admission.announce(caller.name, size),
-        admitted=lambda caller: admission.place(caller.name),
+        admitted=lambda caller: admission.in_flight(caller.name),
     )
     in_flight = []
 
@@ -140,7 +148,7 @@ def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
         if message["type"] == "http.response.body" and not message.get("more_body"):
             asyncio.get_running_loop().call_soon(lambda: in_flight.append(sum(admission._requests.values())))
 
-    async def answering(call: Call, _body: bytes) -> None:
+    async def answering(call: HttpCall, _body: bytes) -> None:
         if streams:
             await call.event(b"x")
             await call.end()
@@ -148,7 +156,7 @@ def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
             await call.json({})
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "client": ("a", 1)}
-    asyncio.run(Posted(door, answering)(scope, receive, send))
+    asyncio.run(Posted(gateway, answering)(scope, receive, send))
     assert in_flight[-2:] == [1, 0]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from covey.front import answers, failures, grpc_bodies, http_bodies
-from covey.front.asked import Asked, field_of
+from covey.front.inference_request import InferenceRequest, field_of
 from covey_client.errors import InvalidRequest, from_message
 from covey_client.request import Request
 from covey_client.response import Chunk, Usage, from_grpc, from_json
@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def generation(body: bytes | dict[str, Any]) -> Asked:
+def generation(body: bytes | dict[str, Any]) -> InferenceRequest:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return http_bodies.generation("covey", raw, PROMPT_BYTES)
 
@@ -46,8 +46,8 @@ def message_of(tensors: dict[str, Any]) -> service_pb2.ModelInferRequest:
     return Request.build(prompt, given, stream=stream).to_grpc()
 
 
-def sent(asked: Asked) -> dict[str, list[Any]]:
-    return {name: list(values) for name, values in asked.request(asked.settings).tensors.items()}
+def sent(asked: InferenceRequest) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in asked.upstream_request(asked.settings).tensors.items()}
 
 
 def test_every_door_rebuilds_the_same_request() -> None:
@@ -200,7 +200,7 @@ def test_shapes_and_bytes_that_do_not_agree_are_refused(message: service_pb2.Mod
 def test_whole_numbers_come_in_any_type_and_in_two_dimensions(way: str, dtype: str) -> None:
     """As TensorRT-LLM's clients send them."""
 
-    def asked(tokens: int) -> Asked:
+    def asked(tokens: int) -> InferenceRequest:
         raw = struct.pack("<" + http_bodies.FORMATS[dtype], tokens)
         shape = [1, 1]
         if way.startswith("grpc"):
@@ -283,7 +283,7 @@ def _only_named_errors(act: Any) -> None:
     """And what is taken can be sent."""
     with suppress(InvalidRequest):
         asked = act()
-        asked.request(asked.settings).to_grpc().SerializeToString()
+        asked.upstream_request(asked.settings).to_grpc().SerializeToString()
 
 
 @settings(max_examples=150, deadline=None)

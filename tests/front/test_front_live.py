@@ -34,7 +34,7 @@ from covey.care import processes
 from covey.contracts.profile import FrontSettings, Profile
 from covey.front import failures, grpc_service, http_protocol, log
 from covey.front.admission import LEAST_READS, READ_BURST_SECONDS, Admission
-from covey.front.door import Door
+from covey.front.gateway import Gateway
 from covey.front.keys import hashed
 from covey.server import FREE, Server
 from covey.server.errors import StartError
@@ -398,7 +398,7 @@ def test_an_error_that_nobody_foresaw_says_nothing_of_a_prompt(capsys: pytest.Ca
     for _ in range(100):
         with pytest.raises(UnicodeEncodeError) as caught:
             "a secret\ud800".encode()
-        assert "secret" not in failures.text(failures.told("a test", caught.value))
+        assert "secret" not in failures.text(failures.as_client_error("a test", caught.value))
     logging.getLogger().handlers.clear()
     said = capsys.readouterr().err
     assert "secret" not in said
@@ -484,8 +484,8 @@ def test_messages_over_grpc_that_are_refused_wait_for_their_turns(method: str) -
 
     async def run() -> float:
         profile, nowhere = Profile("flood", front=FrontSettings(rate=10.0)), "127.0.0.1:9"
-        door = Door(profile, nowhere, nowhere, os.memfd_create("deaths"), {})
-        server = grpc_service.server(door)
+        gateway = Gateway(profile, nowhere, nowhere, os.memfd_create("deaths"), {})
+        server = grpc_service.server(gateway)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         path = f"/{grpc_service.SERVICE}/{method}"
@@ -499,7 +499,7 @@ def test_messages_over_grpc_that_are_refused_wait_for_their_turns(method: str) -
                 assert all([await each.code() is not grpc.StatusCode.OK for each in asked])
             took = time.monotonic() - began
         await server.stop(0)
-        await door.upstream.close()
+        await gateway.upstream.close()
         return took
 
     # All but those of a first second, however fast the machine is.
@@ -514,8 +514,8 @@ def test_who_has_a_key_waits_for_no_refused_messages_of_another_key_at_its_addre
 
     async def run() -> int:
         profile, nowhere = Profile("keys", front=FrontSettings(rate=10.0, keys=str(keys))), "127.0.0.1:9"
-        door = Door(profile, nowhere, nowhere, os.memfd_create("deaths"), {})
-        server = grpc_service.server(door)
+        gateway = Gateway(profile, nowhere, nowhere, os.memfd_create("deaths"), {})
+        server = grpc_service.server(gateway)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -527,7 +527,7 @@ def test_who_has_a_key_waits_for_no_refused_messages_of_another_key_at_its_addre
             for each in flood:
                 each.cancel()
         await server.stop(0)
-        await door.upstream.close()
+        await gateway.upstream.close()
         return left
 
     assert asyncio.run(run()) > 0
@@ -553,8 +553,8 @@ def test_of_thousands_of_calls_none_of_another_address_is_dropped() -> None:
 
     async def run() -> list[grpc.StatusCode]:
         nowhere = "127.0.0.1:9"
-        door = Door(Profile("flood"), nowhere, nowhere, os.memfd_create("deaths"), {})
-        server = grpc_service.server(door)
+        gateway = Gateway(Profile("flood"), nowhere, nowhere, os.memfd_create("deaths"), {})
+        server = grpc_service.server(gateway)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         with ExitStack() as held:
@@ -563,7 +563,7 @@ def test_of_thousands_of_calls_none_of_another_address_is_dropped() -> None:
                 held.enter_context(connection).sendall(opened)
             found = await asyncio.to_thread(ask, port)
         await server.stop(0)
-        await door.upstream.close()
+        await gateway.upstream.close()
         return found
 
     assert set(asyncio.run(run())) == {grpc.StatusCode.OK}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from covey.front.openai import inputs, prompts
+from covey.front.openai.delta import Delta
 from covey.front.openai.items import Output
-from covey.front.openai.said import Said
 from covey_client.errors import InvalidRequest
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": '{"a": 1}'}
@@ -95,15 +95,15 @@ def test_errors_of_a_chat_s_fields_have_the_names_of_the_body() -> None:
 
 
 def test_items_grow_one_after_the_other() -> None:
-    """Thoughts, words, and two calls of which `max_tokens` cuts off the second."""
+    """ReasoningParser, words, and two calls of which `max_tokens` cuts off the second."""
     output, events = Output(), []
     named = [{"index": at, "id": f"c{at}", "function": {"name": "now", "arguments": ""}} for at in (0, 1)]
     for said, scores in (
-        (Said(reasoning="H"), []),
-        (Said(reasoning="m."), ["of no text yet"]),
-        (Said("I loo"), ["a"]),
-        (Said("k.", tool_calls=[named[0], {"index": 0, "function": {"arguments": "{}"}}]), ["b"]),
-        (Said(tool_calls=[named[1], {"index": 1, "function": {"arguments": '{"a'}}]), []),
+        (Delta(reasoning="H"), []),
+        (Delta(reasoning="m."), ["of no text yet"]),
+        (Delta("I loo"), ["a"]),
+        (Delta("k.", tool_calls=[named[0], {"index": 0, "function": {"arguments": "{}"}}]), ["b"]),
+        (Delta(tool_calls=[named[1], {"index": 1, "function": {"arguments": '{"a'}}]), []),
     ):
         events += [json.loads(json.dumps(event)) for event in output.feed(said, scores)]
     events += [json.loads(json.dumps(event)) for event in output.end("incomplete")]

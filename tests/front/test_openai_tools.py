@@ -12,11 +12,11 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from covey.front.openai import forms, pairs, prompts
-from covey.front.openai.calls import Reading, joined
+from covey.front.openai.calls import ToolCallParser, joined
+from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
-from covey.front.openai.said import Reader, Said
-from covey.front.openai.thinking import Hidden, Thinking, Thoughts
+from covey.front.openai.thinking import Hidden, ReasoningParser, Thinking
 from covey.front.openai.thinking import known as thinking_of
 from covey.front.openai.tools import Function, Tools, taken
 from covey.text import grammar
@@ -103,11 +103,11 @@ def chunk(text: str, tokens: list[int], reason: str = "") -> Chunk:
     return Chunk(text, tuple(tokens), (), reason, 1, Usage())
 
 
-def read(reading: Reader, chunks: list[Chunk]) -> Said:
+def read(reading: AnswerParser, chunks: list[Chunk]) -> Delta:
     told = [reading.feed(each) for each in chunks]
     parts = [part for each in told for part in each.tool_calls]
     content, thoughts = "".join(each.content for each in told), "".join(each.reasoning for each in told)
-    return Said(content, joined(parts), told[-1].finish_reason, thoughts)
+    return Delta(content, joined(parts), told[-1].finish_reason, thoughts)
 
 
 def chunks(made: Tokenizer, ids: list[int], rng: np.random.Generator, reason: str) -> list[Chunk]:
@@ -138,7 +138,7 @@ def test_whatever_a_grammar_allows_is_read_as_calls_of_these_functions(name: str
         while not ids or ids[-1] != END:
             ids.append(int(rng.choice(after(ids))))
             assert len(ids) < 2000
-        said = read(Reading(how, known, wanted), chunks(made, ids, rng, "eos"))
+        said = read(ToolCallParser(how, known, wanted), chunks(made, ids, rng, "eos"))
         assert (said.content, said.finish_reason) == ("", "tool_calls")
         most = max(most, len(said.tool_calls))
         for call in said.tool_calls:
@@ -165,20 +165,20 @@ def test_words_are_free_until_a_call_begins(name: str, marks: str) -> None:
     for words in ("", "No <tool {", 'It says {"name": "x"}, <tool_call or [TOOL_CALLS'):
         ids = made.encode(words, add_special_tokens=False).ids
         assert END in after(ids)
-        said = read(Reading(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
-        assert said == Said(words, [], "eos")
+        said = read(ToolCallParser(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
+        assert said == Delta(words, [], "eos")
         if not words or how.begin:
             ids += made.encode(call, add_special_tokens=False).ids
             assert END in after(ids)
-            said = read(Reading(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
+            said = read(ToolCallParser(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
             assert (said.content, said.finish_reason) == (words, "tool_calls")
             assert [each["function"] for each in said.tool_calls] == [{"name": "now", "arguments": "{}"}]
     if marks == "own":  # spelt, and not the token
         ids = [
             token for part in ("<", "tool_call", ">", call.removeprefix(how.begin)) for token in made.encode(part).ids
         ]
-        said = read(Reading(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
-        assert said == Said(call, [], "eos")
+        said = read(ToolCallParser(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
+        assert said == Delta(call, [], "eos")
     begun = made.encode(f"Yes {how.begin}" if how.begin else how.head, add_special_tokens=False).ids
     assert END not in after(begun)
     assert not set(made.encode(" x").ids) & set(after(begun))
@@ -192,18 +192,18 @@ def test_a_call_that_is_cut_off_is_told_as_far_as_it_came() -> None:
     held, _ = taken({"tools": TOOLS, "tool_choice": "required"})
     assert free is not None
     assert held is not None
-    reading = Reading(form("tags"), nothing, free)
+    reading = ToolCallParser(form("tags"), nothing, free)
     said = read(
         reading, [chunk('Hm. <tool_call>\n{"name": "weather", "argum', []), chunk('ents": {"place": "Ro', [], "length")]
     )
     assert (said.content, said.finish_reason) == ("Hm. ", "length")
     assert [call["function"] for call in said.tool_calls] == [{"name": "weather", "arguments": '{"place": "Ro'}]
     whole = [chunk('<tool_call>\n{"name": "now", "arguments": {}', []), chunk("", [], "length")]
-    assert read(Reading(form("tags"), nothing, held), whole).finish_reason == "length"
+    assert read(ToolCallParser(form("tags"), nothing, held), whole).finish_reason == "length"
     part = [chunk("a <tool_c", [], "length")]
-    assert read(Reading(form("tags"), nothing, free), part) == Said("a <tool_c", [], "length")
+    assert read(ToolCallParser(form("tags"), nothing, free), part) == Delta("a <tool_c", [], "length")
     part = [chunk("<tool_call>", []), chunk("\n", [], "length")]
-    assert read(Reading(form("tags"), nothing, held), part) == Said("", [], "length"), (
+    assert read(ToolCallParser(form("tags"), nothing, held), part) == Delta("", [], "length"), (
         "no words, but a call's beginning"
     )
     begun = '<tool_call>\n<function=weather>\n<parameter=place>\nSay "R'
@@ -211,7 +211,7 @@ def test_a_call_that_is_cut_off_is_told_as_far_as_it_came() -> None:
     wanted, _ = taken({"tools": text})
     assert wanted is not None
     said = read(
-        Reading(form("pairs"), nothing, wanted), [chunk(begun, []), chunk("o\n</", []), chunk("", [], "length")]
+        ToolCallParser(form("pairs"), nothing, wanted), [chunk(begun, []), chunk("o\n</", []), chunk("", [], "length")]
     )
     assert [call["function"]["arguments"] for call in said.tool_calls] == ['{"place": "Say \\"Ro\\n</']
 
@@ -260,7 +260,7 @@ def test_arguments_between_tags_have_the_types_of_their_schema(name: str) -> Non
     ):
         ids = call(**values)
         assert END in after(ids)
-        said = read(Reading(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
+        said = read(ToolCallParser(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
         assert (said.content, said.finish_reason) == ("Hm ", "tool_calls")
         assert [json.loads(each["function"]["arguments"]) for each in said.tool_calls] == [arguments]
     for wrong in (
@@ -284,7 +284,7 @@ def test_arguments_that_nobody_declared_have_any_names(name: str) -> None:
     )
     ids = made.encode(f"{how.begin}{how.head}f{how.key}{inside}{how.tail}", add_special_tokens=False).ids
     assert END in follower(forms.grammar(how, wanted, known), made)(ids)
-    said = read(Reading(how, known, wanted), chunks(made, [*ids, END], np.random.default_rng(8), "eos"))
+    said = read(ToolCallParser(how, known, wanted), chunks(made, [*ids, END], np.random.default_rng(8), "eos"))
     assert [json.loads(each["function"]["arguments"]) for each in said.tool_calls] == [{"a": 1, "b c": "x"}]
 
 
@@ -349,15 +349,15 @@ def test_thoughts_are_told_apart_wherever_chunks_end(thinking: Thinking) -> None
         for answer in ("It is < 5.", ' <tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'):
             whole = f"{begin}\n Is <tool_call> </thin or </think\n</think>\n\n{answer}"
             parts = chunks(made, made.encode(whole, add_special_tokens=False).ids, rng, "eos")
-            said = read(Thoughts(thinking, Reading(form("tags"), known, wanted)), parts)
+            said = read(ReasoningParser(thinking, ToolCallParser(form("tags"), known, wanted)), parts)
             assert said.reasoning == "Is <tool_call> </thin or </think"
             assert (said.content, len(said.tool_calls)) == (("", 1) if "{" in answer else (answer, 0))
         parts = chunks(made, made.encode(f"{begin}Hm </th", add_special_tokens=False).ids, rng, "length")
-        assert read(Thoughts(thinking, None), parts) == Said("", [], "length", "Hm </th")
+        assert read(ReasoningParser(thinking, None), parts) == Delta("", [], "length", "Hm </th")
     if not thinking.begun:
         for words in ("\n<thinking hard", "Yes <think> no </think>", "<th"):
             parts = chunks(made, made.encode(words, add_special_tokens=False).ids, rng, "eos")
-            assert read(Thoughts(thinking, None), parts) == Said(words, [], "eos")
+            assert read(ReasoningParser(thinking, None), parts) == Delta(words, [], "eos")
 
 
 def test_a_prompt_says_whether_there_is_thinking() -> None:
@@ -379,8 +379,8 @@ def test_thoughts_between_marks_that_no_text_shows(begun: bool) -> None:
         whole = f"{'' if begun else '[THINK]'} Is it a or a? [/THINK] It is a, \u00e9 or a."
         parts = chunks(made, made.encode(whole, add_special_tokens=False).ids, rng, "eos")
         assert "THINK" not in "".join(part.text for part in parts)
-        said = read(Thoughts(thinking, None, hidden), parts)
-        assert said == Said("It is a, \u00e9 or a.", [], "eos", "Is it a or a?")
+        said = read(ReasoningParser(thinking, None, hidden), parts)
+        assert said == Delta("It is a, \u00e9 or a.", [], "eos", "Is it a or a?")
 
 
 @pytest.mark.parametrize("marks", ["none", "own"])
@@ -403,7 +403,7 @@ def test_an_answer_behind_thoughts_fits_its_grammar_or_calls(marks: str, thinkin
         ({"grammar_regex": "a/b\\n+"}, "a/b\n\n", "a/b"),
         ({"grammar_lark": 'start: "start" | other\nother: /start/ start'}, "startstart", "said"),
     ):
-        answer = forms.said(settings)
+        answer = forms.answer_rules(settings)
         if thinking is not None:
             assert fits(forms.behind_thoughts(thinking, answer, known), begin + good)
             assert not fits(forms.behind_thoughts(thinking, answer, known), begin + wrong)
@@ -412,7 +412,7 @@ def test_an_answer_behind_thoughts_fits_its_grammar_or_calls(marks: str, thinkin
         assert fits(rules, begin + call)
         assert not fits(rules, begin + wrong)
         assert not fits(rules, begin + call + good)
-    assert forms.said({"temperature": 1}) == ""
+    assert forms.answer_rules({"temperature": 1}) == ""
     assert fits(forms.grammar(form("tags"), free, known, thinking), f"{begin}Well. {call}{call}".replace("><", ">\n<"))
     assert fits(forms.grammar(form("tags"), free, known, thinking), f"{begin}Well.")
     assert fits(forms.grammar(form("tags"), held, known, thinking), begin + call)
@@ -500,10 +500,10 @@ def test_messages_tell_templates_arguments_as_objects() -> None:
 
 
 def test_rules_with_texts_that_nothing_closes_are_read_once() -> None:
-    assert forms.said({"grammar_lark": 'start: "a" // 5" wide\n  | start'}) == 'said: "a" // 5" wide\n  | said'
+    assert forms.answer_rules({"grammar_lark": 'start: "a" // 5" wide\n  | start'}) == 'said: "a" // 5" wide\n  | said'
     for mark in '"/':
         rules = f"start: {mark}" + f"\\{mark}" * 300_000  # each mark may begin a text: hours
-        assert forms.said({"grammar_lark": rules}) == rules.replace("start", "said")
+        assert forms.answer_rules({"grammar_lark": rules}) == rules.replace("start", "said")
 
 
 def test_what_would_be_gigabytes_of_rules_is_refused() -> None:

@@ -16,17 +16,17 @@ from typing import Any
 import psutil
 import pytest
 
+from covey.front.fair_queue import Job
+from covey.front.openai.text_processor import TextProcessor
 from covey.front.openai.texts import Texts
 from covey.front.openai.worker import LONG_BYTES
 from covey.front.openai.workers import Workers
-from covey.front.openai.writing import Writing
-from covey.front.turns import Turn
 from covey_client import InvalidRequest
 from covey_client.errors import ServerError
 from tests.waiting import until
 
 FOLDER = Path(__file__).resolve().parents[2] / "model_repository" / "target" / "1"
-SHORT, LONG = Turn("a", 10), Turn("a", LONG_BYTES + 1)
+SHORT, LONG = Job("a", 10), Job("a", LONG_BYTES + 1)
 MESSAGES = [{"role": "user", "content": "Who is there?"}]
 BLANKS = " " * (1 << 19)
 
@@ -59,7 +59,7 @@ def folder(path: Path, template: str) -> str:
 
 
 def test_they_find_what_is_found_in_one_process() -> None:
-    here = Writing(str(FOLDER), 1 << 20)
+    here = TextProcessor(str(FOLDER), 1 << 20)
 
     async def act(made: Workers) -> None:
         texts = Texts(str(FOLDER), made)
@@ -91,8 +91,8 @@ def test_a_chat_waits_for_no_long_text() -> None:
 
         await texts.chat(SHORT, MESSAGES, {})
         await texts.encode(LONG, "a", special=True)
-        long = [note("long", texts.encode(Turn("b", 1 << 20), BLANKS, special=True)) for _ in range(2)]
-        short = [note("short", texts.encode(Turn("b", 9), "a" * 30_000, special=True)) for _ in range(200)]
+        long = [note("long", texts.encode(Job("b", 1 << 20), BLANKS, special=True)) for _ in range(2)]
+        short = [note("short", texts.encode(Job("b", 9), "a" * 30_000, special=True)) for _ in range(200)]
         tasks = [asyncio.ensure_future(each) for each in (*long, *short)]
         await asyncio.sleep(0)
         await texts.chat(SHORT, MESSAGES, {})
@@ -161,9 +161,9 @@ def test_a_worker_keeps_no_memory_of_long_texts_and_no_life_without_a_front() ->
 
 def test_it_ends_with_the_front() -> None:
     code = (
-        "import asyncio, sys\nfrom covey.front.openai.workers import Workers\nfrom covey.front.turns import Turn\n"
+        "import asyncio, sys\nfrom covey.front.openai.workers import Workers\nfrom covey.front.fair_queue import Job\n"
         "async def act():\n    made = Workers(1 << 20, 1 << 20)\n"
-        "    await made.ask(Turn('', 0), sys.argv[1], 'encode', 'a', True)\n"
+        "    await made.ask(Job('', 0), sys.argv[1], 'encode', 'a', True)\n"
         "    print(made._workers[False]._process.pid, flush=True)\n    await asyncio.sleep(60)\nasyncio.run(act())"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(FOLDER)], stdout=subprocess.PIPE, text=True) as front:

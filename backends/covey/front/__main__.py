@@ -1,4 +1,4 @@
-"""`python -m covey.front`: the front of one server, until it is told to stop. Started by the launcher.
+"""Runs the front of one server, `python -m covey.front`, until it is told to stop. The launcher starts it.
 
 SIGTERM drains: new requests are refused, those in flight go on, and the process stays to say so. A second one ends it.
 """
@@ -20,7 +20,7 @@ import uvicorn
 from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.front import grpc_service, http_app
-from covey.front.door import Door
+from covey.front.gateway import Gateway
 from covey.front.http_protocol import HEADER_BYTES, bounded
 from covey.front.log import to_stderr
 from covey.front.tls import Tls
@@ -33,21 +33,21 @@ log = logging.getLogger("covey.front")
 async def serve(wanted: argparse.Namespace) -> None:
     folders = dict(entry.split("=", 1) for entry in wanted.folder)
     own, names = profile.load(wanted.profile), wanted.served_model_name
-    door = Door(own, wanted.upstream, wanted.upstream_metrics, wanted.deaths, folders, names)
-    calls = grpc_service.server(door)
+    gateway = Gateway(own, wanted.upstream, wanted.upstream_metrics, wanted.deaths, folders, names)
+    calls = grpc_service.server(gateway)
     host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
-    tls = Tls.of(door.settings)
+    tls = Tls.of(gateway.settings)
     if tls is None:
         calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
     else:
         calls.add_secure_port(f"{host}:{wanted.grpc_port}", tls.of_grpc())
-        _shake_hands_within(door.settings.read_seconds)
+        _shake_hands_within(gateway.settings.read_seconds)
     http = _Http(
         uvicorn.Config(
-            http_app.app(door),
+            http_app.app(gateway),
             host=wanted.host,
             port=wanted.http_port,
-            http=bounded(door.admission, door.settings),
+            http=bounded(gateway.admission, gateway.settings),
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -65,14 +65,14 @@ async def serve(wanted: argparse.Namespace) -> None:
     ending = asyncio.Event()
 
     def told() -> None:
-        if door.admission.draining:
+        if gateway.admission.draining:
             ending.set()
-        door.admission.draining = True
+        gateway.admission.draining = True
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
-    await door.upstream.look()  # whoever is let in finds the server
+    await gateway.upstream.look()  # whoever is let in finds the server
     await calls.start()
-    watching = asyncio.ensure_future(door.upstream.watch())
+    watching = asyncio.ensure_future(gateway.upstream.watch())
     serving = asyncio.ensure_future(http.serve())
     stopping = asyncio.ensure_future(ending.wait())
     await asyncio.wait((serving, stopping, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -80,18 +80,19 @@ async def serve(wanted: argparse.Namespace) -> None:
     watching.cancel()
     await calls.stop(CLOSING_SECONDS)
     await serving
-    door.workers.close()
-    await door.upstream.close()
+    gateway.workers.close()
+    await gateway.upstream.close()
 
 
 def _shake_hands_within(seconds: float) -> None:
-    """What uvicorn cannot be told: the bounds of `http_protocol` begin when there is a connection."""
+    """Bound the time of a TLS handshake, for which uvicorn has no setting: the bounds of `http_protocol` begin with the
+    connection."""
     loop = asyncio.get_running_loop()
     loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
 
 
 class _Http(uvicorn.Server):
-    """Signals are this module's."""
+    """A uvicorn server that leaves signals to this module."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

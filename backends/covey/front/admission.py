@@ -1,5 +1,5 @@
-"""Who may ask now: bounds for everybody together and for each caller, which is an address or, where callers have keys,
-a key's owner. Knows no protocol.
+"""Decides which requests are admitted now: bounds for everybody together and for each caller, which is an address or,
+where callers have keys, a key's owner. Knows no protocol.
 
 A caller has a bucket of tokens that fills at its rate; a request takes one, and one more for every 16 KiB.
 """
@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from covey.contracts.profile import FrontSettings
+from covey.front.connection_limit import ConnectionLimit
 from covey.front.failures import NoKey, TooMany, refused
 from covey.front.keys import Key, Keys
-from covey.front.rooms import Room
 from covey_client.errors import Overloaded
 
 BURST_SECONDS = 4.0  # of the rate, that a caller may save up
@@ -33,20 +33,21 @@ DOWN = "the server is starting; try again in 2 s"
 
 @dataclass(frozen=True)
 class Caller:
-    """Whose bounds hold for a request."""
+    """The address or key's owner whose bounds hold for a request."""
 
     name: str
     tenant: str = ""  # of all that it asks; "" where each request may say it
 
 
 class Admission:
-    """Counts what is in flight."""
+    """Counts requests in flight, and holds each caller's bucket of tokens."""
 
     def __init__(self, settings: FrontSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._now = settings, now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> tokens, and when
         bounds = settings.connections, settings.message_bytes, settings.read_pace
-        self.connections, self.calls = Room(*bounds, "connections", now), Room(*bounds, "calls", now)
+        self.connections = ConnectionLimit(*bounds, "connections", now)
+        self.calls = ConnectionLimit(*bounds, "calls", now)
         self._requests: Counter[str] = Counter()
         self._reads: OrderedDict[str, float] = OrderedDict()  # address, or key -> when all that it has sent is read
         self._read_seconds = 1.0 / max(LEAST_READS, READS * settings.rate)
@@ -55,7 +56,8 @@ class Admission:
         self.draining = False
 
     def caller(self, address: str, authorization: str) -> Caller:
-        """Who asks. Raises NoKey, or Overloaded where keys cannot be read; either costs as much as a request."""
+        """Return the caller. Raises NoKey, or Overloaded where keys cannot be read; either costs as much as a
+        request."""
         if self._keys is None:
             return Caller(address)
         try:
@@ -65,8 +67,8 @@ class Admission:
             raise
         return Caller(f"{OF_KEY}{tenant}", tenant)
 
-    def reader(self, address: str, authorization: str) -> str:
-        """Who waits for turns to be read: the owner of a key that is known, whoever else asks from there; else the
+    def read_key(self, address: str, authorization: str) -> str:
+        """Return under which name reading is charged: the owner of a valid key, whatever its address; else the
         address."""
         if self._keys is not None:
             with suppress(NoKey, Overloaded):
@@ -74,8 +76,8 @@ class Admission:
         return address
 
     def tenant(self, caller: Caller, named: str) -> str:
-        """Whose a request is: the owner's of its key; else whose it says, or its address's, so that no stranger takes
-        more than a share. Raises InvalidRequest, or TooMany where an address names more and more of them."""
+        """Return a request's tenant: the key's owner; else the tenant it names; else its address, so that no stranger
+        takes more than a share. Raises InvalidRequest, or TooMany where an address names more and more tenants."""
         if caller.tenant:
             if named not in ("", caller.tenant):
                 raise refused("tenant", named, f"{caller.tenant!r}, whose key this is")
@@ -95,22 +97,16 @@ class Admission:
         lately[named] = now
         return named
 
-    @contextmanager
-    def request(self, caller: str, size: int) -> Iterator[None]:
-        """While a request of so many bytes is in flight. Raises Overloaded, or TooMany where it is the caller."""
-        self.announce(caller, size)
-        with self.place(caller):
-            yield
-
     def announce(self, caller: str, size: int) -> None:
-        """A request of so many bytes, which may still be on its way. Raises as `request`."""
+        """Charge the caller for a request of so many bytes, which may still be on its way. Raises Overloaded, or
+        TooMany where the caller is at its limit."""
         if self.draining:
             raise Overloaded(DRAINING)
         self.charge(caller, size)
 
     @contextmanager
-    def place(self, caller: str) -> Iterator[None]:
-        """While a request that was announced, and is here, is in flight. Raises as `request`."""
+    def in_flight(self, caller: str) -> Iterator[None]:
+        """Count an announced request that has arrived while it is in flight. Raises as `announce`."""
         if sum(self._requests.values()) >= self._settings.requests:
             raise Overloaded(f"queue full: {self._settings.requests} requests are in flight; try again in 1 s")
         key = self._key(caller)
@@ -125,9 +121,9 @@ class Admission:
             if not self._requests[caller]:
                 del self._requests[caller]
 
-    def read(self, reader: str) -> float:
-        """Seconds until the next request of this address, or key, is to be read, whose turn this is: what refuses one
-        costs as much as one, and all at once would hold everybody's."""
+    def charge_read(self, reader: str) -> float:
+        """Charge the address, or key, for reading its next request, and return the seconds until that is to be read:
+        refusing a request costs as much as serving one, and all at once would hold everybody's."""
         now = self._now()
         at = max(self._reads.pop(reader, 0.0), now - READ_BURST_SECONDS)
         self._reads[reader] = at + self._read_seconds
@@ -135,8 +131,8 @@ class Admission:
             self._reads.popitem(last=False)
         return max(0.0, at - now)
 
-    def taken(self, reader: str) -> None:
-        """A request that was read is its caller's to pay for."""
+    def refund_read(self, reader: str) -> None:
+        """Give the charge for reading back: an admitted request is charged to its caller."""
         if reader in self._reads:
             self._reads[reader] -= self._read_seconds
 

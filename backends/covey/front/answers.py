@@ -1,11 +1,11 @@
-"""An answer's chunks as values by field, and the public models as both protocols describe them."""
+"""Turns chunks of an answer into values by field, and describes the public models as both protocols do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from covey.front.asked import VERSION
+from covey.front.inference_request import VERSION
 from covey_client.response import Chunk
 from covey_client.wire import INPUTS, MODEL, OUTPUT_BY_NAME, OUTPUTS, USAGE, Field
 
@@ -14,7 +14,7 @@ EXTENSIONS = ("generate", "binary_tensor_data", "parameters")
 
 
 def values(chunk: Chunk, names: Sequence[str]) -> dict[str, list[Any]]:
-    """A list for each field, also of those that have one value."""
+    """Return a list for each field, also for fields of one value."""
     found = {}
     for name in names:
         field = OUTPUT_BY_NAME[name]
@@ -24,7 +24,7 @@ def values(chunk: Chunk, names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def event(chunk: Chunk, model: str, names: Sequence[str]) -> dict[str, Any]:
-    """What `generate` answers: lists are lists, whatever is in them."""
+    """Return one JSON object of `generate`: fields of one value are plain, the others lists."""
     plain = {name: found if OUTPUT_BY_NAME[name].many else found[0] for name, found in values(chunk, names).items()}
     return {"model_name": model, "model_version": VERSION, **plain}
 

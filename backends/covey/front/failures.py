@@ -1,5 +1,5 @@
-"""What a caller is told: an error of the client's library becomes a status of each protocol and a text with a code,
-which the library reads as the same error again."""
+"""Turns errors of the client's library into a status of each protocol and a text with a code, which the library reads
+as the same error again."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class TooLong(InvalidRequest):
 
 
 class NotServed(InvalidRequest):
-    """No such route, model or version here."""
+    """The front has no such route, model or version."""
 
 
 class NoKey(InvalidRequest):
-    """This server answers those who have a key, and the caller sent none that it knows."""
+    """The server wants a key, and the caller sent none that it knows."""
 
 
 class TooMany(Overloaded):
-    """This caller asks too often, or for too much at once; others do not notice."""
+    """This caller sends too often, or too much at once; other callers are not affected."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,14 @@ def kind(error: CoveyClientError) -> Kind:
 
 
 def text(error: CoveyClientError) -> str:
-    """With its code, as Covey's models say it; what JSON can say and Unicode cannot is escaped."""
+    """Return the error's text after its code, as Covey's models write it. What JSON can say and Unicode cannot is
+    escaped."""
     said = f"[{kind(error).code}] {str(error)[:LONGEST_TEXT]}"
     return said.encode(errors="backslashreplace").decode()
 
 
-def told(doing: str, error: Exception) -> CoveyClientError:
-    """What a caller is told. An error that nobody foresaw says nothing to it; its kind and place are logged."""
+def public(doing: str, error: Exception) -> CoveyClientError:
+    """Return the error that the caller is told. An unforeseen error tells it nothing; its kind and place are logged."""
     if isinstance(error, CoveyClientError):
         return error
     log.error("%s failed", doing, exc_info=error)
@@ -81,7 +82,7 @@ def told(doing: str, error: Exception) -> CoveyClientError:
 
 
 def retry_after(error: CoveyClientError) -> int | None:
-    """Seconds, where the same request may succeed later."""
+    """Return after how many seconds the same request may succeed; None where it will not."""
     if kind(error).http not in (429, 503):
         return None
     asked = error.retry_after if isinstance(error, Overloaded) else None
@@ -89,7 +90,7 @@ def retry_after(error: CoveyClientError) -> int | None:
 
 
 def refused(field: str, value: object, allowed: str) -> InvalidRequest:
-    """The error of one field. Only the beginning of a value is shown, and nothing long is made of it."""
+    """Return the error of one field. It shows the beginning of the value alone, and is cheap for a long value, too."""
     if isinstance(value, (list, dict)):
         shown = f"{type(value).__name__} of {len(value)}"
     elif isinstance(value, (str, bytes)):

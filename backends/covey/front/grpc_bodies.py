@@ -1,4 +1,4 @@
-"""gRPC messages of Triton's protocol. Their length is bounded before they come here."""
+"""Parses and builds the gRPC messages of Triton's protocol. Their length is bounded before they come here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
 from covey.front.answers import values
-from covey.front.asked import VERSION, Asked, count, datatype, field_of, id_of, parameters, served
 from covey.front.failures import refused
 from covey.front.http_bodies import unpacked
+from covey.front.inference_request import (
+    VERSION,
+    InferenceRequest,
+    count,
+    datatype,
+    field_of,
+    id_of,
+    parameters,
+    served,
+)
 from covey_client.errors import InvalidRequest
 from covey_client.request import packed
 from covey_client.response import Chunk
@@ -39,8 +48,8 @@ def parsed(kind: type[Message], data: bytes) -> Message:
     return message
 
 
-def inference(message: Any, prompt_bytes: int) -> Asked:
-    """What a ModelInferRequest asks."""
+def inference(message: Any, prompt_bytes: int) -> InferenceRequest:
+    """Parse a ModelInferRequest. Raises InvalidRequest."""
     model = served(message.model_name, message.model_version)
     if len(message.parameters) > MOST_PARAMETERS:
         raise refused("parameters", f"{len(message.parameters)} parameters", f"at most {MOST_PARAMETERS}")
@@ -58,23 +67,23 @@ def inference(message: Any, prompt_bytes: int) -> Asked:
             raise refused(name, "two tensors", "one")
         tensors[name] = _tensor(tensor, raw[index] if raw else None)
     outputs = [output.name for output in message.outputs]
-    return Asked.of(model, tensors, prompt_bytes=prompt_bytes, outputs=outputs, id=id_of(message.id))
+    return InferenceRequest.of(model, tensors, prompt_bytes=prompt_bytes, outputs=outputs, id=id_of(message.id))
 
 
-def answer(chunk: Chunk, asked: Asked) -> Any:
-    """A ModelInferResponse."""
-    found = values(chunk, asked.outputs)
+def answer(chunk: Chunk, request: InferenceRequest) -> Any:
+    """Return the ModelInferResponse of a chunk."""
+    found = values(chunk, request.outputs)
     message = service_pb2.ModelInferResponse.FromString(
-        _described(asked.model, tuple(map(len, found.values())), asked.outputs)
+        _described(request.model, tuple(map(len, found.values())), request.outputs)
     )
-    message.id = asked.id
+    message.id = request.id
     message.raw_output_contents.extend([packed(OUTPUT_BY_NAME[name].dtype, given) for name, given in found.items()])
     return message
 
 
 @lru_cache(maxsize=1024)
 def _described(model: str, lengths: tuple[int, ...], outputs: tuple[str, ...]) -> bytes:
-    """A response without its data, in bytes: parsing them takes a twentieth of making it anew."""
+    """Return a response without its data, in bytes: parsing them takes a twentieth of building it anew."""
     message = service_pb2.ModelInferResponse(model_name=model, model_version=VERSION)
     for name, length in zip(outputs, lengths):
         message.outputs.add(name=name, datatype=OUTPUT_BY_NAME[name].dtype, shape=(length,))

@@ -1,5 +1,5 @@
-"""Triton's gRPC protocol for the public models. Messages come as bytes and are parsed here, so that a wrong one is
-refused as any other request."""
+"""Serves Triton's gRPC protocol for the public models. Messages come as bytes and are parsed here, so that a wrong one
+is refused as any other request."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tritonclient.grpc import service_pb2
 
 from covey.front import answers, failures, grpc_bodies
 from covey.front.admission import Caller
-from covey.front.asked import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
-from covey.front.door import Door, Gone
+from covey.front.connection_limit import ConnectionLimit, Slot
 from covey.front.failures import TooMany
-from covey.front.rooms import Room, Stay
+from covey.front.gateway import Gateway, Gone
+from covey.front.inference_request import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
 from covey.process.log_about import begin_drawn
 from covey_client.errors import CoveyClientError, DeadlineExceeded, InvalidRequest
 
@@ -37,12 +37,12 @@ CONNECTIONS_A_CALL = 4  # as many connections as calls at once: of those that on
 Act = Callable[[bytes, Any], Awaitable[Any]]
 
 
-def server(door: Door) -> grpc.aio.Server:
-    """Not bound to a port yet."""
+def server(gateway: Gateway) -> grpc.aio.Server:
+    """Return a server that is not bound to a port yet."""
     return grpc.aio.server(
-        handlers=(_handlers(Service(door)), _Rest()),
+        handlers=(_handlers(Service(gateway)), _Rest()),
         options=[
-            ("grpc.max_receive_message_length", door.settings.message_bytes + ROOM_BYTES),
+            ("grpc.max_receive_message_length", gateway.settings.message_bytes + ROOM_BYTES),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", METADATA_BYTES),
             ("grpc.absolute_max_metadata_size", METADATA_BYTES),
@@ -51,63 +51,63 @@ def server(door: Door) -> grpc.aio.Server:
             ("grpc.server.max_pending_requests", MOST_PENDING),
             ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
             ("grpc.so_reuseport", 0),
-            ("grpc.server_handshake_timeout_ms", int(door.settings.read_seconds * 1000)),
+            ("grpc.server_handshake_timeout_ms", int(gateway.settings.read_seconds * 1000)),
             ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
-            ("grpc.max_allowed_incoming_connections", CONNECTIONS_A_CALL * door.settings.connections),
+            ("grpc.max_allowed_incoming_connections", CONNECTIONS_A_CALL * gateway.settings.connections),
             ("grpc.keepalive_time_ms", 60_000),  # finds callers that have gone without a word
             ("grpc.keepalive_timeout_ms", 20_000),
         ],
-        maximum_concurrent_rpcs=2 * door.settings.connections,  # `Admission.calls` chooses which of them stay
+        maximum_concurrent_rpcs=2 * gateway.settings.connections,  # `Admission.calls` chooses which of them stay
     )
 
 
 class Service:
-    """The methods."""
+    """Implements the methods of the protocol."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
 
     async def live(self, _data: bytes, _context: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=True)
 
     async def ready(self, _data: bytes, _context: Any) -> Any:
-        return service_pb2.ServerReadyResponse(ready=self._door.ready)
+        return service_pb2.ServerReadyResponse(ready=self._gateway.ready)
 
     async def model_ready(self, data: bytes, _context: Any) -> Any:
         message = grpc_bodies.parsed(service_pb2.ModelReadyRequest, data)
         served(message.name, message.version)
-        return service_pb2.ModelReadyResponse(ready=self._door.ready)
+        return service_pb2.ModelReadyResponse(ready=self._gateway.ready)
 
     async def metadata(self, _data: bytes, context: Any) -> Any:
-        self._door.admission.charge(_address(context))
+        self._gateway.admission.charge(_address(context))
         return service_pb2.ServerMetadataResponse(
             name=answers.NAME, version=VERSION, extensions=list(answers.EXTENSIONS)
         )
 
     async def model_metadata(self, data: bytes, context: Any) -> Any:
-        self._door.admission.charge(_address(context), len(data))
+        self._gateway.admission.charge(_address(context), len(data))
         message = grpc_bodies.parsed(service_pb2.ModelMetadataRequest, data)
         described = answers.metadata(served(message.name, message.version))
         return json_format.ParseDict(described, service_pb2.ModelMetadataResponse())
 
     async def model_config(self, data: bytes, context: Any) -> Any:
-        self._door.admission.charge(_address(context), len(data))
+        self._gateway.admission.charge(_address(context), len(data))
         message = grpc_bodies.parsed(service_pb2.ModelConfigRequest, data)
         described = answers.config(served(message.name, message.version))
         return json_format.ParseDict({"config": described}, service_pb2.ModelConfigResponse())
 
     async def infer(self, data: bytes, context: Any) -> Any:
         caller = self._who(context)
-        with self._door.admitted(caller, len(data)):
-            self._door.admission.taken(caller.name)
+        with self._gateway.admitted(caller, len(data)):
+            self._gateway.admission.refund_read(caller.name)
             message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
-            asked = grpc_bodies.inference(message, self._door.prompt_bytes)
-            if asked.model != UNARY:
-                raise failures.refused("model", asked.model, NOT_IN_PARTS)
-            return grpc_bodies.answer(await self._door.whole(asked, caller, context.time_remaining()), asked)
+            request = grpc_bodies.inference(message, self._gateway.prompt_bytes)
+            if request.model != UNARY:
+                raise failures.refused("model", request.model, NOT_IN_PARTS)
+            return grpc_bodies.answer(await self._gateway.whole(request, caller, context.time_remaining()), request)
 
-    async def stream(self, messages: AsyncIterator[bytes], context: Any, stay: Stay) -> None:
-        """Answers requests as they come, several at once. When the caller leaves, all are given up."""
+    async def stream(self, messages: AsyncIterator[bytes], context: Any, slot: Slot) -> None:
+        """Answer requests as they come, several at once. When the caller leaves, all are cancelled."""
         running: set[asyncio.Task[None]] = set()
         room, writing = asyncio.Semaphore(MOST_AT_ONCE), asyncio.Lock()
 
@@ -115,12 +115,12 @@ class Service:
             running.discard(task)
             room.release()
             if not running:
-                stay.wait()
+                slot.wait()
 
         try:
             async for data in messages:
-                await self.turn(context)
-                stay.serve()
+                await self.wait_to_read(context)
+                slot.serve()
                 await room.acquire()
                 task = asyncio.ensure_future(self._one(data, context, writing))
                 running.add(task)
@@ -132,18 +132,18 @@ class Service:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def turn(self, context: Any) -> None:
-        """Wait until the next message of this caller is to be read (`Admission.read`)."""
-        admission = self._door.admission
-        if seconds := admission.read(admission.reader(_address(context), _authorization(context))):
+    async def wait_to_read(self, context: Any) -> None:
+        """Wait until the next message of this caller is to be read (`Admission.charge_read`)."""
+        admission = self._gateway.admission
+        if seconds := admission.charge_read(admission.read_key(_address(context), _authorization(context))):
             await asyncio.sleep(seconds)
 
     def _who(self, context: Any) -> Caller:
-        """Raises NoKey."""
-        return self._door.admission.caller(_address(context), _authorization(context))
+        """Return the caller. Raises NoKey."""
+        return self._gateway.admission.caller(_address(context), _authorization(context))
 
     async def _one(self, data: bytes, context: Any, writing: asyncio.Lock) -> None:
-        """One request of a stream and all its responses."""
+        """Answer one request of a stream, with all its responses."""
 
         async def write(response: Any, *, final: bool, error: str = "") -> None:
             response.parameters[grpc_bodies.FINAL].bool_param = final
@@ -159,23 +159,23 @@ class Service:
         with suppress(Gone):
             try:
                 caller = self._who(context)
-                with self._door.admitted(caller, len(data)):
-                    self._door.admission.taken(caller.name)
+                with self._gateway.admitted(caller, len(data)):
+                    self._gateway.admission.refund_read(caller.name)
                     message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
                     identity = message.id[:MOST_ID]
-                    asked = grpc_bodies.inference(message, self._door.prompt_bytes)
-                    async with self._door.stream(asked, caller, context.time_remaining()) as stream:
+                    request = grpc_bodies.inference(message, self._gateway.prompt_bytes)
+                    async with self._gateway.stream(request, caller, context.time_remaining()) as stream:
                         async for chunk in stream:
-                            await write(grpc_bodies.answer(chunk, asked), final=bool(chunk.finish_reason))
+                            await write(grpc_bodies.answer(chunk, request), final=bool(chunk.finish_reason))
             except Gone:
                 raise
             except Exception as problem:
                 named = service_pb2.ModelInferResponse(id=identity)
-                await write(named, final=True, error=failures.text(failures.told("a request of a stream", problem)))
+                await write(named, final=True, error=failures.text(failures.public("a request of a stream", problem)))
 
 
 class _Rest(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Every other method; no message is waited for."""
+    """Refuses every other method without waiting for a message."""
 
     def service(self, details: Any) -> Any:
         async def refuse(_messages: AsyncIterator[bytes], context: Any) -> None:
@@ -185,8 +185,9 @@ class _Rest(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @asynccontextmanager
-async def _stay(room: Room, address: str) -> AsyncIterator[Stay]:
-    """While a call is open. Raises TooMany, also where it waits for a message when others need its room."""
+async def _slot(limit: ConnectionLimit, address: str) -> AsyncIterator[Slot]:
+    """Hold a slot while a call is open. Raises TooMany, also while the call waits for a message and others need its
+    slot."""
     task, told = asyncio.current_task(), list[str]()
 
     def cut(text: str) -> None:
@@ -194,31 +195,31 @@ async def _stay(room: Room, address: str) -> AsyncIterator[Stay]:
         assert task is not None
         task.cancel()
 
-    stay = room.enter(address, cut)
+    slot = limit.acquire(address, cut)
     try:
-        yield stay
+        yield slot
     except asyncio.CancelledError:
         if told:
             raise TooMany(told[0]) from None
         raise
     finally:
-        stay.leave()
+        slot.release()
 
 
 def _handlers(service: Service) -> grpc.GenericRpcHandler:
-    calls, seconds = service._door.admission.calls, service._door.settings.read_seconds
+    calls, seconds = service._gateway.admission.calls, service._gateway.settings.read_seconds
 
     def unary(act: Act) -> Any:
         async def answer(messages: AsyncIterator[bytes], context: Any) -> bytes:
             begin_drawn()
             try:
-                async with _stay(calls, _address(context)) as stay:
+                async with _slot(calls, _address(context)) as slot:
                     data = await _first(messages, seconds)
-                    await service.turn(context)
-                    stay.serve()
+                    await service.wait_to_read(context)
+                    slot.serve()
                     return bytes((await act(data, context)).SerializeToString())
             except Exception as problem:
-                error = failures.told("a gRPC call", problem)
+                error = failures.public("a gRPC call", problem)
                 await context.abort(failures.kind(error).grpc, failures.text(error))
                 raise
 
@@ -226,8 +227,8 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
 
     async def stream(messages: AsyncIterator[bytes], context: Any) -> None:
         try:
-            async with _stay(calls, _address(context)) as stay:
-                await service.stream(messages, context, stay)
+            async with _slot(calls, _address(context)) as slot:
+                await service.stream(messages, context, slot)
         except CoveyClientError as error:
             await context.abort(failures.kind(error).grpc, failures.text(error))
 
@@ -259,5 +260,5 @@ def _authorization(context: Any) -> str:
 
 
 def _address(context: Any) -> str:
-    """The address of "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5"."""
+    """Return the address of "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5"."""
     return unquote(context.peer().partition(":")[2]).rpartition(":")[0].strip("[]")

@@ -1,4 +1,4 @@
-"""Triton's HTTP protocol for the public models; OpenAI's routes stand beside its own."""
+"""Serves Triton's HTTP protocol for the public models, and OpenAI's routes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from covey.front import answers, failures, http_bodies
-from covey.front.asked import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
-from covey.front.door import Door, Gone
-from covey.front.http_calls import ID, Call, Posted, address
+from covey.front.gateway import Gateway, Gone
+from covey.front.http_calls import ID, HttpCall, Posted, address
+from covey.front.inference_request import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.openai import errors
 from covey.front.openai.routes import routes as openai_routes
 from covey_client.errors import CoveyClientError
@@ -33,48 +33,48 @@ NOT_OPENAI = (
 AGAIN = {"retry-after": "2"}
 
 
-async def generate(call: Call, body: bytes) -> None:
-    asked = http_bodies.generation(_model(call.request), body, call.door.prompt_bytes)
-    if asked.stream:
+async def generate(call: HttpCall, body: bytes) -> None:
+    request = http_bodies.generation(_model(call.request), body, call.gateway.prompt_bytes)
+    if request.stream:
         raise failures.refused(STREAM, True, "false, or true for generate_stream")
-    found = await call.door.whole(asked, call.caller)
-    await call.json(answers.event(found, asked.model, asked.outputs))
+    found = await call.gateway.whole(request, call.caller)
+    await call.json(answers.event(found, request.model, request.outputs))
 
 
-async def infer(call: Call, body: bytes) -> None:
+async def infer(call: HttpCall, body: bytes) -> None:
     model = _model(call.request)
     if model != UNARY:
         raise failures.refused("model", model, NOT_IN_PARTS)
     header = call.request.headers.get(http_bodies.BINARY_LENGTH)
-    asked, binary = http_bodies.inference(model, body, header, call.door.prompt_bytes)
-    found = await call.door.whole(asked, call.caller)
-    said, length = http_bodies.answer(found, asked, binary)
+    request, binary = http_bodies.inference(model, body, header, call.gateway.prompt_bytes)
+    found = await call.gateway.whole(request, call.caller)
+    said, length = http_bodies.answer(found, request, binary)
     kind = "application/json" if length is None else "application/octet-stream"
     headers = {"content-type": kind} | ({} if length is None else {http_bodies.BINARY_LENGTH: str(length)})
     await call.answer(said, headers)
 
 
-async def generate_stream(call: Call, body: bytes) -> None:
-    asked = http_bodies.generation(_model(call.request), body, call.door.prompt_bytes)
+async def generate_stream(call: HttpCall, body: bytes) -> None:
+    request = http_bodies.generation(_model(call.request), body, call.gateway.prompt_bytes)
     try:
-        async with call.door.stream(asked, call.caller) as stream:
+        async with call.gateway.stream(request, call.caller) as stream:
             async for chunk in stream:
-                await call.event(json.dumps(answers.event(chunk, asked.model, asked.outputs)).encode())
+                await call.event(json.dumps(answers.event(chunk, request.model, request.outputs)).encode())
     except Gone:
         raise
     except Exception as problem:
         if not call.begun:
             raise
-        await call.event(json.dumps({"error": failures.text(failures.told("an answer over HTTP", problem))}).encode())
+        await call.event(json.dumps({"error": failures.text(failures.public("an answer over HTTP", problem))}).encode())
     await call.end()
 
 
-def app(door: Door) -> Starlette:
-    """The whole of HTTP."""
+def app(gateway: Gateway) -> Starlette:
+    """Return the application with all routes."""
 
     def said(value: Any) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            door.admission.charge(address(request))
+            gateway.admission.charge(address(request))
             return JSONResponse(value(request) if callable(value) else value)
 
         return endpoint
@@ -86,36 +86,36 @@ def app(door: Door) -> Starlette:
         return endpoint
 
     async def metrics(request: Request) -> Response:
-        door.admission.charge(address(request))
-        return Response(await door.upstream.metrics(), media_type="text/plain; version=0.0.4")
+        gateway.admission.charge(address(request))
+        return Response(await gateway.upstream.metrics(), media_type="text/plain; version=0.0.4")
 
     server = {"name": answers.NAME, "version": VERSION, "extensions": list(answers.EXTENSIONS)}
     routes: list[BaseRoute] = [
         Route("/v2", said(server)),
         Route("/v2/health/live", health(lambda _request: True)),
-        Route("/v2/health/ready", health(lambda _request: door.ready)),
+        Route("/v2/health/ready", health(lambda _request: gateway.ready)),
         Route("/metrics", metrics),
-        *openai_routes(door, health(lambda _request: door.ready)),
+        *openai_routes(gateway, health(lambda _request: gateway.ready)),
     ]
     for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         routes += [
             Route(path, said(lambda request: answers.metadata(_model(request)))),
             Route(f"{path}/config", said(lambda request: answers.config(_model(request)))),
-            Route(f"{path}/ready", health(lambda request: bool(_model(request)) and door.ready)),
-            Route(f"{path}/generate", Posted(door, generate), methods=["POST"]),
-            Route(f"{path}/generate_stream", Posted(door, generate_stream), methods=["POST"]),
-            Route(f"{path}/infer", Posted(door, infer), methods=["POST"]),
+            Route(f"{path}/ready", health(lambda request: bool(_model(request)) and gateway.ready)),
+            Route(f"{path}/generate", Posted(gateway, generate), methods=["POST"]),
+            Route(f"{path}/generate_stream", Posted(gateway, generate_stream), methods=["POST"]),
+            Route(f"{path}/infer", Posted(gateway, infer), methods=["POST"]),
         ]
     pages = Middleware(
         CORSMiddleware,
-        allow_origins=door.settings.origins,
+        allow_origins=gateway.settings.origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
         expose_headers=["warning", "retry-after", ID],
     )
     made = Starlette(
         routes=routes,
-        middleware=[pages] if door.settings.origins else [],
+        middleware=[pages] if gateway.settings.origins else [],
         exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route},
     )
     made.router.redirect_slashes = False  # behind a proxy with TLS it would send callers, and their keys, to plain HTTP
@@ -127,7 +127,7 @@ def _model(request: Request) -> str:
 
 
 async def _refusal(request: Request, problem: Exception) -> Response:
-    error = failures.told("an HTTP request", problem)
+    error = failures.public("an HTTP request", problem)
     again = failures.retry_after(error)
     headers = {} if again is None else {"retry-after": str(again)}
     headers |= {ID: request.scope[ID]} if ID in request.scope else {}

@@ -1,4 +1,5 @@
-"""HTTP bodies of Triton's protocol: `generate`'s JSON, and `infer`'s with tensors in JSON or behind it in binary.
+"""Parses and builds the HTTP bodies of Triton's protocol: `generate`'s JSON, and `infer`'s with tensors in JSON or
+behind it in binary.
 
 A body's length is bounded before it comes here. How deep JSON may nest is the parser's to bound, at Python's limit of
 recursion. tritonclient's own reader of texts reads more than the shape says: a message has room for half a million.
@@ -12,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.front.answers import values
-from covey.front.asked import UNARY, VERSION, Asked, count, datatype, field_of, id_of, parameters
 from covey.front.failures import refused
+from covey.front.inference_request import UNARY, VERSION, InferenceRequest, count, datatype, field_of, id_of, parameters
 from covey_client.errors import InvalidRequest
 from covey_client.request import packed
 from covey_client.response import Chunk
@@ -26,16 +27,19 @@ BODY = ("id", "parameters", "inputs", "outputs")
 FORMATS = {"INT32": "i", "INT64": "q", "UINT32": "I", "UINT64": "Q", "FP32": "f"}
 
 
-def generation(model: str, body: bytes, prompt_bytes: int) -> Asked:
-    """What `generate` and `generate_stream` ask: a JSON object of fields."""
+def generation(model: str, body: bytes, prompt_bytes: int) -> InferenceRequest:
+    """Parse a body of `generate` or `generate_stream`: a JSON object of fields. Raises InvalidRequest."""
     given = json_object(body)
     identity = id_of(given.pop("id", ""))
     tensors = {name: value if isinstance(value, list) else [value] for name, value in given.items()}
-    return Asked.of(model, tensors, prompt_bytes=prompt_bytes, id=identity)
+    return InferenceRequest.of(model, tensors, prompt_bytes=prompt_bytes, id=identity)
 
 
-def inference(model: str, body: bytes, header: str | None, prompt_bytes: int) -> tuple[Asked, frozenset[str]]:
-    """What `infer` asks, and the outputs that are wanted in binary."""
+def inference(
+    model: str, body: bytes, header: str | None, prompt_bytes: int
+) -> tuple[InferenceRequest, frozenset[str]]:
+    """Parse a body of `infer`; returns the names of the outputs that are wanted in binary, too. Raises
+    InvalidRequest."""
     length = len(body)
     if header is not None:
         if not header.isdecimal() or len(header) > 10 or int(header) > length:
@@ -64,14 +68,16 @@ def inference(model: str, body: bytes, header: str | None, prompt_bytes: int) ->
             binary.add(name)
     if not outputs and common.get(ALL_BINARY) is True:
         binary = {field.name for field in OUTPUTS}
-    asked = Asked.of(model, tensors, prompt_bytes=prompt_bytes, outputs=outputs, id=id_of(given.get("id", "")))
-    return asked, frozenset(binary)
+    request = InferenceRequest.of(
+        model, tensors, prompt_bytes=prompt_bytes, outputs=outputs, id=id_of(given.get("id", ""))
+    )
+    return request, frozenset(binary)
 
 
-def answer(chunk: Chunk, asked: Asked, binary: frozenset[str]) -> tuple[bytes, int | None]:
-    """The body that answers `infer`, and the length of its JSON where binary data follows."""
+def answer(chunk: Chunk, request: InferenceRequest, binary: frozenset[str]) -> tuple[bytes, int | None]:
+    """Return the body that answers `infer`, and the length of its JSON where binary data follows."""
     described, blobs = [], []
-    for name, found in values(chunk, asked.outputs).items():
+    for name, found in values(chunk, request.outputs).items():
         dtype = OUTPUT_BY_NAME[name].dtype
         entry: dict[str, Any] = {"name": name, "datatype": dtype, "shape": [len(found)]}
         if name in binary:
@@ -80,7 +86,7 @@ def answer(chunk: Chunk, asked: Asked, binary: frozenset[str]) -> tuple[bytes, i
         else:
             entry["data"] = found
         described.append(entry)
-    head = {"model_name": UNARY, "model_version": VERSION} | ({"id": asked.id} if asked.id else {})
+    head = {"model_name": UNARY, "model_version": VERSION} | ({"id": request.id} if request.id else {})
     text = json.dumps({**head, "outputs": described}).encode()
     return b"".join((text, *blobs)), len(text) if blobs else None
 
@@ -119,7 +125,7 @@ def _tensor(name: str, entry: Mapping[str, Any], rest: _Rest) -> list[Any]:
 
 
 def unpacked(field: Field, dtype: str, shape: Sequence[Any], data: bytes) -> list[Any]:
-    """The values of a tensor of that shape, which all of its bytes are."""
+    """Return the values of a tensor of that shape. Raises InvalidRequest unless they take all of the data."""
     wanted, name = count(field, shape, len(data)), field.name
     if dtype == "BYTES":
         return _texts(name, wanted, data)
@@ -144,7 +150,7 @@ def _texts(name: str, wanted: int, data: bytes) -> list[bytes]:
 
 
 def _flat(name: str, data: Any) -> list[Any]:
-    """The values of nested lists in their order."""
+    """Return the values of nested lists in their order."""
     if not isinstance(data, list):
         raise refused(name, data, "data, a list")
     depth = 0
@@ -157,7 +163,7 @@ def _flat(name: str, data: Any) -> list[Any]:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """A body that is one object. Raises InvalidRequest."""
+    """Parse a body that is one JSON object. Raises InvalidRequest."""
     return _object("body", _json(body))
 
 

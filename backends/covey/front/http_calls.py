@@ -1,4 +1,5 @@
-"""One POST over HTTP: its body, its answer in one piece or in events, and its end where the caller leaves."""
+"""One POST over HTTP: it is admitted, its body is read, and its answer is sent in one piece or as events, until the
+caller leaves."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from covey.front.admission import Caller
-from covey.front.door import Door, Gone
-from covey.front.turns import Turn
+from covey.front.fair_queue import Job
+from covey.front.gateway import Gateway, Gone
 from covey.process.log_about import begin_drawn
 
 # nginx would keep events until it has a page of them.
@@ -25,18 +26,18 @@ EVENTS = {
 }
 JSON = {"content-type": "application/json"}
 ID = "x-request-id"  # of answers, and of a request's scope: what log lines call it
-Answering = Callable[["Call", bytes], Coroutine[Any, Any, None]]
+Answering = Callable[["HttpCall", bytes], Coroutine[Any, Any, None]]
 
 
-class Call:
-    """One POST."""
+class HttpCall:
+    """One POST, and what was sent of its answer."""
 
-    def __init__(self, door: Door, request: Request, send: Send) -> None:
+    def __init__(self, gateway: Gateway, request: Request, send: Send) -> None:
         """Raises NoKey."""
-        self.door, self.request, self._send = door, request, send
+        self.gateway, self.request, self._send = gateway, request, send
         request.scope[ID] = begin_drawn()
-        self.caller = caller_of(door, request)
-        self.turn = Turn(self.caller.name, int(request.headers.get("content-length", 0)))
+        self.caller = caller_of(gateway, request)
+        self.job = Job(self.caller.name, int(request.headers.get("content-length", 0)))
         self.begun = False  # the status is sent: errors can no longer be one
         self.admitted = ExitStack()  # left as soon as the last byte is sent: who has it may ask the next at once
 
@@ -65,18 +66,18 @@ class Call:
 
 
 class Posted:
-    """A route that answers a body."""
+    """A route that answers bodies."""
 
-    def __init__(self, door: Door, answering: Answering) -> None:
-        self._door, self._answering = door, answering
+    def __init__(self, gateway: Gateway, answering: Answering) -> None:
+        self._gateway, self._answering = gateway, answering
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(self._door, Request(scope, receive), send)
+        call = HttpCall(self._gateway, Request(scope, receive), send)
         with suppress(Gone), call.admitted as admitted:
-            self._door.announced(call.caller, call.turn.size)
-            self._door.admission.taken(address(call.request))
+            self._gateway.announced(call.caller, call.job.size)
+            self._gateway.admission.refund_read(address(call.request))
             body = await _body(receive)
-            admitted.enter_context(self._door.admitted(call.caller))
+            admitted.enter_context(self._gateway.admitted(call.caller))
             await _unless_gone(receive, self._answering(call, body))
 
 
@@ -84,13 +85,13 @@ def address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def caller_of(door: Door, request: Request) -> Caller:
-    """Raises NoKey."""
-    return door.admission.caller(address(request), request.headers.get("authorization", ""))
+def caller_of(gateway: Gateway, request: Request) -> Caller:
+    """Return the caller. Raises NoKey."""
+    return gateway.admission.caller(address(request), request.headers.get("authorization", ""))
 
 
 async def _body(receive: Receive) -> bytes:
-    """Whole; the protocol bounds its length and the time it takes."""
+    """Read the whole body; the protocol bounds its length and the time it takes. Raises Gone."""
     parts = []
     while True:
         message = await receive()
@@ -102,7 +103,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, and give it up when the caller leaves."""
+    """Do the work, and cancel it when the caller leaves. Raises Gone."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(receive())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
-"""uvicorn's HTTP/1.1 with bounds before anything is parsed further: on headers, bodies, chunks, connections and the
-time that a request may take to arrive. uvicorn's own settings bound the connections of all addresses together, and
-neither bodies nor how slowly they come.
+"""uvicorn's HTTP/1.1 with bounds that hold before anything is parsed further: on headers, bodies, chunks, connections
+and the time that a request may take to arrive. uvicorn's own settings bound the connections of all addresses together,
+and neither bodies nor how slowly they come.
 
 Bodies come with their length. Chunked ones are refused: a chunk of one byte costs a parser as much as one of many.
 """
@@ -17,9 +17,9 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from covey.contracts.profile import FrontSettings
 from covey.front.admission import Admission
+from covey.front.connection_limit import GRACE_SECONDS, Slot
 from covey.front.failures import TooMany
 from covey.front.openai import errors
-from covey.front.rooms import GRACE_SECONDS, Stay
 
 HEADER_BYTES = 16 << 10
 MOST_HEADERS = 64
@@ -29,11 +29,11 @@ LINGER_SECONDS = 1.0  # in which a refused sender may find the answer before the
 
 
 class Refused(h11.RemoteProtocolError):
-    """A request that is not read any further."""
+    """The request is not read any further."""
 
 
 class BoundedConnection(h11.Connection):
-    """Refuses by the head what is too much."""
+    """Refuses a request by its headers."""
 
     def __init__(self, most: int) -> None:
         super().__init__(h11.SERVER, HEADER_BYTES)
@@ -72,7 +72,7 @@ class BoundedConnection(h11.Connection):
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection."""
+    """One HTTP connection."""
 
     admission: Admission  # of the subclass that `bounded` makes
     settings: FrontSettings
@@ -80,17 +80,17 @@ class BoundedProtocol(H11Protocol):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.conn: BoundedConnection = BoundedConnection(self.settings.message_bytes)
-        self._stay: Stay | None = None
+        self._slot: Slot | None = None
         self._refused = False
         self._late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
-        self._turns = 0  # that its requests have taken
-        self._turn: asyncio.TimerHandle | None = None  # while the next one waits for its own
+        self._reads = 0  # requests that were charged for being read
+        self._read_timer: asyncio.TimerHandle | None = None  # while the next request waits to be read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         try:
-            self._stay = self.admission.connections.enter(self._address, self._cut)
+            self._slot = self.admission.connections.acquire(self._address, self._cut)
         except TooMany as error:
             self._refused = True
             self._answer(429, str(error))
@@ -99,12 +99,12 @@ class BoundedProtocol(H11Protocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._stay is not None:
-            self._stay.leave()
+        if self._slot is not None:
+            self._slot.release()
         self._stop_clock()
         self._read_again()
-        if self._turn is not None:
-            self._turn.cancel()
+        if self._read_timer is not None:
+            self._read_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -117,35 +117,35 @@ class BoundedProtocol(H11Protocol):
         if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             if self._late is None:
                 self._wait()
-            if self._stay is not None:
-                self._stay.came(size)
+            if self._slot is not None:
+                self._slot.came(size)
         else:
             self._stop_clock()
-            if self._stay is not None:
-                self._stay.serve()
+            if self._slot is not None:
+                self._slot.serve()
 
     def handle_events(self) -> None:
-        """Each request at its turn among those of its address."""
-        if self._turn is not None:
+        """Handle the next request when its address may have it read (`Admission.charge_read`)."""
+        if self._read_timer is not None:
             return
-        if self.conn.their_state is h11.IDLE and self._turns == self.conn.requests and self.conn.trailing_data[0]:
-            self._turns += 1
-            seconds = self.admission.read(self._address)
+        if self.conn.their_state is h11.IDLE and self._reads == self.conn.requests and self.conn.trailing_data[0]:
+            self._reads += 1
+            seconds = self.admission.charge_read(self._address)
             if seconds:
                 self.flow.pause_reading()
-                self._turn = self.loop.call_later(seconds, self._go_on)
+                self._read_timer = self.loop.call_later(seconds, self._go_on)
                 return
         super().handle_events()
-        for _ in range(self.conn.requests - self._turns):  # read behind one that was answered before it was here
-            self.admission.read(self._address)
-        self._turns = max(self._turns, self.conn.requests)
+        for _ in range(self.conn.requests - self._reads):  # read behind one that was answered before it was here
+            self.admission.charge_read(self._address)
+        self._reads = max(self._reads, self.conn.requests)
 
     def _go_on(self) -> None:
-        self._turn = None
+        self._read_timer = None
         if self._refused or self.transport.is_closing():
             return
-        if self._stay is not None and self._late is not None:
-            self._stay.wait()  # it was not late by itself
+        if self._slot is not None and self._late is not None:
+            self._slot.wait()  # it was not late by itself
         self.flow.resume_reading()
         self.handle_events()
         self._came(0)
@@ -158,8 +158,8 @@ class BoundedProtocol(H11Protocol):
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and self._late is None:  # the next one's beginning came with the last
             self._wait()
-        elif self._stay is not None and self.conn.their_state is h11.IDLE:  # it is kept alive for another request
-            self._stay.wait()
+        elif self._slot is not None and self.conn.their_state is h11.IDLE:  # it is kept alive for another request
+            self._slot.wait()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -181,9 +181,9 @@ class BoundedProtocol(H11Protocol):
         self._end()
 
     def _wait(self) -> None:
-        """For a request, from now on."""
-        assert self._stay is not None
-        self._stay.wait()
+        """Wait for a request from now on."""
+        assert self._slot is not None
+        self._slot.wait()
         self._late = self.loop.call_later(min(GRACE_SECONDS, self.settings.read_seconds), self._look, self.loop.time())
 
     def _stop_clock(self) -> None:
@@ -192,11 +192,11 @@ class BoundedProtocol(H11Protocol):
             self._late = None
 
     def _look(self, since: float) -> None:
-        """Whether the request that has been waited for since then is to be waited for any longer."""
+        """Give the request up that has been waited for since then, if it is late or too slow; else look again."""
         left = since + self.settings.read_seconds - self.loop.time()
         if left <= 0:
             self._give_up(408, f"the request was not here after {self.settings.read_seconds:g} s")
-        elif self._stay is not None and self._stay.late:
+        elif self._slot is not None and self._slot.late:
             self._give_up(408, f"the request came with less than {self.settings.read_pace:g} bytes a second")
         else:
             self._late = self.loop.call_later(min(LOOK_SECONDS, left), self._look, since)
@@ -221,10 +221,10 @@ class BoundedProtocol(H11Protocol):
         self.transport.write(head % (status, STATUS_PHRASES[status], again, len(body)) + body)
 
     def _end(self) -> None:
-        """What still comes is read by nobody, for a while: a connection that is cut at once takes its answer along."""
+        """Read nothing more, and cut the connection a little later: one that is cut at once takes its answer along."""
         self._refused = True
-        if self._stay is not None:
-            self._stay.leave()
+        if self._slot is not None:
+            self._slot.release()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             with suppress(OSError):  # the caller has gone
@@ -233,5 +233,5 @@ class BoundedProtocol(H11Protocol):
 
 
 def bounded(admission: Admission, settings: FrontSettings) -> type[BoundedProtocol]:
-    """The protocol of one server."""
+    """Return the protocol class of one server."""
     return type("Bounded", (BoundedProtocol,), {"admission": admission, "settings": settings})

@@ -1,4 +1,4 @@
-"""API keys: who a caller is, as a private file says.
+"""API keys: a private file says which tenant owns which key.
 
 A line is `NAME HASH [RATE [REQUESTS]]`: the name is the tenant of all that the key's owner asks, the hash is SHA-256 of
 the key in hex, and the others are this key's own in place of `front.rate` and of half of `front.requests`. The file is
@@ -40,7 +40,7 @@ class Key:
 
 
 class Keys:
-    """Those of one file."""
+    """The keys of one file."""
 
     def __init__(self, path: str) -> None:
         """Raises SettingError."""
@@ -50,7 +50,7 @@ class Keys:
         self._read()
 
     def owner(self, authorization: str) -> Key:
-        """Whose a request with this header is. Raises NoKey, and Overloaded where nobody knows which keys hold."""
+        """Return the key of a request with this header. Raises NoKey, or Overloaded where the file cannot be read."""
         try:
             self._read()
         except SettingError as error:
@@ -66,7 +66,7 @@ class Keys:
         return next((key for key in self._keys.values() if key.name == name), None)
 
     def _read(self) -> None:
-        """Raises SettingError, and again for each caller until the file can be read."""
+        """Read the file if it has changed. Raises SettingError, for each caller until it can be read."""
         try:
             said = self._path.stat()
             if not stat.S_ISREG(said.st_mode):
@@ -82,12 +82,12 @@ class Keys:
 
 
 def hashed(key: str) -> str:
-    """Keys are drawn, too long to be guessed: a plain hash keeps them."""
+    """Return the key's hash. Keys are drawn at random and long, so that a plain hash protects them."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def read(path: Path) -> dict[str, Key]:
-    """A file's keys by their hashes. Raises SettingError."""
+    """Return a file's keys by their hashes. Raises SettingError."""
     found: dict[str, Key] = {}
     for number, line in enumerate(private_text(path).splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -110,7 +110,7 @@ def read(path: Path) -> dict[str, Key]:
 
 
 def main(names: list[str]) -> None:
-    """Draw a key for each name."""
+    """Draw a key for each name, and print it with its line."""
     for name in names:
         key = f"covey-{secrets.token_urlsafe(32)}"
         print(f"{key}\n{name} {hashed(key)}")

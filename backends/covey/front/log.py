@@ -1,5 +1,5 @@
-"""The front's lines on standard error: few of a kind, and nothing in them that a caller sent. An exception that nobody
-expected is told by its type and place, because its text may quote a prompt."""
+"""Writes the front's log lines to standard error: few of a kind, and without anything that a caller sent. An unforeseen
+exception is logged by type and place, because its text may quote a prompt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Few(logging.Filter):
 
 
 def to_stderr() -> None:
-    """Everybody's records in this process."""
+    """Send all log records of this process to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Short("%(name)s: %(message)s"))
     handler.addFilter(_Few())

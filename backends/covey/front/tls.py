@@ -1,4 +1,4 @@
-"""What the profile's section `front` says of TLS, for both protocols."""
+"""TLS for both protocols, as section `front` of the profile sets it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from covey.contracts.profile import FrontSettings
 
 @dataclass(frozen=True)
 class Tls:
-    """Files that were read once: who changes them restarts the front."""
+    """The files of the certificate and its key, read once: a change needs a restart of the front."""
 
     certificate: str
     private_key: str
@@ -23,7 +23,7 @@ class Tls:
 
     @classmethod
     def of(cls, settings: FrontSettings) -> Tls | None:
-        """None where there is to be none; raises SettingError where it cannot be as it is wanted."""
+        """Return None where the profile has no TLS; raises SettingError where it cannot be as it is wanted."""
         files = cls(settings.certificate, settings.private_key, settings.callers_authorities)
         if not files.certificate and not files.private_key and not files.callers_authorities:
             return None

@@ -1,4 +1,4 @@
-"""tritonserver behind the front: whether it is there, answers of `covey` that go on when it dies, and its metrics.
+"""tritonserver behind the front: whether it is ready, answers of `covey` that go on when it dies, and its metrics.
 
 Triton never ends the streams of a model whose process died. The launcher counts such deaths (`covey.care.deaths`) and
 reloads the model: calls from before the last death which have been silent since are given up and asked for again.
@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from covey.care.deaths import read
 from covey.front import vllm_metrics
-from covey.front.asked import Asked
+from covey.front.inference_request import InferenceRequest
 from covey_client.address import Address
 from covey_client.asking import ask
 from covey_client.async_client import AsyncStream
@@ -46,7 +46,7 @@ METRICS_SECONDS = 1.0  # that one reading of the metrics serves everybody
 
 
 class Upstream:
-    """One server; made in the event loop."""
+    """One tritonserver. Is made in the event loop."""
 
     def __init__(self, grpc_url: str, metrics_url: str, deaths_fd: int, draining: Callable[[], bool]) -> None:
         address = Address.parse(grpc_url, port=8001)
@@ -58,14 +58,14 @@ class Upstream:
         self._draining = draining
         self._metrics, self._read_at = b"", -METRICS_SECONDS
         self._reading = asyncio.Lock()
-        self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
+        self._calls: weakref.WeakSet[_UpstreamCall] = weakref.WeakSet()
         self._deaths_fd = deaths_fd
         self._grammars: OrderedDict[bytes, None] = OrderedDict()  # with which an answer has begun, the last ones
         self._ready, self._ready_after = False, 0  # by the last look, and how many deaths there had been before it
 
     @property
     def up(self) -> bool:
-        """Whether it was ready at the last look and has not died since."""
+        """Whether the server was ready at the last look and has not died since."""
         seen = read(self._deaths_fd)
         return self._ready and seen.serving and seen.deaths == self._ready_after
 
@@ -83,22 +83,22 @@ class Upstream:
         while len(self._grammars) > MOST_GRAMMARS:
             self._grammars.popitem(last=False)
 
-    def answer(self, asked: Asked, seconds: float) -> AsyncStream:
-        """Chunks of it; leaving the stream gives the rest up."""
-        resumption = _Patience(asked.request, asked.settings, self, self._draining)
+    def answer(self, request: InferenceRequest, seconds: float) -> AsyncStream:
+        """Stream the answer's chunks; leaving the stream cancels the rest."""
+        resumption = _BoundedResumption(request.upstream_request, request.settings, self, self._draining)
         deadline = Deadline.after(seconds)
 
-        def ask_again() -> _Call:
-            request = resumption.request()
+        def ask_again() -> _UpstreamCall:
+            next_request = resumption.request()
             serving = read(self._deaths_fd).serving  # else whoever has its port now is told no prompt
-            call = _Call(self._transport.call(request, deadline) if serving else None)
+            call = _UpstreamCall(self._transport.call(next_request, deadline) if serving else None)
             self._calls.add(call)
             return call
 
         return AsyncStream(ask_again, resumption)
 
     async def watch(self) -> None:
-        """Look again and again whether `covey` can be asked."""
+        """Look at `covey` every LOOK_SECONDS, and give up calls that it left open when it died."""
         while True:
             await self.look()
             if not self._draining():
@@ -117,7 +117,7 @@ class Upstream:
         self._ready_after = deaths
 
     async def metrics(self) -> bytes:
-        """What the metrics port says, with vLLM's names beside it; raises CoveyClientError."""
+        """Return the text of the metrics port, with vLLM's names added. Raises CoveyClientError."""
         async with self._reading:
             if time.monotonic() - self._read_at >= METRICS_SECONDS:
                 _, said = await asyncio.to_thread(
@@ -132,13 +132,13 @@ class Upstream:
         await self._channel.close()
 
 
-class _Call:
-    """One call, which is lost where the server went away without a word."""
+class _UpstreamCall:
+    """One call, which is given up where the server went away without closing it."""
 
     def __init__(self, inner: AsyncCall | None) -> None:
-        """None where there is no server to be asked."""
+        """`inner` is None where there is no server to be called."""
         self._inner = inner
-        self._heard = time.monotonic()
+        self._last_chunk_at = time.monotonic()
         self._lost = False
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
@@ -147,7 +147,7 @@ class _Call:
         try:
             async with aclosing(self._inner.chunks()) as chunks:
                 async for chunk in chunks:
-                    self._heard = time.monotonic()
+                    self._last_chunk_at = time.monotonic()
                     yield chunk
         except Cancelled:
             if self._lost:
@@ -159,14 +159,14 @@ class _Call:
             self._inner.cancel()
 
     def judge(self, died: float, now: float) -> None:
-        if not self._lost and self._heard <= died < now - SILENT_SECONDS:
+        if not self._lost and self._last_chunk_at <= died < now - SILENT_SECONDS:
             self._lost = True
             self.cancel()
 
 
-class _Patience(Resumption):
-    """Goes on with an answer as the client's library does, but on no server that is ending, and not for ever with one
-    that may be what the server dies of."""
+class _BoundedResumption(Resumption):
+    """Goes on with an answer as the client's library does, but on no server that is ending, and not for ever with a
+    request that may be what the server dies of."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class _Patience(Resumption):
         return super().rest(error)
 
     def request(self) -> Request:
-        """Raises where a death has become known during the rest."""
+        """Return the request to send. Raises ServerError where the server has died of it too often."""
         if self._too_many():  # and no other server is to be asked
             why = "again and again" if self._most else UNKNOWN_GRAMMAR
             raise ServerError(f"the server died while it had this request, {why}")

@@ -1,4 +1,4 @@
-"""The server's metrics by vLLM's names, where the meaning is the same, beside Covey's own."""
+"""Adds vLLM's names to the server's metrics, where the meaning is the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def of(said: bytes) -> bytes:
-    """What is to stand beside the text of a metrics port."""
+    """Return the lines to append to the text of a metrics port."""
     found: dict[Key, float] = defaultdict(float)
     for key, value in _series(said.decode(errors="replace")):
         found[key] += value

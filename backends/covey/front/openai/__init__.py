@@ -1,1 +1,1 @@
-"""OpenAI's API before the same `covey`: chat, completions, models, and vLLM's tokenize and detokenize."""
+"""OpenAI's API for the same `covey`: chat, completions, responses and models, and vLLM's tokenize and detokenize."""

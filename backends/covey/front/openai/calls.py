@@ -1,5 +1,5 @@
-"""The calls in an answer, told as its text comes. The answer fits the grammar of its form (`forms.grammar`), as far as
-it goes: what stands where is known, and only where the parts end is looked for."""
+"""Parses tool calls out of an answer as its text comes. The answer fits the grammar of its form (`forms.grammar`), as
+far as it goes: what stands where is known, and only where the parts end is looked for."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from covey.front.openai import pairs
+from covey.front.openai.delta import Delta
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks, begun
 from covey.front.openai.pairs import EITHER, TEXT
-from covey.front.openai.said import Said
 from covey.front.openai.tools import Tools
 from covey_client.response import Chunk
 
@@ -22,8 +22,8 @@ KEY, VALUE = "an argument's name", "an argument's value"  # where arguments stan
 _IN_JSON = re.compile(r'["\\{}\[\]]')
 
 
-class Reading:
-    """One choice's answer so far."""
+class ToolCallParser:
+    """Parses one choice's answer."""
 
     def __init__(self, form: Form, marks: Marks, tools: Tools) -> None:
         self._form, self._token = form, marks.ids.get(form.begin)
@@ -45,67 +45,67 @@ class Reading:
         self._kinds: Mapping[str, str] = {}
         self._kind, self._several = TEXT, False  # of the argument at hand, and whether it has one before it
 
-    def feed(self, chunk: Chunk) -> Said:
-        said = Said()
+    def feed(self, chunk: Chunk) -> Delta:
+        delta = Delta()
         self._text += chunk.text
         self._seen = self._seen or self._token in chunk.tokens
-        while self._step(said):
+        while self._step(delta):
             pass
         if chunk.finish_reason:
             if self._state == WORDS and not self._required:  # else it is a call's beginning, and no words
-                said.content += self._text
+                delta.content += self._text
             elif self._state == VALUE and self._kind != EITHER:
-                self._tell(said, self._written(self._text))
+                self._tell(delta, self._written(self._text))
             done = self._count and self._state == BETWEEN
-            said.finish_reason = "tool_calls" if done and chunk.finish_reason != "length" else chunk.finish_reason
-        return said
+            delta.finish_reason = "tool_calls" if done and chunk.finish_reason != "length" else chunk.finish_reason
+        return delta
 
-    def _step(self, said: Said) -> bool:
-        """Whether there may be another one."""
+    def _step(self, delta: Delta) -> bool:
+        """Parse one part. Whether there may be another one."""
         if self._state == WORDS:
-            return self._words(said)
+            return self._words(delta)
         if self._state == NAME:
-            return self._named(said)
+            return self._named(delta)
         if self._state == ARGUMENTS:
-            return self._arguments(said)
+            return self._arguments(delta)
         if self._state == KEY:
-            return self._argument(said)
+            return self._argument(delta)
         if self._state == VALUE:
-            return self._value(said)
+            return self._value(delta)
         again = self._tail + self._again
         if self._form.again and self._text.startswith(again) and len(self._text) > len(again):
             self._state, self._text = NAME, self._text[len(again) :]
             return True
         return False
 
-    def _words(self, said: Said) -> bool:
+    def _words(self, delta: Delta) -> bool:
         at = self._opened() if self._seen else -1
         if at == 0 or (at > 0 and not self._anchored):
-            said.content += self._text[:at]
+            delta.content += self._text[:at]
             self._state, self._text = NAME, self._text[at + self._opens :]
             return True
         if self._seen and self._token is not None:
             return False  # what is in front of the calls has not come to its end
         held = self._held() if self._seen else 0
         sure = len(self._text) - held
-        said.content, self._text = said.content + self._text[:sure], self._text[sure:]
-        if self._anchored and said.content:
+        delta.content, self._text = delta.content + self._text[:sure], self._text[sure:]
+        if self._anchored and delta.content:
             self._seen = False  # it began otherwise: words to the end
         return False
 
     def _opened(self) -> int:
-        """Where calls begin in the text; -1 where they do not."""
+        """Return where calls begin in the text; -1 where they do not."""
         if len(self._openings) == 1:
             return self._text.find(self._openings[0])
         return min((at for each in self._openings if (at := self._text.find(each)) >= 0), default=-1)
 
     def _held(self) -> int:
-        """Characters at the end that calls may begin with."""
+        """Return how many characters at the end may be the beginning of calls."""
         if self._anchored:
             return len(self._text) if any(each.startswith(self._text) for each in self._openings) else 0
         return max(begun(self._text, each) for each in self._openings)
 
-    def _named(self, said: Said) -> bool:
+    def _named(self, delta: Delta) -> bool:
         name, key, rest = self._text.partition(self._key or ("<" if self._form.pairs else "{"))
         if not key:
             return False
@@ -113,30 +113,30 @@ class Reading:
         drawn = uuid.uuid4().hex
         own = drawn[:9] if self._form.short_ids else f"call_{drawn[:24]}"
         function = {"name": name, "arguments": ""}
-        said.tool_calls.append({"index": number, "id": own, "type": "function", "function": function})
+        delta.tool_calls.append({"index": number, "id": own, "type": "function", "function": function})
         self._text = rest if self._key else key + rest
         self._state, self._depth = ARGUMENTS, 0
         if self._form.pairs:
-            self._tell(said, "{")
+            self._tell(delta, "{")
             self._kinds = pairs.kinds(self._functions[name]) if name in self._functions else {}
             self._state, self._several = KEY, False
         return True
 
-    def _tell(self, said: Said, piece: str) -> None:
+    def _tell(self, delta: Delta, piece: str) -> None:
         if piece:
-            said.tool_calls.append({"index": self._count - 1, "function": {"arguments": piece}})
+            delta.tool_calls.append({"index": self._count - 1, "function": {"arguments": piece}})
 
-    def _arguments(self, said: Said) -> bool:
+    def _arguments(self, delta: Delta) -> bool:
         end = self._end()
         piece, self._text = self._text[:end], self._text[end:]
-        self._tell(said, piece)
+        self._tell(delta, piece)
         if end and not self._depth:
             self._state = BETWEEN
             return True
         return False
 
     def _end(self) -> int:
-        """Where the object ends in the text, or the text's own end."""
+        """Return where the object ends in the text; the text's own end if it does not."""
         at = 0
         if self._escaped and self._text:
             at, self._escaped = 1, False
@@ -153,44 +153,44 @@ class Reading:
                     return at
         return len(self._text)
 
-    def _argument(self, said: Said) -> bool:
-        """The next argument's name, or the end of them."""
+    def _argument(self, delta: Delta) -> bool:
+        """Parse the next argument's name, or the end of the arguments."""
         begin, middle, _ = self._marks
         if self._text.startswith(begin):
             name, key, rest = self._text[len(begin) :].partition(middle)
             if key:
                 self._kind = self._kinds.get(name, EITHER)
                 opens = '"' if self._kind == TEXT else ""
-                self._tell(said, f"{', ' if self._several else ''}{json.dumps(name, ensure_ascii=False)}: {opens}")
+                self._tell(delta, f"{', ' if self._several else ''}{json.dumps(name, ensure_ascii=False)}: {opens}")
                 self._state, self._text, self._several = VALUE, rest, True
             return bool(key)
         if self._text and not begin.startswith(self._text):
-            self._tell(said, "}")
+            self._tell(delta, "}")
             self._state = BETWEEN
             return True
         return False
 
-    def _value(self, said: Said) -> bool:
+    def _value(self, delta: Delta) -> bool:
         end = self._marks[2]
         value, found, rest = self._text.partition(end)
         if found:
-            self._tell(said, pairs.decided(value) if self._kind == EITHER else self._written(value))
-            self._tell(said, '"' if self._kind == TEXT else "")
+            self._tell(delta, pairs.decided(value) if self._kind == EITHER else self._written(value))
+            self._tell(delta, '"' if self._kind == TEXT else "")
             self._state, self._text = KEY, rest
             return True
         if self._kind != EITHER:
             sure = len(value) - begun(value, end)
-            self._tell(said, self._written(value[:sure]))
+            self._tell(delta, self._written(value[:sure]))
             self._text = value[sure:]
         return False
 
     def _written(self, value: str) -> str:
-        """As JSON's."""
+        """Return the value as JSON writes it."""
         return json.dumps(value, ensure_ascii=False)[1:-1] if self._kind == TEXT else value
 
 
 def joined(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Whole calls of the parts that events tell."""
+    """Join the parts that events have into whole calls."""
     calls: list[dict[str, Any]] = []
     for part in parts:
         if "id" in part:

@@ -1,5 +1,5 @@
-"""The choices of one request, generated at once; the later ones of a prompt find its KV in the prefix cache, since they
-are asked for when the first has begun its answer."""
+"""Generates the choices of one request at once. The later ones of a prompt find its KV in the prefix cache, since they
+are sent when the first has begun its answer."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from covey.front.admission import Caller
-from covey.front.asked import Asked
-from covey.front.door import Door
+from covey.front.gateway import Gateway
+from covey.front.inference_request import InferenceRequest
 from covey_client.response import Chunk, Completion
 
 
-async def parts(door: Door, caller: Caller, asked: Sequence[Asked], n: int) -> AsyncGenerator[tuple[int, Chunk], None]:
-    """Chunks with the index of their choice, as they come. `n` choices have the same prompt."""
-    if len(asked) == 1:
-        async with door.stream(asked[0], caller) as stream:
+async def parts(
+    gateway: Gateway, caller: Caller, requests: Sequence[InferenceRequest], n: int
+) -> AsyncGenerator[tuple[int, Chunk], None]:
+    """Yield chunks with the index of their choice, as they come. `n` choices have the same prompt."""
+    if len(requests) == 1:
+        async with gateway.stream(requests[0], caller) as stream:
             async for chunk in stream:
                 yield 0, chunk
         return
     came: asyncio.Queue[tuple[int, Chunk | Exception]] = asyncio.Queue(1)  # whoever reads slowly is waited for
-    begun = [asyncio.Event() for _ in asked[::n]]
+    begun = [asyncio.Event() for _ in requests[::n]]
 
     async def one(index: int) -> None:
         try:
             if index % n:
                 await begun[index // n].wait()
-            async with door.stream(asked[index], caller) as stream:
+            async with gateway.stream(requests[index], caller) as stream:
                 async for chunk in stream:
                     begun[index // n].set()
                     await came.put((index, chunk))
         except Exception as error:
             await came.put((index, error))
 
-    tasks = [asyncio.ensure_future(one(index)) for index in range(len(asked))]
+    tasks = [asyncio.ensure_future(one(index)) for index in range(len(requests))]
     try:
-        left = len(asked)
+        left = len(requests)
         while left:
             index, found = await came.get()
             if isinstance(found, Exception):
@@ -49,12 +51,12 @@ async def parts(door: Door, caller: Caller, asked: Sequence[Asked], n: int) -> A
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def whole(door: Door, caller: Caller, asked: Sequence[Asked], n: int) -> list[Chunk]:
-    """The answers in their order."""
-    if len(asked) == 1:
-        return [await door.whole(asked[0], caller)]
-    found: list[list[Chunk]] = [[] for _ in asked]
-    async with aclosing(parts(door, caller, asked, n)) as coming:
+async def whole(gateway: Gateway, caller: Caller, requests: Sequence[InferenceRequest], n: int) -> list[Chunk]:
+    """Return the whole answers in the order of the requests."""
+    if len(requests) == 1:
+        return [await gateway.whole(requests[0], caller)]
+    found: list[list[Chunk]] = [[] for _ in requests]
+    async with aclosing(parts(gateway, caller, requests, n)) as coming:
         async for index, chunk in coming:
             found[index].append(chunk)
     return [Completion.join(each) for each in found]

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients read them."""
+"""Writes errors as OpenAI's clients read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ours(path: str) -> bool:
 
 
 def tritons(path: str) -> bool:
-    """Whether a route's errors are a text, as Triton's; those of all others have OpenAI's shape."""
+    """Whether a route's errors are a text, as Triton's are; those of all others have OpenAI's shape."""
     return path == "/v2" or path.startswith("/v2/")
 
 

@@ -1,6 +1,6 @@
-"""A body's fields as settings of `covey`. What OpenAI's API and vLLM's call otherwise is translated, what cannot be
-done is refused by its name, and what nobody knows is collected, so that the answer can name it. The types of the
-`openai` package have neither vLLM's fields nor ranges."""
+"""Turns a body's fields into settings of `covey`. Fields that OpenAI's API or vLLM's call otherwise are translated,
+what cannot be done is refused by its name, and unknown fields are collected, so that the answer can name them. The
+types of the `openai` package have neither vLLM's fields nor ranges."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from covey.front.asked import STREAM
 from covey.front.failures import refused
+from covey.front.inference_request import STREAM
 from covey_client.errors import InvalidRequest
 from covey_client.wire import INPUT_BY_NAME, MAX_BIASES, PROMPT
 
@@ -89,7 +89,7 @@ SEEDS = 1 << 64
 
 @dataclass(frozen=True)
 class Given:
-    """What a body says beside its prompt."""
+    """The fields of a body without its prompt."""
 
     settings: Mapping[str, Any]  # by the names of Covey's own table, not checked against it yet
     n: int
@@ -102,7 +102,7 @@ class Given:
 
 
 def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
-    """Raises InvalidRequest. `most_tokens`: the output's length where the body says none."""
+    """Read a body's fields. `most_tokens` is the output's length where the body gives none. Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "server")
     settings = DEFAULTS | {name: given[name] for name in OWN if name in given}
@@ -140,7 +140,7 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
 def check_only(
     given: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], instead: Mapping[str, str], where: str
 ) -> None:
-    """Refuse fields that are known and done with these values alone."""
+    """Refuse known fields whose value is not one of these."""
     for name, allowed in only.items():
         if name in given and given[name] not in allowed:
             said = f"only {', '.join(map(repr, allowed))}" if allowed else "nothing"
@@ -149,18 +149,19 @@ def check_only(
 
 
 def derived(seed: int, number: int) -> int:
-    """The seed of a later choice."""
+    """Return the seed of a later choice."""
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "little")
 
 
 def of_choice(settings: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """The settings of one of the `n` choices: each draws by a seed of its own, which follows from the request's."""
+    """Return the settings of one of the `n` choices: each draws by a seed of its own, which follows from the
+    request's."""
     return {**settings, "seed": derived(settings["seed"], number)} if number and "seed" in settings else settings
 
 
 def warning(given: Given) -> dict[str, str]:
-    """The header that names fields without effect, each with the nearest name that is known; none where all had one.
-    Nearness is looked for where it is shown alone: a body has room for 100,000 names."""
+    """Return the header that names fields without effect, each with the nearest known name; empty where all had one.
+    Only names that are shown are compared: a body has room for 100,000."""
     if not given.unknown:
         return {}
     shown = ", ".join(_with_nearest(name, given.known) for name in given.unknown[:MOST_SHOWN])
@@ -175,12 +176,12 @@ def _stops(value: Any) -> Any:
 
 
 def _seed(value: int) -> int:
-    """OpenAI's seeds have a sign: negative ones are the upper half of Covey's."""
+    """Map OpenAI's signed seeds: negative ones are the upper half of Covey's."""
     return value % SEEDS if -SEEDS // 2 <= value < 0 else value
 
 
 def _top_log_probs(given: Mapping[str, Any], chat: bool) -> Any:
-    """How many beside the token's own; None where none at all are asked for."""
+    """Return how many top log-probabilities are wanted beside the token's own; None where none at all are."""
     if not chat:
         value = given.get("logprobs", False)
         return {True: 0, False: None}[value] if isinstance(value, bool) else value
@@ -193,7 +194,7 @@ def _top_log_probs(given: Mapping[str, Any], chat: bool) -> Any:
 
 
 def _bias(value: Any) -> dict[str, Any]:
-    """OpenAI's object of token ids, which JSON makes texts of, as two lists."""
+    """Return OpenAI's object of token ids, which JSON makes texts of, as two lists."""
     if not isinstance(value, dict) or not all(name.isdecimal() and len(name) < 11 for name in value):
         raise refused("logit_bias", value, "an object from token ids to numbers")
     if len(value) > MAX_BIASES:
@@ -202,7 +203,7 @@ def _bias(value: Any) -> dict[str, Any]:
 
 
 def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the output has to fit."""
+    """Return the one grammar that the output has to fit. Raises InvalidRequest where there are several."""
     found = [_asked_as(name, given[name]) for name in GRAMMARS if name in given]
     found += _structured(given.get(STRUCTURED, {}))
     wanted = given.get("response_format", {"type": "text"})
@@ -265,7 +266,7 @@ def _with_nearest(name: str, known: Collection[str]) -> str:
 
 
 def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> InvalidRequest:
-    """The same error by the name that the body has for the field."""
+    """Return the same error with the name that the body has for the field."""
 
     def said(names: Iterable[str], otherwise: str) -> str:
         return next((name for name in names if body.get(name) not in (None, [])), otherwise)

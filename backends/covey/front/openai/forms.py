@@ -1,5 +1,5 @@
-"""How a model writes the calls of functions: what its chat template shows of them, and the grammar that holds an answer
-to it.
+"""Learns how a model writes tool calls from what its chat template shows of them, and makes the grammar that holds an
+answer to that form.
 
 A template is shown conversations with words, with one call and with two, and what differs is the form. For example, of
 
@@ -63,7 +63,8 @@ class Form:
 
 
 def of_template(render: Callable[..., str]) -> Form:
-    """The form that a template shows. `render` takes messages and settings. Raises InvalidRequest where it is none."""
+    """Return the form that a template shows. `render` takes messages and settings. Raises InvalidRequest where there is
+    none."""
     if PROBE not in render([QUESTION], tools=[TOOL]):
         raise InvalidRequest(NO_TOOLS)
     problem = "arguments as JSON or between tags are, behind a tag or a bracket"
@@ -97,7 +98,7 @@ def _calls(names: Iterable[str], textual: bool) -> dict[str, Any]:
 
 
 def _form(words: str, one: str, two: str) -> Form | None:
-    """Of three conversations that differ in their answers."""
+    """Return the form by three conversations that differ in their answers."""
     closing = words.partition(WORDS)[2].strip()
 
     def answer(shown: str) -> str:
@@ -122,8 +123,8 @@ def _form(words: str, one: str, two: str) -> Form | None:
 
 
 def _arguments(text: str) -> tuple[str, Pairs | None, str] | None:
-    """What is between a name and the arguments, how they are written, and what follows them; None where that is not
-    known."""
+    """Return what is between a name and the arguments, how they are written, and what follows them; None where that is
+    not known."""
     key, found, rest = text.partition(json.dumps(SECRET))
     if found:
         return key, None, rest
@@ -139,13 +140,13 @@ def _arguments(text: str) -> tuple[str, Pairs | None, str] | None:
 
 
 def _common(one: str, other: str) -> str:
-    """Their common beginning, without the half of a tag."""
+    """Return the common beginning of two texts, without the half of a tag."""
     same = next((at for at, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
     return _PART_OF_A_TAG.sub("", one[:same])
 
 
-def said(settings: Mapping[str, Any]) -> str:
-    """Rules by which `said` fits the grammar of these settings; "" where they have none."""
+def answer_rules(settings: Mapping[str, Any]) -> str:
+    """Return rules by which `said` fits the grammar of these settings; "" where they have none."""
     if "grammar_json" in settings:
         try:
             schema = json.loads(settings["grammar_json"])
@@ -160,14 +161,14 @@ def said(settings: Mapping[str, Any]) -> str:
 
 
 def behind_thoughts(thinking: Thinking, answer: str, marks: Marks) -> str:
-    """The rules for an answer by the rules of `said`, which may be thought about first."""
+    """Return the rules for an answer that may begin with thoughts and then fits `said`."""
     lead, thoughts = thinking.rules(marks)
     return f"start: {lead}said\n{thoughts}\n{answer}"
 
 
 def grammar(form: Form, tools: Tools, marks: Marks, thinking: Thinking | None = None, answer: str = "") -> str:
-    """The rules (`grammar_lark`) that hold an answer to these tools; words without a call fit the rules of `said` in
-    `answer`, where there are such."""
+    """Return the rules (`grammar_lark`) that hold an answer to these tools. Words without a call fit the rules of
+    `said` in `answer`, if that is given."""
     lead, thoughts = thinking.rules(marks) if thinking else ("", "")
     calls = [f"call_{number}" for number in range(len(tools.functions))]
     values: dict[str, str] = {}

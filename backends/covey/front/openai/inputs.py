@@ -51,7 +51,7 @@ READ = (*ONLY, "input", "instructions", "max_output_tokens", "text", "reasoning"
 
 
 def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the chat's body; raises InvalidRequest. What has no effect gets a name that no chat knows, so that the
+    """Return the chat's body; raises InvalidRequest. A field without effect gets a name that no chat knows, so that the
     answer names it."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "route")
@@ -101,7 +101,7 @@ def _format(value: Any) -> Any:
 
 
 def _function(value: Any) -> Any:
-    """Return a tool as chats have it, where the function's own fields stand in an object of theirs."""
+    """Return a tool as chats have it, with the function's own fields in an object of their own."""
     if not isinstance(value, dict) or value.get("type") != "function":
         return value
     function = {name: each for name, each in value.items() if name != "type" and each is not None}

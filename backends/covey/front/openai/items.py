@@ -1,8 +1,8 @@
-"""Builds the output of a response, which is items, and the events that tell them as they grow.
+"""Builds the output of a response, which is items, and the events that announce them as they grow.
 
     output_item.added, content_part.added, output_text.delta ..., output_text.done, content_part.done, output_item.done
 
-An event holds parts of the items as they are when it is told: write it down before the next one is asked for.
+An event holds parts of the items themselves: serialise it before the next one is asked for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from covey.front.openai.said import Said
+from covey.front.openai.delta import Delta
 
 Event = dict[str, Any]
 MESSAGE, REASONING, CALL = "message", "reasoning", "function_call"
@@ -28,23 +28,23 @@ class Output:
 
     @property
     def reasoning(self) -> str:
-        """Return the text of all that was thought."""
+        """Return the text of all reasoning."""
         return "".join(item["content"][0]["text"] for item in self.items if item["type"] == REASONING)
 
-    def feed(self, said: Said, log_probs: Sequence[Any] = ()) -> Iterator[Event]:
-        """Add what one chunk says, and the log-probabilities of its tokens."""
+    def feed(self, delta: Delta, log_probs: Sequence[Any] = ()) -> Iterator[Event]:
+        """Add one chunk's delta, and the log-probabilities of its tokens."""
         self._log_probs += log_probs
-        if said.reasoning:
-            yield from self._text(REASONING, said.reasoning)
-        if said.content:
-            yield from self._text(MESSAGE, said.content)
-        for part in said.tool_calls:
+        if delta.reasoning:
+            yield from self._text(REASONING, delta.reasoning)
+        if delta.content:
+            yield from self._text(MESSAGE, delta.content)
+        for part in delta.tool_calls:
             function = part["function"]
             if "id" in part:
                 yield from self._begin(CALL, call_id=part["id"], name=function["name"], arguments="")
-            if delta := function["arguments"]:
-                self.items[-1]["arguments"] += delta
-                yield self._event("function_call_arguments.delta", delta=delta)
+            if arguments := function["arguments"]:
+                self.items[-1]["arguments"] += arguments
+                yield self._event("function_call_arguments.delta", delta=arguments)
 
     def end(self, status: str) -> Iterator[Event]:
         """Close the last item with this status. An answer without a word becomes an empty message."""

@@ -1,4 +1,4 @@
-"""The tokens of a tokenizer that stand for a text of their own, as `<tool_call>`, and texts in a grammar's writing."""
+"""Marks: tokens that stand for a text of their own, as `<tool_call>`, and how a grammar writes them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Marks:
-    """Those of one tokenizer."""
+    """The marks of one tokenizer."""
 
     ids: Mapping[str, int]
     hidden: frozenset[str]  # those which are left out of texts
 
     def visible(self, text: str) -> str:
-        """What an answer's text shows of this."""
+        """Return what an answer's text shows of this text: special tokens are left out."""
         return "".join(part for part in self.parts(text) if part not in self.hidden)
 
     def parts(self, text: str) -> list[str]:
-        """The text cut into marks and what is between them."""
+        """Cut the text into marks and what is between them."""
         return [part for part in self._any.split(text) if part] if self.ids else [text] * bool(text)
 
     @cached_property
@@ -29,11 +29,11 @@ class Marks:
         return re.compile(f"({'|'.join(map(re.escape, sorted(self.ids, key=len, reverse=True)))})")
 
     def terms(self, text: str) -> str:
-        """The text in a grammar."""
+        """Return the text as terms of a grammar."""
         return " ".join(f"<[{self.ids[part]}]>" if part in self.ids else quoted(part) for part in self.parts(text))
 
     def free(self, terminal: str, mark: str) -> str:
-        """Any number of this terminal and of all marks but one, in a grammar."""
+        """Return the term for any number of this terminal and of all marks but one."""
         others = _ranges(number for each, number in self.ids.items() if each != mark)
         return f"({terminal}{others and f' | <[{others}]>'})*"
 
@@ -43,7 +43,7 @@ def quoted(text: str) -> str:
 
 
 def begun(text: str, mark: str) -> int:
-    """How many characters at the end of a text are the beginning of a mark."""
+    """Return how many characters at the end of a text are the beginning of a mark."""
     at = text.find(mark[0], max(0, len(text) - len(mark) + 1))
     while at >= 0 and not mark.startswith(text[at:]):
         at = text.find(mark[0], at + 1)
@@ -51,7 +51,7 @@ def begun(text: str, mark: str) -> int:
 
 
 def _ranges(ids: Iterable[int]) -> str:
-    """`1-3,7` for 1, 2, 3 and 7."""
+    """Return `1-3,7` for 1, 2, 3 and 7."""
     found: list[list[int]] = []
     for number in sorted(ids):
         if found and number == found[-1][1] + 1:

@@ -1,10 +1,10 @@
-"""Arguments that a model writes one by one between tags, each as a text, and not as one JSON object. For example
+"""Tool arguments that a model writes one by one between tags, each as a text, instead of one JSON object. For example
 
     <parameter=place>
     Rome
     </parameter>
 
-Texts stand there as they are, everything else as JSON. A schema says which of the two a value is.
+Strings stand there as they are, everything else as JSON. A schema says which of the two a value is.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Pairs:
 
 
 def rule(function: Function, pairs: Pairs, marks: Marks, how: Mapping[str, Any], values: dict[str, str]) -> str:
-    """What holds the arguments of this function in a grammar (`grammar_lark`) that knows a rule `text`. What holds one
-    value is a rule in `values`, by its text: many functions have the same ones. `how` says how JSON is written."""
+    """Return the rule for this function's arguments in a grammar (`grammar_lark`) that has a rule `text`. Rules for
+    single values are collected in `values`, by their text: many functions have the same ones. `how` says how JSON is
+    written."""
     parts, required, leaves, size = [], _required(function), Leaves(function), sum(map(len, values))
     for key, schema in _properties(function).items():
         own = _value(leaves, schema, pairs, marks, how)
@@ -55,7 +56,7 @@ def rule(function: Function, pairs: Pairs, marks: Marks, how: Mapping[str, Any],
 
 
 def text(pairs: Pairs, marks: Marks) -> str:
-    """The rule `text`: a value as it is, and what ends it."""
+    """Return the rule `text`: a value as it is, and what ends it."""
     parts = marks.parts(pairs.end)
     first = next((place for place, part in enumerate(parts) if part in marks.ids), None)
     if first is None:
@@ -67,13 +68,13 @@ def text(pairs: Pairs, marks: Marks) -> str:
 
 
 def kinds(function: Function) -> dict[str, str]:
-    """Of each argument, whether its value is a text, JSON, or either."""
+    """Return, for each argument, whether its value is a text, JSON, or either."""
     leaves = Leaves(function)
     return {key: _kind(leaves, schema) for key, schema in _properties(function).items()}
 
 
 def decided(value: str) -> str:
-    """JSON of a value that is a text or JSON."""
+    """Return the JSON of a value that may be a text or JSON."""
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
@@ -99,7 +100,7 @@ def _kind(leaves: Leaves, schema: Any) -> str:
 
 
 def _is_text(leaf: Mapping[str, Any]) -> bool | None:
-    """None where it may be one."""
+    """Whether the value is a text; None where it may be one."""
     fixed = leaf.get("enum", [leaf["const"]] if "const" in leaf else None)
     if isinstance(fixed, list):
         texts = [isinstance(each, str) for each in fixed]
@@ -108,15 +109,16 @@ def _is_text(leaf: Mapping[str, Any]) -> bool | None:
 
 
 def _bound(function: Function, size: int) -> None:
-    """Each value repeats the definitions of all: a schema of some kilobytes would make gigabytes."""
+    """Refuse rules that are too long: each value repeats all definitions, and some kilobytes of schema would make
+    gigabytes."""
     if size > MAX_GRAMMAR_BYTES:
         allowed = f"parameters that {MAX_GRAMMAR_BYTES} bytes of rules can hold"
         raise InvalidRequest(f"tools: {function.name}: allowed: {allowed}", "tools")
 
 
 class Leaves:
-    """The schemas that a value fits one of, without references and choices, in one function's parameters. What a
-    reference leads to is found once: some kilobytes of properties may all lead to the same hundreds."""
+    """The alternatives of each schema in one function's parameters, with references and choices resolved. A reference
+    is resolved once: some kilobytes of properties may all lead to the same hundreds of alternatives."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
@@ -159,7 +161,7 @@ class Leaves:
 
 
 def _value(leaves: Leaves, schema: Any, pairs: Pairs, marks: Marks, how: Mapping[str, Any]) -> str:
-    """What holds one value and its end."""
+    """Return the rule for one value and its end."""
     function = leaves.function
     ways, root = [], {key: function.schema[key] for key in ("$defs", "definitions") if key in function.schema}
     for leaf in leaves.of(schema):

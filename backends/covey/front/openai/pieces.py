@@ -1,4 +1,4 @@
-"""What each token is by itself: its text, and its bytes, of which a character may need several tokens'.
+"""The text and bytes of each single token. One character may need the bytes of several tokens.
 
 Made of a tokenizer's own description, since decoding one token alone replaces half a character and drops spaces.
 """
@@ -26,7 +26,7 @@ class Piece:
 
 
 class Pieces:
-    """Those of one tokenizer."""
+    """The pieces of one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -61,13 +61,13 @@ class Pieces:
 
 
 class Offsets:
-    """Where the tokens of one text begin in it, in characters. Tokens of one character begin where it does."""
+    """Counts where the tokens of one text begin, in characters. Tokens of one character begin where it does."""
 
     def __init__(self) -> None:
         self._decoder, self._at = getincrementaldecoder("utf-8")("replace"), 0
 
     def of(self, pieces: Iterable[Piece]) -> list[int]:
-        """Of the text's next tokens."""
+        """Return the offsets of the text's next tokens."""
         found = []
         for piece in pieces:
             found.append(self._at)
@@ -76,15 +76,15 @@ class Offsets:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """How byte-level tokenizers write bytes: those that are visible in Latin-1 as they are, the others, in their order,
-    as the characters from 256 on."""
+    """Return the byte of each character by which byte-level tokenizers write it: those that are visible in Latin-1 as
+    they are, the others, in their order, as the characters from 256 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in visible]
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
 def _space(step: dict[str, Any]) -> list[str]:
-    """The character that stands for a space."""
+    """Return the character that stands for a space in this step of a decoder, if any."""
     if step.get("type") == "Metaspace":
         return [str(step["replacement"])]
     if step.get("type") == "Replace" and step.get("content") == " " and "String" in step["pattern"]:

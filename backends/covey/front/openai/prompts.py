@@ -1,4 +1,4 @@
-"""What a request asks about: texts and token ids of a completion, messages of a chat. Knows no tokenizer."""
+"""Checks the prompts of a body: texts and token ids of a completion, messages of a chat. Knows no tokenizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RENAMED = {"developer": "system"}  # OpenAI's newer name, which templates do not
 
 
 def prompts(value: Any) -> list[str | list[int]]:
-    """One text or list of ids, or several."""
+    """Return the prompts of a completion, each a text or a list of ids."""
     if isinstance(value, str) or (isinstance(value, list) and value and not isinstance(value[0], (str, list))):
         return [value]
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_PROMPTS:
@@ -28,7 +28,7 @@ def prompts(value: Any) -> list[str | list[int]]:
 
 
 def messages(value: Any) -> list[dict[str, Any]]:
-    """As templates take them, which is content in one text."""
+    """Return messages as templates take them, with content in one text."""
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_MESSAGES:
         raise refused("messages", value, f"a list of 1 to {MOST_MESSAGES} messages")
     return [_message(each) for each in value]
@@ -50,12 +50,12 @@ def _message(value: Any) -> dict[str, Any]:
 
 
 def with_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a template must know calls to render these."""
+    """Whether a template must know calls to render these messages."""
     return any("tool_calls" in each or each["role"] == "tool" for each in messages)
 
 
 def with_textual_arguments(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same messages for templates that take arguments as JSON's text."""
+    """Return the same messages for templates that take arguments as a string of JSON."""
     return [
         {**each, "tool_calls": [_textual(call) for call in each["tool_calls"]]} if "tool_calls" in each else each
         for each in messages
@@ -86,7 +86,7 @@ def _part(part: Any) -> str:
 
 
 def template_settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What a template is told beside the messages."""
+    """Return the settings that a template is given beside the messages."""
     given, add = body.get("chat_template_kwargs"), body.get("add_generation_prompt")
     if not isinstance(given, (dict, type(None))):
         raise refused("chat_template_kwargs", given, "an object")

@@ -10,11 +10,11 @@ from contextlib import aclosing
 from typing import Any
 
 from covey.front import failures
-from covey.front.door import Gone
+from covey.front.gateway import Gone
 from covey.front.http_bodies import json_object
-from covey.front.http_calls import Call
+from covey.front.http_calls import HttpCall
 from covey.front.openai import choices, errors, fields, generation, inputs
-from covey.front.openai.generation import Wanted
+from covey.front.openai.generation import CheckedBody
 from covey.front.openai.items import Event, Output
 from covey.front.openai.pieces import Offsets
 from covey.front.openai.shapes import metrics
@@ -26,13 +26,13 @@ Told = tuple[str, bytes]  # an event's kind, and the event
 
 
 class Response:
-    """Owns the answer to one request: `said` is what it says as a whole."""
+    """Owns the answer to one request; `body` is its JSON so far."""
 
-    def __init__(self, body: Mapping[str, Any], wanted: Wanted) -> None:
-        given, text, reasoning = wanted.given.settings, body.get("text") or {}, body.get("reasoning") or {}
-        self._output, self._wanted = Output(), wanted
+    def __init__(self, body: Mapping[str, Any], checked: CheckedBody) -> None:
+        given, text, reasoning = checked.given.settings, body.get("text") or {}, body.get("reasoning") or {}
+        self._output, self._checked = Output(), checked
         self._number = 0  # of the next event
-        self.said: dict[str, Any] = {
+        self.body: dict[str, Any] = {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response",
             "created_at": int(time.time()),
@@ -43,7 +43,7 @@ class Response:
             "instructions": body.get("instructions"),
             "max_output_tokens": body.get("max_output_tokens"),
             "metadata": body.get("metadata") or {},
-            "model": wanted.model.name,
+            "model": checked.model.name,
             "output": self._output.items,
             "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
             "previous_response_id": None,
@@ -66,20 +66,20 @@ class Response:
 
     async def events(self, chunk: Chunk) -> list[Told]:
         """Return what one chunk brings, up to the end of the output."""
-        said = generation.said_in(self._wanted.readings[0], chunk)
-        found = await generation.log_probs_of(self._wanted, chunk, Offsets())
-        events = [self._told(event) for event in self._output.feed(said, found["content"] if found else ())]
-        if said.finish_reason:
-            events += map(self._told, self._output.end(_status(said.finish_reason)))
+        delta = generation.delta_of(self._checked.parsers[0], chunk)
+        found = await generation.log_probs_of(self._checked, chunk, Offsets())
+        events = [self._told(event) for event in self._output.feed(delta, found["content"] if found else ())]
+        if delta.finish_reason:
+            events += map(self._told, self._output.end(_status(delta.finish_reason)))
         return events
 
-    async def ended(self, call: Call, chunk: Chunk) -> Told:
+    async def ended(self, call: HttpCall, chunk: Chunk) -> Told:
         """Return the last event; `chunk` is the last one, or the whole answer."""
         thought, count = self._output.reasoning, 0
         if thought:
-            count, _ = await self._wanted.model.texts.encode(call.turn, thought, special=False)
+            count, _ = await self._checked.model.texts.encode(call.job, thought, special=False)
         usage, status = chunk.usage, _status(chunk.finish_reason)
-        self.said |= {
+        self.body |= {
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if status == INCOMPLETE else None,
             "usage": {
@@ -96,12 +96,12 @@ class Response:
         return self._own(status)
 
     def failed(self, error: Exception) -> Told:
-        told = errors.body(failures.told("an answer over HTTP", error))["error"]
-        self.said |= {"status": "failed", "error": {"code": told["code"] or told["type"], "message": told["message"]}}
+        told = errors.body(failures.public("an answer over HTTP", error))["error"]
+        self.body |= {"status": "failed", "error": {"code": told["code"] or told["type"], "message": told["message"]}}
         return self._own("failed")
 
     def _own(self, name: str) -> Told:
-        return self._told({"type": f"response.{name}", "response": self.said})
+        return self._told({"type": f"response.{name}", "response": self.body})
 
     def _told(self, event: Event) -> Told:
         self._number += 1
@@ -112,35 +112,35 @@ def _status(finish_reason: str) -> str:
     return INCOMPLETE if finish_reason == "length" else "completed"
 
 
-async def responses(call: Call, body: bytes) -> None:
-    said = json_object(body)
+async def responses(call: HttpCall, body: bytes) -> None:
+    parsed = json_object(body)
     try:
-        chat = inputs.as_chat(said)
+        chat = inputs.as_chat(parsed)
         try:
-            wanted = await generation.wanted_of(call, chat, chat=True)
-            await (_stream if wanted.given.stream else _whole)(call, Response(said, wanted), wanted)
+            checked = await generation.check_body(call, chat, chat=True)
+            await (_stream if checked.given.stream else _whole)(call, Response(parsed, checked), checked)
         except InvalidRequest as error:
             raise fields.renamed(error, chat, chat=True) from None
     except InvalidRequest as error:
         raise inputs.renamed(error) from None
 
 
-async def _whole(call: Call, response: Response, wanted: Wanted) -> None:
-    (chunk,) = await choices.whole(call.door, call.caller, wanted.asked, 1)
+async def _whole(call: HttpCall, response: Response, checked: CheckedBody) -> None:
+    (chunk,) = await choices.whole(call.gateway, call.caller, checked.requests, 1)
     await response.events(chunk)
     await response.ended(call, chunk)
-    await call.json(response.said, fields.warning(wanted.given))
+    await call.json(response.body, fields.warning(checked.given))
 
 
-async def _stream(call: Call, response: Response, wanted: Wanted) -> None:
-    headers = fields.warning(wanted.given)
+async def _stream(call: HttpCall, response: Response, checked: CheckedBody) -> None:
+    headers = fields.warning(checked.given)
 
     async def tell(events: Iterable[Told]) -> None:
         for name, data in events:
             await call.event(data, headers, name)
 
     try:
-        async with aclosing(choices.parts(call.door, call.caller, wanted.asked, 1)) as coming:
+        async with aclosing(choices.parts(call.gateway, call.caller, checked.requests, 1)) as coming:
             async for _, chunk in coming:
                 if not call.begun:
                     await tell(response.begun)

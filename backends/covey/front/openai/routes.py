@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from covey.front.door import Door
 from covey.front.failures import NotServed, refused
+from covey.front.gateway import Gateway
 from covey.front.http_bodies import json_object
-from covey.front.http_calls import JSON, Call, Posted, caller_of
+from covey.front.http_calls import JSON, HttpCall, Posted, caller_of
 from covey.front.openai import generation
 from covey.front.openai.responses import responses
 from covey.front.openai.served import names, served
@@ -30,46 +30,46 @@ ELSEWHERE = {
 }
 
 
-async def tokenize(call: Call, body: bytes) -> None:
-    said = json_object(body)
-    model = served(call.door, said.get("model"), said.get("target"))
-    if said.get("messages") is not None:
-        tools, said = taken(said)
-        found = (await generation.rendered(call.turn, model, said, tools)).ids
+async def tokenize(call: HttpCall, body: bytes) -> None:
+    parsed = json_object(body)
+    model = served(call.gateway, parsed.get("model"), parsed.get("target"))
+    if parsed.get("messages") is not None:
+        tools, parsed = taken(parsed)
+        found = (await generation.rendered(call.job, model, parsed, tools)).ids
         count, tokens = len(found), json.dumps(found).encode()
     else:
-        text, special = said.get("prompt"), said.get("add_special_tokens")
+        text, special = parsed.get("prompt"), parsed.get("add_special_tokens")
         if not isinstance(text, str):
             raise refused("prompt", text, "a text, or messages")
         if not isinstance(special, (bool, type(None))):
             raise refused("add_special_tokens", special, "true or false")
-        count, tokens = await model.texts.encode(call.turn, text, special=special is not False)
+        count, tokens = await model.texts.encode(call.job, text, special=special is not False)
     told = json.dumps({"count": count, "max_model_len": model.texts.context()}).encode()
     await call.answer(b'%s, "tokens": %s}' % (told[:-1], tokens), JSON)
 
 
-async def detokenize(call: Call, body: bytes) -> None:
-    said = json_object(body)
-    model, ids = served(call.door, said.get("model"), said.get("target")), said.get("tokens")
+async def detokenize(call: HttpCall, body: bytes) -> None:
+    parsed = json_object(body)
+    model, ids = served(call.gateway, parsed.get("model"), parsed.get("target")), parsed.get("tokens")
     if not isinstance(ids, list) or not all(type(each) is int and 0 <= each < 1 << 31 for each in ids):
         raise refused("tokens", ids, "a list of token ids")
-    await call.json({"prompt": await model.texts.decode(call.turn, ids)})
+    await call.json({"prompt": await model.texts.decode(call.job, ids)})
 
 
-def routes(door: Door, health: Callable[[Request], Awaitable[Response]]) -> list[BaseRoute]:
+def routes(gateway: Gateway, health: Callable[[Request], Awaitable[Response]]) -> list[BaseRoute]:
     started = int(time.time())
 
     def described(name: str) -> dict[str, Any]:
-        model = served(door, name)
+        model = served(gateway, name)
         length = None if model.found is None else model.found.context()
         return {"id": name, "object": "model", "created": started, "owned_by": "covey", "max_model_len": length}
 
     async def models(request: Request) -> Response:
-        door.admission.charge(caller_of(door, request).name)
-        return JSONResponse({"object": "list", "data": [described(name) for name in names(door)]})
+        gateway.admission.charge(caller_of(gateway, request).name)
+        return JSONResponse({"object": "list", "data": [described(name) for name in names(gateway)]})
 
     async def model(request: Request) -> Response:
-        door.admission.charge(caller_of(door, request).name)
+        gateway.admission.charge(caller_of(gateway, request).name)
         return JSONResponse(described(request.path_params["model"]))
 
     def elsewhere(told: str) -> Callable[[Request], Awaitable[Response]]:
@@ -82,10 +82,10 @@ def routes(door: Door, health: Callable[[Request], Awaitable[Response]]) -> list
         Route("/health", health),
         Route("/v1/models", models),
         Route("/v1/models/{model:path}", model),
-        Route("/v1/chat/completions", Posted(door, generation.chat), methods=["POST"]),
-        Route("/v1/completions", Posted(door, generation.completions), methods=["POST"]),
-        Route("/v1/responses", Posted(door, responses), methods=["POST"]),
+        Route("/v1/chat/completions", Posted(gateway, generation.chat), methods=["POST"]),
+        Route("/v1/completions", Posted(gateway, generation.completions), methods=["POST"]),
+        Route("/v1/responses", Posted(gateway, responses), methods=["POST"]),
         *(Route(path, elsewhere(told), methods=["GET", "POST", "DELETE"]) for path, told in ELSEWHERE.items()),
-        Route("/tokenize", Posted(door, tokenize), methods=["POST"]),
-        Route("/detokenize", Posted(door, detokenize), methods=["POST"]),
+        Route("/tokenize", Posted(gateway, tokenize), methods=["POST"]),
+        Route("/detokenize", Posted(gateway, detokenize), methods=["POST"]),
     ]

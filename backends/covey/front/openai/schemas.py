@@ -1,4 +1,4 @@
-"""The schema of a function's arguments as a grammar is told it."""
+"""Turns the schema of a function's arguments into one for a grammar."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LOOKS_AROUND = re.compile(r"\(\?<?[=!]|\\[1-9bB]")
 
 
 def of_function(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Without what is said to readers, which makes most of its length. Where it is not `strict`, objects have the
-    properties that they declare and no others, and patterns that no grammar can hold are left out."""
+    """Drop annotations, which make most of a schema's length. Unless it is `strict`, objects have the properties that
+    they declare and no others, and patterns that no grammar can hold are left out."""
     return {"type": "object", **_held(schema, strict, closing=not strict and not _joins(schema))}
 
 
 def _joins(value: Any) -> bool:
-    """Whether objects are made of several schemas somewhere, of which none says all their properties."""
+    """Whether objects are made of several schemas somewhere, of which none declares all their properties."""
     if isinstance(value, Mapping):
         return "allOf" in value or any(map(_joins, value.values()))
     return isinstance(value, list) and any(map(_joins, value))

@@ -1,4 +1,4 @@
-"""Answers as OpenAI's API shapes them, with vLLM's `metrics.speculative_decoding` at the root."""
+"""Writes answers as OpenAI's API has them, with vLLM's `metrics.speculative_decoding` at the root."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import zip_longest
 from typing import Any
 
 from covey.front.openai.calls import joined
+from covey.front.openai.delta import Delta
 from covey.front.openai.pieces import Offsets, Piece
-from covey.front.openai.said import Said
 from covey.process.log_about import only
 from covey_client.response import Chunk, Usage
 
@@ -19,8 +19,8 @@ FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have Open
 
 
 def log_probs(chat: bool, chunk: Chunk, pieces: Mapping[int, Piece], offsets: Offsets) -> dict[str, Any]:
-    """Of one chunk's tokens, with the `pieces` of all ids; `offsets` has seen its choice's earlier ones. Those of the
-    prompt come before them, where it is told: its first token has none."""
+    """Return the log-probabilities of one chunk's tokens, with the `pieces` of all ids; `offsets` has seen the choice's
+    earlier tokens. Those of the prompt come first, if it has any: its first token has none."""
     own = [pieces[token] for token in (*chunk.prompt_ids, *chunk.tokens)]
     if chat:
         if chunk.finish_reason == "eos":
@@ -45,8 +45,8 @@ def _entry(piece: Piece, value: float) -> dict[str, Any]:
 
 
 @dataclass
-class Shape:
-    """The answer to one request."""
+class CompletionShape:
+    """The JSON of one request's answer, whole or in parts."""
 
     chat: bool
     model: str
@@ -57,12 +57,12 @@ class Shape:
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{only() or uuid.uuid4().hex}"
 
     def whole(
-        self, chunks: Sequence[Chunk], found: Sequence[dict[str, Any] | None], said: Sequence[Said], n: int
+        self, chunks: Sequence[Chunk], found: Sequence[dict[str, Any] | None], deltas: Sequence[Delta], n: int
     ) -> dict[str, Any]:
-        """`chunks` are the choices' whole answers, `found` their log-probabilities, `said` what they say; each prompt
-        has `n`."""
+        """Return the whole answer. `chunks` are the choices' answers, `found` their log-probabilities, `deltas` their
+        parsed contents; each prompt has `n` choices."""
         choices = []
-        for index, (chunk, probabilities, each) in enumerate(zip(chunks, found, said)):
+        for index, (chunk, probabilities, each) in enumerate(zip(chunks, found, deltas)):
             content: dict[str, Any] = {"text": each.content}
             if self.chat:
                 words = each.content or (None if each.tool_calls or each.reasoning else "")
@@ -75,22 +75,22 @@ class Shape:
         return {**self._root("", choices), "usage": usage([chunk.usage for chunk in chunks], n), **metrics(chunks)}
 
     def part(
-        self, index: int, chunk: Chunk, found: dict[str, Any] | None, said: Said, *, first: bool
+        self, index: int, chunk: Chunk, found: dict[str, Any] | None, delta: Delta, *, first: bool
     ) -> dict[str, Any]:
-        """One event of a stream."""
-        content: dict[str, Any] = {"text": said.content}
+        """Return one event of a stream."""
+        content: dict[str, Any] = {"text": delta.content}
         if self.chat:
             content = {"delta": {"role": "assistant"} if first else {}}
-            if said.tool_calls:
-                content["delta"]["tool_calls"] = said.tool_calls
-            if said.reasoning:
-                content["delta"]["reasoning_content"] = said.reasoning
-            if said.content or not (said.tool_calls or said.reasoning):
-                content["delta"]["content"] = said.content
-        return self._root(".chunk", [self._choice(index, content, chunk, said.finish_reason, found)])
+            if delta.tool_calls:
+                content["delta"]["tool_calls"] = delta.tool_calls
+            if delta.reasoning:
+                content["delta"]["reasoning_content"] = delta.reasoning
+            if delta.content or not (delta.tool_calls or delta.reasoning):
+                content["delta"]["content"] = delta.content
+        return self._root(".chunk", [self._choice(index, content, chunk, delta.finish_reason, found)])
 
     def totals(self, chunks: Sequence[Chunk], n: int) -> dict[str, Any]:
-        """The event after a stream's last choice; `chunks` are the choices' last ones."""
+        """Return the event after a stream's last choice; `chunks` are the choices' last ones."""
         return {**self._root(".chunk", []), "usage": usage([chunk.usage for chunk in chunks], n), **metrics(chunks)}
 
     def _root(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Shape:
 
 
 def usage(found: Sequence[Usage], n: int) -> dict[str, Any]:
-    """A prompt counts once, however many choices it has."""
+    """Return OpenAI's `usage`. A prompt counts once, however many choices it has."""
     prompt, output = sum(each.input_tokens for each in found[::n]), sum(each.output_tokens for each in found)
     return {
         "prompt_tokens": prompt,
@@ -117,12 +117,12 @@ def usage(found: Sequence[Usage], n: int) -> dict[str, Any]:
 
 
 def metrics(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """How drafting went in all choices together; zeros where nobody drafted."""
+    """Return how drafting went in all choices together; zeros where nothing was drafted."""
     found = [chunk.usage for chunk in chunks if chunk.usage.draft_tokens]
     drafted, accepted = sum(each.draft_tokens for each in found), sum(each.accepted_draft_tokens for each in found)
     histogram = [sum(place) for place in zip_longest(*(each.acceptance_histogram for each in found), fillvalue=0)]
     steps = sum(histogram)
-    said = {
+    delta = {
         "mean_acceptance_length": sum(count * (place + 1) for place, count in enumerate(histogram)) / max(1, steps),
         "draft_acceptance_rate": accepted / max(1, drafted),
         "acceptance_histogram": histogram,
@@ -130,4 +130,4 @@ def metrics(chunks: Sequence[Chunk]) -> dict[str, Any]:
         "num_draft_tokens": drafted,
         "num_accepted_draft_tokens": accepted,
     }
-    return {"metrics": {"speculative_decoding": said}}
+    return {"metrics": {"speculative_decoding": delta}}

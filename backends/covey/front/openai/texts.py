@@ -1,5 +1,5 @@
-"""One target's texts, as the front asks for them: what takes long is done by its workers, and what each token shows is
-known here."""
+"""One target's chat template and tokenizer, as the front uses them: workers do what takes long, and what each token
+shows is cached here."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from covey.front.fair_queue import Job
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
 from covey.front.openai.pieces import Piece, Pieces
+from covey.front.openai.text_processor import Prompt, configuration, tokenizer
 from covey.front.openai.workers import Workers
-from covey.front.openai.writing import Prompt, configuration, tokenizer
-from covey.front.turns import Turn
 from covey_client.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 T = TypeVar("T")
-OWN = Turn("", 0)  # the front's, whose answers serve everybody from then on
+OWN = Job("", 0)  # the front's, whose answers serve everybody from then on
 
 
 class Texts:
-    """Of one target's folder, whose files are read when a request first needs them."""
+    """Reads one target's folder when a request first needs it."""
 
     def __init__(self, folder: str, workers: Workers) -> None:
         self._folder, self._workers = folder, workers
@@ -35,21 +35,22 @@ class Texts:
         self._form: Form | InvalidRequest | None = None
         self._marks: Marks | None = None
 
-    async def chat(self, turn: Turn, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
-        """A conversation as tokens. Raises InvalidRequest where the model has no template, or refuses."""
-        found: Prompt = await self._workers.ask(turn, self._folder, "chat", messages, settings)
+    async def chat(self, job: Job, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
+        """Return a conversation as tokens. Raises InvalidRequest where the model has no template, or the template
+        refuses."""
+        found: Prompt = await self._workers.ask(job, self._folder, "chat", messages, settings)
         return found
 
-    async def encode(self, turn: Turn, text: str, *, special: bool) -> tuple[int, bytes]:
-        """How many tokens, and all of them as JSON: a million would keep the event loop."""
-        count, ids = await self._workers.ask(turn, self._folder, "encode", text, special)
+    async def encode(self, job: Job, text: str, *, special: bool) -> tuple[int, bytes]:
+        """Return how many tokens the text has, and all of them as JSON: writing a million would keep the event loop."""
+        count, ids = await self._workers.ask(job, self._folder, "encode", text, special)
         return count, ids
 
-    async def decode(self, turn: Turn, ids: Sequence[int]) -> str:
-        return str(await self._workers.ask(turn, self._folder, "decode", ids))
+    async def decode(self, job: Job, ids: Sequence[int]) -> str:
+        return str(await self._workers.ask(job, self._folder, "decode", ids))
 
     async def form(self) -> Form:
-        """How the model writes calls of functions. Raises InvalidRequest where its template knows none."""
+        """Return how the model writes tool calls. Raises InvalidRequest where its template has no known form."""
         if self._form is None:
             try:
                 self._form = await self._workers.ask(OWN, self._folder, "form")
@@ -60,22 +61,22 @@ class Texts:
         return self._form
 
     async def marks(self) -> Marks:
-        """Those that a grammar can name, of which there are none beyond the model's own vocabulary."""
+        """Return the marks that a grammar can name, which are those within the model's own vocabulary."""
         if self._marks is None:
             self._marks = await self._workers.ask(OWN, self._folder, "marks")
         return self._marks
 
     async def pieces(self, ids: Collection[int]) -> dict[int, Piece]:
-        """Each token by itself."""
+        """Return each token's own text and bytes."""
         return await self._apart(lambda: {each: self._known_pieces().of(each) for each in ids})
 
     async def shows(self) -> Callable[[Sequence[int]], str]:
-        """What says at once which text a few tokens show."""
+        """Return a function that decodes a few tokens without waiting."""
         known = await self._apart(self._read)
         return lambda ids: str(known.decode(ids, skip_special_tokens=True))
 
     def context(self) -> int | None:
-        """Tokens that the model can read, as its configuration says."""
+        """Return how many tokens the model can read, as its configuration says."""
         try:
             return int(configuration(Path(self._folder))["max_position_embeddings"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):

@@ -1,13 +1,13 @@
-"""What a model thinks before it answers, between `<think>` and `</think>` in its text: told apart from the answer, and
-free where the answer has to fit a grammar."""
+"""Parses reasoning: what a model thinks before it answers, between `<think>` and `</think>` in its text. A grammar for
+the answer leaves it free."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.marks import Marks, begun
-from covey.front.openai.said import Reader, Said
 from covey_client.response import Chunk
 
 MARKS = (("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"))
@@ -16,19 +16,19 @@ BEFORE, THINKING, BEHIND, ANSWER = "before", "thinking", "behind", "answer"
 
 @dataclass(frozen=True)
 class Thinking:
-    """How one answer may begin."""
+    """The marks of reasoning, and whether the prompt has begun it."""
 
     begin: str
     end: str
     begun: bool = False  # by the prompt: the answer begins with thoughts
 
     def after(self, prompt: str) -> Thinking | None:
-        """That of an answer to this prompt; None where it says that the thinking is over."""
+        """Return how an answer to this prompt may begin; None where the prompt has ended the reasoning."""
         prompt = prompt.rstrip()
         return None if prompt.endswith(self.end) else replace(self, begun=prompt.endswith(self.begin))
 
     def rules(self, marks: Marks) -> tuple[str, str]:
-        """What a grammar's `start` begins with, and the rules for it."""
+        """Return what a grammar's `start` begins with, and the rules for it."""
         first = "" if self.begun else f"{marks.terms(self.begin)} "
         if self.end in marks.ids:
             inside = f"thinks: {marks.free('THOUGHT', self.end)} {marks.terms(self.end)}\nTHOUGHT: /(.|\\n)+/"
@@ -39,19 +39,20 @@ class Thinking:
 
 
 def known(names: Collection[str]) -> Thinking | None:
-    """The marks of a model of which `names` says something."""
+    """Return the reasoning marks that occur in one of these texts of a model; None where none do."""
     return next((Thinking(*marks) for marks in MARKS if any(marks[1] in name for name in names)), None)
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """Marks that are special tokens, which a text leaves out."""
+    """Reasoning marks that are special tokens, which a text leaves out."""
 
     marks: Mapping[int, str]
     decode: Callable[[Sequence[int]], str]
 
     def shown(self, chunk: Chunk) -> str:
-        """The text of a chunk with its marks: each stands before as much of the text as the tokens behind it say."""
+        """Return the text of a chunk with its marks: each stands before as much of the text as the tokens behind it
+        decode to."""
         text = chunk.text
         for place in reversed([place for place, token in enumerate(chunk.tokens) if token in self.marks]):
             behind = self.decode(chunk.tokens[place + 1 :])
@@ -62,16 +63,16 @@ class Hidden:
         return text
 
 
-class Thoughts:
-    """One choice's answer so far."""
+class ReasoningParser:
+    """Parses one choice's answer."""
 
-    def __init__(self, thinking: Thinking, answer: Reader | None, hidden: Hidden | None = None) -> None:
-        """`answer` reads what comes behind the thoughts."""
+    def __init__(self, thinking: Thinking, answer: AnswerParser | None, hidden: Hidden | None = None) -> None:
+        """`answer` parses what follows the reasoning."""
         self._marks, self._answer, self._hidden = thinking, answer, hidden
         self._state, self._text = THINKING if thinking.begun else BEFORE, ""
         self._said = False  # anything of the thoughts
 
-    def feed(self, chunk: Chunk) -> Said:
+    def feed(self, chunk: Chunk) -> Delta:
         if self._state != ANSWER:
             thoughts, text = self._split(
                 self._hidden.shown(chunk) if self._hidden else chunk.text, bool(chunk.finish_reason)
@@ -80,13 +81,13 @@ class Thoughts:
         else:
             thoughts = ""
         if self._answer is None:
-            return Said(chunk.text, finish_reason=chunk.finish_reason, reasoning=thoughts)
-        said = self._answer.feed(chunk)
-        said.reasoning = thoughts
-        return said
+            return Delta(chunk.text, finish_reason=chunk.finish_reason, reasoning=thoughts)
+        delta = self._answer.feed(chunk)
+        delta.reasoning = thoughts
+        return delta
 
     def _split(self, text: str, last: bool) -> tuple[str, str]:
-        """What of it is thought, and what is answered."""
+        """Split new text into reasoning and answer."""
         self._text += text
         if self._state == BEFORE:
             found = self._text.lstrip()
@@ -104,7 +105,7 @@ class Thoughts:
         return thoughts, ""
 
     def _thought(self, last: bool) -> str:
-        """White space at its ends is no part of it."""
+        """Take the reasoning so far, without white space at its ends."""
         if not self._said:
             self._text = self._text.lstrip()
         before, end, behind = self._text.partition(self._marks.end)

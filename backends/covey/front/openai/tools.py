@@ -1,5 +1,5 @@
-"""The functions that a chat may call, as its body says them: `tools`, `tool_choice` and `parallel_tool_calls`. Knows no
-model's way to write a call (`forms`)."""
+"""The functions that a chat may call, as its body declares them: `tools`, `tool_choice` and `parallel_tool_calls`.
+Knows no model's way to write a call (`forms`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = ("none", "auto", "required")
 
 @dataclass(frozen=True)
 class Function:
-    """One that may be called."""
+    """A function that may be called."""
 
     name: str
     schema: Mapping[str, Any]  # of its arguments, an object's
@@ -32,7 +32,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Tools:
-    """Those of one chat."""
+    """The functions of one chat."""
 
     told: tuple[dict[str, Any], ...]  # what the chat template is given
     functions: tuple[Function, ...]  # those of them that may be called
@@ -41,7 +41,8 @@ class Tools:
 
 
 def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
-    """The tools of a body, None where nothing is to be called, and the rest of it. Raises InvalidRequest."""
+    """Take the tools out of a body, None where nothing is to be called, and return the rest of it. Raises
+    InvalidRequest."""
     rest = {name: value for name, value in body.items() if name not in FIELDS}
     told, choice, parallel = (body.get(name) for name in FIELDS)
     if not isinstance(parallel, (bool, type(None))):
@@ -91,12 +92,12 @@ def _function(value: Any) -> Function:
 
 
 def _without_strict(function: Mapping[str, Any]) -> dict[str, Any]:
-    """No model has learned from functions that say it."""
+    """Return a tool without `strict`, which models have not seen in training."""
     return {name: value for name, value in function.items() if name != "strict"}
 
 
 def _choice(value: Any) -> tuple[str, tuple[str, ...]]:
-    """The mode, and the functions that it is about; none where it is about all of them."""
+    """Return the mode, and the functions that it is about; none where it is about all of them."""
     if isinstance(value, str) and value in MODES:
         return value, ()
     kind = value.get("type") if isinstance(value, dict) else None
@@ -118,7 +119,7 @@ def _name(value: Any) -> str:
 
 
 def told_calls(value: Any) -> list[dict[str, Any]]:
-    """The calls in a message of an assistant, as templates take them: with arguments that are objects."""
+    """Return the calls in an assistant's message as templates take them: with arguments that are objects."""
     if not isinstance(value, list) or len(value) > MOST_TOOLS:
         raise refused("messages", value, f"tool_calls that are a list of at most {MOST_TOOLS}")
     return [_told_call(each) for each in value]

@@ -1,5 +1,5 @@
-"""`python -m covey.front.openai.worker PROMPT_BYTES`: the process in which templates are rendered and texts cut into
-tokens, one after the other, so that neither holds the front's interpreter, its memory or its processor.
+"""The process that renders templates and tokenizes texts, one after the other, `python -m covey.front.openai.worker
+PROMPT_BYTES`: neither holds the front's interpreter, its memory or its processor.
 
 A question and an answer are each a length of four bytes and a pickle; both ends are Covey's own.
 """
@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from covey.front import failures
 from covey.front.log import to_stderr
-from covey.front.openai.writing import Answer, Writing
+from covey.front.openai.text_processor import TextProcessor, WorkerReply
 from covey_client.errors import InvalidRequest
 
 LENGTH = struct.Struct("<I")
@@ -29,18 +29,18 @@ NICE = 5  # of the one for long texts: a third of a processor that one other wan
 _PR_SET_PDEATHSIG = 1
 
 
-def answered(texts: dict[str, Writing], prompt_bytes: int, question: bytes) -> Answer:
+def answered(texts: dict[str, TextProcessor], prompt_bytes: int, question: bytes) -> WorkerReply:
     folder, act, given = pickle.loads(question)
     if folder not in texts:
-        texts[folder] = Writing(folder, prompt_bytes)
+        texts[folder] = TextProcessor(folder, prompt_bytes)
         texts[folder].read()  # which is no caller's time
     began = time.process_time()
     try:
-        answer = Answer(getattr(texts[folder], act)(*given))
+        answer = WorkerReply(getattr(texts[folder], act)(*given))
     except InvalidRequest as error:
-        answer = Answer(refused=str(error), field=error.field)
+        answer = WorkerReply(refused=str(error), field=error.field)
     except Exception as error:
-        answer = Answer(failed=str(failures.told(f"a text's {act}", error)))
+        answer = WorkerReply(failed=str(failures.public(f"a text's {act}", error)))
     return replace(answer, seconds=time.process_time() - began)
 
 
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
         with suppress(OSError):  # where sessions share processors and not processes; this one has its own
             Path("/proc/self/autogroup").write_text(str(NICE))
     to_stderr()
-    texts: dict[str, Writing] = {}
+    texts: dict[str, TextProcessor] = {}
     asked, told = sys.stdin.buffer, sys.stdout.buffer
     while question := _next(asked):
         answer = pickle.dumps(answered(texts, int(arguments[0]), question), pickle.HIGHEST_PROTOCOL)
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _next(asked: BinaryIO) -> bytes:
-    """Nothing where the front has ended."""
+    """Read the next question; empty where the front has ended."""
     head = asked.read(LENGTH.size)
     return asked.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
 

@@ -1,4 +1,5 @@
-"""The front's own workers at texts: one for short texts and one for long ones, so that no chat waits for a megabyte."""
+"""The front's worker processes for texts: one for short texts and one for long ones, so that no chat waits for a
+megabyte."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from covey.front.fair_queue import FairQueue, Job
+from covey.front.openai.text_processor import WorkerReply
 from covey.front.openai.worker import LENGTH, LONG_BYTES
-from covey.front.openai.writing import Answer
-from covey.front.turns import Turn, Turns
 from covey_client.errors import InvalidRequest, ServerError
 from covey_client.rendering import KILLED, TOO_LONG
 
@@ -28,21 +29,22 @@ log = logging.getLogger("covey.front")
 
 
 class Workers:
-    """Made in the event loop; a worker is begun when it is first needed."""
+    """Is made in the event loop; a worker is started when it is first needed."""
 
     def __init__(self, prompt_bytes: int, message_bytes: int) -> None:
         words = [sys.executable, "-m", "covey.front.openai.worker", str(prompt_bytes)]
         self._workers = {False: _Worker(words), True: _Worker([*words, "--nice"])}
-        self._turns = {
-            long: Turns(WAITING_MESSAGES * message_bytes, SHARES[long], partial(getattr, worker, "seconds"))
+        self._queues = {
+            long: FairQueue(WAITING_MESSAGES * message_bytes, SHARES[long], partial(getattr, worker, "seconds"))
             for long, worker in self._workers.items()
         }
 
-    async def ask(self, turn: Turn, folder: str, act: str, *given: Any) -> Any:
-        """What `Writing.act` finds for a folder. Raises what it raises, and Overloaded."""
-        long = turn.size > LONG_BYTES
+    async def ask(self, job: Job, folder: str, act: str, *given: Any) -> Any:
+        """Return what the method `act` of a `TextProcessor` for the folder returns. Raises what that raises, and
+        Overloaded."""
+        long = job.size > LONG_BYTES
         question = pickle.dumps((folder, act, given), pickle.HIGHEST_PROTOCOL)
-        return await self._turns[long].of(turn, lambda: self._workers[long].ask(question))
+        return await self._queues[long].run(job, lambda: self._workers[long].ask(question))
 
     def close(self) -> None:
         for worker in self._workers.values():
@@ -50,7 +52,7 @@ class Workers:
 
 
 class _Worker:
-    """One process, begun again where it has ended."""
+    """One process, started again where it has ended."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
@@ -58,10 +60,10 @@ class _Worker:
         self.seconds = 0.0  # of a processor, that its answers have taken
 
     async def ask(self, question: bytes) -> Any:
-        """One at a time."""
+        """Ask one question; the next must wait for the answer. Raises InvalidRequest or ServerError."""
         began = time.monotonic()
         try:
-            answer: Answer = pickle.loads(await asyncio.wait_for(self._answer(question), PATIENT_SECONDS))
+            answer: WorkerReply = pickle.loads(await asyncio.wait_for(self._answer(question), PATIENT_SECONDS))
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError):
             self.seconds += time.monotonic() - began
             raise await self._ended() from None
@@ -92,7 +94,7 @@ class _Worker:
         return await process.stdout.readexactly(LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))[0])
 
     async def _ended(self) -> Exception:
-        """The worker's end as the caller is told it."""
+        """Return the error that tells a caller how the worker ended."""
         if self._process is None:
             return ServerError("the process for texts could not be started")
         try:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from covey.front import turns
+from covey.front import fair_queue
 from covey.front.failures import TooMany, kind, retry_after
-from covey.front.turns import BURST_SECONDS, Turn, Turns
+from covey.front.fair_queue import BURST_SECONDS, FairQueue, Job
 from covey_client.errors import Overloaded
 
 
@@ -19,7 +19,7 @@ class Bench:
 
     def __init__(self, most_bytes: int = 1000, share: float = 0.5) -> None:
         self.now, self.done = 0.0, list[str]()
-        self.turns = Turns(most_bytes, share, lambda: self.now, lambda: self.now)
+        self.queue = FairQueue(most_bytes, share, lambda: self.now, lambda: self.now)
         self.working, self.open = 0, asyncio.Event()
         self.open.set()
 
@@ -34,7 +34,7 @@ class Bench:
             self.working -= 1
             return caller
 
-        return asyncio.ensure_future(self.turns.of(Turn(caller, size), work))
+        return asyncio.ensure_future(self.queue.run(Job(caller, size), work))
 
 
 def run(act: Coroutine[Any, Any, None]) -> None:
@@ -80,7 +80,7 @@ def test_what_waits_is_bounded_and_who_has_most_waiting_goes_first() -> None:
         whole, late, _, room, more = (told[place].exception() for place in (3, 2, 4, 5, 7))
         assert isinstance(whole, TooMany), "half is for one caller"
         assert "more than 50 bytes" in str(whole)
-        assert isinstance(late, TooMany), "c and d have less than a had"
+        assert isinstance(late, TooMany), "c and d have less than a account"
         assert kind(late).http == 429
         assert isinstance(room, TooMany), "d made b the one with most"
         assert more is None
@@ -134,8 +134,8 @@ def test_who_leaves_takes_no_turn_along() -> None:
             await asyncio.sleep(0)
         again[1].cancel()  # at the moment in which it is to begin
         assert await again[2] == "c"
-        assert not bench.turns._busy
-        assert not bench.turns._waiting
+        assert not bench.queue._busy
+        assert not bench.queue._waiting
 
     run(act())
 
@@ -148,7 +148,7 @@ def test_work_that_fails_ends_its_turn() -> None:
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
-            await bench.turns.of(Turn("a", 1), fail)
+            await bench.queue.run(Job("a", 1), fail)
         assert await bench.task("a") == "a"
 
     run(act())
@@ -159,14 +159,14 @@ def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(monkeypatch: pytest.M
         bench = Bench()
         tasks = [bench.task(caller) for caller in "abc"]
         await asyncio.sleep(0)
-        passes = bench.turns._next
+        passes = bench.queue._next
 
         def passes_and_leaves() -> None:
             passes()
             monkeypatch.undo()
             tasks[1].cancel()
 
-        monkeypatch.setattr(bench.turns, "_next", passes_and_leaves)
+        monkeypatch.setattr(bench.queue, "_next", passes_and_leaves)
         assert await tasks[2] == "c"
         assert bench.done == ["a", "c"]
 
@@ -181,7 +181,7 @@ def test_all_of_many_may_leave_at_once() -> None:
             for task in tasks:
                 task.cancel()
 
-        first = asyncio.ensure_future(bench.turns.of(Turn("a", 1), ends_others))
+        first = asyncio.ensure_future(bench.queue.run(Job("a", 1), ends_others))
         tasks = [bench.task("b", size=0) for _ in range(2000)]
         await first
         assert await bench.task("c") == "c"
@@ -191,15 +191,15 @@ def test_all_of_many_may_leave_at_once() -> None:
 
 def test_of_too_many_callers_those_are_forgotten_who_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act() -> None:
-        monkeypatch.setattr(turns, "MOST_CALLERS", 2)
+        monkeypatch.setattr(fair_queue, "MOST_CALLERS", 2)
         bench = Bench()
         waiting = [bench.task("a"), bench.task("a")]
         await asyncio.sleep(0)
         for caller in "bcd":
             waiting.append(bench.task(caller, 0.0))
             await asyncio.sleep(0)
-            assert len(bench.turns._callers) <= 2
-            assert "a" in bench.turns._callers
+            assert len(bench.queue._callers) <= 2
+            assert "a" in bench.queue._callers
         await asyncio.gather(*waiting)
 
     run(act())

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from covey.care.deaths import Deaths
-from covey.front.upstream import Upstream, _Patience
+from covey.front.upstream import Upstream, _BoundedResumption
 from covey_client.errors import ConnectionLost, ServerError
 from covey_client.request import Request
 from covey_client.response import Chunk, Usage
@@ -28,8 +28,8 @@ class Front:
         self.deaths = Deaths()
         self.upstream = Upstream("localhost:1", "localhost:2", self.deaths.fd, lambda: False)
 
-    def patience(self, **settings: object) -> _Patience:
-        return _Patience(_request, settings, self.upstream, lambda: False)
+    def patience(self, **settings: object) -> _BoundedResumption:
+        return _BoundedResumption(_request, settings, self.upstream, lambda: False)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def front() -> Iterator[Front]:
     loop.close()
 
 
-def dies(front: Front, patience: _Patience) -> None:
+def dies(front: Front, patience: _BoundedResumption) -> None:
     """The server dies while it has the request, which is then asked again or not."""
     front.deaths.note(server=True)
     rest = patience.rest(LOST)

@@ -35,7 +35,7 @@ _LARGEST_FP32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 @dataclass(frozen=True)
-class Asked:
+class InferenceRequest:
     """One generation, and how its answer is to be delivered."""
 
     model: str
@@ -54,8 +54,8 @@ class Asked:
         prompt_bytes: int,
         outputs: Sequence[str] = (),
         id: str = "",
-    ) -> Asked:
-        """From values by field, one of them where the field is no list. Raises InvalidRequest."""
+    ) -> InferenceRequest:
+        """Check values by field, lists of one where the field is no list. Raises InvalidRequest."""
         values = {name: checked(field_of(name), given) for name, given in tensors.items()}
         prompts = [name for name in PROMPT if name in values]
         if len(prompts) != 1:
@@ -72,8 +72,8 @@ class Asked:
         settings = {name: given if field_of(name).many else given[0] for name, given in values.items()}
         return cls(model, prompt[0] if text else prompt, settings, stream, _outputs(outputs), id)
 
-    def request(self, settings: Mapping[str, object]) -> Request:
-        """What is sent to `covey`, made of values that have been checked."""
+    def upstream_request(self, settings: Mapping[str, object]) -> Request:
+        """Return the request to send to `covey`, built of checked values."""
         prompt = {"text_input": [self.prompt]} if isinstance(self.prompt, str) else {"input_ids": self.prompt}
         rest = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
         outputs = () if len(self.outputs) == len(OUTPUTS) else tuple(dict.fromkeys((*self.outputs, *NEEDED)))
@@ -81,7 +81,7 @@ class Asked:
 
 
 def served(model: object, version: object = "") -> str:
-    """A public model's name."""
+    """Return the name of a public model. Raises NotServed."""
     if model not in MODELS:
         raise NotServed(str(refused("model", model, ", ".join(MODELS))), "model")
     if version not in ("", VERSION):
@@ -96,7 +96,7 @@ def id_of(value: object) -> str:
 
 
 def parameters(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
-    """Refuses request parameters but Triton's own and the protocol's: settings are tensors."""
+    """Refuse request parameters other than Triton's own and the protocol's: settings are tensors."""
     for name in given:
         if name in INPUT_BY_NAME:
             raise refused(name, "a parameter", "an input tensor of this name: settings are no request parameters")
@@ -105,7 +105,7 @@ def parameters(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
 
 
 def datatype(field: Field, given: object) -> str:
-    """That in which a tensor's values come."""
+    """Return the datatype of a tensor's values. Raises InvalidRequest where the field takes no such values."""
     allowed = DATATYPES.get(field.dtype, (field.dtype,))
     if given not in allowed:
         raise refused(field.name, given, f"the datatype {' or '.join(allowed)}")
@@ -113,7 +113,7 @@ def datatype(field: Field, given: object) -> str:
 
 
 def count(field: Field, shape: Sequence[Any], most: int) -> int:
-    """How many values a shape has; refuses those that no such field has and no message can hold."""
+    """Return how many values a shape has; refuses shapes that the field cannot have or the message cannot hold."""
     name = field.name
     if len(shape) > MOST_DIMENSIONS:
         raise refused(name, f"{len(shape)} dimensions", "a shape of one dimension")
@@ -136,7 +136,7 @@ def _check_count(field: Field, found: int) -> None:
 
 
 def checked(field: Field, values: Sequence[Any]) -> list[Any]:
-    """The values as the table allows them."""
+    """Return the values if the table allows them. Raises InvalidRequest."""
     _check_count(field, len(values))
     if field.many and field.dtype in _WHOLE and values:  # a long prompt's are not looked at one by one in Python
         low, high = _WHOLE[field.dtype]

@@ -1,4 +1,4 @@
-"""What a part of an answer says, before it has a shape."""
+"""The interface of parsers that split an answer's text into content, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from covey_client.response import Chunk
 
 
 @dataclass
-class Said:
-    """What one chunk brought."""
+class Delta:
+    """The part of an answer that one chunk brought, by OpenAI's fields."""
 
     content: str = ""
     tool_calls: list[dict[str, Any]] = field(default_factory=list)  # parts of calls, as events tell them
@@ -22,7 +22,7 @@ class Said:
         return not (self.content or self.tool_calls or self.finish_reason or self.reasoning)
 
 
-class Reader(Protocol):
-    """Of one choice's answer."""
+class AnswerParser(Protocol):
+    """Splits the chunks of one choice's answer."""
 
-    def feed(self, chunk: Chunk) -> Said: ...
+    def feed(self, chunk: Chunk) -> Delta: ...

@@ -1,4 +1,4 @@
-"""One target's chat template and tokenizer at work: what `worker` does. Knows no event loop.
+"""One target's chat template and tokenizer, as a worker process uses them. Knows no event loop.
 
 A chat's prompt is made of tokens here and not by `covey`, because templates write the special tokens that a tokenizer
 would otherwise add a second time.
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation."""
+    """A rendered conversation."""
 
     ids: list[int]
     thinking: Thinking | None  # how an answer may begin, where it may begin with thoughts
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a worker tells: what was found, or else a kind of error and its text."""
+class WorkerReply:
+    """A worker's answer: what was found, or else a kind of error and its text."""
 
     found: Any = None
     refused: str = ""
@@ -46,24 +46,25 @@ class Answer:
     seconds: float = 0.0  # of a processor
 
 
-class Writing:
-    """Of one target's folder, whose files are read when they are first needed."""
+class TextProcessor:
+    """Reads one target's folder when it is first needed."""
 
     def __init__(self, folder: str, prompt_bytes: int) -> None:
-        """`prompt_bytes`: the longest text that is cut into tokens."""
+        """`prompt_bytes` is the length of the longest text that is tokenized."""
         self._folder, self._most = Path(folder), prompt_bytes
         self._tokenizer: Tokenizer | None = None
         self._template: Template | None = None
         self._thinking: tuple[Thinking | None] | None = None  # once it is known
 
     def read(self) -> None:
-        """Read what most requests need; what is wrong with it is told to whoever needs it."""
+        """Read what most requests need; an error is raised again for whoever needs what it is about."""
         with suppress(Exception):
             self._read()
             self._own_template()
 
     def chat(self, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
-        """A conversation as tokens. Raises InvalidRequest where the model has no template, or refuses."""
+        """Return a conversation as tokens. Raises InvalidRequest where the model has no template, or the template
+        refuses."""
         try:
             text = self._rendered(messages, **settings)
         except InvalidRequest as error:
@@ -72,7 +73,7 @@ class Writing:
         return Prompt(self._encode(text, special=False), known and known.after(text))
 
     def encode(self, text: str, special: bool) -> tuple[int, bytes]:
-        """How many tokens, and all of them as JSON."""
+        """Return how many tokens the text has, and all of them as JSON."""
         ids = self._encode(text, special=special)
         return len(ids), json.dumps(ids).encode()
 
@@ -80,14 +81,14 @@ class Writing:
         return str(self._read().decode(ids, skip_special_tokens=False))
 
     def form(self) -> Form:
-        """How the model writes calls of functions. Raises InvalidRequest where its template knows none."""
+        """Return how the model writes tool calls. Raises InvalidRequest where its template has no known form."""
         try:
             return forms.of_template(self._rendered)
         except InvalidRequest as error:
             raise InvalidRequest(f"tools: {error}", "tools") from None
 
     def marks(self) -> Marks:
-        """Those that a grammar can name, of which there are none beyond the model's own vocabulary."""
+        """Return the marks that a grammar can name, which are those within the model's own vocabulary."""
         try:
             most = int(configuration(self._folder)["vocab_size"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -134,7 +135,7 @@ class Writing:
 
 
 def tokenizer(folder: Path) -> Tokenizer:
-    """Raises ServerError, or InvalidRequest where the model has none."""
+    """Load the folder's tokenizer. Raises ServerError, or InvalidRequest where the model has none."""
     from covey.text.tokenization import load_tokenizer  # memory that a front without such requests does not need
 
     try:
@@ -152,5 +153,5 @@ def configuration(folder: Path) -> Any:
 
 
 def _tag(text: str) -> bool:
-    """Which added tokens llguidance takes for no text, beside those that are special."""
+    """Whether llguidance takes an added token for no text although it is not special."""
     return text.startswith("<") and text.endswith(">")

@@ -1,4 +1,4 @@
-"""What both protocols, and later ones, stand on: who may ask now, and the answers of the server behind."""
+"""What both protocols stand on: admission, texts and the server behind the front."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from covey.contracts.profile import Profile
 from covey.front.admission import DOWN, Admission, Caller
-from covey.front.asked import Asked
+from covey.front.inference_request import InferenceRequest
 from covey.front.openai.texts import Texts
 from covey.front.openai.workers import Workers
 from covey.front.upstream import Upstream
@@ -22,8 +22,8 @@ class Gone(Exception):
     """The caller has left; nobody is to be told."""
 
 
-class Door:
-    """One front's; made in the event loop."""
+class Gateway:
+    """Holds the parts of one front. Is made in the event loop."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Door:
         folders: Mapping[str, str],
         names: Sequence[str] = (),
     ) -> None:
-        """`folders` of the targets, by name where there are several. `names` are those by which OpenAI's routes know
-        the model; without any it is `covey`."""
+        """`folders` are the targets', by name where there are several. OpenAI's routes know the model by `names`;
+        without any it is `covey`."""
         self.names = tuple(names) or (MODEL,)
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
@@ -50,26 +50,26 @@ class Door:
         return self.upstream.up and not self.admission.draining
 
     def announced(self, caller: Caller, size: int) -> None:
-        """A request of so many bytes, which may still be on its way. Raises Overloaded."""
+        """Announce a request of so many bytes, which may still be on its way. Raises Overloaded."""
         self.admission.announce(caller.name, size)
         if not self.upstream.up:
             raise Overloaded(DOWN)
 
     @contextmanager
     def admitted(self, caller: Caller, size: int | None = None) -> Iterator[None]:
-        """While one request is in flight; of so many bytes, where that is not announced. Raises Overloaded."""
+        """Count one request while it is in flight; announces it first if `size` is given. Raises Overloaded."""
         if size is not None:
             self.announced(caller, size)
-        with self.admission.place(caller.name):
+        with self.admission.in_flight(caller.name):
             yield
 
-    def stream(self, asked: Asked, caller: Caller, seconds: float | None = None) -> AsyncStream:
-        """Raises InvalidRequest or TooMany where it names a tenant that it may not name."""
-        named = self.admission.tenant(caller, str(asked.settings.get("tenant", "")))
-        asked = replace(asked, settings={**asked.settings, "tenant": named})
+    def stream(self, request: InferenceRequest, caller: Caller, seconds: float | None = None) -> AsyncStream:
+        """Send the request on. Raises InvalidRequest or TooMany where the caller may not name its tenant."""
+        named = self.admission.tenant(caller, str(request.settings.get("tenant", "")))
+        request = replace(request, settings={**request.settings, "tenant": named})
         most = self.settings.answer_seconds
-        return self.upstream.answer(asked, most if seconds is None else min(seconds, most))
+        return self.upstream.answer(request, most if seconds is None else min(seconds, most))
 
-    async def whole(self, asked: Asked, caller: Caller, seconds: float | None = None) -> Completion:
-        async with self.stream(asked, caller, seconds) as stream:
+    async def whole(self, request: InferenceRequest, caller: Caller, seconds: float | None = None) -> Completion:
+        async with self.stream(request, caller, seconds) as stream:
             return Completion.join([chunk async for chunk in stream])

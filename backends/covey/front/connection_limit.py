@@ -1,0 +1,114 @@
+"""Bounds open HTTP connections, or gRPC calls: for everybody together and for each address. Knows no protocol.
+
+One that waits for its request, or for the rest of it, is cut when a new one finds no free slot: of the address with
+most of them, the one that is furthest behind the pace at which requests must come. For example, of two addresses that
+hold 340 half-sent requests each, one is cut for each caller that comes from a third.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from covey.front.failures import TooMany
+
+GRACE_SECONDS = 3.0  # after which a request must keep its pace
+WAITING_MESSAGES = 32  # of the longest, whose bytes come at once
+EVICTED = "others need the room that this took and did not use; try again in 1 s"
+
+
+class Slot:
+    """The place of one connection or call, which may be cut while it waits for a request."""
+
+    def __init__(self, limit: ConnectionLimit, address: str, cut: Callable[[str], None]) -> None:
+        self._limit, self.address, self.cut = limit, address, cut
+        self.waits, self.since, self.bytes = True, limit.now(), 0
+
+    def wait(self) -> None:
+        """Wait for the next request from now on."""
+        self.waits, self.since = True, self._limit.now()
+        self._limit.add_bytes(self, -self.bytes)
+
+    def came(self, size: int) -> None:
+        """Count bytes of a request. May cut this connection, or others."""
+        self._limit.add_bytes(self, size)
+
+    def serve(self) -> None:
+        """Serve the request, which has arrived: the connection is not cut meanwhile."""
+        self.waits = False
+        self._limit.add_bytes(self, -self.bytes)
+
+    def release(self) -> None:
+        """Free the slot. Does nothing the second time."""
+        self._limit.remove(self)
+
+    @property
+    def behind(self) -> float:
+        """Return how many bytes should have come by now and have not."""
+        return self._limit.pace * max(0.0, self._limit.now() - self.since - GRACE_SECONDS) - self.bytes
+
+    @property
+    def late(self) -> bool:
+        """Whether a request that has begun to come comes too slowly."""
+        return self.waits and self.bytes > 0 and self.behind > 0
+
+
+class ConnectionLimit:
+    """Owns the slots in use, and how many bytes of unfinished requests they hold."""
+
+    def __init__(
+        self, most: int, message_bytes: int, pace: float, what: str, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most, self._bytes, self._what = most, WAITING_MESSAGES * message_bytes, what
+        self.pace, self.now = pace, now
+        self._slots: dict[str, dict[Slot, None]] = {}  # by address
+        self._held: Counter[str] = Counter()  # bytes of requests that are not whole, by address
+
+    def acquire(self, address: str, cut: Callable[[str], None]) -> Slot:
+        """Return a slot; `cut` is called with the reason if it is taken back while it waits. Raises TooMany."""
+        own = self._slots.get(address, {})
+        if len(own) >= self._most // 2 and not self._cut(own):
+            raise TooMany(f"more than {self._most // 2} {self._what} of one address; try again in 1 s")
+        if sum(map(len, self._slots.values())) >= self._most:
+            waiting = max((_waiting(each) for each in self._slots.values()), key=len)
+            if not self._cut(waiting if len(waiting) > len(own) else own):
+                raise TooMany(f"more than {self._most} {self._what}; try again in 1 s")
+        slot = Slot(self, address, cut)
+        self._slots.setdefault(address, {})[slot] = None
+        return slot
+
+    def remove(self, slot: Slot) -> None:
+        own = self._slots.get(slot.address, {})
+        if slot in own:
+            self.add_bytes(slot, -slot.bytes)
+            del own[slot]
+        if not own:
+            self._slots.pop(slot.address, None)
+
+    def add_bytes(self, slot: Slot, more: int) -> None:
+        """Count so many more bytes of a slot's request; cuts slots where all, or one address's, hold too many."""
+        if slot not in self._slots.get(slot.address, ()):
+            return
+        slot.bytes += more
+        self._held[slot.address] += more
+        if self._held[slot.address] <= 0:
+            del self._held[slot.address]
+        while self._held[slot.address] > self._bytes // 2 or self._held.total() > self._bytes:
+            most = max(self._held, key=lambda address: self._held[address])
+            if not self._cut([each for each in self._slots[most] if each.bytes]):
+                return
+
+    def _cut(self, slots: Collection[Slot]) -> bool:
+        """Cut the waiting slot that is furthest behind; False if none waits."""
+        waiting = _waiting(slots)
+        if not waiting:
+            return False
+        worst = max(waiting, key=lambda each: each.behind)
+        worst.release()
+        worst.cut(EVICTED)
+        return True
+
+
+def _waiting(slots: Collection[Slot]) -> list[Slot]:
+    return [each for each in slots if each.waits]

@@ -1,0 +1,139 @@
+"""Serves one job after another by fair queueing: next is the caller that has had the least of the worker's time.
+
+For example, one caller has a hundred texts of a second each, and another comes with texts of a millisecond: its next
+text follows the one at hand, until it has had as much time as the first since it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from covey.front.failures import TooMany
+from covey_client.errors import Overloaded
+
+T = TypeVar("T")
+LEAD_SECONDS = 0.05  # at most, that what a caller has had holds against it when it comes with nothing waiting
+MOST_CALLERS = 10_000  # whose time is known: of more, those that came longest ago begin anew
+BURST_SECONDS = 8.0  # of work at once, for a caller that had none for a while
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work: the caller that wants it, and how many bytes it holds in memory while it waits."""
+
+    caller: str
+    size: int
+
+
+@dataclass(eq=False)
+class _Account:
+    """The time that one caller has had, and its waiting jobs."""
+
+    seconds: float = 0.0  # by which callers are served, the least first: nobody saves any up while it asks nothing
+    owed: float = 0.0  # seconds beyond its share, as of `at`
+    at: float = 0.0
+    waiting: deque[tuple[asyncio.Future[None], int]] = field(default_factory=deque)
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size in self.waiting)
+
+
+class FairQueue:
+    """The queue before one worker."""
+
+    def __init__(
+        self,
+        most_bytes: int,
+        share: float,
+        spent: Callable[[], float],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`most_bytes` may wait for everybody, half of them for one caller. `share` is the part of a processor that one
+        caller may have for long. `spent` says how many seconds of a processor the worker has used so far."""
+        self._most, self._share, self._spent, self._now = most_bytes, share, spent, now
+        self._callers: OrderedDict[str, _Account] = OrderedDict()
+        self._waiting: dict[_Account, None] = {}  # those of them who wait, in the order in which they came
+        self._passed = 0.0  # `seconds` of a caller that comes anew
+        self._busy = False
+
+    async def run(self, job: Job, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the work when the caller is next. Raises TooMany, or Overloaded. Work that has begun is finished, also for
+        a caller that leaves."""
+        account = self._account_of(job)
+        if self._busy:
+            await self._wait(account, job.size)
+        self._busy = True
+        self._passed = max(self._passed, account.seconds)
+        done = asyncio.ensure_future(self._done(account, work))
+        done.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody asks it where they have left
+        return await asyncio.shield(done)
+
+    async def _done(self, account: _Account, work: Callable[[], Awaitable[T]]) -> T:
+        before = self._spent()
+        try:
+            return await work()
+        finally:
+            took = self._spent() - before
+            account.seconds += took
+            account.owed += took
+            self._next()
+
+    def _account_of(self, job: Job) -> _Account:
+        now = self._now()
+        account = self._callers.pop(job.caller, None) or _Account(at=now)
+        self._callers[job.caller] = account
+        if len(self._callers) > MOST_CALLERS:
+            idle = next((name for name, each in self._callers.items() if not each.waiting), job.caller)
+            del self._callers[idle]
+        if account not in self._waiting:
+            account.seconds = min(max(account.seconds, self._passed), self._passed + LEAD_SECONDS)
+        account.owed, account.at = max(0.0, account.owed - self._share * (now - account.at)), now
+        if account.owed > BURST_SECONDS:
+            rest = max(1, round((account.owed - BURST_SECONDS) / self._share))
+            raise TooMany(f"more than {self._share:.0%} of the time for texts for one caller; try again in {rest} s")
+        if account.bytes + job.size > self._most // 2:
+            raise TooMany(f"more than {self._most // 2} bytes of texts wait for one caller; try again in 1 s")
+        return account
+
+    async def _wait(self, account: _Account, size: int) -> None:
+        while sum(each.bytes for each in self._waiting) + size > self._most:
+            most = max(self._waiting, key=lambda each: each.bytes)
+            if most.bytes <= account.bytes + size:
+                raise Overloaded(f"more than {self._most} bytes of texts wait; try again in 1 s")
+            future, _ = self._taken(most, -1)  # its last: others of its own are nearer to their turns
+            if not future.done():
+                future.set_exception(TooMany("others have texts that wait, too, and less of them; try again in 1 s"))
+        mine = asyncio.get_running_loop().create_future(), size
+        account.waiting.append(mine)
+        self._waiting[account] = None
+        try:
+            await mine[0]
+        except asyncio.CancelledError:
+            if mine in account.waiting:
+                self._taken(account, account.waiting.index(mine))
+            elif not mine[0].cancelled() and mine[0].exception() is None:  # it was to be next
+                self._next()
+            raise
+
+    def _taken(self, account: _Account, place: int) -> tuple[asyncio.Future[None], int]:
+        """Remove one waiting job."""
+        found = account.waiting[place]
+        del account.waiting[place]
+        if not account.waiting:
+            del self._waiting[account]
+        return found
+
+    def _next(self) -> None:
+        """Begin the next job, before any that comes meanwhile."""
+        self._busy = False
+        while self._waiting and not self._busy:
+            future, _ = self._taken(min(self._waiting, key=lambda each: each.seconds), 0)
+            if not future.done():
+                future.set_result(None)
+                self._busy = True
