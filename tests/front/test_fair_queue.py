@@ -80,7 +80,7 @@ def test_what_waits_is_bounded_and_who_has_most_waiting_goes_first() -> None:
         whole, late, _, room, more = (told[place].exception() for place in (3, 2, 4, 5, 7))
         assert isinstance(whole, TooMany), "half is for one caller"
         assert "more than 50 bytes" in str(whole)
-        assert isinstance(late, TooMany), "c and d have less than a account"
+        assert isinstance(late, TooMany), "c and d have less than a had"
         assert kind(late).http == 429
         assert isinstance(room, TooMany), "d made b the one with most"
         assert more is None

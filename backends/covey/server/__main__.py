@@ -1,4 +1,5 @@
-"""`python -m covey.server`: serve until told to stop. Exit status: 0 stopped, 1 died too often, 2 could not start."""
+"""Runs one server in the foreground until it is told to stop, `python -m covey.server`. The exit status is 0 if it was
+stopped, 1 if it died too often and 2 if it could not start."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ LOOK_SECONDS = 0.5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one server in the foreground."""
+    """Run one server, and say on the terminal what becomes of it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     logging.basicConfig(format="%(name)s: %(message)s")
@@ -96,7 +97,8 @@ def _serve(server: Server, door: front.Front | None) -> int:
 
 
 def _started_again(server: Server, restarts: Restarts, meanwhile: Callable[[], None]) -> bool:
-    """On the same ports. Streams are broken; whoever has what came so far goes on from there."""
+    """Start the server again on the same ports. Streams are broken; a client that has what came so far goes on from
+    there."""
     while (rest := restarts.rest()) is not None:
         say(f"covey: tritonserver is started again in {rest:g} s")
         time.sleep(rest)

@@ -1,4 +1,4 @@
-"""A LoRA adapter merged into its base, so that all that follows sees a plain model's folder.
+"""Merges a LoRA adapter into its base, so that everything else sees a plain model's folder.
 
 Each weight W that the adapter changes becomes W + scale * B A, summed in float32 and rounded once to the type of W, as
 peft's merge_and_unload does. The folder is made once and kept in the server's state; what the adapter does not change
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.contracts.errors import SettingError
 from covey.models import refusals, stored
-from covey.server import made
+from covey.server import derived
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,8 @@ class _Change:
 
 
 def base_of(adapter: Path) -> str:
-    """The name of the folder or hub model that the adapter was made for. Refuses what cannot be merged into it."""
+    """Return the name of the folder or hub model that the adapter was trained for. Refuses an adapter that cannot be
+    merged."""
     config = refusals.described(adapter, CONFIG)
     if config.get("peft_type") != "LORA":
         raise _not_at_load(adapter, f"an adapter of type {config.get('peft_type')}")
@@ -92,20 +93,20 @@ def _not_at_load(adapter: Path, what: str) -> SettingError:
 
 
 def merged(adapter: Path, base: Path, state: Path) -> Path:
-    """The folder of the base with the adapter merged into it; refuses what a base must not be."""
+    """Return the folder of the base with the adapter merged into it; refuses a base that does not fit."""
     refusals.by_files(base)
     written = refusals.described(base)
     refusals.by_config(base, written.get)
     files = refusals.weight_files(base)
     changed = [adapter / CONFIG, adapter / WEIGHTS, *files]
-    changed += made.matching(base, made.SMALL) + made.matching(adapter, TOKENIZER)
+    changed += derived.matching(base, derived.SMALL) + derived.matching(adapter, TOKENIZER)
 
     def build(building: Path) -> None:
         log.info("merging %s into %s, once", adapter, base)
         where = stored.tensors(files)
         changes = _changes(adapter, where)
-        made.copy(made.matching(base, made.SMALL), building)
-        made.copy(made.matching(adapter, TOKENIZER), building)
+        derived.copy(derived.matching(base, derived.SMALL), building)
+        derived.copy(derived.matching(adapter, TOKENIZER), building)
         for file in files:
             inside = {name: change for name, change in changes.items() if where[name].file == file}
             if inside:
@@ -113,11 +114,11 @@ def merged(adapter: Path, base: Path, state: Path) -> Path:
             else:
                 (building / file.name).symlink_to(file.resolve())
 
-    return made.made(state, "merged", adapter, changed, build)
+    return derived.derive(state, "merged", adapter, changed, build)
 
 
 def _changes(adapter: Path, where: Mapping[str, stored.Stored]) -> dict[str, _Change]:
-    """What the adapter adds, by the names of the base's stored tensors."""
+    """Return what the adapter adds, by the names of the base's stored tensors."""
     from safetensors.torch import load_file
 
     config = refusals.described(adapter, CONFIG)
@@ -142,7 +143,7 @@ def _changes(adapter: Path, where: Mapping[str, stored.Stored]) -> dict[str, _Ch
 
 
 def _stored_name(adapter: Path, name: str, where: Mapping[str, stored.Stored]) -> str:
-    """Files may leave the first part of a name out, as GPT-2's do."""
+    """Return the name by which the base's files have a tensor: they may leave out its first part, as GPT-2's do."""
     found = [each for each in (name, name.partition(".")[2]) if each in where]
     if not found:
         raise SettingError(f"{adapter}: its base has no {name} of its own: it is tied to another, or of another model")

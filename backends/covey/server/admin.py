@@ -1,4 +1,4 @@
-"""The secret that restricts a server's administrative interfaces. `covey_client.secret` says where tools find it.
+"""Keeps the secret that restricts a server's administrative interfaces. `covey_client.secret` says where tools find it.
 
 Loading a model can be running code, so every server that the launcher starts asks for a secret there: the one that it
 is given, else one that it draws at each start. A drawn one is kept in memory, in a file that only this user can read,
@@ -16,7 +16,8 @@ from covey_client.secret import folder, name_of
 
 
 def settle(port: int, given: str, host: str = "127.0.0.1") -> str:
-    """The secret of the server that is about to listen there: `given`, which is kept nowhere, else a fresh one."""
+    """Return the secret of a server that is about to listen on that address: `given`, which is stored nowhere, or a
+    fresh one."""
     path = private_folder(folder()) / name_of(host, port)
     path.unlink(missing_ok=True)
     if given:
@@ -28,7 +29,7 @@ def settle(port: int, given: str, host: str = "127.0.0.1") -> str:
 
 
 def forget(port: int, secret: str, host: str = "127.0.0.1") -> None:
-    """The server with that secret has ended. Another's, on the same port, stays."""
+    """Remove the secret of a server that has ended, unless another server on the same port has written its own."""
     with contextlib.suppress(FileNotFoundError):
         path = folder() / name_of(host, port)
         if path.read_text() == secret:

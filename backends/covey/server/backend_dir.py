@@ -1,4 +1,4 @@
-"""Triton's backend directory: its python backend with the stub of this interpreter, and Covey's backends beside it.
+"""Builds Triton's backend directory: its python backend with the stub of this interpreter, and Covey's backends.
 
 Covey's backends are links; Triton's library is copied, because Triton refuses one that is a link out of its folder.
 The name digests what is in it: two servers may build it at once, and an upgrade gets another directory. Every server
@@ -30,7 +30,7 @@ OWN_LIBRARY = ("orchestrator", "router")
 
 @dataclass(frozen=True)
 class Assembled:
-    """A directory that stays as long as somebody has `fd` open."""
+    """A backend directory that stays as long as a process has `fd` open."""
 
     path: Path
     fd: int
@@ -40,7 +40,7 @@ class Assembled:
 
 
 def backend_names(folder: Path) -> tuple[str, ...]:
-    """The python-based backends in `folder`: its subfolders with a model.py."""
+    """Return the names of the python-based backends in `folder`: its subfolders with a model.py."""
     if not folder.is_dir():
         raise StartError(f"{folder} is no folder of backends: give --backends or COVEY_BACKENDS")
     names = tuple(sorted(path.parent.name for path in folder.glob("*/model.py")))
@@ -50,7 +50,7 @@ def backend_names(folder: Path) -> tuple[str, ...]:
 
 
 def assemble(installation: Installation, backends: Path, state: Path) -> Assembled:
-    """The directory for `--backend-directory`, held; builds it where it is not there yet."""
+    """Return the directory for `--backend-directory`, locked; builds it if it is not there yet."""
     copies = {path.name: path for path in installation.python_backend.iterdir() if path.is_file()}
     copies["triton_python_backend_stub"] = installation.stub
     links = {name: (backends / name).resolve() for name in backend_names(backends)}
@@ -112,7 +112,7 @@ def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None
 
 
 def _remove(folder: Path) -> str:
-    """Under another name first: whoever looks for it now builds it anew."""
+    """Rename a directory and remove it: a start that looks for it meanwhile builds it anew."""
     doomed = folder.with_name(f".removing-{folder.name}-{os.getpid()}")
     os.rename(folder, doomed)
     shutil.rmtree(doomed)

@@ -45,7 +45,7 @@ COMPILED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512", "LRU_CACHE_CAPACITY": "512
 def command(
     options: Options, installation: Installation, backend_directory: Path, models: tuple[str, ...], region_prefix: str
 ) -> list[str]:
-    """What to execute. `options` are those of a server that starts: its ports and its secret are settled."""
+    """Return the command line. The ports and the secret of `options` are settled."""
     settings = {"stub-timeout-seconds": STUB_SECONDS, "shm-region-prefix-name": region_prefix}
     pools = {"python": FEW_THREADS} | dict.fromkeys(OWN_LIBRARY, MANY_THREADS)
     words = [
@@ -73,7 +73,8 @@ def command(
 
 
 def environment(options: Options, installation: Installation, left_out: Iterable[str] = ()) -> dict[str, str]:
-    """Ours, with what the stubs need to find this interpreter and its packages. `left_out`: drafters not loaded."""
+    """Return this process's environment, with what the stubs need to find this interpreter and its packages. `left_out`
+    has the drafters that are not loaded."""
     values = dict(os.environ)
     for key, value in (PASSIVE | COMPILED).items():
         values.setdefault(key, value)

@@ -1,4 +1,5 @@
-"""A model with quantised weights as a plain one: once, on request, because it takes the memory of the plain model.
+"""Turns a model with quantised weights into one with plain weights: once, and only on request, because it takes the
+plain model's memory.
 
 Its weights are what the quantised ones stand for (`models/quantised.py`), rounded once to the type that its
 configuration names. Files are read a weight at a time and written a file at a time.
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.contracts.errors import UnsupportedModel
 from covey.models import refusals, stored
-from covey.server import made
+from covey.server import derived
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def plain(folder: Path, state: Path) -> Path:
-    """The folder itself where its weights are plain, else that of the same model with plain ones."""
+    """Return the folder itself if its weights are plain, else that of the same model with plain ones."""
     config = refusals.described(folder)
     settings = config.get(SETTINGS)
     if not settings:
@@ -45,7 +46,7 @@ def plain(folder: Path, state: Path) -> Path:
 
     def build(building: Path) -> None:
         log.info("%s: its weights are made plain, once", folder)
-        made.copy((path for path in made.matching(folder, made.SMALL) if path.name != INDEX), building)
+        derived.copy((path for path in derived.matching(folder, derived.SMALL) if path.name != INDEX), building)
         told = {key: value for key, value in config.items() if key not in (SETTINGS, "compression_config")}
         (building / "config.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
         held = _write(folder, files, building, settings, str(config.get("dtype") or config.get("torch_dtype")))
@@ -53,11 +54,11 @@ def plain(folder: Path, state: Path) -> Path:
             index = {"metadata": {}, "weight_map": held}
             (building / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
 
-    return made.made(state, "plain", folder, [*made.matching(folder, made.SMALL), *files], build)
+    return derived.derive(state, "plain", folder, [*derived.matching(folder, derived.SMALL), *files], build)
 
 
 def _write(folder: Path, files: list[Path], to: Path, settings: Mapping[str, Any], dtype: str) -> dict[str, str]:
-    """One file for each; says in which file each tensor is."""
+    """Write a file of plain weights for each file of the model; returns in which file each tensor is."""
     import torch
     from safetensors import safe_open
     from safetensors.torch import save_file

@@ -1,10 +1,10 @@
-"""Why there is no server.
+"""The errors of a server that does not start, or has ended.
 
 SettingError (covey.contracts.errors)
- +- StartError      the start cannot succeed; one line that says what to change
-     +- Crashed      tritonserver itself crashed meanwhile, and another start may do better
++- StartError      the start cannot succeed; one line that says what to change
+   +- Crashed      tritonserver itself crashed meanwhile, and another start may do better
 CoveyError (covey.contracts.errors)
- +- ServerDied      it was running and ended by itself
++- ServerDied      it was running and ended by itself
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from covey.contracts.errors import CoveyError, SettingError
 
 
 class StartError(SettingError):
-    """A start that cannot succeed, or did not; the message is one line."""
+    """The start cannot succeed, or did not; the message is one line."""
 
 
 class Crashed(StartError):
-    """tritonserver, or the process of a model, was killed or crashed while it started. On starved cores Triton's locks
-    in shared memory give up."""
+    """tritonserver or a model's process was killed or crashed during the start. On starved cores Triton's locks in
+    shared memory time out."""
 
 
 class ServerDied(CoveyError):

@@ -1,5 +1,4 @@
-"""The front beside tritonserver (`covey.front`): started when that serves, kept while it is started again, and started
-again itself when it ends."""
+"""Keeps a front (`covey.front`) for a tritonserver: starts it when that serves, and again when it ends."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ log = logging.getLogger("covey.server.front")
 
 
 class Front:
-    """One front process; `options` and `deaths` are a running server's, with the ports that were chosen."""
+    """Owns one front process; `options`, with the ports that were chosen, and `deaths` are a running server's."""
 
     def __init__(self, options: Options, deaths: Deaths) -> None:
         self.options = with_ports(options)
@@ -62,8 +61,8 @@ class Front:
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Returns when both ports are listened on and it answers; one that ends, or hangs, before that is started
-        again. Raises StartError."""
+        """Start the front and return when both ports are open and it answers; one that ends, or hangs, before that is
+        started again. Raises StartError."""
         for _ in range(STARTS):
             self._open()
             try:
@@ -80,7 +79,7 @@ class Front:
         self._silence = Watch("whether the front answers", silence.look, ASK_SECONDS)
 
     def check(self) -> None:
-        """Start it again where it has ended, at once or after rests that grow. Never waits."""
+        """Start the front again if it has ended, at once or after rests that grow. Never waits."""
         if self._process is None or self._process.poll() is None:
             return
         now = time.monotonic()
@@ -96,12 +95,12 @@ class Front:
                 log.warning("the front could not be started: %s", error)
 
     def drain(self) -> None:
-        """New requests are refused from now on, and none that breaks is asked for again."""
+        """Have the front refuse new requests, and resume none that breaks."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Last answers have a second. Does nothing the second time."""
+        """End the front; last answers have a second. Does nothing the second time."""
         if self._silence is not None:
             self._silence.stop()
             self._silence = None
@@ -165,8 +164,8 @@ def wanted(options: Options) -> bool:
 
 
 def with_ports(options: Options) -> Options:
-    """The same options with every FREE port of the front chosen; refuses ports that somebody listens on, and names of
-    the model that a target has."""
+    """Return the same options with every FREE port of the front chosen; refuses ports in use, and served names that a
+    target has."""
     for name in options.served_model_name:
         if name in _folders(options):
             raise StartError(f"--served-model-name: got {name!r}, allowed: names that no target has")
@@ -189,7 +188,7 @@ def with_ports(options: Options) -> Options:
 
 
 def _folders(options: Options) -> dict[str, str]:
-    """Where each target's tokenizer and chat template are, by the target's name where there are several."""
+    """Return where each target's tokenizer and chat template are, by the target's name where there are several."""
     settings, repository = options.deployment(), options.repository_folder()
     named = profile.targets(settings, profile.find(options.profile))
     if not named:
@@ -198,7 +197,7 @@ def _folders(options: Options) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without the server's secret, which the front does not need."""
+    """Return this process's environment without the server's secret, which the front does not need."""
     return {
         name: value for name, value in os.environ.items() if name not in (secret.VARIABLE, secret.FILE_VARIABLE)
     } | {

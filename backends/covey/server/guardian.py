@@ -25,11 +25,11 @@ PATIENCE_SECONDS = 5.0  # for tritonserver to end in order, in which the policy 
 
 
 class Guardian:
-    """One for each tritonserver, from before there is anything to remove until nothing of it is left."""
+    """The process that cleans up after one tritonserver whose launcher was killed."""
 
     def __init__(self, prefix: str, host: str, ports: Sequence[int], patience: float = PATIENCE_SECONDS) -> None:
-        """`prefix` is that of the server's shared memory, which is on the command lines of all of its processes. `host`
-        and `ports` say where it listens, first for HTTP, by which its secret is kept."""
+        """`prefix` of the server's shared memory is on the command lines of all of its processes. `host` and `ports`
+        say where the server listens, first for HTTP, by which its secret is stored."""
         words = [sys.executable, "-m", "covey.server.guardian", str(patience), host, *map(str, ports)]
         nowhere = subprocess.DEVNULL
         self._process = subprocess.Popen(
@@ -38,14 +38,14 @@ class Guardian:
         self.tell(prefix)
 
     def tell(self, line: str) -> None:
-        """First the server's secret, then its process."""
+        """Tell the guardian first the server's secret, then its process."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # somebody has killed it
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
 
     def dismiss(self) -> None:
-        """Nothing is left."""
+        """End the guardian: nothing is left to clean up."""
         self._process.kill()
         self._process.communicate()
 

@@ -1,5 +1,5 @@
-"""Models by their names on the Hugging Face hub: from its cache on this machine, else fetched into it. Adapters are
-merged into the models that they name.
+"""Finds models by their names on the Hugging Face hub, in its cache on this machine or by fetching them. Adapters are
+merged into their bases.
 
 What can be refused from a model's configuration or from the names of its files is refused before its weights are
 fetched. Where the cache lies, who may read what and whether the hub is asked at all is huggingface_hub's to know
@@ -26,7 +26,7 @@ ELSEWHERE = ["*/*"]  # other formats of the same weights, as a rule
 
 
 def with_folders(options: Options) -> Options:
-    """The same options with folders of whole models in place of the hub's names and of adapters."""
+    """Return the same options with folders of whole models in place of hub names and adapters."""
     if options.dequantise and not (options.model or options.drafter):
         raise StartError("--dequantise is for the model that --model or --drafter names: neither is given")
     model, drafter = (
@@ -36,9 +36,11 @@ def with_folders(options: Options) -> Options:
 
 
 def folder(name: str, state: Path, *, dequantise: bool = False) -> str:
-    """A folder as it is, and of a model's name on the hub, MODEL or MODEL@REVISION, the folder in its cache; of an
-    adapter, the folder in `state` where it is merged into its base. With `dequantise`, of a model with quantised
-    weights the folder in `state` of one with plain ones."""
+    """Return the folder for a folder or a hub name, MODEL or MODEL@REVISION.
+
+    An adapter becomes the folder in `state` where it is merged into its base. With `dequantise`, a model with quantised
+    weights becomes the folder in `state` of one with plain ones.
+    """
     if not name:
         return name
     found = _folder(name, dequantise)

@@ -1,4 +1,4 @@
-"""Where tritonserver is, and what it needs to start: the wheel nvidia-pytriton, or a folder laid out like it."""
+"""Finds tritonserver and what it needs to start: the wheel nvidia-pytriton, or a folder laid out like it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Installation:
 
 
 def find(folder: Path | None) -> Installation:
-    """The installation in `folder`, or COVEY_TRITON, or the wheel."""
+    """Return the installation in `folder`, or COVEY_TRITON, or the wheel."""
     named = folder or (Path(os.environ["COVEY_TRITON"]) if os.environ.get("COVEY_TRITON") else None)
     python_libraries = Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")
     if named is not None:
@@ -72,7 +72,8 @@ def _check_platform() -> None:
 
 
 def _check_libpython(folder: Path) -> None:
-    """The stub is linked against the shared libpython, which some distributions package apart from python3."""
+    """Refuse a Python without its shared library, which the stub is linked against and some distributions package
+    separately."""
     name = f"libpython{MINOR}.so.1.0"
     if (folder / name).exists():
         return
@@ -86,7 +87,7 @@ def _check_libpython(folder: Path) -> None:
 
 
 def warn() -> None:
-    """Say at setup what a start would stumble over."""
+    """Print, at setup, what a start would fail on."""
     try:
         find(None)
     except StartError as error:

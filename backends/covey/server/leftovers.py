@@ -1,4 +1,4 @@
-"""Temporary folders that killed processes of this user's servers have left behind."""
+"""Removes temporary folders that killed processes of this user's servers have left."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ RANKS = "covey-ranks-*"  # covey.models.parallel makes them, named by their proc
 
 
 def sweep(triton: Path = Path("/tmp")) -> None:
-    """Remove them. Whose an environment is nobody can tell, so all stay while this user has a tritonserver. Those of
-    Covey's models are empty; others are not removed."""
+    """Remove them, but only while this user has no tritonserver, because nothing says which server one belongs to. Only
+    empty folders, as Covey's models make, are removed."""
     environments = list(_own(triton, ENVIRONMENTS))  # before the look: who makes one later is not looked at
     if not processes.called("tritonserver"):
         for path in environments:

@@ -1,4 +1,4 @@
-"""What a launcher reads in tritonserver's log: which models are loaded, and why one is not. Knows no process."""
+"""Reads tritonserver's log: which models are loaded, and why one is not. Knows no process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LINE = re.compile(r'^E\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
 
 
 def begun(text: str) -> tuple[str, ...]:
-    """Models whose first process is started, or was."""
+    """Return the models whose first process is being started, or was."""
     return tuple(dict.fromkeys(_BEGUN.findall(text)))
 
 
 def loaded(text: str) -> tuple[str, ...]:
-    """Models that came up, in that order."""
+    """Return the models that are loaded, in that order."""
     return tuple(dict.fromkeys(_LOADED.findall(text)))
 
 
 def reason(text: str) -> str:
-    """One line: why the server that wrote this did not start; "" when the log does not say."""
+    """Return in one line why the server that wrote this log did not start; "" if the log does not say."""
     for pattern in (_FAILED, _POLLED):
         for match in pattern.finditer(text):
             model, said = match[1], _first_line(match[2])
@@ -42,23 +42,23 @@ def reason(text: str) -> str:
 
 
 def serving(text: str) -> str:
-    """What the orchestrator said last of the target that it serves: type and mode; "" while it has not."""
+    """Return what the orchestrator last logged of its target's type and mode; "" if it has not yet."""
     found = _SERVING.findall(text)
     return str(found[-1]) if found else ""
 
 
 def lost_process(text: str) -> bool:
-    """Whether a model could not be loaded because its process ended by something else than an error of its own."""
+    """Whether a model could not be loaded because its process ended by something other than an error of its own."""
     return any(_KILLED.search(match[2]) for pattern in (_FAILED, _POLLED) for match in pattern.finditer(text))
 
 
 def tail(text: str, lines: int = 15) -> str:
-    """The last lines that are not tables."""
+    """Return the last lines that are not tables."""
     kept = [line for line in text.splitlines() if line.strip() and line[0] not in "|+"]
     return "\n".join(kept[-lines:])
 
 
 def _first_line(message: str) -> str:
-    """The message without Triton's code, Python's class and the stack below it."""
+    """Return the message without Triton's code, Python's class and the stack below it."""
     line = re.split(r"\\n|\n", message)[0].strip().rstrip('";').strip()
     return _CLASS.sub("", _CODE.sub("", line))

@@ -1,4 +1,4 @@
-"""What a start can be asked: one frozen Options, from Python or from the command line."""
+"""The options of a start: one frozen Options, from Python or from the command line."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ PUBLIC_MODELS = ("ensemble", "covey_unary", ORCHESTRATOR)  # in the order a drai
 
 
 def state_folder() -> Path:
-    """Where backend directories and logs go: inside the virtual environment, else the user's part of the temporary
-    folder. Does not create it."""
+    """Return where backend directories and logs go: inside the virtual environment, else the user's part of the
+    temporary folder. Does not create it."""
     inside = Path(sys.prefix)
     return inside / "covey" if os.access(inside, os.W_OK) else Path(tempfile.gettempdir()) / f"covey-{os.getuid()}"
 
 
 def reachable(host: str) -> str:
-    """Where to connect to reach a server that listens on `host`."""
+    """Return the host to connect to for a server that listens on `host`."""
     return "127.0.0.1" if host in ("", "0.0.0.0") else host
 
 
 @dataclass(frozen=True)
 class Options:
-    """One server. Paths left None are found beside the package or in the environment (COVEY_BACKENDS,
+    """The options of one server. Paths left None are found beside the package or in the environment (COVEY_BACKENDS,
     COVEY_MODEL_REPOSITORY, COVEY_TRITON)."""
 
     host: str = "127.0.0.1"
@@ -74,7 +74,7 @@ class Options:
         return self.backends or Path(os.environ.get("COVEY_BACKENDS") or SOURCE)
 
     def deployment(self) -> Profile:
-        """The profile, with the drafter that was named."""
+        """Return the profile, with the drafter that `drafter` names."""
         chosen = profile.with_dtype(profile.load(self.profile), self.dtype)
         return profile.with_drafter(chosen, self.drafter) if self.drafter else chosen
 
@@ -88,7 +88,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Options from a command line; ends the process on one that cannot be read, as argparse does."""
+    """Return the options of a command line; ends the process if it cannot be read, as argparse does."""
     parser = argparse.ArgumentParser(prog="python -m covey.server", description="Serve Covey on NVIDIA Triton.")
     try:
         usual = Options()

@@ -1,6 +1,5 @@
-"""The right to start a server on some ports: of two starts at once the second is refused before it touches anything of
-the first's. That nobody listens says little while the first one still loads its models.
-"""
+"""Claims ports for a server that starts: of two starts at once the second is refused before it touches anything of the
+first's. A port that nobody listens on may be that of a server that still loads its models."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ ATTEMPTS = 20  # to find free ports that no other start has chosen too
 
 
 @dataclass(frozen=True)
-class Ports:
-    """Locked files; what a killed launcher leaves is locked by nobody."""
+class PortClaim:
+    """Locked files, one for each port; those that a killed launcher leaves are unlocked."""
 
     locks: dict[Path, int]
 
@@ -32,8 +31,8 @@ class Ports:
             os.close(fd)
 
 
-def settle(options: Options) -> tuple[Options, Ports]:
-    """The same options with every FREE port chosen, and all of them claimed. Raises StartError."""
+def settle(options: Options) -> tuple[Options, PortClaim]:
+    """Return the same options with every FREE port chosen, and the claim of all ports. Raises StartError."""
     for attempt in range(ATTEMPTS):
         chosen = preflight.with_ports(options)
         try:
@@ -45,21 +44,21 @@ def settle(options: Options) -> tuple[Options, Ports]:
 
 
 def forget(host: str, ports: Iterable[int]) -> None:
-    """Remove what a killed launcher left of its claim, unless somebody else has these ports by now."""
+    """Remove a killed launcher's claim, unless another server has these ports by now."""
     for port in ports:
         path = secret.folder() / _name(host, port)
         fd = _locked(path)
         if fd is not None:
-            Ports({path: fd}).release()
+            PortClaim({path: fd}).release()
 
 
 def _name(host: str, port: int) -> str:
     return f"{secret.name_of(host, port)}.lock"
 
 
-def _claim(options: Options) -> Ports:
+def _claim(options: Options) -> PortClaim:
     folder = private_folder(secret.folder())
-    held = Ports({})
+    held = PortClaim({})
     for name, variable in preflight.PORTS.items():
         port = getattr(options, name)
         path = folder / _name(options.host, port)
@@ -75,7 +74,7 @@ def _claim(options: Options) -> Ports:
 
 
 def _locked(path: Path) -> int | None:
-    """The open file, which is there and locked by us; None where somebody else has it."""
+    """Open and lock the file; None if another process holds it."""
     while True:
         fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         try:

@@ -1,4 +1,4 @@
-"""What can be known to fail before tritonserver is started. Every refusal is one line that says what to change."""
+"""Refuses before tritonserver is started what cannot succeed. Every refusal is one line that says what to change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the w
 
 
 def exposure(options: Options) -> None:
-    """Refuses to listen for other machines while model control is anybody's: loading a model can be running code."""
+    """Refuse to listen for other machines without a secret of one's own: loading a model can be running code."""
     if options.admin_secret:
         return
     try:
@@ -43,7 +43,7 @@ def exposure(options: Options) -> None:
 
 
 def with_ports(options: Options) -> Options:
-    """The same options with every FREE port chosen; refuses ports that somebody listens on."""
+    """Return the same options with every FREE port chosen; refuses ports in use."""
     chosen: dict[str, int] = {}
     held: list[socket.socket] = []
     try:
@@ -65,7 +65,7 @@ def with_ports(options: Options) -> Options:
 
 
 def listen(host: str, port: int, variable: str) -> socket.socket:
-    """A socket that holds the port; raises StartError where it is not free."""
+    """Return a socket that holds the port; raises StartError if it is in use."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -84,7 +84,7 @@ def listen(host: str, port: int, variable: str) -> socket.socket:
 
 
 def models(options: Options) -> tuple[str, ...]:
-    """The models to load, every one of which has a folder."""
+    """Return the models to load, each of which has a folder."""
     repository = options.repository_folder()
     if not repository.is_dir():
         raise StartError(f"{repository} is no model repository: give --model-repository or COVEY_MODEL_REPOSITORY")
@@ -97,8 +97,8 @@ def models(options: Options) -> tuple[str, ...]:
 
 
 def weights(options: Options, wanted: tuple[str, ...]) -> None:
-    """Refuses a target, or a drafter that was named, that cannot be served, as far as its folder tells, and a target
-    whose weights cannot fit in memory."""
+    """Refuse a target, or a named drafter, whose folder says that it cannot be served, and a target whose weights do
+    not fit in memory."""
     target = options.deployment().target
     if target.kind == "emulated":
         if options.model or options.drafter:
@@ -142,8 +142,8 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
 
 
 def gpu(options: Options, wanted: tuple[str, ...]) -> None:
-    """Refuses a profile that wants a GPU where torch sees none. A process of its own asks torch, which takes seconds to
-    import: only where a GPU is wanted."""
+    """Refuse a profile that wants a GPU where torch sees none. A process of its own asks torch, whose import takes
+    seconds, and only if a GPU is wanted."""
     settings = options.deployment()
     if settings.target.kind in ("emulated", profile.VLLM):
         return
@@ -162,7 +162,7 @@ def gpu(options: Options, wanted: tuple[str, ...]) -> None:
 
 
 def _drafter_folders(options: Options, wanted: tuple[str, ...]) -> dict[str, Path]:
-    """Where the weights are of those drafters that have some."""
+    """Return the folders of the drafters that have weights."""
     repository, settings = options.repository_folder(), options.deployment()
     found = {}
     for name in wanted:
@@ -185,8 +185,8 @@ def _named(options: Options, head: str) -> None:
 
 
 def _by_vllm(options: Options, folder: Path) -> None:
-    """Refuses what vLLM's process could not be started with, and drafters of another vocabulary. Which models vLLM can
-    serve it says itself."""
+    """Refuse what vLLM's process could not be started with, and drafters of another vocabulary. vLLM itself refuses
+    models that it cannot serve."""
     from covey_vllm.serving.deployment import Deployment
 
     settings = options.deployment()
@@ -206,7 +206,7 @@ def _by_vllm(options: Options, folder: Path) -> None:
 
 
 def _servable(folder: Path) -> dict[str, stored.Stored]:
-    """The tensors of a model's weights."""
+    """Return the tensors of a model's weights; refuses a model that cannot be served."""
     refusals.by_files(folder)
     config = refusals.described(folder)
     refusals.by_config(folder, config.get)
@@ -221,8 +221,8 @@ def _servable(folder: Path) -> dict[str, stored.Stored]:
 
 
 def _same_vocabulary(folder: Path) -> None:
-    """Refuses a tokenizer that cannot be read, and one that writes tokens which the model does not have. Added tokens
-    may be beyond it: those that are never written are often left there."""
+    """Refuse a tokenizer that cannot be read, or that writes tokens which the model does not have. Added tokens that
+    are never written are often beyond the model's vocabulary, and are left there."""
     tokenizer = load_tokenizer(folder)
     words, known = (
         0 if tokenizer is None else tokenizer.get_vocab_size(with_added_tokens=False),
@@ -233,13 +233,13 @@ def _same_vocabulary(folder: Path) -> None:
 
 
 def _bytes_in_memory(tensor: stored.Stored) -> int:
-    """What it takes at two bytes a number, the narrowest it is loaded in."""
+    """Return the bytes of the weights at two bytes a number, the narrowest type in which they are loaded."""
     return tensor.size // (2 if tensor.dtype in ("F32", "F64") else 1)
 
 
 def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
-    """Which models not to load, and why: drafters that do not speak the target's tokens. The bundled ones, of the
-    default profile, are tried with any target; whoever names drafters wants them to draft, and is refused."""
+    """Return which models not to load, and why: bundled drafters of the default profile whose tokens are not the
+    target's. Drafters that were named are refused instead."""
     settings = options.deployment()
     if settings.target.kind == "emulated" or settings.targets:  # each orchestrator leaves out what does not fit
         return {}
@@ -268,13 +268,13 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
 
 
 def _target_folder(options: Options) -> Path:
-    """Where the target's files are, if it has any."""
+    """Return the folder of the target's files; None if it has none."""
     named = options.model or options.deployment().target.folder
     return Path(named) if named else options.repository_folder() / "target" / "1"
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes this machine, or the container around us, has to give."""
+    """Return the bytes of memory that this machine, or its container, has available."""
     match = re.search(r"MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text())
     available = int(match[1]) * 1024 if match else 1 << 62
     group = root / "sys/fs/cgroup"

@@ -25,7 +25,8 @@ class _Program(ctypes.Structure):
 
 
 def keeper() -> Callable[[], None] | None:
-    """What a child must call between fork and exec; None on a machine whose numbers are not known."""
+    """Return the call that a child must make between fork and exec; None on a machine whose system call numbers are not
+    known."""
     known = _MACHINES.get(platform.machine())
     if known is None:
         return None
@@ -46,7 +47,7 @@ def keeper() -> Callable[[], None] | None:
     arguments = _FILTER, ctypes.byref(program)
 
     def in_child() -> None:
-        """Where the kernel refuses, the regions stay open; the launcher looks and says so."""
+        """Install the filter. If the kernel refuses, the regions stay open, which the launcher finds out and says."""
         prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         prctl(_SECCOMP, *arguments)
 

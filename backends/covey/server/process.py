@@ -1,4 +1,4 @@
-"""The life of one tritonserver: start, wait until its models are loaded, drain, stop."""
+"""The life of one tritonserver: it is started, waited for until its models are loaded, drained and stopped."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ STARTS = 3  # that are tried where a process ended by something else than an err
 
 
 class Server:
-    """One server. `start()` returns when every model is loaded; `stop()` drains first and may be called twice."""
+    """One tritonserver. `start()` returns when every model is loaded; `stop()` drains first and may be called twice."""
 
     def __init__(self, options: Options, watcher: Watcher | None = None) -> None:
         self.options = options  # after start() with the ports that were chosen
@@ -76,7 +76,7 @@ class Server:
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
         self._placed = False
-        self._ports: port_claim.Ports | None = None
+        self._ports: port_claim.PortClaim | None = None
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
         self._guardian: Guardian | None = None
@@ -88,7 +88,7 @@ class Server:
 
     @property
     def http_url(self) -> str:
-        """host:port, as tritonclient takes it."""
+        """Return host:port, as tritonclient takes it."""
         return f"{reachable(self.options.host)}:{self.options.http_port}"
 
     @property
@@ -105,7 +105,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """tritonserver's; 0 when it does not run."""
+        """Return tritonserver's process; 0 if it does not run."""
         return self._process.pid if self._process is not None else 0
 
     @property
@@ -125,8 +125,8 @@ class Server:
         self.stop(drain_seconds=0.0 if kind is not None else None)
 
     def start(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Start and wait, again where it crashed, and do something again and again meanwhile; raises SettingError or
-        StartError, and then nothing is left running."""
+        """Start the server and wait until it is ready, again if it crashes; calls `meanwhile` repeatedly. Raises
+        SettingError or StartError, and then nothing is left running."""
         for start in range(1, STARTS + 1):
             try:
                 self._start(meanwhile)
@@ -193,7 +193,7 @@ class Server:
             raise
 
     def check(self) -> None:
-        """Raises ServerDied when tritonserver has ended by itself."""
+        """Raise ServerDied if tritonserver has ended by itself."""
         if self._process is None or self._process.poll() is None:
             return
         raise ServerDied(
@@ -202,8 +202,8 @@ class Server:
         )
 
     def serves(self, loaded: tuple[str, ...]) -> bool:
-        """Whether the orchestrator has measured and can serve; raises SettingError where it cannot start. Another
-        backend's model under that name has nothing to do first."""
+        """Whether the orchestrator has measured and can serve; raises SettingError if it never will. Another backend's
+        model under that name is ready at once."""
         if ORCHESTRATOR not in self.models or ORCHESTRATOR not in loaded:
             return ORCHESTRATOR not in self.models
         written = (self.options.repository_folder() / ORCHESTRATOR / "config.pbtxt").read_text()
@@ -215,7 +215,7 @@ class Server:
             return False
 
     def drain(self, seconds: float) -> bool:
-        """Close the public models and wait for requests in flight; whether all ended in time.
+        """Close the public models and wait for requests in flight; returns whether all ended in time.
 
         `covey` goes last: Triton does not count what it does for `covey_unary`, and a model that is being unloaded can
         ask no other for anything. Until then it refuses new requests by itself. It need not wait for the others, whose
@@ -237,8 +237,8 @@ class Server:
             return self.runs == 0
 
     def stop(self, drain_seconds: float | None = None) -> bool:
-        """Drain, then SIGTERM where that succeeded, then SIGKILL. Returns whether every request in flight could end.
-        LEAVE_SECONDS beyond those of the drain are the most that it takes."""
+        """Drain, then SIGTERM if that succeeded, then SIGKILL; takes at most LEAVE_SECONDS beyond the drain. Returns
+        whether every request in flight could end."""
         seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
         drained = self._process is None  # one that has ended by itself took its requests along
         if self.running and self._process is not None:
@@ -258,8 +258,8 @@ class Server:
         return drained
 
     def _unload(self, until: float) -> None:
-        """The models that are not public. tritonserver looks once a second whether they, and the connections of those
-        who asked it something, have ended; we look more often."""
+        """Unload the models that are not public. tritonserver looks only once a second whether they have ended, and its
+        callers' connections; we look more often."""
         with contextlib.suppress(ControlError):
             for name in self.models:
                 if name not in PUBLIC_MODELS:
@@ -309,13 +309,13 @@ class Server:
             self._care = None
 
     def _ask_what_runs(self) -> None:
-        """How many requests `covey` still has; from the first question on it takes no more."""
+        """Ask `covey` how many requests it still has; from the first question on it takes no more."""
         with contextlib.suppress(PortError):  # it has ended, or another backend's model serves under that name
             self.runs = link.refuse_requests(ORCHESTRATOR, self.pid)
 
     def _closed(self, models: list[str], until: float) -> bool:
-        """Whether these have ended, with their requests, before it is too late; waits for it. Triton waits for ever for
-        one whose process has died within a request."""
+        """Wait until these models have ended with their requests; False if it is too late. Triton waits for ever for a
+        model whose process has died within a request."""
         gone: dict[str, float] = {}  # models without a process: since when
         while self.running:
             states, living, now = self.control.states(), processes.by_model(self.pid), time.monotonic()
@@ -342,13 +342,13 @@ class Server:
         return self.log_file.open("wb")
 
     def _starting_states(self) -> dict[str, str]:
-        """While tritonserver loads its first models, a few at a time, it answers nobody; its log says who came up."""
+        """Return the states by the log: while tritonserver loads its first models it answers nobody."""
         text = self.log_text()
         begun, came_up = log.begun(text), log.loaded(text)
         return {name: READY if name in came_up else LOADING if name in begun else "" for name in self.models}
 
     def _wait_until_ready(self, care: Care, meanwhile: Callable[[], None]) -> None:
-        """Raises StartError where nothing has moved for long, or where the start cannot succeed."""
+        """Wait for all models. Raises StartError if there is no progress for long, or if the start cannot succeed."""
         began = moved = time.monotonic()
         limit = min(self.options.load_seconds, max(LEAST_START_SECONDS, START_TIMES * (self._took or math.inf)))
         seen: tuple[str, ...] | None = None
@@ -388,7 +388,7 @@ class Server:
             time.sleep(POLL_SECONDS)
 
     def _ended(self, code: int, killed: list[str]) -> StartError:
-        """Why tritonserver ended while it started. By a signal, or because a model's process did, it crashed, and
+        """Return why tritonserver ended while it started. If it was killed, or ended because a model's process did,
         another start may do better."""
         said = log.reason(self.log_text())
         if code < 0 or killed or log.lost_process(self.log_text()):
@@ -397,7 +397,8 @@ class Server:
         return StartError(f"{said or f'tritonserver ended ({_ending(code)})'} [log: {self.log_file}]")
 
     def _silent_ports(self) -> list[str]:
-        """Which of the three ports nobody listens on: Triton opens them one after the other, the metrics port last."""
+        """Return which of the three ports nobody listens on. Triton opens them one after the other, the metrics port
+        last."""
         silent = []
         for name in preflight.PORTS:
             port = getattr(self.options, name)
@@ -413,7 +414,7 @@ def _ending(code: int) -> str:
 
 
 def _in_child() -> Callable[[], None]:
-    """What the child does before it becomes tritonserver."""
+    """Return what the child does before it becomes tritonserver."""
     steps = [step for step in (end_with_launcher(signal.SIGTERM), private_memory.keeper()) if step is not None]
 
     def in_child() -> None:
@@ -424,13 +425,13 @@ def _in_child() -> Callable[[], None]:
 
 
 def end_with_launcher(by: signal.Signals) -> Callable[[], None] | None:
-    """Have the kernel end a child when a launcher is killed outright. The kernel watches the starting *thread*, so a
-    child that is started from a passing thread goes without."""
+    """Return a call by which a child is ended when its launcher is killed. The kernel watches the starting *thread*, so
+    this is None in any thread but the main one."""
     return end_with_thread(by) if threading.current_thread() is threading.main_thread() else None
 
 
 def end_with_thread(by: signal.Signals) -> Callable[[], None]:
-    """Have the kernel end a child when the thread that starts it ends."""
+    """Return a call by which the kernel ends the child when the thread that starts it ends."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
 
     def in_child() -> None:

@@ -1,4 +1,4 @@
-"""What a person sees of a start: a bar per server on a terminal, plain lines elsewhere."""
+"""Shows a start to a person: a bar per server on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from covey.server.options import Options, reachable
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """A line on the standard error, or another stream. Nobody has to read it: a full disk or a closed pipe ends no
-    server."""
+    """Print a line on the standard error, or another stream; a full disk or a closed pipe ends no server."""
     with contextlib.suppress(OSError):
         print(text, file=stream or sys.stderr, flush=True)
 
 
 class LoadProgress:
-    """A Server's watcher."""
+    """Shows a server's start; is its watcher."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -63,7 +62,8 @@ class LoadProgress:
 
 
 def _command() -> str:
-    """How to call `covey` from here: by its name where that is on PATH, else by where this interpreter has it."""
+    """Return how to call `covey` from here: by its name if that is on PATH, else by its path beside this
+    interpreter."""
     beside = Path(sys.executable).with_name("covey")
     if shutil.which("covey") or not beside.is_file():
         return "covey"
@@ -71,7 +71,7 @@ def _command() -> str:
 
 
 def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
-    """Who drafts, where not all that the profile names do."""
+    """Return lines about drafters that were left out; "" if none were."""
     if not left_out:
         return ""
     misfits = dict.fromkeys(left_out.values())
@@ -87,7 +87,7 @@ def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
 
 
 def _front(options: Options) -> tuple[str, str]:
-    """A line to paste for OpenAI's API, and where strangers may ask; nothing where there is no front."""
+    """Return a line to paste for OpenAI's API, and the addresses for strangers; empty without a front."""
     if options.front_http_port is None:
         return "", ""
     host, front = reachable(options.front_host), options.deployment().front
@@ -102,7 +102,7 @@ def _front(options: Options) -> tuple[str, str]:
 def ready_message(
     options: Options, log_file: str, left_out: Mapping[str, str] = MappingProxyType({}), serving: str = ""
 ) -> str:
-    """What to paste now. `serving` is what the orchestrator said of its target's type and numerics."""
+    """Return the commands to paste. `serving` is the type and mode of the target, as the orchestrator logged them."""
     host = reachable(options.host)
     http = f"{host}:{options.http_port}"
     flags = "" if options.grpc_port == Options.grpc_port else f" --url {host}:{options.grpc_port}"

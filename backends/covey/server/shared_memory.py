@@ -1,4 +1,4 @@
-"""Shared memory of one server: named so that what a killed server left can be told from what a living one uses.
+"""Names the shared memory of one server so that the regions of a killed server can be told from those of a living one.
 
 A server's regions are called `covey_<port>_<random>_...`. Beside them lies `covey_<port>_<random>_lock`, a file
 that the launcher locks and that tritonserver and its stubs inherit: whoever can lock it knows that none of them lives.
@@ -26,13 +26,13 @@ class Claim:
     folder: Path
 
     def release(self) -> None:
-        """Close our end and remove what has this prefix; only after the server's processes have ended."""
+        """Close this end and remove the regions with the prefix; only after the server's processes have ended."""
         os.close(self.fd)
         remove(self.prefix, self.folder)
 
 
 def claim(port: int, folder: Path = FOLDER) -> Claim:
-    """A fresh prefix, locked."""
+    """Return a fresh prefix, locked."""
     while True:
         prefix = f"covey_{port}_{secrets.token_hex(4)}_"
         path = folder / f"{prefix}lock"
@@ -44,7 +44,7 @@ def claim(port: int, folder: Path = FOLDER) -> Claim:
 
 
 def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Remove the regions of servers that live no more; returns what was removed, locks left out."""
+    """Remove the regions of servers that have ended; returns their names, without those of locks."""
     removed: list[str] = []
     for path in sorted(folder.glob("covey_*_lock")):
         match = LOCK.fullmatch(path.name)
@@ -71,7 +71,7 @@ def open_to_others(prefix: str) -> bool:
 
 
 def remove(prefix: str, folder: Path = FOLDER) -> list[str]:
-    """Remove the regions with this prefix; only after the processes that use them have ended. Returns their names."""
+    """Remove the regions with this prefix and return their names; only after the processes that use them have ended."""
     regions = [path for path in folder.glob(f"{prefix}*") if not path.name.endswith("_lock")]
     for path in [*regions, folder / f"{prefix}lock"]:  # the lock last: a sweep that is killed can be repeated
         path.unlink(missing_ok=True)

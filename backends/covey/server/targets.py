@@ -1,4 +1,5 @@
-"""The model repository of a server with several targets: the committed one, and two entries more for each target.
+"""Builds the model repository of a server with several targets: the committed one, and two more entries for each
+target.
 
     target_NAME   the target of that profile
     covey_NAME    its orchestrator
@@ -26,7 +27,7 @@ TARGET = "target"
 
 
 def placed(options: Options) -> Options:
-    """The same options, with the repository and the models of all targets where the profile names several."""
+    """Return the same options, with the repository and the models of all targets if the profile names several."""
     settings = profile.load(options.profile)
     if not settings.targets:
         return options
@@ -41,12 +42,12 @@ def placed(options: Options) -> Options:
 
 
 def _made(names: dict[str, tuple[str, profile.Profile]]) -> list[str]:
-    """Targets first: an orchestrator asks for its own when it starts."""
+    """Return the entries to load, targets first: an orchestrator needs its own when it starts."""
     return [f"{kind}_{name}" for kind in (TARGET, ORCHESTRATOR) for name in names]
 
 
 def _configurations(repository: Path, profiles: dict[str, str]) -> dict[str, str]:
-    """The configuration of each entry that the committed repository lacks or has otherwise."""
+    """Return the configuration of each entry that the committed repository lacks or has otherwise."""
     own = {kind: (repository / kind / "config.pbtxt").read_text(encoding="utf-8") for kind in (TARGET, ORCHESTRATOR)}
     target, orchestrator = _parameter("target", TARGET), 'backend: "orchestrator"'
     if own[ORCHESTRATOR].count(target) != 1 or own[ORCHESTRATOR].count(orchestrator) != 1:
@@ -66,7 +67,7 @@ def _parameter(key: str, value: str) -> str:
 
 
 def _build(options: Options, files: dict[str, str]) -> Path:
-    """A folder of links, named by what is in it; one that is there is as it must be."""
+    """Return a folder of links, named by a digest of its contents; an existing one is as it must be."""
     repository = options.repository_folder().resolve()
     entries = sorted(path for path in repository.iterdir() if path.is_dir() and path.name not in files)
     text = repr([str(repository), [path.name for path in entries], sorted(files.items())])

@@ -1,4 +1,4 @@
-"""Starts a program some of whose arguments other users of the machine cannot read.
+"""Starts a program whose secret arguments other users of the machine cannot read.
 
 Triton takes its secret as an argument and in no other way, and the kernel shows everybody the arguments of every
 process. What it shows is the place where they lay when the program began, not what `argv` points to. The program is
@@ -30,8 +30,8 @@ _log = logging.getLogger("covey.server")
 def start(
     words: Sequence[str], secret: str, env: dict[str, str], preexec_fn: Callable[[], None], **settings: Any
 ) -> subprocess.Popen[bytes]:
-    """`subprocess.Popen`, with the words that contain `secret` unseen. Where the kernel lets nobody trace a child, they
-    are seen, and the log says so."""
+    """Call `subprocess.Popen` with the words that contain `secret` hidden. If the kernel allows no tracing of a child,
+    they are visible, and the log says so."""
     hidden = {index: word for index, word in enumerate(words) if secret in word}
     # A program that should go on without us must refuse what it sees instead of taking it for the secret.
     shown = [f"{word.partition('=')[0]}=unseen" if index in hidden else word for index, word in enumerate(words)]
@@ -61,7 +61,7 @@ def start(
 
 
 def _point(pid: int, hidden: dict[int, str]) -> None:
-    """Have these entries of a stopped program's `argv` point to its environment."""
+    """Point these entries of a stopped program's `argv` to its environment."""
     stack = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_START_OF_STACK])
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
 

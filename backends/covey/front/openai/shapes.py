@@ -122,7 +122,7 @@ def metrics(chunks: Sequence[Chunk]) -> dict[str, Any]:
     drafted, accepted = sum(each.draft_tokens for each in found), sum(each.accepted_draft_tokens for each in found)
     histogram = [sum(place) for place in zip_longest(*(each.acceptance_histogram for each in found), fillvalue=0)]
     steps = sum(histogram)
-    delta = {
+    drafting = {
         "mean_acceptance_length": sum(count * (place + 1) for place, count in enumerate(histogram)) / max(1, steps),
         "draft_acceptance_rate": accepted / max(1, drafted),
         "acceptance_histogram": histogram,
@@ -130,4 +130,4 @@ def metrics(chunks: Sequence[Chunk]) -> dict[str, Any]:
         "num_draft_tokens": drafted,
         "num_accepted_draft_tokens": accepted,
     }
-    return {"metrics": {"speculative_decoding": delta}}
+    return {"metrics": {"speculative_decoding": drafting}}

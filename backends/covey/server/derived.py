@@ -1,4 +1,5 @@
-"""Folders of plain weights that were made of other ones: once, in the server's state, by what they were made of.
+"""Folders of plain weights that are derived from other models, once, and kept in the server's state under a digest of
+their sources.
 
 One launcher makes them at a time. A folder says what it held when it was made, and one that holds something else is
 made again.
@@ -24,11 +25,12 @@ from covey.server.errors import StartError
 
 SMALL = ("*.json", "*.txt", "*.jinja", "*.model")  # what a model's folder has beside its weights
 _HELD = ".held"  # the file that says what a folder held
-log = logging.getLogger(__name__)
+log = logging.getLogger("covey.server")
 
 
-def made(state: Path, kind: str, of: Path, parts: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """The folder of that kind for the model in `of`, which depends on those files; `build` fills it the first time."""
+def derive(state: Path, kind: str, of: Path, parts: Iterable[Path], build: Callable[[Path], None]) -> Path:
+    """Return the folder of that kind for the model in `of`, which depends on the files `parts`; `build` fills it the
+    first time."""
     files = sorted(set(parts))
     try:
         when = [(str(path.resolve()), path.stat().st_mtime_ns) for path in files]  # identity() samples large files
@@ -70,14 +72,14 @@ def _whole(folder: Path) -> bool:
 
 
 def _sizes(folder: Path) -> dict[str, list[int]]:
-    """Of its files, and when they were written."""
+    """Return the size and the time of change of the folder's files."""
     found = {path.name: path.stat() for path in folder.iterdir() if path.name != _HELD}
     return {name: [each.st_size, each.st_mtime_ns] for name, each in found.items()}
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Waits for other launchers that make something in the folder; a killed one lets go."""
+    """Hold the folder's lock. Waits for other launchers; a killed one lets go."""
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)

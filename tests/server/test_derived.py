@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from covey.server.derived import derive
 from covey.server.errors import StartError
-from covey.server.made import made
 
 PAGES = 4 << 12  # more of a file than identity.py samples
 
@@ -30,7 +30,7 @@ class Maker:
         (building / "weights").write_bytes(self.weights.read_bytes())
 
     def __call__(self) -> Path:
-        return made(self.state, "plain", self.model, [self.weights], self.build)
+        return derive(self.state, "plain", self.model, [self.weights], self.build)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_what_a_killed_launcher_left_is_removed_and_a_running_one_s_is_not(maker
         maker.build(building)
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(made, maker.state, "plain", maker.model, [maker.weights], slow)
+        first = pool.submit(derive, maker.state, "plain", maker.model, [maker.weights], slow)
         assert inside.wait(10)
         assert not left.exists()
         second = pool.submit(maker)
@@ -87,7 +87,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(maker: Maker) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(StartError, match=r"No space left on device: .* where there is room") as caught:
-        made(maker.state, "plain", maker.model, [maker.weights], full)
+        derive(maker.state, "plain", maker.model, [maker.weights], full)
     assert str(caught.value).startswith(f"{maker.model}: ")
     assert not list((maker.state / "plain").iterdir())
     maker.state = maker.weights / "no folder"
