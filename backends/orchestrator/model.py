@@ -30,9 +30,9 @@ from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo, JsonDict
 from covey.process.guard import Guard
 from covey.serving.build import Builder, named_costs, state_file
-from covey.serving.facts import Facts
+from covey.serving.drafter_facts import DrafterFacts
 from covey.serving.life import STOP_SECONDS, Life
-from covey.serving.line import Line
+from covey.serving.link_handler import LinkHandler
 from covey.serving.requests import Requests
 from covey.serving.service import Service
 from covey.serving.start import Start
@@ -64,8 +64,8 @@ class TritonPythonModel:
             self._behind = Models(*common, control=self._control, parameters=parameters)
         self._requests = Requests(self._life, clock, self._metrics.refused)
         self._life.begin(self._behind.service, self._leave)
-        line = Line(self._life, self._requests)
-        self._exchange = link.Exchange(self._name, line.received, line.lost)
+        handler = LinkHandler(self._life, self._requests)
+        self._exchange = link.Exchange(self._name, handler.received, handler.lost)
 
     def execute(self, requests: list[Any]) -> None:
         take_each(requests, self._taken)
@@ -123,7 +123,7 @@ class Models:
         under_way = calls.Calls(processes.end, _processes, clock.now)
         self._ports = Ports(partial(bls.BlsTarget, calls=under_way), partial(bls.BlsDrafter, calls=under_way))
         costs, kept = named_costs(chosen), state_file(chosen, name)
-        facts = Facts(self._target, metrics.drafter_failed)
+        facts = DrafterFacts(self._target, metrics.drafter_failed)
         followed = (self._target, *drafters)
         self._presence = presence.Presence(server, followed, self._ask, facts.came, facts.ended)
         builder = Builder(

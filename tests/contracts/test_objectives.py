@@ -260,7 +260,7 @@ def reading(decoding: Objective, prompt: Objective, *, emitted: int, now: float 
     came when the first was emitted."""
     made = scheduler(token_budget=512)
     for _ in range(20):
-        made.pace.update(0.02, 1, 2, 0, beside=0.005, drafts=2)
+        made.pace.update(0.02, 1, 2, 0, overhead=0.005, drafts=2)
     made.submit(asks(1, 0.0, decoding, prompt=[1], max_tokens=300), 0.0)
     made.plan(1000, 0.0)
     [active] = made.running.values()
@@ -272,14 +272,14 @@ def reading(decoding: Objective, prompt: Objective, *, emitted: int, now: float 
 
 
 @pytest.mark.parametrize(
-    ("emitted", "bearable"),
+    ("emitted", "limit"),
     [
         (26, 0.9 * 0.04),  # just in time: 25 tokens of 20 ms have come after the first one
         (34, 0.9 * 0.04 + 8 * 0.02 / 8),  # eight tokens ahead
         (22, 0.9 * 0.04 - 4 * 0.02 / 8),  # four tokens behind
     ],
 )
-def test_prompts_are_read_as_fast_as_rows_that_decode_can_bear(emitted: int, bearable: float) -> None:
+def test_prompts_are_read_as_fast_as_rows_that_decode_can_bear(emitted: int, limit: float) -> None:
     made, asked = reading(Objective("chat", 1.0, 0.02), NO_OBJECTIVE, emitted=emitted), []
 
     def readable(*question: float) -> int:
@@ -288,7 +288,7 @@ def test_prompts_are_read_as_fast_as_rows_that_decode_can_bear(emitted: int, bea
 
     batch = made.plan(1000, 1.0, readable)
     assert batch.chunk.tolist() == [1, 24]
-    assert asked == [(1, 2.0, 0.02, pytest.approx(bearable - 0.005))], (
+    assert asked == [(1, 2.0, 0.02, pytest.approx(limit - 0.005))], (
         "rows, their drafts, the least time per token that they ask for, and what a pass may take"
     )
     assert made.plan(1000, 1.0, lambda *_: 0).chunk.tolist() == [1, 1], "a little is always read"
@@ -359,14 +359,14 @@ def test_objectives_change_no_token(seed: int) -> None:
 
 def test_the_pace_tells_prompts_and_tokens_apart() -> None:
     pace = Pace()
-    assert (pace.round_seconds, pace.token_seconds, pace.fastest, pace.reading(100, 10)) == (0.0, 0.0, 0.0, 0.0)
+    assert (pace.round_seconds, pace.token_seconds, pace.fastest, pace.prompt_seconds(100, 10)) == (0.0, 0.0, 0.0, 0.0)
     for _ in range(400):
         pace.update(0.02, 4, 8, 0)
         pace.update(0.05, 4, 4, 30)
     assert pace.round_seconds == pytest.approx(0.02)
     assert pace.fastest == pytest.approx(0.01)
     assert pace.token_seconds == pytest.approx(0.07 * 4 / 12, rel=0.02)
-    assert pace.reading(60, 30) == pytest.approx(60 * 0.001 + 2 * 0.02, rel=0.02)
+    assert pace.prompt_seconds(60, 30) == pytest.approx(60 * 0.001 + 2 * 0.02, rel=0.02)
 
 
 def busy(admission: str, prompt: int) -> Scheduler:

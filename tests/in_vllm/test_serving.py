@@ -234,7 +234,7 @@ def test_a_process_that_says_nothing_is_given_up(made: Made, monkeypatch: pytest
 def test_a_start_that_fails_says_why(made: Made, dtype: str, said: str) -> None:
     world = made(target={"dtype": dtype})
     assert said in world.answered().errors[0]
-    assert said in str(world.life.told(SECONDS))
+    assert said in str(world.life.serves(SECONDS))
     assert world.left.wait(0.5) == (dtype == "float16"), "what cannot be loaded is not tried again"
 
 

@@ -26,8 +26,8 @@ def test_beside_other_tenants_a_request_s_own_depth_is_the_policy_s_at_most() ->
     """They would wait for all of its steps; a tenant alone has what it asks for."""
     wishes = ("fixed:32", "fixed:2", "auto", "off")
     rows = [ActiveRequest(request(key, [1], 90, speculation=wish)) for key, wish in enumerate(wishes)]
-    for crowd, deepest in ((False, 32), (True, 6)):
-        batch = Batch(rows, np.ones(4, np.int32), (), (), 4, crowd=crowd)
+    for shared, deepest in ((False, 32), (True, 6)):
+        batch = Batch(rows, np.ones(4, np.int32), (), (), 4, shared=shared)
         names, roster = ["draft"] * 4, Roster(["draft"], ManualClock())
         assert lay_out(batch, names, roster, 512, 3, 1, 6).depth.tolist() == [deepest, 2, 3, 0]
         assert draft_tokens(batch, names, roster, 512, 6, 1) == tuple(deepest + 2 + depth for depth in range(7))
@@ -36,6 +36,6 @@ def test_beside_other_tenants_a_request_s_own_depth_is_the_policy_s_at_most() ->
 def test_a_batch_says_whether_there_are_several_tenants() -> None:
     scheduler = Scheduler(max_running=1, max_waiting=9, token_budget=64, growth_tokens=8, block_size=4)
     scheduler.submit(request(1, [1], 9, tenant="a"), 0.0)
-    assert not scheduler.plan(99, 0.0).crowd
+    assert not scheduler.plan(99, 0.0).shared
     scheduler.submit(request(2, [1], 9, tenant="b"), 0.0)
-    assert scheduler.plan(99, 0.0).crowd
+    assert scheduler.plan(99, 0.0).shared

@@ -153,7 +153,7 @@ def test_any_tenants_in_any_pool_get_their_own_tokens(seed: int) -> None:
     assert {key: sink.tokens[key] for key in counts} == {key: continuation([1, 2], n) for key, n in counts.items()}
     assert not made.shares.waiting
     assert not made.shares.running
-    assert not made.shares.crowd(), "nothing is kept of tenants that are gone"
+    assert not made.shares.several(), "nothing is kept of tenants that are gone"
 
 
 def test_limits_of_a_tenant() -> None:

@@ -104,13 +104,13 @@ def test_whoever_comes_before_there_is_an_engine_waits_for_it(world: World) -> N
     threads, got = waiting(world.life, 3)
     with pytest.raises(Overloaded, match="still starting"):
         world.life.wait(0.01)
-    assert world.life.told(0.0) is False
+    assert world.life.serves(0.0) is False
     assert not got
     built.set()
     for thread in threads:
         thread.join(SECONDS)
     assert got == [world.stub] * 3
-    assert world.life.told(0.0) is True
+    assert world.life.serves(0.0) is True
     world.life.end()
     world.life.join()
     assert not world.leaves
@@ -132,7 +132,7 @@ def test_a_start_that_fails_is_told_to_who_waits_and_left_where_another_may_succ
     for thread in threads:
         thread.join(SECONDS)
     assert got == [told] * 2
-    assert world.life.told(0.0) == told
+    assert world.life.serves(0.0) == told
     assert world.left.acquire(timeout=SECONDS if leaves else 0.05) is leaves
     world.life.end()
     world.life.join()
@@ -150,7 +150,7 @@ def test_an_engine_that_dies_is_told_to_what_is_open_before_the_model_leaves(wor
     world.stub.die(KeyError("unforeseen"))
     world.life.join()
     assert order == [DIED, "leaves"]
-    assert world.life.told(0.0) == DIED
+    assert world.life.serves(0.0) == DIED
     for ask in (world.life.wait, world.life.check):
         with pytest.raises(PortError, match="has stopped"):
             ask()

@@ -91,7 +91,7 @@ def test_measuring_ends_when_somebody_asks(
     monkeypatch.setattr(world.target, "step", stepped)
     world.begin()
     assert seen.wait(SECONDS)
-    assert not world.life.told(0.0)
+    assert not world.life.serves(0.0)
     assert world.answered().chunks[-1].num_output == 3
     assert "measuring was cut short by a request" in caplog.text
 

@@ -17,7 +17,7 @@ from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo
 from covey.process.guard import Guard
 from covey.serving.build import Builder, named_costs
-from covey.serving.facts import Facts
+from covey.serving.drafter_facts import DrafterFacts
 from covey.serving.life import Life
 from covey.serving.requests import Requests
 from covey.serving.start import Start
@@ -91,7 +91,7 @@ class World:
         self.metrics, self.server = MagicMock(), Server({})
         self.life, self.ended, self.left = Life(), list[str](), threading.Event()
         ports = Ports(lambda _name: self.target, self.drafters.__getitem__)
-        self.facts = Facts("target", self.metrics.drafter_failed)
+        self.facts = DrafterFacts("target", self.metrics.drafter_failed)
         self.builder = Builder(
             model="covey",
             target_name="",

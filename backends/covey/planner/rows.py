@@ -26,7 +26,7 @@ def own_depth(active: ActiveRequest, batch: Batch, deepest: int) -> int | None:
     if speculation == "auto":
         return None
     own = 0 if speculation == "off" else int(speculation.removeprefix("fixed:"))
-    return min(own, deepest) if batch.crowd else own
+    return min(own, deepest) if batch.shared else own
 
 
 def named(batch: Batch, roster: Roster) -> tuple[str, ...]:

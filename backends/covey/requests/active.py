@@ -1,4 +1,4 @@
-"""One request and how far it got: what it may still emit, what drafters know of it, and when its next token is due.
+"""One request and its progress: what it may still emit, what drafters have seen of it, and when its next token is due.
 
 Knows no other request and no clock: whoever asks says what time it is, in the seconds of the request's arrival.
 """
@@ -31,7 +31,7 @@ from covey.contracts.types import (
 
 @dataclass(slots=True)
 class Heard:
-    """The judgement of a drafter that has read a request's text: see `covey.contracts.types.Judged`."""
+    """What a drafter that has read a request's text says of it: see `covey.contracts.types.Judged`."""
 
     read: int = 0  # tokens
     start: int = 0  # position of the first hit
@@ -41,12 +41,12 @@ class Heard:
 
     @property
     def end(self) -> int:
-        """The position behind the last hit."""
+        """Return the position behind the last hit."""
         return self.start + len(self.hits)
 
     def add(self, read: int, first: int, hits: list[int], prompt_log_q: float, prompt_tokens: int) -> None:
-        """Add what the drafter read. Hits tell of rounds only where they are one string, so those behind a gap replace
-        the others."""
+        """Add what the drafter read. Hits must be contiguous to tell of rounds, so those behind a gap replace the
+        others."""
         self.read = read
         if hits and first != self.end:
             self.start, self.hits = first, []
@@ -57,7 +57,7 @@ class Heard:
 
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
-    """A request and how far it got. Changed by the scheduler and, while a round is in flight, by the engine alone."""
+    """A request and its progress. Changed by the scheduler and, while a round is in flight, by the engine alone."""
 
     request: Request
     output: list[int] = field(default_factory=list)
@@ -89,12 +89,12 @@ class ActiveRequest:
 
     @property
     def known(self) -> int:
-        """Tokens so far, prompt included."""
+        """Return the number of its tokens so far, prompt included."""
         return len(self.request.prompt) + len(self.output)
 
     @property
     def room(self) -> int:
-        """Tokens that it may still emit."""
+        """Return how many tokens it may still emit."""
         return self.request.max_tokens - len(self.output)
 
     def add_states(self, first: int, states: Words, wanted: int) -> None:
@@ -116,11 +116,12 @@ class ActiveRequest:
 
     @property
     def scoring(self) -> bool:
-        """Return whether scores of its prompt are yet to come."""
+        """Whether log-probabilities of its prompt are still missing."""
         return self.request.sampling.prompt_logprobs and self.scored < self.request.num_prompt - 1
 
     def score(self, scores: Scores) -> None:
-        """Take what a pass brought, up to where its KV reaches. After a replay it begins with what is known."""
+        """Take the log-probabilities that a pass brought, as far as its KV reaches. After a replay they begin with
+        known ones."""
         behind = min(self.num_cached_tokens, self.request.num_prompt - 1)
         new = behind - self.scored
         if new > 0:
@@ -129,16 +130,15 @@ class ActiveRequest:
 
     @property
     def deadline(self) -> float:
-        """The time by which the next token must have come for the objective to be met; infinite without an
-        objective."""
+        """Return when its next token must come for the objective to be met; infinite without an objective."""
         objective, request = self.request.objective, self.request
         if self.first_token is None:
             return request.arrival + objective.ttft
         return self.first_token + objective.tpot * len(self.output)
 
     def needs(self, now: float, round_seconds: float) -> float:
-        """A(r) = (l + t_round) / TPOT - o, AdaServe's: how many tokens it needs of a round that ends so much later, to
-        be within its objective then. Negative where it is ahead; 0 where it has no such objective or no token yet.
+        """Return AdaServe's A(r) = (l + t_round) / TPOT - o: how many tokens it needs of a round that takes so long, to
+        be within its objective then. Negative if it is ahead; 0 if it has no such objective or no token yet.
 
         l and o count from its first decode step, so o leaves out the first token, which the prompt's pass brought."""
         if self.first_token is None or self.request.objective.tpot == math.inf:
@@ -156,7 +156,7 @@ class ActiveRequest:
         return now + self.room * fastest > self.first_token + objective.tpot * (request.max_tokens - 1)
 
     def emit(self, tokens: list[int], now: float) -> None:
-        """A round brought it these."""
+        """Add the tokens of a round."""
         if self.first_token is None and tokens:
             self.first_token = now
         self.output += tokens
@@ -172,7 +172,7 @@ class ActiveRequest:
         self.acceptance[accepted] += 1
 
     def tokens(self, start: int = 0) -> Ints:
-        """Its tokens from `start` on."""
+        """Return its tokens from `start` on."""
         prompt = self.request.prompt
         if start >= len(prompt):
             return np.asarray(self.output[start - len(prompt) :], np.int32)
@@ -186,7 +186,7 @@ class ActiveRequest:
         error: Exception | None = None,
         top: Top = NO_TOP,
     ) -> Progress:
-        """Return the progress that the request's listener is told of new tokens."""
+        """Return its progress with new tokens, for its listener."""
         return Progress(
             self.key,
             tokens,
@@ -206,16 +206,16 @@ class ActiveRequest:
         )
 
     def _taken_scores(self) -> Scores:
-        """Return the scores that its listener has not been told, and forget them."""
+        """Return the log-probabilities that its listener has not been told, and forget them."""
         scores, self.scores = self.scores, []
         return Scores.joined(scores) if scores else NO_SCORES
 
     def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:
-        """Tells its listener that it has ended with what was told before."""
+        """Return its progress when it ends without new tokens."""
         return self.progress(NO_INTS, NO_FLOATS, finish, error)
 
     def opening(self) -> Open:
-        """Return what a target or drafter that does not know the tag must be told."""
+        """Return the message that opens it on a target or drafter that does not know its tag."""
         request, sampling = self.request, self.request.sampling
         if sampling.prompt_logprobs and not self.scoring:
             sampling = replace(sampling, prompt_logprobs=False)  # its KV may be reused
@@ -223,8 +223,8 @@ class ActiveRequest:
 
 
 def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:
-    """Return the newly committed tokens that a request keeps, and how it ends with them, if it does: an end token is
-    kept as the last, everything past the request's room is dropped."""
+    """Return which of the newly committed tokens a request keeps, and how it ends with them, if it does. An end token
+    is kept as the last; everything past `max_tokens` is dropped."""
     room, ends = active.room, active.request.sampling.end_ids
     kept = tokens[:room]
     if ends:

@@ -1,4 +1,4 @@
-"""The roster: which drafters there are, and which of them can be asked now.
+"""The roster says which drafters there are, and which of them can be asked now.
 
     SERVING --late--> LATE --answered--> SERVING
        |                |
@@ -48,8 +48,8 @@ class _Entry:
 
 
 class Roster:
-    """Owns every drafter's state and facts. The engine's thread alone changes states; any may ask, and say what is
-    there."""
+    """Owns every drafter's state and facts. The engine's thread alone changes states; any thread may ask, and note who
+    has come."""
 
     def __init__(self, names: Iterable[str], clock: Clock) -> None:
         self._clock = clock
@@ -57,12 +57,12 @@ class Roster:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All drafters, in the profile's order."""
+        """Return all drafters, in the profile's order."""
         return tuple(self._entries)
 
     def drafter_of(self, wanted: str) -> str:
-        """Return the drafter of a request that wants this one, where no policy chooses: the first if it wants none; ""
-        if there is none."""
+        """Return the drafter of a request if no policy chooses: `wanted`, or the first if that is ""; "" if there is
+        none."""
         return wanted or next(iter(self._entries), "")
 
     def state(self, name: str) -> State:
@@ -80,16 +80,16 @@ class Roster:
         return {name: self.state(name).value for name in self._entries}
 
     def serves(self, name: str) -> bool:
-        """Whether it can be asked."""
+        """Whether the drafter can be asked."""
         return self.state(name) is State.SERVING
 
     def came(self, name: str, facts: DrafterInfo) -> None:
-        """Note that a drafter is there, and what it says of itself."""
+        """Note that a drafter has come, and what it says of itself."""
         self._entries[name].facts = facts
         self._entries[name].away = None
 
     def lost(self, name: str, asked: float) -> bool:
-        """Whether the process that was asked then is known to have ended. Does not mutate."""
+        """Whether the process that was asked at that time is known to have ended. Does not mutate."""
         return asked <= self._entries[name].lost
 
     def facts(self, name: str) -> DrafterInfo | None:
@@ -97,7 +97,8 @@ class Roster:
         return self._entries[name].facts
 
     def positions(self, name: str) -> float:
-        """The longest text that it can hold, drafts included; infinite while it has not said. Does not mutate."""
+        """Return the longest text that the drafter can hold, drafts included; infinite while it has not said. Does not
+        mutate."""
         entry = self._entries.get(name)
         return math.inf if entry is None or entry.facts is None else entry.facts.max_positions
 
@@ -106,12 +107,12 @@ class Roster:
         self._entries[name].away, self._entries[name].facts = state, None
 
     def gone(self, name: str) -> None:
-        """Its process has ended, and answers nothing more."""
+        """Note that the drafter's process has ended, and answers nothing more."""
         self.moves(name, State.ENDED)
         self._entries[name].lost = self._clock.now()
 
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value. Does not mutate."""
+        """Yield metric, labels and value. Does not mutate."""
         for name, entry in self._entries.items():
             yield "covey_drafter_serving", {"drafter": name}, self.serves(name)
             yield (
@@ -121,19 +122,20 @@ class Roster:
             )
 
     def declined(self, name: str, seconds: float) -> None:
-        """Note that a drafter does not serve this engine now; in so long it can be asked again."""
+        """Note that a drafter does not serve this engine for so long."""
         self._entries[name].rests_until = self._clock.now() + seconds
 
     def answered(self, name: str) -> None:
         self._entries[name].next_rest = FIRST_REST
 
     def late(self, name: str) -> None:
-        """The drafter's call has not ended in time: it is not asked until it has, nor before it has rested."""
+        """Note that the drafter's call has not ended in time: it is not asked until the call has ended and it has
+        rested."""
         self._entries[name].late = True
         self.failed(name)
 
     def settled(self, name: str) -> None:
-        """The drafter's late call has ended."""
+        """Note that the drafter's late call has ended."""
         self._entries[name].late = False
 
     def failed(self, name: str) -> None:

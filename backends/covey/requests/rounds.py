@@ -1,4 +1,4 @@
-"""One round as a value: what was planned, what was drafted, what of that was verified, and what came of it.
+"""One round as a value: what was planned, drafted and verified, and what came of it.
 
     Batch --plan--> Plan --draft--> Drafted --select--> kept --verify--> TargetReply, all of it: Round --learn-->
 
@@ -24,8 +24,8 @@ from covey.requests.scheduler import Batch
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A question to a length policy, its answer and the reason. A situation without shares means that it was not
-    asked."""
+    """A question to a length policy, its answer and the reason. The policy was not asked if the situation has no
+    shares."""
 
     situation: Situation
     depth: int
@@ -36,7 +36,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Rows whose text a drafter is to read without drafting, while the target works and for as long as that takes."""
+    """Rows whose text a drafter is to read without drafting, while the target works."""
 
     drafter: str
     rows: Ints  # their places in the batch
@@ -46,8 +46,8 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Per row of the batch: draft depth (0: plain decoding), beam width, and the drafter's name ("": none could be
-    asked), and why that one. And who reads what beside that."""
+    """What a round is to do: for each row the depth (0: plain decoding), the beam width, the drafter ("": none can be
+    asked) and why that one; and which drafters read text meanwhile."""
 
     depth: Ints
     width: Ints
@@ -73,13 +73,13 @@ class Drafted:
 
     @property
     def catch_up_seconds(self) -> float:
-        """The longest that a drafter took to see tokens it had missed."""
+        """Return the longest time that a drafter took to read tokens it had missed."""
         return max(self.catch_up.values(), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of a round by phase; the draft's include the selection."""
+    """Seconds of a round by phase; selection counts as drafting."""
 
     plan: float
     draft: float
@@ -92,7 +92,7 @@ class Times:
 
 
 class Laps:
-    """Keeps when a round began, and when each of its phases ended."""
+    """Measures a round's phases."""
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.now
@@ -103,13 +103,13 @@ class Laps:
         return self._ends[0]
 
     def end(self) -> float:
-        """A phase ends now."""
+        """End a phase now, and return the time."""
         self._ends.append(self._now())
         return self._ends[-1]
 
     @property
     def times(self) -> Times:
-        """The seconds of its phases, which have all ended."""
+        """Return the seconds of the phases, all of which have ended."""
         return Times(*(end - start for start, end in zip(self._ends, self._ends[1:])))
 
 
@@ -135,8 +135,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """The cost and the yield of one round, in numbers that may be kept; seconds by phase. `pass_seconds` is inside the
-    target, the rest of `verify_seconds` is transport."""
+    """The cost and the yield of one round, in numbers alone; seconds by phase. `pass_seconds` is inside the target, the
+    rest of `verify_seconds` is transport."""
 
     rows: int
     decoding: int
@@ -164,7 +164,7 @@ class RoundRecord:
 
 
 def pressure_of(done: Round, most_running: int) -> Pressure:
-    """Return what a round says of memory."""
+    """Return the pressure on memory that a round shows."""
     plain = not done.prefill_tokens  # a round with prefill says little of what rows cost
     drafted = [name for name, depth in zip(done.plan.drafter, done.plan.depth.tolist()) if depth]
     return Pressure(
@@ -182,15 +182,15 @@ def pressure_of(done: Round, most_running: int) -> Pressure:
 
 
 def keep_pace(pace: Pace, done: Round) -> None:
-    """Teach it what a round says of how fast requests go on."""
+    """Add a round to the pace."""
     times, rows = done.times, done.batch.decoding
     decoded = int(done.reply.offsets[rows])
-    beside, drafts = times.whole - times.verify, len(done.kept.tokens)
-    pace.update(times.whole, rows, decoded, done.prefill_tokens, beside=beside, drafts=drafts)
+    overhead, drafts = times.whole - times.verify, len(done.kept.tokens)
+    pace.update(times.whole, rows, decoded, done.prefill_tokens, overhead=overhead, drafts=drafts)
 
 
 def record_of(done: Round) -> RoundRecord:
-    """The numbers of a round, without its requests and messages."""
+    """Return the numbers of a round, without its requests and messages."""
     times, reply, kept = done.times, done.reply, done.kept
     return RoundRecord(
         rows=len(done.batch.rows),

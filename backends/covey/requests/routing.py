@@ -39,12 +39,12 @@ class Router:
 
     @property
     def open(self) -> dict[str, int]:
-        """Requests of each target that have not ended. Does not mutate."""
+        """Return how many requests of each target have not ended. Does not mutate."""
         return dict(self._open)
 
     def order(self, named: str, prompt: bytes, tenant: bytes = b"") -> list[str]:
-        """The targets that may serve the request, the best first. Raises BadField for one that is not here. Does not
-        mutate."""
+        """Return the targets that may serve the request, the best first. Raises BadField if it names an unknown one.
+        Does not mutate."""
         if named:
             if named not in self._open:
                 raise BadField("target", named, ", ".join(self._open))
@@ -75,13 +75,13 @@ class Router:
         self._open[name] -= 1
 
     def lost(self, name: str) -> None:
-        """A target is gone, and what it held; its requests end by themselves."""
+        """Forget what a target held that is gone; its requests end by themselves."""
         self._given[name].clear()
         self._away_until[name] = self._now() + AGAIN
 
 
 def _beginnings(prompt: bytes, tenant: bytes) -> list[bytes]:
-    """A digest of each beginning that is a whole number of pieces long, the shortest first."""
+    """Return a digest of each beginning that is a whole number of pieces long, the shortest first."""
     digest = hashlib.blake2b(tenant, digest_size=16)
     found = []
     for end in range(PIECE, min(len(prompt), PIECE * LONGEST) + 1, PIECE):

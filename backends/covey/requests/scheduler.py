@@ -1,4 +1,4 @@
-"""The scheduler: admission, priorities, chunked prefill, preemption. Owns every request's progress.
+"""The scheduler decides admission, priorities, chunked prefill and preemption. Owns every request's progress.
 
     waiting --admit--> running --finish--> gone
        ^------preempt-----'
@@ -51,7 +51,7 @@ class Batch:
     decoding: int  # how many rows will yield a token without a prefill
     now: float = 0.0  # when it was laid out
     fastest: float = 0.0  # the least seconds that a row's token has taken lately; 0: not known
-    crowd: bool = False  # whether several tenants have requests here, running or waiting
+    shared: bool = False  # whether several tenants have requests here, running or waiting
 
     def work(
         self,
@@ -63,7 +63,7 @@ class Batch:
         divergence: bool = False,
         states_from: Ints = NO_INTS,
     ) -> TargetWork:
-        """The message to the target."""
+        """Return the message to the target."""
         rows = self.rows
         return TargetWork(
             tags=np.fromiter((active.key for active in rows), np.int32, len(rows)),
@@ -96,8 +96,8 @@ class Scheduler:
         admission: str = "off",
         tenants: Rules | None = None,
     ) -> None:
-        """`admission`: what becomes of a request whose objective is not expected to be met, as `slo.admission` says.
-        `tenants`: weights and limits of theirs; without them all are equal."""
+        """`admission` says what becomes of a request that is not expected to meet its objective, as `slo.admission`
+        does. `tenants` has their weights and limits; without it all are equal."""
         self.max_running = min(max_running, token_budget)
         self.max_waiting = max_waiting
         self.token_budget = token_budget
@@ -106,7 +106,7 @@ class Scheduler:
         self.patience = patience
         self.admission = admission
         self.pace = Pace()
-        self._bearable_tokens = token_budget  # of prompts, in the last pass that rows with objectives cut short
+        self._prompt_tokens = token_budget  # of prompts, in the last pass that rows with objectives cut short
         self.waiting: list[ActiveRequest] = []
         self.running: dict[int, ActiveRequest] = {}
         self.shares = Shares(tenants or Rules())
@@ -115,12 +115,12 @@ class Scheduler:
 
     @classmethod
     def of(cls, settings: SchedulerSettings, block_size: int, **others: Any) -> Scheduler:
-        """Make one as a profile says; `others` are what stands elsewhere in it."""
+        """Make a scheduler from a profile's section; `others` are settings from elsewhere."""
         return cls(**asdict(settings), block_size=block_size, **others)
 
     def full(self, tenant: str, pending: int = 0, own: int = 0) -> str:
-        """Why no request of this tenant may join the queue, in which `pending` more are about to be, `own` of them the
-        tenant's; "" where it may. A full queue still takes a request of a tenant that has few in it, in another's
+        """Return why no request of this tenant may join the queue, which `pending` more are about to join, `own` of
+        them the tenant's; "" if it may. A full queue still takes a request of a tenant that has few in it, in another's
         place. Any thread. Does not mutate."""
         waiting, rules = dict(self.shares.waiting), self.shares.rules
         mine = waiting.get(tenant, 0) + own
@@ -134,8 +134,8 @@ class Scheduler:
         return f"queue full: {self.max_waiting} requests are waiting"
 
     def submit(self, request: Request, now: float) -> ActiveRequest | None:
-        """Queue a request; returns another that had to leave the queue for it. Raises Overloaded when the queue is
-        full, and where requests are refused whose objective is not expected to be met."""
+        """Queue a request; returns another that had to leave the queue for it. Raises Overloaded if the queue is full,
+        or if requests are refused that are not expected to meet their objective."""
         problem = self.full(request.tenant)
         if problem:
             raise Overloaded(f"{problem}; {self.again()}")
@@ -157,13 +157,13 @@ class Scheduler:
         return displaced
 
     def again(self) -> str:
-        """Say when another attempt may find room: when what runs and waits is done, at the pace of the last rounds."""
+        """Return when to try again: when all that runs and waits is done, at the pace of recent rounds."""
         tokens = sum(active.room for active in (*self.running.values(), *self.waiting))
         seconds = math.ceil(tokens * self.pace.token_seconds / self.max_running)
         return f"try again in {min(max(seconds, 1), LONGEST_REST)} s"
 
     def find(self, key: int) -> ActiveRequest | None:
-        """The request by its key, running or waiting. Does not mutate."""
+        """Return the request by its key, running or waiting. Does not mutate."""
         return self.running.get(key) or next((active for active in self.waiting if active.key == key), None)
 
     def finish(self, active: ActiveRequest) -> None:
@@ -176,9 +176,8 @@ class Scheduler:
         self._close(active)
 
     def make_room(self, now: float) -> ActiveRequest | None:
-        """The pool is exhausted: put the least urgent request back into the queue, its tokens kept to be computed again
-        later. Where it runs alone and is still too big it is returned. Nothing happens while blocks come free anyway,
-        with the next pass."""
+        """Preempt the least urgent request because the pool is exhausted. If it runs alone it is too big, and is
+        returned. Does nothing while the next pass frees blocks anyway."""
         if self._frees:
             return None
         active = self._by_urgency(self.running.values(), now)[-1]
@@ -188,7 +187,7 @@ class Scheduler:
         return None
 
     def reopen(self, active: ActiveRequest) -> None:
-        """The target lost the tag: tell it everything again with the next pass."""
+        """Have the next pass open a request again because the target has lost its tag."""
         active.opened = False
         active.num_cached_tokens = 0
 
@@ -197,23 +196,23 @@ class Scheduler:
         return not self.running and not self.waiting and not self._frees
 
     def plan(self, free_blocks: int, now: float, readable: Readable = lambda *_: None) -> Batch:
-        """Admit what fits and lay out the next pass: decoding rows first, prefill chunks in what budget is left, the
-        most urgent first. `readable`: as `Planner.readable`."""
+        """Admit what fits and lay out the next pass: decoding rows first, then prefill chunks in the budget that is
+        left, the most urgent first. `readable` is `Planner.readable`."""
         self._admit(free_blocks, now)
         rows = [active for active in self.running.values() if active.decoding]
         decoding = len(rows)
         chunk = [1] * decoding
         budget = self.token_budget - decoding
         opens = []
-        reading = self._by_urgency((each for each in self.running.values() if not each.decoding), now)
-        bearable, tpot = self._bearable(rows, now) if reading else (math.inf, math.inf)
-        if bearable < math.inf:
-            tokens = readable(decoding, decoding * self.pace.drafts, tpot, bearable - self.pace.beside)
+        prefilling = self._by_urgency((each for each in self.running.values() if not each.decoding), now)
+        limit, tpot = self._round_limit(rows, now) if prefilling else (math.inf, math.inf)
+        if limit < math.inf:
+            tokens = readable(decoding, decoding * self.pace.drafts, tpot, limit - self.pace.overhead)
             if tokens is not None:
-                budget = min(budget, max(tokens, 1, self._due_now(reading, now)))
-                self._bearable_tokens = budget
+                budget = min(budget, max(tokens, 1, self._prompt_tokens_due(prefilling, now)))
+                self._prompt_tokens = budget
         grammars, scored = 0, SCORED
-        for active in reading:
+        for active in prefilling:
             if budget <= 0:
                 break
             grammar = 0 if active.opened else len(active.request.sampling.grammar)
@@ -233,15 +232,15 @@ class Scheduler:
                 opens.append(active.opening())
                 active.open_sent = True
         frees, self._frees = tuple(self._frees), []
-        crowd, chunks = self.shares.crowd(), np.asarray(chunk, np.int32)
-        return Batch(rows, chunks, tuple(opens), frees, decoding, now, self.pace.fastest, crowd)
+        shared, chunks = self.shares.several(), np.asarray(chunk, np.int32)
+        return Batch(rows, chunks, tuple(opens), frees, decoding, now, self.pace.fastest, shared)
 
     def unsent(self, batch: Batch) -> None:
-        """A planned pass did not happen: what it would have freed is still to be freed."""
+        """Free again, with the next pass, what a planned pass that did not happen was to free."""
         self._frees.extend(batch.frees)
 
     def drop(self, frees: tuple[int, ...]) -> None:
-        """Tags that the target will not be told to free after all."""
+        """Forget tags that the target will not be told to free after all."""
         self._frees = [tag for tag in self._frees if tag not in frees]
 
     def _preempt(self, active: ActiveRequest) -> None:
@@ -253,9 +252,10 @@ class Scheduler:
         bisect.insort(self.waiting, active, key=_urgency)
 
     def _admit(self, free_blocks: int, now: float) -> None:
-        """Blocks of a request that gives its place to another tenant's come free with the next pass. It must be
-        computed again: who has a place already is given one such place a pass."""
-        if not self.waiting or (len(self.running) >= self.max_running and not self.shares.crowd()):
+        """Run waiting requests while there is room, in places of other tenants' requests if those have more than their
+        share. Blocks of a preempted request come free with the next pass. It must be computed again, so a tenant that
+        runs already gets one such place a pass."""
+        if not self.waiting or (len(self.running) >= self.max_running and not self.shares.several()):
             return
         spare = free_blocks - sum(self._blocks(active) - self._held(active) for active in self.running.values())
         given = False
@@ -278,7 +278,7 @@ class Scheduler:
             self.shares.admitted(tenant, active.known + active.room)
 
     def _next(self, now: float) -> ActiveRequest | None:
-        """The waiting request to admit first: the most urgent one of each tenant that may run more, of these the one
+        """Return the waiting request to admit first: of the most urgent ones of each tenant that may run more, the one
         whose tenant lacks a place, then the one whose tenant has had least."""
         while True:
             heads: dict[str, ActiveRequest] = {}
@@ -299,14 +299,15 @@ class Scheduler:
             bisect.insort(self.waiting, first, key=_urgency)
 
     def _loser(self, tenant: str, now: float) -> ActiveRequest | None:
-        """The running request that gives way to one of `tenant`, where another tenant has more than its share."""
+        """Return the running request to preempt for one of `tenant`, if another tenant has more than its share."""
         other = self.shares.over(tenant)
         if other is None:
             return None
         return self._by_urgency((each for each in self.running.values() if each.request.tenant == other), now)[-1]
 
     def _last_of_longest(self) -> ActiveRequest:
-        """The least urgent request, of those that have not run yet, of the tenant with the longest queue."""
+        """Return the least urgent request that has not run yet of the tenant with the longest queue. Raises Overloaded
+        if there is none."""
         longest = self.shares.longest()
         for active in reversed(self.waiting):
             if active.request.tenant == longest and not active.output:
@@ -322,7 +323,7 @@ class Scheduler:
         return max(deadline, unhurried) if active.hopeless(now, self.pace.fastest) else deadline
 
     def _by_urgency(self, requests: Iterable[ActiveRequest], now: float) -> list[ActiveRequest]:
-        """The most urgent first, as of now."""
+        """Return the requests, the most urgent first, as of now."""
         found = list(requests)
         for active in found:
             active.due = self._due(active, now)
@@ -331,10 +332,10 @@ class Scheduler:
     def _order(self, active: ActiveRequest) -> tuple[int, tuple[int, float, float, int]]:
         return self.shares.rank(active.request.tenant), _urgency(active)
 
-    def _bearable(self, decoding: list[ActiveRequest], now: float) -> tuple[float, float]:
-        """Seconds that a round may last for all of these to keep to their objectives, where they get as many tokens as
-        rows did of late: what one is ahead, or behind, is spread over some rounds. And the least time per token that
-        they ask for. Whose objective cannot be met any more does not count. Does not mutate."""
+    def _round_limit(self, decoding: list[ActiveRequest], now: float) -> tuple[float, float]:
+        """Return how long a round may last for all of these to keep to their objectives if they get as many tokens as
+        rows recently did, and the least time per token that they ask for. What a row is ahead or behind is spread over
+        some rounds; a row that can no longer meet its objective does not count. Does not mutate."""
         fastest, tokens = self.pace.fastest, SPARED * max(1.0, self.pace.row_tokens)
         least = tightest = math.inf
         for active in decoding:
@@ -344,31 +345,31 @@ class Scheduler:
                 tightest = min(tightest, tpot)
         return least, tightest
 
-    def _due_now(self, reading: list[ActiveRequest], now: float) -> int:
-        """Tokens of these prompts that must be read in a round, where rounds go on as of late, so that each is read
-        when its first token is due. Does not mutate."""
+    def _prompt_tokens_due(self, prefilling: list[ActiveRequest], now: float) -> int:
+        """Return how many tokens of these prompts a round must compute, at the recent pace, for each first token to
+        come when it is due. Does not mutate."""
         most, tokens, round_seconds = 0.0, 0, self.pace.seconds
-        for active in reading:
+        for active in prefilling:
             tokens += active.known - active.num_cached_tokens
             left = (active.due - now) // round_seconds if round_seconds else 1.0
             most = max(most, tokens / max(1.0, left))
         return math.ceil(most)
 
     def _unmet(self, active: ActiveRequest, now: float) -> str:
-        """Return the part of a new request's objective that is not expected to be met, "" for none. The estimate counts
-        the prompts that are read before its own, as many tokens in a round as those that decode could bear in the last
-        one, a place among those that run, and the pace of the last rounds. What is not known counts as no time, and an
-        idle server expects to meet everything. Does not mutate."""
+        """Return the part of a new request's objective that is not expected to be met; "" for none. The estimate counts
+        the prompts that are computed before its own, as many tokens a round as the last limited pass had, a place among
+        the running requests, and the pace of recent rounds. An idle server expects to meet everything. Does not
+        mutate."""
         running, objective, request = self.running.values(), active.request.objective, active.request
         if not objective.label or not (self.running or self.waiting):
             return ""
         ahead = [each for each in self.waiting if self._order(each) < self._order(active)]
-        reading = [each for each in running if not each.decoding]
-        tokens = sum(each.known - each.num_cached_tokens for each in (*reading, *ahead, active))
-        per_round = max(1, self.token_budget - len(running) + len(reading))
-        if self._bearable([each for each in running if each.decoding], now)[0] < math.inf:
-            per_round = min(per_round, self._bearable_tokens)
-        expected = now - request.arrival + self.pace.reading(tokens, per_round)
+        prefilling = [each for each in running if not each.decoding]
+        tokens = sum(each.known - each.num_cached_tokens for each in (*prefilling, *ahead, active))
+        per_round = max(1, self.token_budget - len(running) + len(prefilling))
+        if self._round_limit([each for each in running if each.decoding], now)[0] < math.inf:
+            per_round = min(per_round, self._prompt_tokens)
+        expected = now - request.arrival + self.pace.prompt_seconds(tokens, per_round)
         too_many = len(running) + len(ahead) + 1 - self.max_running
         if too_many > 0 and running:  # they are taken to emit all that they may
             rooms = sorted(each.room for each in running)
@@ -380,7 +381,7 @@ class Scheduler:
         return ""
 
     def _blocks(self, active: ActiveRequest) -> int:
-        """Blocks for its tokens and a share of its growth."""
+        """Return the blocks for a request's tokens and a share of its growth."""
         return -(-(active.known + min(active.room, self.growth_tokens)) // self.block_size)
 
     def _held(self, active: ActiveRequest) -> int:
@@ -393,7 +394,7 @@ class Scheduler:
 
 
 def _urgency(active: ActiveRequest) -> tuple[int, float, float, int]:
-    """Sorts the most urgent first, as of when each was last looked at."""
+    """Return a key that sorts the most urgent first, as of when each was last looked at."""
     return (-active.request.priority, active.due, active.request.arrival, active.key)
 
 

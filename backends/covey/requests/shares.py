@@ -1,8 +1,8 @@
-"""Shares of tenants: what each has had of the server, and what it is due, by start-time fair queueing over tokens.
+"""Shares of tenants: start-time fair queueing over tokens decides whose request goes first.
 
-A request costs its tenant the tokens that it may need, prompt and output, over the tenant's weight, from when it is
-admitted; what it did not need is given back. Whoever has had less goes first. Whoever comes back, or is new, starts
-little behind those who are admitted now: what it did not ask for earlier it cannot ask for now.
+From its admission a request costs its tenant the tokens that it may need, prompt and output, over the tenant's weight;
+what it did not need is given back. The tenant that has had least goes first. A tenant that is new or comes back starts
+little behind those that are admitted now: it cannot ask for what it left unused.
 
 Knows no requests, only how many of each tenant there are.
 """
@@ -28,39 +28,40 @@ class Shares:
         self._level = 0.0  # what whoever was admitted last had had
 
     def came(self, tenant: str) -> None:
-        """A request of it waits."""
+        """Count a request that waits."""
         self._had[tenant] = max(self._had.get(tenant, -math.inf), self._level - QUANTUM)
         self.waiting[tenant] += 1
 
     def admitted(self, tenant: str, tokens: int) -> None:
-        """One that waited runs, and may need so many tokens."""
+        """Charge a tenant for a waiting request that runs now, and may need so many tokens."""
         self._move(self.waiting, tenant)
         self.running[tenant] += 1
         self._level = max(self._level, self._had[tenant])
         self._had[tenant] += tokens / self.rules.weight(tenant)
 
     def returned(self, tenant: str, tokens: int) -> None:
-        """One that ran waits again; all that it was charged is given back."""
+        """Return all that a running request was charged, because it waits again."""
         self._had[tenant] -= tokens / self.rules.weight(tenant)
         self._move(self.running, tenant)
         self.waiting[tenant] += 1
 
     def ended(self, tenant: str, unneeded: int) -> None:
-        """One that ran is gone, and did not need so many of its tokens."""
+        """Return the tokens that a running request did not need, because it has ended."""
         self._had[tenant] -= unneeded / self.rules.weight(tenant)
         self._move(self.running, tenant)
         self._forget(tenant)
 
     def left(self, tenant: str) -> None:
-        """One that waited is gone."""
+        """Forget a waiting request."""
         self._move(self.waiting, tenant)
         self._forget(tenant)
 
     def rank(self, tenant: str) -> int:
-        """Sorts first who has had least. Equal for tenants between whom urgency decides. Does not mutate."""
+        """Return a rank that sorts first the tenant that has had least; equal for tenants between which urgency
+        decides. Does not mutate."""
         return int(self._had[tenant] // QUANTUM)
 
-    def crowd(self) -> bool:
+    def several(self) -> bool:
         """Whether there are several tenants. Does not mutate."""
         return len(self._had) > 1
 
@@ -68,12 +69,12 @@ class Shares:
         return not self.rules.max_running or self.running[tenant] < self.rules.max_running
 
     def lacks(self, tenant: str) -> bool:
-        """Whether it has less than its share of the requests that run, by one at least. Does not mutate."""
+        """Whether the tenant has fewer running requests than its share, by at least one. Does not mutate."""
         return self._beyond(tenant) <= -1
 
     def over(self, tenant: str) -> str | None:
-        """Return the tenant that is to give one of its running places to `tenant`, which has less than its share: the
-        one with most beyond its own share, if it keeps that; None if there is none. Does not mutate."""
+        """Return the tenant that is to give up a running place for `tenant`, which has less than its share: the one
+        with most beyond its share, if it keeps that; None if there is none. Does not mutate."""
         if not self.running or not self.lacks(tenant):
             return None
         most = max(self.running, key=self._beyond)

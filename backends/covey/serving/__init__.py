@@ -1,9 +1,10 @@
-"""A public model without Triton: from a profile to an engine that serves, and what comes to it until it ends.
+"""A public model without Triton: from a profile to an engine that serves, and the requests and questions that come to
+it.
 
-life.py        from the load of the model to its end: who waits for an engine, and who is told that there will be none
-start.py       what is there before an engine: the target, its drafters, what rounds take
-build.py       the engine and what is around it, of a profile (service.py)
-facts.py       which drafters have a process, and what each says of itself
-requests.py    requests on their way to the engine, and questions
-line.py        what other models of the server and its launcher send
+life.py           the states of a model from its load to its end; callers wait here for an engine, or for its failure
+start.py          waits for the target and its drafters, and measures what rounds take
+build.py          makes the engine and its surroundings (service.py) of a profile
+drafter_facts.py  which drafters have a process, and what each says of itself
+requests.py       prepares requests and submits them to the engine; answers questions
+link_handler.py   handles messages of other models of the server and of its launcher
 """

@@ -1,4 +1,4 @@
-"""Makes, of a profile, a target and its drafters, the engine that serves them and what is around it."""
+"""Builds the engine and its surroundings from a profile, a target and its drafters."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ log = logging.getLogger("covey.orchestrator")
 
 @dataclass(frozen=True)
 class Builder:
-    """Holds what engines of one model are made with, whatever their target says of itself."""
+    """Holds what engines of one model are built with, whatever their target says of itself."""
 
     model: str
     target_name: str  # by which requests may ask for it; "" where the server has one
@@ -78,8 +78,8 @@ class Builder:
         recover: Callable[[PortError], None],
         measure: Callable[[Sequence[str], bool, Callable[[], bool]], CostTable],
     ) -> Service:
-        """Make it all. `failed` is told of every failure of a drafter; `recover` has the target back; `measure` tells
-        what rounds with these drafters take, as long as nobody is served."""
+        """Build engine and surroundings. `failed` is told of every failure of a drafter; `recover` brings the target
+        back; `measure` measures rounds with these drafters while nothing is served."""
         chosen, metrics, guard = self.profile, self.metrics, self.guard
         tokenizer = load_tokenizer(info.folder)
         served, emulated = guard.around("metrics", metrics.served), chosen.target.kind == "emulated"
@@ -177,8 +177,8 @@ class Builder:
         return learnt.Keeper(path, planner, name=self.profile.speculation.policy, target=target)
 
     def _private_state_file(self, info: TargetInfo, planner: Kept, drafters: tuple[str, ...]) -> Path | None:
-        """Return one where `speculation.state` leaves it to us and there is something to keep. Deployments that differ
-        do not write over each other's."""
+        """Return the private file for what the policy learns, if `speculation.state` is `auto` and there is anything to
+        keep. Deployments that differ have different files."""
         folder = kept_folder("learnt")
         if self.profile.speculation.state != profile.AUTO or folder is None or planner.state() is None:
             return None
@@ -192,12 +192,13 @@ class Builder:
 
 
 def named_costs(chosen: Profile) -> CostTable | None:
-    """Return what a profile says that rounds take; None where it says nothing. Raises SettingError."""
+    """Return the cost table that the profile names; None if it names none. Raises SettingError."""
     costs = chosen.speculation.costs
     return load_costs(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
 
 
 def state_file(chosen: Profile, model: str) -> Path | None:
-    """Return where a profile has a model keep what it learns, if anywhere; SettingError where nothing can be kept."""
+    """Return the file that the profile names for what a model learns, if any; SettingError if nothing can be kept
+    there."""
     state = chosen.speculation.state
     return learnt.file_in(state, model) if state not in ("", profile.AUTO) else None

@@ -1,11 +1,11 @@
-"""From the load of a model to its end.
+"""The states of a public model, from its load to its end.
 
     LOADING --a moment later--> STARTING --> SERVING --> FAILED
                                    +-----------------------^
 
-A BLS call before `initialize` has returned never comes back, so that a start begins a moment later, in a thread that
-then runs the engine. Whoever asks meanwhile waits. Whoever fails of the target or of an own error leaves: somebody
-brings the model back, and the next start may find its target.
+A BLS call before `initialize` has returned never comes back, so a start begins a moment later, in a thread that then
+runs the engine; callers wait meanwhile. A model whose target or engine fails has itself ended: it is loaded again, and
+the next start may find its target.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ log = logging.getLogger("covey.orchestrator")
 
 
 class Life:
-    """Owns how far a model has come: its service from when there is one, and its failure from when that is known, which
-    is for good. Either is there before anybody who waits goes on. Any thread may ask."""
+    """Owns the state of a public model: its service once there is one, and its failure, which is final, once that is
+    known. Any thread may ask."""
 
     def __init__(self) -> None:
         self.settled = threading.Event()  # other models may be asked
@@ -39,24 +39,24 @@ class Life:
         self._thread: threading.Thread | None = None
 
     def begin(self, start: Callable[[], Service], leave: Callable[[], None]) -> None:
-        """Start and serve in a thread; `leave` has the model ended for somebody to bring it back."""
+        """Start and serve in a thread; `leave` ends this model so that it is loaded again."""
         self._thread = threading.Thread(target=self._run, args=(start, leave), name="engine", daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float = START_SECONDS) -> Service:
-        """Return the service when there is one; raises CoveyError when there is none any more, or will be none."""
+        """Return the service when there is one; raises CoveyError if it has failed or never will be."""
         if not self._known.wait(seconds):
             raise Overloaded("the server is still starting")
         return self.check()
 
     def check(self) -> Service:
-        """Return the service, which has been there before; raises its failure."""
+        """Return the service, which `wait` has returned before; raises its failure."""
         if self.failure is not None:
             raise self.failure
         assert self.service is not None, "one of both is there"
         return self.service
 
-    def told(self, seconds: float) -> bool | str:
+    def serves(self, seconds: float) -> bool | str:
         """Return whether the model serves, after so many seconds at most, or why it never will."""
         known = self._known.wait(seconds)
         return known if self.failure is None else str(self.failure)
@@ -67,7 +67,7 @@ class Life:
         self.asked.set()
 
     def join(self) -> None:
-        """Tell, after `end`, who is owed an answer, and wait for the thread, though not for ever."""
+        """Stop the service, after `end`, and wait for the thread, though not for ever."""
         if self.service is not None:
             self.service.stop()
         if self._thread is not None:
@@ -104,7 +104,7 @@ class Life:
             service.fail(self.failure)
 
     def _leave(self, leave: Callable[[], None]) -> None:
-        """Leave once those who wait have been told."""
+        """Call `leave` when open requests have been answered, or after STOP_SECONDS."""
         until = time.monotonic() + STOP_SECONDS
         while self.service is not None and self.service.open and time.monotonic() < until:
             time.sleep(0.05)

@@ -1,9 +1,9 @@
-"""Requests on their way to the engine, and questions about the server.
+"""Prepares requests and submits them to the engine; answers questions about the server.
 
-    take --> waits for an engine --> a new grammar is compiled --> a long prompt is cut into tokens --> submitted
+    take --> waits for an engine --> a new grammar is compiled --> a long prompt is tokenized --> submitted
 
-What takes long before a request can be taken is done apart from others' (`covey.tritonio.long_prompts`). Whatever goes
-wrong on the way, its sender is told.
+Steps that take long are done apart from other requests' (`covey.tritonio.long_prompts`). Whatever goes wrong, the
+client is told.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ log = logging.getLogger("covey.orchestrator")
 
 class PublicOutlet(Outlet, Protocol):
     def report(self, text: str) -> None:
-        """The one answer to a question."""
+        """Send the one answer to a question."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class _Coming:
-    """A request on its way. Its tensors are arrays by name."""
+class _Incoming:
+    """A request that is not submitted yet. Its tensors are arrays by name."""
 
     key: int
     outlet: Outlet
@@ -50,14 +50,14 @@ class _Coming:
     objective: Objective = NO_OBJECTIVE
 
 
-Step = Callable[[_Coming, Service], None]
+Step = Callable[[_Incoming, Service], None]
 
 
 class Requests:
     """Owns the keys of requests. Any thread may call."""
 
     def __init__(self, life: Life, clock: Clock, refused: Callable[[Objective], None]) -> None:
-        """`refused` is told of requests that were their senders' fault, or came to a full queue."""
+        """`refused` is told of requests that were wrong, or came to a full queue."""
         self._life, self._clock, self._refused = life, clock, refused
         self._keys = itertools.count(1)
 
@@ -65,21 +65,21 @@ class Requests:
         return next(self._keys)
 
     def take(self, key: int, outlet: PublicOutlet, tensors: Mapping[str, Any], parameters: dict[str, Any]) -> None:
-        """Have a request served, or a question answered. Waits while there is no engine yet."""
+        """Take a request or a question. Waits while there is no engine yet."""
         if INSPECT in tensors:
             self._report(tensors[INSPECT], str(parameters.get(SECRET, "")), outlet)
             return
         self._life.asked.set()
         name = safe(parameters.get(PARAMETER, ""))
-        self._do(_Coming(key, outlet, tensors, parameters, self._clock.now(), name), self._begin)
+        self._do(_Incoming(key, outlet, tensors, parameters, self._clock.now(), name), self._begin)
 
     def cancel(self, key: int) -> None:
-        """End a request whose sender has left."""
+        """Cancel a request whose client has left."""
         if self._life.service is not None:
             self._life.service.engine.cancel(key)
 
     def _report(self, asked: Any, secret: str, outlet: PublicOutlet) -> None:
-        """Answer a question; one whose answer takes long has a thread of its own."""
+        """Answer a question, in a thread of its own if that takes long."""
         question = asked.reshape(-1)[0].decode(errors="replace") if asked.size else ""
         answer = partial(self._answer, question, secret, outlet)
         if question.partition(":")[0] in MEASURES:
@@ -95,49 +95,49 @@ class Requests:
                 log.exception("a question could not be answered")
             outlet.fail(error)
 
-    def _do(self, coming: _Coming, step: Step, problem: Exception | None = None) -> None:
-        """Have a request make a step, which begins the next; with a problem its sender is told instead."""
+    def _do(self, incoming: _Incoming, step: Step, problem: Exception | None = None) -> None:
+        """Run one step of a request, which begins the next; with a problem its client is told instead."""
         try:
             if problem is not None:
                 raise problem
-            step(coming, self._life.wait())
+            step(incoming, self._life.wait())
         except Exception as error:
             if not isinstance(error, CoveyError):
-                with about(lambda: (coming.id or str(coming.key),)):
+                with about(lambda: (incoming.id or str(incoming.key),)):
                     log.exception("request failed")
             if isinstance(error, RequestError):
-                self._refused(coming.objective)
-            coming.outlet.fail(error)
+                self._refused(incoming.objective)
+            incoming.outlet.fail(error)
 
-    def _begin(self, coming: _Coming, service: Service) -> None:
-        tensor = coming.tensors.get
+    def _begin(self, incoming: _Incoming, service: Service) -> None:
+        tensor = incoming.tensors.get
         if service.parser.has_new_grammar(tensor):
-            service.new_grammars.put(tenant_of(tensor), 1, partial(self._do, coming, self._compile))
+            service.new_grammars.put(tenant_of(tensor), 1, partial(self._do, incoming, self._compile))
         else:
-            self._cut(coming, service)
+            self._cut(incoming, service)
 
-    def _compile(self, coming: _Coming, service: Service) -> None:
-        service.parser.check_grammar(coming.tensors.get)
-        self._cut(coming, service)
+    def _compile(self, incoming: _Incoming, service: Service) -> None:
+        service.parser.check_grammar(incoming.tensors.get)
+        self._cut(incoming, service)
 
-    def _cut(self, coming: _Coming, service: Service) -> None:
-        """Have a long prompt cut into tokens apart from others; nothing else takes long."""
-        tensor = coming.tensors.get
+    def _cut(self, incoming: _Incoming, service: Service) -> None:
+        """Have a long prompt tokenized apart from others; submit any other one."""
+        tensor = incoming.tensors.get
         size = service.parser.prompt_bytes(tensor)
         if size >= LONG:
-            service.long_prompts.put(tenant_of(tensor), size, partial(self._do, coming, self._submit))
+            service.long_prompts.put(tenant_of(tensor), size, partial(self._do, incoming, self._submit))
         else:
-            self._submit(coming, service)
+            self._submit(incoming, service)
 
-    def _submit(self, coming: _Coming, service: Service) -> None:
-        wanted = service.parser.parse(coming.key, coming.arrival, coming.tensors.get, coming.parameters)
-        request, sampling = replace(wanted.request, id=coming.id), wanted.request.sampling
-        coming.objective = request.objective
-        if wanted.stream and not coming.outlet.streams:
+    def _submit(self, incoming: _Incoming, service: Service) -> None:
+        wanted = service.parser.parse(incoming.key, incoming.arrival, incoming.tensors.get, incoming.parameters)
+        request, sampling = replace(wanted.request, id=incoming.id), wanted.request.sampling
+        incoming.objective = request.objective
+        if wanted.stream and not incoming.outlet.streams:
             raise BadField("stream", True, "false: this model answers once; stream from the decoupled one")
         service.streamer.begin(
-            coming.key,
-            coming.outlet,
+            incoming.key,
+            incoming.outlet,
             name=request.name,
             prompt=request.prompt,
             num_prompt=request.num_prompt,
@@ -147,12 +147,12 @@ class Requests:
             prompt_logprobs=sampling.prompt_logprobs,
             stop_words=wanted.stop_words,
             prefix=wanted.prefix,
-            arrival=coming.arrival,
+            arrival=incoming.arrival,
             objective=request.objective,
         )
         try:
             service.engine.submit(request)
             self._life.check()  # the engine may have ended, and told those that were open before this one was
         except Exception:
-            service.streamer.abandon(coming.key)
+            service.streamer.abandon(incoming.key)
             raise

@@ -1,4 +1,4 @@
-"""The service: an engine, and what is around it."""
+"""A service is an engine and its surroundings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Service:
-    """Holds an engine and what is around it, which begin and end together."""
+    """Holds an engine and its surroundings, which begin and end together."""
 
     engine: Engine
     memory: Memory | None  # None: the engine's own business
@@ -49,28 +49,28 @@ class Service:
         return self.streamer.open
 
     def run(self) -> None:
-        """Returns when it was stopped; raises what ends the engine."""
+        """Run the engine until it is stopped; raises what ends it."""
         self.engine.run()
 
     def fail(self, error: CoveyError) -> None:
-        """Tell whoever is owed an answer."""
+        """End every open answer with the error."""
         self.streamer.fail_all(error)
 
     def drain(self) -> int:
-        """Take no more requests, and load and unload nobody any more; returns how many requests are open."""
+        """Take no more requests, and move no drafter any more; returns how many requests are open."""
         self.engine.drain()
         if self.memory is not None:
             self.memory.close()
         return self.open
 
     def stop(self) -> None:
-        """Have `run` return; what is open is told."""
+        """Have `run` return; open requests end with an error."""
         if self.open:
             self.fail(Overloaded("the server is stopping"))
         self.engine.stop()
 
     def close(self) -> None:
-        """End what is around the engine, which has been stopped."""
+        """End the surroundings of an engine that has been stopped."""
         self.compiler.close()
         self.new_grammars.stop()
         self.long_prompts.stop()

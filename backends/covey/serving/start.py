@@ -1,7 +1,7 @@
-"""The start of a service, before there is an engine: the target, its drafters, and what rounds take.
+"""The start of a service: it waits for the target, finds the drafters and measures what rounds take.
 
-The target is waited for; drafters are for a moment, as one that comes later is told to the engine
-(`covey.serving.facts`). Curves are measured when every model is loaded, which is noise, and only until somebody asks.
+Drafters are waited for only briefly, as the engine is told of one that comes later (`covey.serving.drafter_facts`).
+Rounds are measured when every model is loaded, as loads disturb them, and only until a request comes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from covey.planner.build import measured
 from covey.process.private import kept_folder
 from covey.requests.roster import Roster, State
 from covey.serving.build import Builder
-from covey.serving.facts import Facts, is_foreign
+from covey.serving.drafter_facts import DrafterFacts, is_foreign
 from covey.serving.life import START_SECONDS, Life
 from covey.serving.service import Service
 from covey_client.costs.table import CostTable
@@ -43,7 +43,7 @@ class Start:
         self,
         builder: Builder,
         ports: Ports,
-        facts: Facts,
+        facts: DrafterFacts,
         control: Controller,
         life: Life,
         end: Callable[[str], None],
@@ -53,7 +53,7 @@ class Start:
         self._control, self._life, self._end = control, life, end
 
     def service(self) -> Service:
-        """Have what serves; raises PortError where there is no target, and what else keeps it from being built."""
+        """Return a service; raises PortError if there is no target, and CoveyError for whatever else prevents it."""
         info = self._await_target()
         drafters, answered = self._find_drafters(info)
         costs = self._costs({name: drafters[name] for name in answered})
@@ -65,8 +65,8 @@ class Start:
         return service
 
     def _drafter_failed(self, roster: Roster, name: str, error: CoveyError) -> None:
-        """A process that Triton takes for dead it asks nothing more, though it may only have found no processor for a
-        second."""
+        """Count the failure, and end a process that Triton takes for dead: Triton asks it nothing more, though it may
+        only have been starved for a second."""
         self._builder.metrics.drafter_failed(name)
         if isinstance(error, StubDead) and roster.state(name) not in AWAY:
             self._end(name)
@@ -88,8 +88,8 @@ class Start:
                     raise PortError(f"the target did not come up: {error}") from None
 
     def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], list[str]]:
-        """Return the profile's drafters, and which of them have said what they are. One that has not is kept: it may
-        say so later. One with another vocabulary than the target's is not."""
+        """Return the profile's drafters, and which of them have said what they are. One that has not is kept, as it may
+        say so later; one with another vocabulary than the target's is not."""
         names = self._builder.profile.speculation.drafters
         facts = self._facts.wait(names, FACTS_SECONDS)
         for name in set(names) - facts.keys():
@@ -99,7 +99,7 @@ class Start:
         return ports, [name for name in ports if name in facts]
 
     def _costs(self, drafters: Mapping[str, Drafter]) -> CostTable | None:
-        """Return what rounds with these take, where a policy wants to know it: as the profile says, or measured."""
+        """Return what rounds with these drafters take, if a policy uses that: as the profile says, or measured."""
         made, speculation = self._builder, self._builder.profile.speculation
         names = measured(speculation, tuple(drafters)) if speculation.costs == profile.AUTO else ()
         if not names:
@@ -114,7 +114,7 @@ class Start:
             return None
 
     def _measured(self, names: Sequence[str], whole: bool, idle: Callable[[], bool]) -> CostTable:
-        """Measure anew beside an engine, as long as that has nothing to do. Raises CoveyError."""
+        """Measure anew while the engine is idle. Raises CoveyError."""
         deadline, stopping = time.monotonic() + IDLE_SECONDS, self._life.stopping
         while not idle():
             if stopping.wait(AGAIN_SECONDS) or time.monotonic() > deadline:
@@ -128,7 +128,7 @@ class Start:
         return Curves(made.target, drafters, made.profile, made.clock, folder, go_on=go_on, caller=caller)
 
     def _note_unloaded(self, silent: Iterable[str], roster: Roster) -> None:
-        """Note who does not answer because it is not in memory, as an orchestrator before this one left it."""
+        """Note which silent drafters are not in memory because an earlier orchestrator unloaded them."""
         silent = tuple(silent)
         try:
             states = self._control.states() if silent else {}
@@ -140,15 +140,15 @@ class Start:
                 roster.moves(name, State.UNLOADED)
 
     def _await_loaded(self) -> None:
-        """Wait until the server says so over HTTP, or somebody asks. Where no launcher said at which address, that the
-        target and the drafters answered must do."""
+        """Wait until the server says over HTTP that all models are loaded, or a request comes. Without a launcher,
+        which says the address, nothing is waited for."""
         deadline = time.monotonic() + START_SECONDS
         while HTTP_VARIABLE in os.environ and time.monotonic() < deadline and not self._all_loaded():
             if self._life.asked.wait(LOADED_SECONDS):
                 return
 
     def _all_loaded(self) -> bool:
-        """Whether all are that will be: who failed to load is seen to when there is an engine."""
+        """Whether no model is being loaded; one that failed to load is seen to later."""
         try:
             return LOADING not in self._control.states().values()
         except CoveyError:

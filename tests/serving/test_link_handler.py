@@ -9,7 +9,7 @@ import pytest
 
 from covey.contracts.types import Finish
 from covey.serving import build
-from covey.serving.line import Line
+from covey.serving.link_handler import LinkHandler
 from covey.serving.requests import Requests
 from covey.tritonio.link import Message, Peer
 from covey.tritonio.peers import answered, raised
@@ -21,8 +21,8 @@ LONG = 400  # tokens
 class Caller:
     """Stands in for a `Peer`."""
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
+    def __init__(self, handler: LinkHandler) -> None:
+        self.handler = handler
         self.heard: list[Message] = []
         self.said = threading.Semaphore(0)
 
@@ -32,32 +32,32 @@ class Caller:
 
     def say(self, exchange: int, kind: str, parameters: Any = None, arrays: Any = None) -> None:
         message = Message(exchange, kind, parameters or {}, arrays or {})
-        self.line.received(cast("Peer", self), message)
+        self.handler.received(cast("Peer", self), message)
 
     def next(self) -> Message:
         assert self.said.acquire(timeout=SECONDS), "a caller without an answer"
         return self.heard.pop(0)
 
     def leave(self) -> None:
-        self.line.lost(cast("Peer", self))
+        self.handler.lost(cast("Peer", self))
 
 
-def line_of(world: Any) -> Line:
-    return Line(world.life, world.requests)
+def handler_of(world: Any) -> LinkHandler:
+    return LinkHandler(world.life, world.requests)
 
 
 @pytest.mark.parametrize("kind", ["submit", "stream"])
 def test_a_request_is_answered_under_its_exchange(made: Made, kind: str) -> None:
     world = made()
     world.begin()
-    caller = Caller(line_of(world))
+    caller = Caller(handler_of(world))
     caller.say(7, kind, arrays=tensors())
     message = caller.next()
     while answered(message).finish is None:
         message = caller.next()
     assert (message.exchange, message.kind) == (7, "answer")
     assert (answered(message).finish, answered(message).num_output) == (Finish.LENGTH, 3)
-    assert not caller.line._open
+    assert not caller.handler._open
     caller.say(7, "cancel")  # of what has ended
     caller.say(8, kind, arrays=tensors(0))
     message = caller.next()
@@ -78,28 +78,28 @@ def test_who_cancels_or_leaves_has_nothing_running_any_more(made: Made, monkeypa
 
     monkeypatch.setattr(service.engine, "round", lambda: threading.Event().wait(0.01))  # nothing ends by itself
     monkeypatch.setattr(service.engine, "cancel", noted)
-    line = line_of(world)
-    one, other = Caller(line), Caller(line)
+    handler = handler_of(world)
+    one, other = Caller(handler), Caller(handler)
     for exchange in (1, 2):
         one.say(exchange, "submit", arrays=tensors(LONG))
     other.say(1, "submit", arrays=tensors(LONG))
-    keys = {entry: key for entry, (key, _outlet) in line._open.items()}
+    keys = {entry: key for entry, (key, _outlet) in handler._open.items()}
     one.say(1, "cancel")
     one.say(99, "cancel")
     assert cancelled[0] == keys[id(one), 1]
-    assert [line._open[id(one), exchange][1].cancelled for exchange in (1, 2)] == [True, False]
+    assert [handler._open[id(one), exchange][1].cancelled for exchange in (1, 2)] == [True, False]
     one.leave()
     assert set(cancelled) == {keys[id(one), 1], keys[id(one), 2]}
-    assert not line._open[id(other), 1][1].cancelled
+    assert not handler._open[id(other), 1][1].cancelled
 
 
 def test_the_launcher_asks_before_and_after_there_is_an_engine(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covey.serving.line.ANSWER_SECONDS", 0.02)
+    monkeypatch.setattr("covey.serving.link_handler.ANSWER_SECONDS", 0.02)
     goes_on = threading.Event()
     monkeypatch.setattr(build, "load_tokenizer", lambda _folder: goes_on.wait(SECONDS) and None)
     world = made()
     world.begin()
-    launcher = Caller(line_of(world))
+    launcher = Caller(handler_of(world))
     launcher.say(0, "serves")
     assert launcher.next().value is False
     launcher.say(0, "drain")
@@ -122,7 +122,7 @@ def test_the_launcher_is_told_why_a_model_never_serves(made: Made, monkeypatch: 
     monkeypatch.setattr(build, "load_tokenizer", load)
     world = made()
     world.begin()
-    launcher = Caller(line_of(world))
+    launcher = Caller(handler_of(world))
     launcher.say(0, "serves")
     assert "internal error" in launcher.next().value
     launcher.say(0, "drain")

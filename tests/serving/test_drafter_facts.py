@@ -9,7 +9,7 @@ import pytest
 
 from covey.contracts.types import ANY_VOCABULARY, DrafterInfo
 from covey.requests.roster import Roster, State
-from covey.serving.facts import Facts
+from covey.serving.drafter_facts import DrafterFacts
 from tests.fakes import VOCAB, HashTarget, ManualClock
 
 SECONDS = 10.0
@@ -21,12 +21,12 @@ def facts_of(vocabulary: int = VOCAB) -> DrafterInfo:
 
 
 class World:
-    """Facts, and the engine that may join."""
+    """DrafterFacts, and the engine that may join."""
 
     def __init__(self, *drafters: str) -> None:
         self.failed: list[str] = []
         self.suspected = 0
-        self.facts = Facts("target", self.failed.append)
+        self.facts = DrafterFacts("target", self.failed.append)
         self.roster = Roster(drafters, ManualClock())
         self.engine = SimpleNamespace(roster=self.roster, suspect=self._suspect)
 

@@ -1,6 +1,7 @@
 """The drafters that have a process, and what each says of itself.
 
-They come and end while an engine is being built, too: what is noted before there is one it is told when it joins."""
+They come and end while an engine is being built, too: what is noted before is told to the engine when it joins.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ class Joining(Protocol):
     def suspect(self) -> None: ...
 
 
-class Facts:
-    """Owns what each drafter that has a process says of itself. From when an engine has joined its roster agrees with
-    that: both change under one lock, so that nothing is told twice or missed. Any thread may tell."""
+class DrafterFacts:
+    """Owns what each drafter that has a process says of itself. Once an engine has joined, its roster agrees with that:
+    both change under one lock, so that nothing is told twice or missed. Any thread may call."""
 
     def __init__(self, target: str, failed: Callable[[str], None]) -> None:
         """`failed` is told of a drafter that the engine had and that has ended."""
@@ -38,7 +39,7 @@ class Facts:
         self._info: TargetInfo | None = None
 
     def came(self, model: str, facts: DrafterInfo | None) -> None:
-        """Note that a process is there and what it is; None of the target, which the engine's thread asks itself."""
+        """Note that a process has come, and what it is; None for the target, which the engine's thread asks itself."""
         if facts is None:
             return
         with self._changed:
@@ -48,7 +49,7 @@ class Facts:
                 self._tell(self._engine.roster, model, facts)
 
     def ended(self, model: str) -> None:
-        """Note that a process is there no more. Whoever moves a drafter in or out of memory sees to that one."""
+        """Note that a process has ended. A drafter that is moved in or out of memory is left to what moves it."""
         with self._changed:
             self._known.pop(model, None)
             if self._engine is None:
@@ -61,13 +62,14 @@ class Facts:
                 self._failed(model)
 
     def wait(self, names: Collection[str], seconds: float) -> dict[str, DrafterInfo]:
-        """Return what is known when all of these have said what they are, or after so long."""
+        """Wait until all of these drafters have said what they are, or for so long; returns what is known then."""
         with self._changed:
             self._changed.wait_for(lambda: self._known.keys() >= set(names), seconds)
             return dict(self._known)
 
     def join(self, engine: Joining, info: TargetInfo) -> set[str]:
-        """Tell the engine of that target who is there, and from now on who comes and ends. Returns who is not."""
+        """Tell the engine which drafters there are, and from now on which come and end. Returns those that are
+        missing."""
         with self._changed:
             self._engine, self._info = engine, info
             for name, facts in self._known.items():
@@ -75,7 +77,7 @@ class Facts:
             return set(engine.roster.names) - self._known.keys()
 
     def _tell(self, roster: Roster, name: str, facts: DrafterInfo) -> None:
-        """Leaves a drafter alone that is on its way in or out of memory: whoever moves it takes note."""
+        """Tell the roster of a drafter, unless that is on its way in or out of memory: what moves it takes note."""
         if name not in roster.names or roster.state(name) in AWAY:
             return
         assert self._info is not None, "it came with the engine"

@@ -1,5 +1,5 @@
-"""The messages that come over the line (`covey.tritonio.link`): requests of `covey_unary` or a router, questions of the
-launcher.
+"""Handles the messages that come over a link (`covey.tritonio.link`): requests of `covey_unary` or a router, questions
+of the launcher.
 
 submit, stream   a request with one answer, or with many
 cancel           its client has left
@@ -15,7 +15,7 @@ from covey.tritonio.link import ANSWER_SECONDS, Message, Peer
 from covey.tritonio.peers import ASKS_FOR_STATE, PeerOutlet
 
 
-class Line:
+class LinkHandler:
     """Owns which exchanges of which peers are open. Each peer calls from a thread of its own."""
 
     def __init__(self, life: Life, requests: Requests) -> None:
@@ -35,12 +35,12 @@ class Line:
         elif kind == "cancel":
             self._cancel(entry)
         elif kind == "serves":
-            peer.send(Message(exchange, kind, self._life.told(ANSWER_SECONDS / 2)))
+            peer.send(Message(exchange, kind, self._life.serves(ANSWER_SECONDS / 2)))
         elif kind == "drain":
             peer.send(Message(exchange, "draining", None if service is None else service.drain()))
 
     def lost(self, peer: Peer) -> None:
-        """End what a peer has asked that is gone."""
+        """Cancel the requests of a peer that is gone."""
         for entry in list(self._open):
             if entry[0] == id(peer):
                 self._cancel(entry)
