@@ -20,7 +20,7 @@ def asked(beliefs: Beliefs, key: int, *log_q: float) -> ActiveRequest:
     beliefs.of(active)
     for name, likely in zip(NAMES, log_q):
         active.heard[name] = Heard(prompt_log_q=32 * likely, prompt_tokens=32)
-    beliefs.hear([active])
+    beliefs.take_judgements([active])
     beliefs.look_around([active])
     return active
 
@@ -63,12 +63,12 @@ def test_what_a_drafter_says_of_text_that_it_drafted_is_not_counted_again() -> N
     assert beliefs.ends([active]).tolist() == [[44, 0]]
     (before,) = beliefs.expected([active], 0.0)
     active.heard["one"] = Heard(start=40, hits=[Hit.MISS] * 4)
-    beliefs.hear([active])
+    beliefs.take_judgements([active])
     (after,) = beliefs.expected([active], 0.0)
     assert after.tolist() == before.tolist()
     active.output.append(7)
     active.heard["one"].hits += [Hit.MISS]
-    beliefs.hear([active])
+    beliefs.take_judgements([active])
     (after,) = beliefs.expected([active], 0.0)
     assert (after[0, 0, 1:] < before[0, 0, 1:]).all()
 

@@ -666,7 +666,7 @@ def test_what_a_prompt_says_has_no_pole() -> None:
     beliefs, active = Beliefs(list("abcd"), DEPTH), ActiveRequest(request(1, prompt(0, 1)))
     for name, log_q in zip("abcd", (-0.1, -69.0, -69.0, -69.0)):
         active.heard[name] = Heard(24, 24, [], 23 * log_q, 23)
-    beliefs.hear([active])
+    beliefs.take_judgements([active])
     beliefs.look_around([active])
     best = beliefs.expected([active], 0.0)[0][0, :, DEPTH]
     assert best[0] > 4.9 > 1.1 > best[1]

@@ -1,2 +1,2 @@
-"""The planner: how deep and wide a round speculates, and for whom. A request that names its drafter decides that
-itself."""
+"""The planner decides how deep and wide a round drafts, and by which drafters. A request that names its drafter decides
+that itself."""

@@ -58,8 +58,8 @@ class _Suspicion:
         self.accepted = [0.0] * max_depth
 
     def weigh(self, trials: Sequence[tuple[int, int, int, float]]) -> bool:
-        """Trials, each a position, rows looked at, accepted, and the rate that was thought. Whether it is now certain
-        enough."""
+        """Weigh trials, each a position, rows looked at, accepted, and the expected rate. Whether the suspicion is now
+        certain enough."""
         shift, more, evidence = self.shift, self.more, self.evidence
         for _, looked, right, rate in trials:
             evidence += shift * right - looked * math.log1p(rate * more)
@@ -73,19 +73,19 @@ class _Suspicion:
         return evidence >= ALARM
 
     def fade(self, keep: float) -> None:
-        """Weigh what was counted so far less, by the factor `keep`."""
+        """Weigh what was counted so far by the factor `keep`."""
         self.evidence *= keep
         self.offered = [count * keep for count in self.offered]
         self.accepted = [count * keep for count in self.accepted]
 
 
 def _suspicions(max_depth: int) -> tuple[_Suspicion, _Suspicion]:
-    """The suspicions that the drafter is better than it was, and that it is worse."""
+    """Return the suspicions that the drafter is better than it was, and that it is worse."""
     return _Suspicion(CHANGE, max_depth), _Suspicion(-CHANGE, max_depth)
 
 
 class Acceptance:
-    """Counts of one drafter."""
+    """Owns the counts of one drafter."""
 
     def __init__(self, max_depth: int) -> None:
         self._offered = [0.0] * max_depth
@@ -100,7 +100,7 @@ class Acceptance:
         self._current = False
 
     def update(self, offered: Sequence[int], accepted: Sequence[int]) -> None:
-        """Rows that were looked at, and accepted, per position; fewer positions than the deepest are allowed."""
+        """Count rows that were looked at, and accepted, by position; there may be fewer positions than the deepest."""
         self._settle()
         places = enumerate(zip(offered, accepted, self.rates()))
         trials = [(index, looked, right, rate) for index, (looked, right, rate) in places if looked]
@@ -125,11 +125,11 @@ class Acceptance:
 
     @property
     def filled(self) -> float:
-        """The part of what is asked for that is proposed."""
+        """Return the share of the draft tokens asked for that are proposed."""
         return (self._proposed + LEAN) / (self._asked + LEAN)
 
     def idle(self) -> None:
-        """A round in which this drafter could have drafted and did not."""
+        """Count a round in which this drafter could have drafted and did not."""
         self._idle += 1
         if self._idle % 64 == 0:
             self._settle()
@@ -142,7 +142,7 @@ class Acceptance:
         return self._tokens, self._doubt
 
     def rates(self) -> list[float]:
-        """a_i by position. Does not mutate what is known."""
+        """Return a_i by position. Does not mutate what is known."""
         if self._rates is None:
             self._rates, lean = [], FIRST
             for offered, accepted in zip(self._offered, self._accepted):
@@ -184,7 +184,7 @@ class Acceptance:
         self._rates, self._current = None, False
 
     def state(self) -> JsonDict:
-        """Suspicions are of the moment and not in it."""
+        """Return the counts, without suspicions, which are of the moment."""
         return {
             "offered": self._offered,
             "accepted": self._accepted,
@@ -193,7 +193,7 @@ class Acceptance:
         }
 
     def restore(self, state: JsonDict) -> None:
-        """ValueError when it is not such a state; then nothing changes."""
+        """Take a state. Raises ValueError if it is none, and changes nothing then."""
         offered = [float(count) for count in state["offered"]]
         accepted = [float(count) for count in state["accepted"]]
         asked, proposed = float(state["asked"]), float(state["proposed"])

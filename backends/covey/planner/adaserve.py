@@ -45,7 +45,7 @@ def constants(entries: Iterable[str]) -> Mapping[str, int]:
 
 
 def knee(costs: CostTable | None, slack: float = SLACK) -> int:
-    """How many tokens a pass takes at most `slack` times as long as over one."""
+    """Return how many tokens a pass takes at most `slack` times as long as over one."""
     if costs is None or not costs.verify:
         return UNKNOWN
     verify = Surface((1, tokens, seconds) for _, tokens, seconds in costs.verify)  # whatever the rows
@@ -54,13 +54,14 @@ def knee(costs: CostTable | None, slack: float = SLACK) -> int:
 
 
 def selected(ranked: Ranked, needs: Array, demands: Array, allowed: int, most: int, fixed: Flags) -> Flags:
-    """Both selections, one after the other: of `allowed` nodes, those `fixed` among them; `most`: n_max."""
+    """Return the nodes of both selections: `allowed` nodes, those `fixed` among them, and at most `most` (n_max) of a
+    row."""
     spare = allowed - int(np.count_nonzero(fixed))
     return filled(ranked, ranked.taken(customised(ranked, needs, demands, spare, most - 1)) | fixed, allowed)
 
 
 class AdaServe(Forgetful):
-    """Implements `LengthPolicy`: equations 8 and 9."""
+    """Implements `LengthPolicy` by equations 8 and 9."""
 
     patient = True
 
@@ -86,7 +87,7 @@ class AdaServe(Forgetful):
 
 
 class Customised(TreeSelector):
-    """Implements `Selector`: the two selections."""
+    """Implements `Selector` by AdaServe's two selections."""
 
     log_q = True
 

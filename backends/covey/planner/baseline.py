@@ -1,4 +1,5 @@
-"""The time per token of one request that decodes plainly on an idle server: what relative latency classes are of.
+"""Knows the baseline: the time per token of one request that decodes plainly on an idle server, of which relative
+latency classes are multiples.
 
 A cost table has it. Where there is none, or it does not say, plain rounds of one row teach it as they come.
 """
@@ -16,15 +17,15 @@ LEAST, MOST = 8, 64  # rounds that must have been seen before anything is said, 
 
 
 class Baseline:
-    """Changed by the engine's thread; any may ask."""
+    """Owns the baseline. Changed by the engine's thread; any thread may ask."""
 
     def __init__(self, costs: CostTable | None = None) -> None:
-        self.seconds = None if costs is None else _told(costs)
+        self.seconds = None if costs is None else _token_seconds(costs)
         self._measured = self.seconds is not None
         self._seen: deque[float] = deque(maxlen=MOST)
 
     def update(self, record: RoundRecord) -> None:
-        """A round is over: it may be one to learn from."""
+        """Learn from a round that is over, if it was a plain one of a single row."""
         if self._measured or (record.rows, record.decoding, record.emitted) != (1, 1, 1) or record.plan.depth.any():
             return
         if not record.waiting:
@@ -35,8 +36,9 @@ class Baseline:
             self.seconds = statistics.median(self._seen)
 
 
-def _told(costs: CostTable) -> float | None:
-    """A whole plain round of one row; else the pass, and what a round takes beside it."""
+def _token_seconds(costs: CostTable) -> float | None:
+    """Return the table's time of a plain round of one row; else that of its pass and overhead; None if it has
+    neither."""
     plain = dict(costs.plain)
     if 1 in plain:
         return plain[1]

@@ -1,4 +1,4 @@
-"""Makes, from a profile's policy, the planner that carries it out."""
+"""Builds the planner from a profile's settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from covey.planner.drafters.covey import CoveyDrafters
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
 from covey.planner.round_planner import RoundPlanner
-from covey.planner.selection import Best, Everything, Selector
+from covey.planner.selection import BestPerRow, Selector, VerifyAll
 from covey.planner.switching import SwitchCosts
 from covey.planner.worth import Worth
 from covey_client.costs.table import CostTable
@@ -38,8 +38,8 @@ def build(
     seed: int = 0,
     tokenizer: str = "",
 ) -> RoundPlanner:
-    """`drafters` are those that can be used; without any, every policy decodes plainly. `max_rows` is the largest batch
-    that the curves have knots for; larger ones are extrapolated. `tokenizer`: as in
+    """Build the planner. `drafters` are the usable ones; without any, every policy decodes plainly. `max_rows` is the
+    largest batch that the curves have knots for; larger ones are extrapolated. `tokenizer` is that of
     `covey.bandits.drafters.policies.Setting`."""
     max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
     unknown = [name for name in drafters if costs is not None and name not in costs.draft]
@@ -70,7 +70,8 @@ def build(
 
 
 def drafting(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, ...]:
-    """The drafters that draft for requests which name none, by the profile; the others where those are away."""
+    """Return the drafters that draft for requests which name none, by the profile; the others are for when those are
+    away."""
     name, _, own = settings.drafter_policy.partition(":")
     if name != "fixed":
         return tuple(names)
@@ -78,8 +79,7 @@ def drafting(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, 
 
 
 def measured(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, ...]:
-    """The drafters whose cost curves the planner starts from, where there are any: none where nobody asks what rounds
-    take."""
+    """Return the drafters whose cost curves the planner starts from; none if no policy uses what rounds take."""
     asked = policies.starts_from_costs(settings.policy) or settings.drafter_policy == COVEY
     return drafting(settings, names) if asked else ()
 
@@ -95,9 +95,9 @@ def _selector(
     if isinstance(policy, AdaServe):
         return Customised(policy, drafters, max_depth)
     if policy.verified is not None:
-        return Best(policy.verified, max_depth)
+        return BestPerRow(policy.verified, max_depth)
     if settings.selection == "all" or not drafters:
-        return Everything()
+        return VerifyAll()
     shared = policy.expectations if isinstance(policy, Covey) else None
     expectations = shared or Expectations(max_depth, max_rows, costs)
     return Worth(expectations, drafters, max_depth, teaches=shared is None)

@@ -1,5 +1,5 @@
-"""How likely a drafted node is accepted where all before it were: by its drafter, its depth, its rank among its
-siblings, and what the drafter says itself, which is too sure of itself as a rule.
+"""Calibrates what drafters say of their tokens: how likely a node is accepted if all before it were, by drafter, depth,
+rank among its siblings, and the drafter's own probability, which is usually too high.
 
     p(depth, rank, bin) = (accepted + LEAN * said) / (offered + LEAN)      counted with forgetting
 
@@ -29,7 +29,8 @@ UNSEEN = 0.5  # ... as long as none was seen
 
 
 class Calibration:
-    """Counts of all drafters, and what they come to: a node is right with chance[cell] + trust[cell] * said."""
+    """Owns counts of all drafters, and the estimates from them: a node is right with chance[cell] + trust[cell] *
+    said."""
 
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self._drafters = {name: index for index, name in enumerate(drafters)}
@@ -58,7 +59,7 @@ class Calibration:
         return cells
 
     def own(self, cells: Index, said: Floats) -> Floats:
-        """Each node's calibrated probability, where all before it are right."""
+        """Return each node's calibrated probability if all before it are right."""
         found = self._trust.take(cells)
         found *= said
         found += self._chance.take(cells)
@@ -71,7 +72,7 @@ class Calibration:
         return np.fromiter((self._drafters.get(name, 0) for name in drafters), np.int64, len(drafters))
 
     def update(self, cells: Index, said: Array, accepted: Flags) -> None:
-        """Nodes whose parents were accepted, and which of them were, too."""
+        """Count nodes whose parents were accepted, and which of them were accepted, too."""
         keep = max(0.0, 1.0 - len(cells) / MEMORY)
         for total, weights in ((self._offered, None), (self._accepted, accepted), (self._said, said)):
             total *= keep
@@ -79,8 +80,8 @@ class Calibration:
         self._weigh()
 
     def reliability(self) -> list[tuple[float, float, float]]:
-        """Return, in bins by what drafters said, what they said on average, how often they were right, and of how
-        many."""
+        """Return, in bins by what drafters said, what they said on average, how often they were right, and how many
+        nodes there were."""
         offered, accepted, said = (
             total.reshape(self._shape)[..., :BLIND].sum(axis=(0, 1, 2))
             for total in (self._offered, self._accepted, self._said)

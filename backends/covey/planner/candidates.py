@@ -1,5 +1,4 @@
-"""The view that selectors have of a round's candidate trees: nodes, which of them may be dropped, how likely each
-is."""
+"""The candidate trees of a round as selectors see them: nodes, which of them may be dropped, and how likely each is."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ import numpy as np
 
 from covey.contracts.types import Floats, JsonDict, RowStatus, Trees
 from covey.planner.calibration import Calibration
+from covey.planner.selection_totals import SelectionTotals
 from covey.planner.standing import Standing
-from covey.planner.tallies import Tally
 from covey.requests.rounds import Round
 from covey.requests.scheduler import Batch
 from covey.trees.paths import Array, Flags, Index, Nodes, Ranks
@@ -19,8 +18,9 @@ from covey.trees.paths import Array, Flags, Index, Nodes, Ranks
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """One batch's. `said` is each node's own probability by its drafter, `own` the calibrated one; `hidden` are rows of
-    whose nodes nothing is said, or may be; `cells` are where nodes are counted. `asked`: as in `Standing`."""
+    """The candidates of one batch. `said` is each node's own probability by its drafter, `own` the calibrated one;
+    `hidden` are rows whose nodes must not be ranked by what is said of them; `cells` are where nodes are counted.
+    `asked` is as in `Standing`."""
 
     trees: Trees
     nodes: Nodes
@@ -35,7 +35,8 @@ class Candidates:
     def of(
         cls, standing: Standing, trees: Trees, scores: Floats, drafters: Sequence[str], calibration: Calibration
     ) -> Candidates:
-        """`drafters` by row; `scores` are log path scores of the nodes, none where a drafter gives none."""
+        """Make candidates of trees. `drafters` are by row; `scores` are the nodes' log path scores, empty if a drafter
+        gives none."""
         nodes = Nodes.of(trees)
         if len(scores):
             hidden, said = standing.hidden, nodes.own(scores)
@@ -46,7 +47,7 @@ class Candidates:
         return cls(trees, nodes, ranks, said, calibration.own(cells, said), hidden, cells, standing.asked)
 
     def fixed(self) -> Flags:
-        """Nodes of those that ask for a depth by themselves."""
+        """Return the nodes of rows that ask for a depth themselves."""
         if not self.asked.any():
             return np.zeros(len(self.said), np.bool_)
         found: Flags = self.asked[self.nodes.row_of]
@@ -55,19 +56,19 @@ class Candidates:
 
 class TreeSelector:
     """The base of selectors of single nodes: it counts what became of the nodes. Owns the calibration and the totals;
-    any thread may read `tally`."""
+    any thread may read `totals`."""
 
     log_q = False
     yields = False
 
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self.calibration = Calibration(drafters, max_depth)
-        self.tally = Tally()
+        self.totals = SelectionTotals()
         self._standing: tuple[Batch, Standing] | None = None  # of the batch that drafters work on
         self._selected: tuple[Trees, Candidates, Flags] | None = None  # of the last round that drafted: what was kept
 
     def prepare(self, batch: Batch) -> None:
-        """While drafters draft: what does not depend on their drafts."""
+        """Prepare, while drafters draft, what does not depend on their drafts."""
         self._standing = batch, Standing.of(batch)
 
     def standing(self, batch: Batch) -> Standing:
@@ -79,8 +80,8 @@ class TreeSelector:
         return found
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value so far. Any thread may ask."""
-        return self.tally.figures()
+        """Yield metric, labels and value. Any thread may ask."""
+        return self.totals.figures()
 
     def state(self) -> JsonDict | None:
         """Return the learnt state as plain data, None if the selector learns nothing."""
@@ -94,7 +95,7 @@ class TreeSelector:
         """Return the trees to verify. `needs` holds A(r) of the rows that have an objective."""
         trees = found.trees if kept.all() else found.trees.nodes(kept)
         self._selected = trees, found, kept
-        self.tally.selected(len(kept), len(trees.tokens), allowed, needs)
+        self.totals.selected(len(kept), len(trees.tokens), allowed, needs)
         return trees
 
     def count(self, done: Round) -> None:
@@ -109,4 +110,4 @@ class TreeSelector:
         reached &= (reply.status == RowStatus.OK)[nodes.row_of]
         places = np.flatnonzero(kept)[reached]
         self.calibration.update(found.cells[places], found.said[places], accepted[reached])
-        self.tally.accepted(int(np.count_nonzero(accepted)))
+        self.totals.accepted(int(np.count_nonzero(accepted)))

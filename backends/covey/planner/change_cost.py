@@ -1,8 +1,8 @@
-"""Rounds at another depth than the round before. Caches, threads and products' shapes are made for what went on, so
-such a round may take longer than those that follow it: that is the price of a change, and says nothing about the depth.
+"""Measures what the first round at another depth costs beyond the rounds that follow it.
 
-It is measured against the second round at the same depth, both over their predictions: an error of the model, which
-both share, is no price.
+Caches, threads and products' shapes are made for what went on before, so such a round may take longer: that is the
+price of a change, and says nothing about the depth. It is measured against the second round at the same depth, both
+over their predictions: an error of the model, which both share, is no price.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ChangeCost:
         self._measured = 0  # changes from depth to depth
 
     def seen(self, before: int, depth: int, ratio: float | None) -> bool:
-        """A round was played and took `ratio` of what was predicted, None where that says nothing. Whether it was like
-        rounds that go on at its depth."""
+        """Take a round that took `ratio` of its prediction, None if that says nothing. Whether it was like rounds that
+        stay at its depth."""
         first, self._first = self._first, None
         crosses = (depth > 0) != (before > 0)
         if depth != before:
@@ -40,7 +40,7 @@ class ChangeCost:
         return True
 
     def dear(self, before: int, depth: int) -> bool:
-        """Whether a round at `depth` after one at `before` is to be told apart from those that follow it."""
+        """Whether a round at `depth` after one at `before` is not like those that follow it."""
         if depth == before:
             return False
         return (depth > 0) != (before > 0) or self._measured < ENOUGH or self._excess[False] > SLIGHT

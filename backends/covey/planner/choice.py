@@ -1,4 +1,4 @@
-"""The interface of whoever chooses what a round does."""
+"""The interface between the engine and its planner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Planner(Protocol):
     """Chooses before a round, learns after it."""
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
-        """Does not mutate the batch. `budget`: tokens of a pass. Rows past `batch.decoding` must get depth 0."""
+        """Return depth, width and drafter of each row. `budget` is the tokens of a pass. Rows past `batch.decoding`
+        must get depth 0. Does not mutate the batch."""
         ...
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
@@ -22,13 +23,13 @@ class Planner(Protocol):
         ...
 
     def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
-        """Tokens of prompts that a pass over so many rows and drafts can read within these seconds, or that cost it
-        hardly anything. Where drafts are chosen by the time that is left they come afterwards, unless rows need them:
-        who is to get a token in `tpot` seconds, and would not by plain rounds. None where it is not known."""
+        """Return how many prompt tokens a pass over so many rows and drafts can compute within these seconds, or almost
+        for free; None if that is not known. Selectors that yield draft in the time that is left afterwards, unless rows
+        that want a token each `tpot` seconds would not get them by plain rounds."""
         ...
 
     def learn(self, done: Round) -> None:
-        """The round is over. What may wait is put off until `meanwhile`."""
+        """Learn from a round that is over. What may wait is put off until `meanwhile`."""
         ...
 
     def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:

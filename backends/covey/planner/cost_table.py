@@ -1,4 +1,4 @@
-"""Cost tables (`covey_client.costs.table`) as the planner reads them, from files."""
+"""Reads cost tables (`covey_client.costs.table`) from files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from covey_client.costs.table import CostTable
 
 
 def load_costs(path: str | Path) -> CostTable:
-    """SettingError when the file is missing or is not a cost table of this version."""
+    """Read a cost table. Raises SettingError if the file is missing or is no cost table of this version."""
     try:
         return CostTable.load(path)
     except (OSError, ValueError) as error:

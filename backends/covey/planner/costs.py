@@ -1,4 +1,4 @@
-"""The time of a round of n rows and depth k, learnt from the rounds there were.
+"""Predicts the time of a round of n rows and depth k, learnt from measured rounds.
 
     T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] drafting(k) + overhead(n)
     verify(n, t, p) = f(t + p) + g(n) + c p + [t > n] d
@@ -37,8 +37,8 @@ GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one
 
 
 def _shape(tokens: Array, table: CostTable | None) -> Array:
-    """The shape f of a pass over so many tokens, with f(1) = 1: from the table's passes with drafts, whatever the rows,
-    else a guess for a device that is not known. Doubt is relative to it, so that a device unlike the guess would long
+    """Return the shape f of a pass over so many tokens, with f(1) = 1: from the table's passes with drafts, whatever
+    the rows, else a guess for an unknown device. Doubt is relative to it, so that a device unlike the guess would long
     be taken for a guess gone wrong."""
     cells = [cell for cell in table.verify if cell[0] < cell[1] or cell[1] == 1] if table is not None else []
     if len(cells) < 2:
@@ -50,7 +50,7 @@ def _shape(tokens: Array, table: CostTable | None) -> Array:
 
 
 class RoundCosts:
-    """One target's curves."""
+    """Owns the curves of one target and its drafters."""
 
     def __init__(self, max_depth: int, max_rows: int, table: CostTable | None = None) -> None:
         self._depths = np.arange(max_depth + 1.0)
@@ -99,7 +99,7 @@ class RoundCosts:
         return any(rows <= 2 * seen and seen <= 2 * rows for seen in self._plain)
 
     def predict(self, rows: int, shares: Shares, passes: Passes) -> tuple[Array, Array]:
-        """Seconds of a round, and their variance, for each depth from 0."""
+        """Return the seconds of a round, and their variance, for each depth from 0."""
         verify, _ = self._cached(rows, passes)
         drafts, doubt = self._predict_drafts(shares)
         drafts[0] = doubt[0] = 0.0
@@ -110,26 +110,26 @@ class RoundCosts:
         return np.maximum(seconds, max(float(floor), 1e-9)), variance
 
     def without_drafts(self, rows: int, passes: Passes) -> Array:
-        """Seconds of a round but for what drafters take, by depth."""
+        """Return the seconds of a round without drafting, by depth."""
         verify, overhead = self._cached(rows, passes)
         seconds: Array = self._verify.mean(verify)
         if self._overhead.scaled:
             seconds += self._overhead.mean(overhead)
         return seconds
 
-    def curve(self, rows: int, beside: float = 0.0) -> PassCurve:
-        """Seconds of passes, and of what is `beside` them."""
+    def curve(self, rows: int, overhead: float = 0.0) -> PassCurve:
+        """Return the seconds of passes, with `overhead` added."""
         knots, weights = self._tokens, self._verify.weights
         line = np.empty(len(knots) + 1)
         line[:-1] = weights[: len(knots)]
         line[-1] = line[-2] + (line[-2] - line[-3]) / (knots[-1] - knots[-2]) * (FAR - knots[-1])
-        line += np.dot(hat(rows, self._rows), weights[len(knots) : -2]) + beside
+        line += np.dot(hat(rows, self._rows), weights[len(knots) : -2]) + overhead
         return PassCurve(rows, self._far, line, float(weights[-1]), float(weights[-2]) / 128.0)
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int:
-        """Tokens of prompts that a pass over so many rows and drafts can read within these seconds; and those that fit
-        beside the rows where a further token takes at most half of what it takes in the longest passes: a device reads
-        its weights meanwhile."""
+        """Return how many prompt tokens a pass over so many rows and drafts can compute within these seconds, and at
+        least those that are almost free: while a device waits for its weights, a token takes at most half of what it
+        takes in the longest passes."""
         prompts = np.arange(0, READ, READ_STEP)
         within = self.curve(rows).at(np.full(len(prompts), rows + drafts), prompts) <= seconds
         slopes = np.diff(self._verify.weights[: len(self._tokens)])
@@ -138,11 +138,11 @@ class RoundCosts:
         return max(int(knee) - rows, int(prompts[within][-1]) if within.any() else 0)
 
     def overhead(self, rows: int) -> float:
-        """Seconds of a round outside drafters and target; 0 before any was measured."""
+        """Return the seconds of a round outside drafters and target; 0 before any were measured."""
         return float(self._overhead.mean(hat(rows, self._rows))) if self._overhead.scaled else 0.0
 
     def drafting(self, drafter: str, most: int) -> Array:
-        """Seconds that one drafter takes for 0, 1, ... and so many rows, by depth."""
+        """Return the seconds that one drafter takes for 0, 1, ... `most` rows, by depth."""
         features = self._up_to.get(most)
         if features is None:
             features = self._up_to[most] = np.stack([self._drafting_features(rows) for rows in range(1, most + 1)])
@@ -151,7 +151,7 @@ class RoundCosts:
         return seconds
 
     def more(self, rows: int, prefill: int, passes: Passes) -> Array:
-        """Seconds that so many prompt tokens add to the pass, for each depth from 0."""
+        """Return the seconds that so many prompt tokens add to the pass, for each depth from 0."""
         plain = np.stack([self._verify_features(rows, tokens) for tokens in passes])
         fuller = np.stack([self._verify_features(rows, tokens, prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
@@ -164,7 +164,7 @@ class RoundCosts:
         return together
 
     def _predict_drafts(self, shares: Shares) -> tuple[Array, Array]:
-        """Seconds and their variance of all drafters together, for each depth."""
+        """Return the seconds of all drafters together and their variance, for each depth."""
         curves = [(self._draft(name), self._drafting_features(rows)) for name, rows in shares]
         times = np.maximum([curve.mean(features) for curve, features in curves], 0.0)
         doubts = np.array([curve.variance(features) for curve, features in curves])
@@ -184,8 +184,8 @@ class RoundCosts:
         draft: float,
         overhead: float | None,
     ) -> None:
-        """`draft` is what the drafters took together, without catch-up, and not read where nobody drafted. `overhead`
-        is None where the round says nothing about it."""
+        """Learn from a round. `draft` is the time of all drafters together, without catch-up, and is ignored if none
+        drafted. `overhead` is None if the round says nothing about it."""
         self._verify.update(self._verify_features(rows, verified, prefill), verify)
         if verified == rows and not prefill:
             self._plain.add(rows)
@@ -238,7 +238,7 @@ class RoundCosts:
         return features
 
     def _drafting_features(self, rows: int) -> Array:
-        """Features of drafting, for each depth from 0."""
+        """Return the features of drafting, for each depth from 0."""
         features = self._drafting.get(rows)
         if features is None:
             features = self._drafting[rows] = np.stack([self._draft_features(rows, depth) for depth in self._depths])
@@ -277,7 +277,7 @@ class RoundCosts:
         }
 
     def restore(self, state: JsonDict) -> None:
-        """ValueError when it is not such a state; this object is then not to be used."""
+        """Take a state. Raises ValueError if it is none; this object must not be used then."""
         self._verify.restore(state["verify"])
         self._overhead.restore(state["overhead"])
         self._plain = {int(rows) for rows in state["plain"]}

@@ -1,4 +1,4 @@
-"""`covey`, the default: expected tokens per second, from what all rounds at all batch sizes have taught.
+"""The default policy, `covey`: it maximises expected tokens per second, learnt from all rounds at all batch sizes.
 
     value(k) = tokens(k) / seconds(k)          (covey.planner.expectations)
 
@@ -52,8 +52,8 @@ STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is no
 
 
 def _improvement(ratio: float, deviation: float) -> float:
-    """Return by how much a value may exceed another, on average, what is less counting as nothing: `ratio` is what is
-    expected of it over the other, and its logarithm is normal."""
+    """Return by how much a value exceeds another on average, with losses counted as nothing: `ratio` is the expected
+    quotient of the two, whose logarithm is normal."""
     spread = math.log(ratio) / deviation
 
     def below(at: float) -> float:
@@ -141,8 +141,8 @@ class Covey:
         self.expectations.overhear(situation, depth, outcome, usual=usual)
 
     def _beside_prefill(self, situation: Situation, expected: Expected) -> int:
-        """The best depth of a round with prefill; what is in use in plain rounds stays. Another one is a detour, which
-        must be worth leaving and coming back."""
+        """Return the best depth of a round with prefill; the depth in use in plain rounds stays. Another one is a
+        detour, which must be worth leaving and coming back."""
         usual = min(self._current, situation.ceiling)
         speed, seconds, price = expected.values[usual], expected.seconds, self._change_cost.price
         gains = []
@@ -155,7 +155,7 @@ class Covey:
         return max(range(len(gains)), key=gains.__getitem__)
 
     def _settled(self, situation: Situation, expected: Expected, best: int, restart: float) -> int:
-        """The depth in use, changed when keeping it has cost as much as changing it will."""
+        """Return the depth in use, changed once keeping it has cost as much as changing it will."""
         if self._current > situation.ceiling or not self._started:
             self._current, self._debt = best, 0.0
         if best == self._current:
@@ -170,7 +170,7 @@ class Covey:
         return self._current
 
     def _probe(self, situation: Situation, expected: Expected, current: int, restart: float) -> tuple[int, float]:
-        """The depth most worth trying, and the time that trying it takes from the bank."""
+        """Return the depth most worth trying, and the time that trying it takes from the bank."""
         values, seconds, depths = expected.values, expected.seconds, range(situation.ceiling + 1)
         probe, most, premium = current, values[current], 1.0
         deviations = [
@@ -203,7 +203,7 @@ class Covey:
         return probe, max(0.0, premium * lost)
 
     def _stay(self, expected: Expected, current: int, probe: int) -> int:
-        """Rounds that exploring a depth lasts."""
+        """Return for how many rounds a depth is explored."""
         if (probe == 0) != (current == 0):
             return ACROSS  # its first round teaches no costs, and a drafter may take less than it did
         if probe > 0 and expected.variances[probe] < (SURE * expected.seconds[probe]) ** 2:

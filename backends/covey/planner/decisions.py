@@ -1,4 +1,5 @@
-"""The last choices, each explained in one line: what every depth was expected to cost, and what the chosen one did."""
+"""Records the last choices and explains each in one line: what every depth was expected to cost, and what the chosen
+one did."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Decision:
     capped: str = ""  # by what either is less than it could be
 
     def line(self) -> str:
-        """The decision in one line, for people."""
+        """Return the decision in one line, for people."""
         arms = " ".join(
             f"{'>' if depth == self.depth else ''}{depth}:{_ms(predicted)}/{_ms(observed)}"
             for depth, (predicted, observed) in enumerate(zip(self.predicted, self.observed))
@@ -48,7 +49,7 @@ class Decision:
         )
 
     def plain(self) -> JsonDict:
-        """The decision as plain data for JSON, with null where nothing is known."""
+        """Return the decision as plain data for JSON, with null for what is not known."""
         return {
             "round": self.round,
             "rows": self.rows,
@@ -68,7 +69,7 @@ class Decision:
 
 
 class DecisionLog:
-    """A ring of the last decisions, and each arm's observed mean."""
+    """Owns a ring of the last decisions, and each arm's observed mean."""
 
     def __init__(self, depths: int, capacity: int = 256) -> None:
         self._depths = depths
@@ -91,7 +92,7 @@ class DecisionLog:
         chosen: int,
         capped: str = "",
     ) -> None:
-        """`learnt`: whether the round tells what the depth costs at this batch size."""
+        """Record a round; `learnt` says whether it tells what the depth costs at this batch size."""
         self._rounds += 1
         observed = self._observed.get(rows)
         if observed is None:
@@ -119,11 +120,11 @@ class DecisionLog:
         )
 
     def latest(self, count: int = 256) -> list[Decision]:
-        """Oldest first. Does not mutate."""
+        """Return the last decisions, the oldest first. Does not mutate."""
         return list(self._ring)[-count:] if count > 0 else []
 
     def plain(self, count: int) -> list[JsonDict]:
-        """The same for JSON."""
+        """Return the last decisions as plain data for JSON."""
         return [each.plain() for each in self.latest(count)]
 
 

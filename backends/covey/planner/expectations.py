@@ -1,4 +1,4 @@
-"""The time and tokens expected of a round of each depth, from what all rounds at all batch sizes have taught.
+"""Estimates the time and tokens of a round of each depth, learnt from all rounds at all batch sizes.
 
 tokens   = sum over drafters of rows * E(k), and one of each row that does not draft    (covey.planner.acceptance)
 seconds  = T(n, k)                     (covey.planner.costs)
@@ -22,7 +22,7 @@ from covey.planner.regression import Array
 from covey_client.costs.table import CostTable
 
 
-class Outlooking(Protocol):
+class ForecastingSelector(Protocol):
     """A selector that forecasts how many drafts it will choose."""
 
     def forecast(
@@ -45,7 +45,7 @@ class Expected:
 
     @property
     def latencies(self) -> list[float]:
-        """Seconds per token."""
+        """Return the seconds per token."""
         return [1.0 / value for value in self.values]
 
 
@@ -58,19 +58,19 @@ class Expectations:
         self._costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
-        self.selection: Outlooking | None = None  # who chooses among drafts and knows what that will come to
+        self.selection: ForecastingSelector | None = None  # who chooses among drafts and knows what that will come to
 
     @property
     def known(self) -> bool:
-        """Whether anything was measured: before that, what is expected compares depths and is no seconds."""
+        """Whether anything was measured: before that, expectations compare depths and are no seconds."""
         return self._costs.known
 
     def rests(self, situation: Situation) -> bool:
-        """Whether what is expected of plain decoding rests on something like it."""
+        """Whether what is expected of plain decoding rests on similar rounds."""
         return self._costs.rests(max(1, situation.rows))
 
     def of(self, situation: Situation) -> Expected:
-        """Does not mutate what is known."""
+        """Return the expectations of a batch. Does not mutate what is known."""
         key = situation.rows, situation.shares, situation.drafts, situation.width
         if self._last is not None and self._last[0] == key:
             return self._last[1]
@@ -88,8 +88,8 @@ class Expectations:
         return expected
 
     def without_drafts(self, rows: int) -> Array:
-        """Seconds of a round in which all rows draft, by depth, but for what drafters take; before anything is known
-        all depths take as long."""
+        """Return the seconds of a round in which all rows draft, without drafting, by depth; all equal before anything
+        is known."""
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
         return self._costs.without_drafts(rows, passes) if self._costs.known else np.ones(self._max_depth + 1)
 
@@ -100,16 +100,16 @@ class Expectations:
         return self._costs.curve(rows, self._costs.overhead(rows))
 
     def plain(self, rows: int) -> float:
-        """Seconds of a round of so many rows that neither drafts nor reads prompts."""
+        """Return the seconds of a round of so many rows with neither drafts nor prompts."""
         return float(self.curve(rows).at(np.array([float(rows)]))[0])
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
-        """Return how many tokens of prompts a pass can read (see `Planner.readable`), None before anything was
+        """Return how many prompt tokens a pass can compute (see `Planner.readable`), None before anything was
         measured."""
         return self._costs.readable(rows, drafts, seconds) if self.known else None
 
     def drafting(self, drafter: str, most: int) -> Array:
-        """Seconds that a drafter takes for 0, 1, ... and so many rows, by depth."""
+        """Return the seconds that a drafter takes for 0, 1, ... and so many rows, by depth."""
         return self._costs.drafting(drafter, most)
 
     def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
@@ -118,13 +118,13 @@ class Expectations:
         return self._costs.side_by_side(seconds)
 
     def more(self, situation: Situation) -> list[float]:
-        """Seconds that its prompt tokens add to the pass, by depth."""
+        """Return the seconds that the batch's prompt tokens add to the pass, by depth."""
         passes = self.of(situation).passes
         added: list[float] = self._costs.more(max(1, situation.rows), situation.prefill, passes).tolist()
         return added
 
     def update(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
-        """A round was played: `usual`, one like those that follow it."""
+        """Learn from a round that shows what its depth costs; `usual` says that it was like those that follow it."""
         if usual:
             overhead = max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds)
             self._observe(situation, depth, outcome, overhead)
@@ -132,7 +132,7 @@ class Expectations:
         self._last = None
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
-        """A round that does not show what its depth costs, nor what rounds take outside drafters and target."""
+        """Learn from a round that does not show what its depth costs, nor the overhead of rounds."""
         if usual:
             self._observe(situation, depth, outcome, None)
         self._judge(situation, outcome)
@@ -154,7 +154,7 @@ class Expectations:
         )
 
     def _judge(self, situation: Situation, outcome: Outcome) -> None:
-        """The drafters, by their drafts."""
+        """Count the acceptance of each drafter's drafts."""
         for name, trials in outcome.trials.items():
             self._accepted(name).update(trials.offered, trials.accepted)
             self._accepted(name).fill(trials.asked, trials.proposed)
@@ -163,7 +163,7 @@ class Expectations:
                 self._accepted(name).idle()
 
     def _passes(self, situation: Situation) -> Passes:
-        """Tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
+        """Return the tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
         shares = situation.shares
         filled = 1.0
         if shares:
@@ -175,7 +175,7 @@ class Expectations:
         return tuple(rows + round(filled * situation.asked(depth)) for depth in range(self._max_depth + 1))
 
     def _tokens(self, situation: Situation) -> tuple[list[float], list[float]]:
-        """Tokens that a round yields, and their relative deviation, by depth."""
+        """Return the tokens that a round yields, and their relative deviation, by depth."""
         shares = _shares(situation)
         plain = situation.rows - situation.drafting
         if len(shares) == 1 and not plain:
@@ -190,8 +190,9 @@ class Expectations:
                 squares[depth] += (rows * each * deviation) ** 2
         return tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
 
-    def _selected(self, selection: Outlooking, situation: Situation) -> tuple[list[float], Passes]:
-        """Tokens that a round yields and tokens to be verified, by depth, where the best drafts are chosen."""
+    def _selected(self, selection: ForecastingSelector, situation: Situation) -> tuple[list[float], Passes]:
+        """Return the tokens that a round yields and those to be verified, by depth, if the selector chooses among
+        drafts."""
         rows, drafting = situation.rows, self.alone(situation, situation.width)
         tokens, nodes = selection.forecast(
             situation.drafting, rows - situation.drafting, situation.width, self.by_nodes(rows), drafting
@@ -200,12 +201,12 @@ class Expectations:
         return tokens.tolist(), tuple(int(count) for count in np.ceil(passes).tolist())
 
     def by_nodes(self, rows: int) -> Callable[[Array], Array]:
-        """Seconds of a round but for drafting, by how many nodes it verifies."""
+        """Return the seconds of a round without drafting as a function of the nodes that it verifies."""
         curve = self.curve(rows)
         return lambda nodes: curve.at(rows + nodes)
 
     def alone(self, situation: Situation, width: int) -> Array:
-        """Seconds that its drafters take, by depth, with so many lanes a row."""
+        """Return the seconds that the batch's drafters take, by depth, with `width` lanes a row."""
         return self.side_by_side(np.stack([self.drafting(name, rows * width)[-1] for name, rows in _shares(situation)]))
 
     def _accepted(self, drafter: str) -> Acceptance:
@@ -223,7 +224,7 @@ class Expectations:
         }
 
     def restore(self, state: JsonDict) -> None:
-        """ValueError or what indexing raises when it is not such a state; then nothing changes."""
+        """Take a state. Raises ValueError, or what indexing raises, if it is none; then nothing changes."""
         if (state["max_depth"], state["max_rows"]) != (self._max_depth, self._max_rows):
             raise ValueError("learnt with other max_depth or max_running")
         costs = RoundCosts(self._max_depth, self._max_rows)
@@ -236,5 +237,5 @@ class Expectations:
 
 
 def _shares(situation: Situation) -> Shares:
-    """Rows that draft, by drafter: one without a name where the situation names none."""
+    """Return the rows that draft, by drafter: one without a name if the situation names none."""
     return situation.shares or (("", max(1, situation.rows)),)

@@ -1,4 +1,4 @@
-"""A planner that may fail: from then on every row decodes plainly, which needs no planner, and nothing that it learnt
+"""A planner that may fail: from then on every row decodes plainly, which needs no planner, and nothing that was learnt
 is saved any more."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PART = "planner"
 
 
 class Guarded:
-    """Implements `Planner` around another one. All of its methods are one part: what one leaves half done the others
+    """Implements `Planner` around another one. All methods are one part, because what one leaves half done the others
     would go on from."""
 
     def __init__(self, planner: Planner, guard: Guard) -> None:
@@ -29,7 +29,7 @@ class Guarded:
         return _plain(len(batch.rows)) if plan is None else plan
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
-        """Return the selector's trees, or all that was drafted if selection has failed: it has room in the pass."""
+        """Return the selector's trees, or all drafts if selection has failed: the pass has room for them."""
         kept = self._guard(PART, self._planner.select, batch, drafted, budget)
         return drafted.trees if kept is None else kept
 
@@ -44,7 +44,7 @@ class Guarded:
 
 
 class Kept:
-    """Implements `Learner` around a planner: it keeps nothing once it is set aside."""
+    """Implements `Learner` around a planner; keeps nothing once the planner is set aside."""
 
     def __init__(self, planner: Learner, guard: Guard) -> None:
         self._planner = planner

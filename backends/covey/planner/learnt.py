@@ -1,4 +1,4 @@
-"""The file of what a policy has learnt, so that a restart need not learn it again.
+"""Keeps what a policy has learnt in a file, so that a restart need not learn it again.
 
     {"covey_learnt": 1, "policy": "covey", "target": "...", "state": {...}}
 
@@ -34,7 +34,7 @@ class Learner(Protocol):
 
 
 class Keeper:
-    """Takes up what a file holds, then saves to it once a minute from a thread of its own, and when it ends."""
+    """Restores from a file, then saves to it once a minute from a thread of its own, and when it ends."""
 
     def __init__(self, path: Path, learner: Learner, *, name: str, target: str, seconds: float = SAVE_SECONDS) -> None:
         self._path, self._learner, self._name, self._target = path, learner, name, target
@@ -49,7 +49,7 @@ class Keeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Save a last time. Whoever changes the learner must have ended before."""
+        """Save a last time. Nothing may change the learner any more."""
         self._ended.set()
         self._thread.join()
         self._save()
@@ -68,7 +68,7 @@ class Keeper:
 
 
 def file_in(folder: str | Path, name: str) -> Path:
-    """Return the file for the state of the model `name`. Raises SettingError where nothing can be written."""
+    """Return the file for the state of the model `name`. Raises SettingError if nothing can be written."""
     path = Path(folder) / f"{name}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def save(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
 
 
 def restore(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
-    """Whether the policy took the file up. A file that is not there is no reason to warn."""
+    """Restore the policy from the file. Whether it did; a missing file is no reason to warn."""
     path = Path(path)
     try:
         learnt = json.loads(path.read_text(encoding="utf-8"))

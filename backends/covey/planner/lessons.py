@@ -1,4 +1,4 @@
-"""Turns a round that is over into what a length policy may learn of it.
+"""Turns a round that is over into what a length policy may learn from it.
 
 A round shows what a depth costs where every row drafted as deep as was chosen, or as it had room for: no row with a
 depth of its own or a drafter that cannot be asked, an answer from every drafter that was, and no prefill beside it.
@@ -25,7 +25,7 @@ READING = 0.1  # share of a round: a drafter that read for longer may have had n
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A round in a policy's words."""
+    """A round as a length policy learns from it."""
 
     choice: Choice
     depth: int  # the depth that was chosen; less where no row had room for more
@@ -44,9 +44,9 @@ def drafted_in(done: Round) -> bool:
 
 
 def tried(done: Round) -> Ints:
-    """Return, by decoding row, how many of its drafter's drafts the round has tried, -1 where it says nothing of that
-    drafter. What was not worth verifying is not tried; what the drafter did not propose is: it had nothing to offer.
-    That says nothing where drafters may only have had no time left, having read for long."""
+    """Return, by decoding row, how many of its drafter's drafts the round has tried, -1 if it says nothing of that
+    drafter. Drafts that were not verified are not tried; drafts that the drafter did not propose are, unless it may
+    have had no time left, having read for long."""
     rows = done.batch.decoding
     asked, proposed, kept = done.plan.depth[:rows], done.drafted.trees.sizes[:rows], done.kept.sizes[:rows]
     looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
@@ -97,8 +97,7 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
 
 
 def _answers(done: Round) -> dict[str, bool]:
-    """Return, by drafter that was asked, whether it has answered, for one row at least. Of a row that it does not know
-    or has no room for it says so, and drafts for the others."""
+    """Return, by drafter that was asked, whether it has answered for at least one row."""
     rows = done.batch.decoding
     asked, answered = done.plan.depth[:rows] > 0, done.drafted.answered[:rows]
     if not asked.any():
@@ -134,7 +133,7 @@ def _calls(done: Round, names: Iterable[str]) -> dict[str, DraftCall]:
 
 
 def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Trials]:
-    """Per drafter: how many rows' drafts were looked at and accepted, by position."""
+    """Return, by drafter, how many rows' drafts were looked at and accepted, by position."""
     rows = done.batch.decoding
     depths = tried(done)
     looked = depths >= 0
@@ -169,7 +168,7 @@ def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, propose
 
 
 def _at_least(values: Ints, most: int) -> list[int]:
-    """How many values are >= 1, >= 2, ... >= most."""
+    """Return how many values are >= 1, >= 2, ... >= most."""
     counts = np.bincount(values, minlength=most + 1)
     reached: list[int] = np.cumsum(counts[::-1])[::-1][1 : most + 1].tolist()
     return reached

@@ -1,4 +1,4 @@
-"""A forecast, from recent candidates, of what rounds of each depth and width bring where the best nodes are chosen.
+"""Forecasts, from recent candidates, what rounds of each depth and width bring if the best nodes are chosen.
 
 Of every depth the paths of the last candidates are kept, `ROWS` rows' worth. A round of n rows is expected to offer as
 many of each likeness in proportion, and of them those will be chosen that are worth their time (`covey.planner.worth`).
@@ -29,8 +29,8 @@ class Outlook:
         self._stacked: dict[bool, tuple[Array, Array]] = {}
 
     def add(self, nodes: Nodes, paths: Floats, ranks: Ranks) -> None:
-        """A round's candidates. Of trees, what is on the path of best guesses tells of chains too. What lies deeper
-        than is planned tells nothing: a request may ask for more."""
+        """Add a round's candidates. The path of a tree's best guesses counts for chains, too. Nodes deeper than is
+        planned are left out: a request may ask for more."""
         if not len(paths):
             return
         off = np.append(ranks > 0, False)

@@ -42,7 +42,7 @@ class PassCurve:
         return list(zip(np.maximum(knots[:-1], tokens)[::-1].tolist(), least.tolist()))
 
     def at(self, tokens: Array | Index | int, prefill: Index | int = 0) -> Array:
-        """Seconds of passes over so many tokens, and so many of prompts beside them."""
+        """Return the seconds of passes over so many tokens, and so many of prompts besides."""
         seconds: Array = np.interp(tokens + prefill, self.knots, self.seconds)
         if self.drafts:
             seconds = seconds + self.drafts * (tokens > self.rows)

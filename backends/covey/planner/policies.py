@@ -1,4 +1,4 @@
-"""Makes the policies over draft depths that `covey.contracts.registry` lists."""
+"""Makes the length policies that `covey.contracts.registry` lists."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Setting:
 
     @property
     def depth(self) -> int:
-        """The k of `fixed:k`."""
+        """Return the k of `fixed:k`."""
         return fixed_depth(self.name) or 0
 
     @property
     def depths(self) -> Mapping[int, int]:
-        """Pairs of a batch size and the depth that is due from it on."""
+        """Return pairs of a batch size and the depth that is due from it on."""
         return depths_by_batch(self.table, self.max_depth)
 
     @property
     def switch_cost(self) -> Callable[[int, int], float]:
-        """C_switch as published: a table, measured beforehand."""
+        """Return C_switch as published: a table, measured beforehand."""
         return self.switch_costs.measured
 
     @property
@@ -64,7 +64,7 @@ def make(
     max_width: int = 1,
     adaserve: Iterable[str] = (),
 ) -> LengthPolicy:
-    """The policy called `name`; SettingError names the ones there are."""
+    """Make the policy called `name`; raises SettingError, which names the existing ones."""
     made: LengthPolicy = registry.make(
         _made_by(name), Setting(name, max_depth, max_rows, rng, switch_costs, table, costs, max_width, adaserve)
     )
@@ -72,12 +72,12 @@ def make(
 
 
 def starts_from_costs(name: str) -> bool:
-    """Whether the policy's first predictions rest on a cost table where there is one."""
+    """Whether the policy's first predictions rest on a cost table, if there is one."""
     return not {"switch_cost", "switch_costs"}.isdisjoint(registry.needs(_made_by(name)))
 
 
 def fixed_depth(name: str) -> int | None:
-    """The k of `fixed:k`; None when it is another policy's name."""
+    """Return the k of `fixed:k`; None for another policy's name."""
     match = re.fullmatch(r"fixed:(\d+)", name)
     return int(match[1]) if match else None
 

@@ -25,7 +25,8 @@ HASTE = 300.0
 
 
 class Regression:
-    """`shape` are weights right up to a factor, `doubt` their covariance relative to that factor squared."""
+    """A linear model; `shape` are weights right up to a factor, `doubt` their covariance relative to that factor
+    squared."""
 
     def __init__(self, shape: Array, doubt: Array, *, noise: float = 0.05) -> None:
         self._shape = shape
@@ -36,27 +37,27 @@ class Regression:
         self._scale(1.0)
 
     def assume(self, factor: float) -> None:
-        """Take the shape times `factor` for the truth until measured. For a guess where a curve must have a value."""
+        """Take the shape times `factor` for the truth until something is measured."""
         if not self.scaled:
             self._scale(factor)
 
     @property
     def weights(self) -> Array:
-        """The contribution of each feature. Callers must not change the array."""
+        """Return the contribution of each feature. Callers must not change the array."""
         return self._weights
 
     def mean(self, features: Array) -> Array:
-        """Predictions, one per row of features."""
+        """Return predictions, one per row of features."""
         means: Array = np.dot(features, self._weights)
         return means
 
     def variance(self, features: Array) -> Array:
-        """The predictions' variance, one per row of features; the noise of a single measurement not included."""
+        """Return the predictions' variance, one per row of features, without the noise of a single measurement."""
         variances: Array = (np.dot(features, self._covariance) * features).sum(axis=1)
         return variances
 
     def update(self, features: Array, measured: float) -> None:
-        """One measurement at one row of features."""
+        """Learn from one measurement at one row of features."""
         if not self.scaled:
             expected = float(np.dot(features, self._shape))
             if measured <= 0 or expected <= 0:
@@ -85,7 +86,7 @@ class Regression:
         covariance -= spread[:, None] * (spread / total)
 
     def believe(self, features: Array, measured: float) -> None:
-        """A measurement made with care, of which nothing is pulled in."""
+        """Learn from a measurement made with care, of which nothing is pulled in."""
         if not self.scaled:
             self.update(features, measured)
             return
@@ -104,7 +105,7 @@ class Regression:
         }
 
     def restore(self, state: JsonDict) -> None:
-        """ValueError when it is not the state of such a model; then nothing changes."""
+        """Take a state. Raises ValueError if it is none of such a model; then nothing changes."""
         weights = np.array(state["weights"], np.float64)
         covariance = np.array(state["covariance"], np.float64)
         factor, noise = float(state["factor"]), float(state["noise"])
@@ -122,7 +123,7 @@ class Regression:
 
 
 def hat(value: float, knots: Array) -> Array:
-    """Weights of the knots for linear interpolation at `value`; beyond the last knot the line goes on."""
+    """Return the weights of the knots for linear interpolation at `value`; beyond the last knot the line goes on."""
     index = min(max(1, int(np.searchsorted(knots, value))), len(knots) - 1)
     weight = (value - knots[index - 1]) / (knots[index] - knots[index - 1])
     weights = np.zeros(len(knots))
@@ -131,13 +132,13 @@ def hat(value: float, knots: Array) -> Array:
 
 
 def smooth(knots: int, reach: float, deviation: float) -> Array:
-    """Prior covariance of values at neighbouring knots: alike within `reach` knots, free beyond."""
+    """Return the prior covariance of values at neighbouring knots: alike within `reach` knots, free beyond."""
     distance = np.abs(np.subtract.outer(np.arange(knots), np.arange(knots)))
     covariance: Array = np.multiply(deviation**2, np.exp(-distance / reach))
     return covariance
 
 
 def doublings(most: int) -> Array:
-    """Knots 1, 2, 4 ... up to at least `most`; two at the least."""
+    """Return the knots 1, 2, 4 ... up to at least `most`; two at the least."""
     knots: Array = np.power(2.0, np.arange(max(2, math.ceil(math.log2(max(1, most))) + 1)))
     return knots

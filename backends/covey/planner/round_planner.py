@@ -1,4 +1,5 @@
-"""The planner around a policy: asks it where its answer matters, lays its depth out over rows, has it learn of them.
+"""The planner of a round: it asks the policies where their answers matter, lays the depth out over rows, and has the
+policies learn.
 
 C_switch is refined by every catch-up that was measured after a pause, whatever the policy.
 """
@@ -17,7 +18,7 @@ from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import Lesson, drafted_in, lesson_of
 from covey.planner.rows import capped, lay_out
-from covey.planner.selection import Everything, Selector
+from covey.planner.selection import Selector, VerifyAll
 from covey.planner.situations import situation_of
 from covey.planner.switching import SwitchCosts
 from covey.planner.totals import PlannerTotals
@@ -27,7 +28,7 @@ from covey.requests.scheduler import Batch
 
 
 class RoundPlanner:
-    """Implements `Planner`. Owns the policy's surroundings, not what it learns. Any thread may read `decisions` and
+    """Implements `Planner`. Owns what surrounds the policy, not what that learns. Any thread may read `decisions` and
     `totals` and ask for `state`; the rest is the engine's."""
 
     def __init__(
@@ -49,7 +50,7 @@ class RoundPlanner:
         self._max_depth = max_depth
         self._width = width
         self._switch_costs = switch_costs or SwitchCosts()
-        self.selector = selector or Everything()
+        self.selector = selector or VerifyAll()
         self._drafters = drafters or First()
         self._expectations = expectations
         overhears: object = type(policy).overhear
@@ -58,7 +59,7 @@ class RoundPlanner:
         self._unlearnt: Round | None = None
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
-        """The policy is asked only where its answer matters: some row leaves the depth to it."""
+        """Plan a round. The policy is asked only if some row leaves the depth to it."""
         assigned = self._drafters.assign(batch, roster)
         whose = assigned.drafters
         situation = situation_of(
@@ -94,7 +95,7 @@ class RoundPlanner:
         return self._expectations.readable(rows, drafts, seconds)
 
     def learn(self, done: Round) -> None:
-        """A patient policy learns of a round that drafted while the next one drafts."""
+        """Learn from a round; with a patient policy, from one that drafted while the next one drafts."""
         self._catch_up()
         if not self._drafters.patient and done.plan.choice is not None:
             self._drafters.learn(done)
@@ -116,7 +117,7 @@ class RoundPlanner:
         self.selector.prepare(batch)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value so far. Does not mutate."""
+        """Yield metric, labels and value so far. Does not mutate."""
         yield from self.totals.figures()
         yield from self.selector.figures()
 
@@ -142,7 +143,7 @@ class RoundPlanner:
                 raise
 
     def _catch_up(self) -> None:
-        """Learn of the round that was put off, if any."""
+        """Learn from the round that was put off, if any."""
         done, self._unlearnt = self._unlearnt, None
         if done is not None and done.plan.choice is not None:
             with self._learning:
@@ -166,7 +167,7 @@ class RoundPlanner:
         situation = choice.situation
         if outcome is not None:
             self.selector.learn(done, outcome)
-            self._drafters.hear(situation, lesson.played, outcome)
+            self._drafters.observe(situation, lesson.played, outcome)
             (self.policy.update if lesson.whole else self.policy.overhear)(
                 situation, lesson.depth if lesson.whole else lesson.played, outcome
             )

@@ -1,4 +1,4 @@
-"""Lays one depth for the batch out over its rows: its request's own wish first, then its room and the budget."""
+"""Lays the batch's depth out over its rows: first what a request asks for itself, then its room and the budget."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from covey_client.wire import MAX_DRAFT_TOKENS
 
 
 def spare(batch: Batch, budget: int) -> int:
-    """Draft tokens that each decoding row may add to the pass."""
+    """Return the draft tokens that each decoding row may add to the pass."""
     return (budget - int(batch.chunk.sum())) // max(1, batch.decoding)
 
 
 def own_depth(active: ActiveRequest, batch: Batch, deepest: int) -> int | None:
-    """The depth that the request itself asks for; None: it leaves it to the policy. Beside other tenants, who wait for
-    every step of it, no more than `deepest`, the policy's own most."""
+    """Return the depth that the request itself asks for; None if it leaves that to the policy. If several tenants share
+    the server it is no more than `deepest`, the policy's own most, since others wait for every step."""
     speculation = active.request.speculation
     if speculation == "auto":
         return None
@@ -30,13 +30,13 @@ def own_depth(active: ActiveRequest, batch: Batch, deepest: int) -> int | None:
 
 
 def named(batch: Batch, roster: Roster) -> tuple[str, ...]:
-    """Each decoding row's drafter where nobody chooses: the one that its request names, else the first."""
+    """Return each decoding row's drafter if no policy chooses: the one that its request names, else the first."""
     return tuple(roster.drafter_of(active.request.drafter) for active in batch.rows[: batch.decoding])
 
 
 def capped(batch: Batch, plan: Plan, depth: int, ceiling: int, deepest: int) -> str:
-    """What kept every row from drafting as deep as was chosen, or the choice from being any of 0 to `deepest`; ""
-    where nothing did."""
+    """Return what kept every row from drafting as deep as was chosen, or the choice from being any of 0 to `deepest`;
+    "" if nothing did."""
     most = int(plan.depth[: batch.decoding].max(initial=0))
     if most < depth:
         policy_s = [each for each in batch.rows[: batch.decoding] if each.request.speculation == "auto"]
@@ -47,7 +47,7 @@ def capped(batch: Batch, plan: Plan, depth: int, ceiling: int, deepest: int) -> 
 def draft_tokens(
     batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depths: int, width: int
 ) -> tuple[int, ...]:
-    """How many tokens all rows are asked to draft where `lay_out` lays out each depth from 0 to this one."""
+    """Return how many tokens all rows are asked to draft if `lay_out` lays out each depth from 0 to `depths`."""
     serving = {name for name in roster.names if roster.serves(name)}
     mine = [active for active, name in zip(batch.rows, drafters) if name in serving]
     most = spare(batch, budget)
@@ -69,9 +69,9 @@ def lay_out(
     width: int,
     deepest: int = MAX_DRAFT_TOKENS,
 ) -> Plan:
-    """`depth` for every decoding row that asks for none, clipped to what it may still emit, to what its drafter can
-    hold and to the budget; chains under the rejection rule, which verifies nothing else. `drafters` are the decoding
-    rows' own; rows whose drafter cannot be asked decode plainly. `deepest`: as `own_depth`."""
+    """Give every decoding row that asks for no depth `depth`, clipped to what it may still emit, to what its drafter
+    can hold and to the budget; under the rejection rule as chains, the only trees that it verifies. `drafters` are the
+    decoding rows' own; rows whose drafter cannot be asked decode plainly. `deepest` is as in `own_depth`."""
     rows = len(batch.rows)
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
     serving = {name: roster.positions(name) for name in roster.names if roster.serves(name)}

@@ -1,4 +1,4 @@
-"""Selection of the drafts of a batch that are verified: all of them, or the best by path probability (TETRIS).
+"""Selects which drafts of a batch are verified: all of them, or the best by path probability (TETRIS).
 
 Under the rejection rule what is verified may not depend on drawn tokens, and a drafted token's probability does: there
 a draft is ranked by how often drafts at its position have been accepted so far.
@@ -39,7 +39,7 @@ class Selector(Protocol):
         ...
 
     def figures(self) -> Figures:
-        """Metric, labels, value so far. Any thread may ask."""
+        """Yield metric, labels and value. Any thread may ask."""
         ...
 
     def state(self) -> JsonDict | None:
@@ -47,7 +47,7 @@ class Selector(Protocol):
         ...
 
     def restore(self, state: JsonDict) -> None:
-        """ValueError where it is not such a state; then nothing changes."""
+        """Take a state. Raises ValueError if it is none; then nothing changes."""
         ...
 
 
@@ -67,8 +67,8 @@ class _Unkept:
         raise ValueError("nothing is kept of who selects")
 
 
-class Everything(_Unkept):
-    """Implements `Selector`: what a planner asked for is worth verifying."""
+class VerifyAll(_Unkept):
+    """Implements `Selector`: all drafts are verified."""
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees
@@ -80,7 +80,7 @@ class Everything(_Unkept):
         return iter(())
 
 
-class Best(_Unkept):
+class BestPerRow(_Unkept):
     """Implements `Selector`: so many drafts a row, on average."""
 
     def __init__(self, per_row: int, max_depth: int) -> None:
@@ -99,8 +99,8 @@ class Best(_Unkept):
 
 
 def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees:
-    """The `keep` best nodes of the rows that leave their depth to the policy, and all nodes of the others. `rates` are
-    acceptance by position. A node's parent is never worse and comes first, so that what is kept hangs together."""
+    """Return the `keep` best nodes of the rows that leave their depth to the policy, and all nodes of the others.
+    `rates` are acceptance by position. A node's parent is never worse and comes first, so what is kept is connected."""
     if len(trees.tokens) <= keep:
         return trees
     sizes = trees.sizes

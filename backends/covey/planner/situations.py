@@ -1,4 +1,4 @@
-"""Describes a batch as length policies are asked about it."""
+"""Describes a batch for length policies."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from covey.requests.scheduler import Batch
 def situation_of(
     batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, previous: int, *, max_depth: int, width: int
 ) -> Situation:
-    """The batch, whose decoding rows have these drafters, as the policy sees it. Without `shares` its answer would not
-    matter: no row leaves its depth to it, or there are no drafters; where there are none there is nothing to learn
-    either, and no rows."""
+    """Return the batch, whose decoding rows have these drafters, as the policy sees it. It has no `shares` if no row
+    leaves its depth to the policy, and neither shares nor rows if there are no drafters."""
     if not roster.names:
         return Situation(0, 0)
     rows = batch.decoding

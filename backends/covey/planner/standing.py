@@ -1,4 +1,4 @@
-"""How the rows of a batch stand toward their objectives: what selections ask of every row, as arrays.
+"""How far the rows of a batch are within their objectives, as arrays for selectors.
 
 Nothing here depends on what is drafted, so it is gathered while drafters draft.
 """
@@ -19,10 +19,10 @@ FACTS = 6  # of each row that has an objective
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One batch's. `asked` are rows whose requests ask for a depth by themselves, which is not dropped; `hidden` those
-    of whose drafts nothing may be said. The rest is of the `timed` rows alone, which decode and have an objective of
-    the time per token: seconds since the first token (an age ago, negative, where it has not come), tokens since, and
-    whether the objective is beyond reach."""
+    """The rows of one batch. `asked` are rows that ask for a depth themselves, whose drafts are not dropped; `hidden`
+    are rows whose drafts must not be ranked by their tokens. The rest is of the `timed` rows alone, which decode and
+    have a TPOT objective: seconds since the first token (-inf before it), tokens since, and whether the objective is
+    beyond reach."""
 
     asked: Flags
     hidden: Flags
@@ -60,6 +60,6 @@ class Standing:
         )
 
     def needs(self, round_seconds: float) -> Array:
-        """A(r) of the timed rows by the end of a round that takes so long, as `ActiveRequest.needs` has it: nothing,
-        or less, of who has no token yet."""
+        """Return A(r) of the timed rows by the end of a round that takes so long, as `ActiveRequest.needs` does; 0 or
+        less for rows without a token."""
         return (self.lasted + round_seconds) / self.tpot - self.got

@@ -1,4 +1,4 @@
-"""C_switch(lag, batch): what a drafter takes to see tokens it has missed, before it can draft again.
+"""Estimates C_switch(lag, batch): the time a drafter takes to read tokens it has missed, before it can draft again.
 
 A table over knots of lag and batch size, interpolated between them, that starts from a cost table where there is one
 and is refined by every catch-up the drafter measures. Before either it is zero: nothing is known, nothing is charged.
@@ -24,7 +24,7 @@ class SwitchCost:
     """Callable as `SwitchCost()(lag, rows) -> seconds`."""
 
     def __init__(self, measured: Iterable[Cell] = ()) -> None:
-        """`measured`: (lag, rows, seconds)."""
+        """`measured` has entries of lag, rows and seconds."""
         lags, batches = np.meshgrid(LAGS, BATCHES, indexing="ij")
         shape = (0.2 + lags * batches / 4096.0).ravel()
         doubt = np.kron(smooth(len(LAGS), 3.0, 1.0), smooth(len(BATCHES), 3.0, 0.5))
@@ -34,7 +34,7 @@ class SwitchCost:
             self.observe(lag, rows, seconds)
 
     def __call__(self, lag: int, rows: int) -> float:
-        """Does not mutate what is known."""
+        """Return the seconds. Does not mutate what is known."""
         if not self._model.scaled or lag <= 0:
             return 0.0
         seconds = self._known.get((lag, rows))
@@ -52,7 +52,7 @@ class SwitchCost:
         return np.where(lags > 0, seconds, 0.0)
 
     def observe(self, lag: int, rows: int, seconds: float) -> None:
-        """A round that began with such a lag took so long to catch up."""
+        """Learn how long a catch-up over such a lag took."""
         if lag > 0 and rows > 0 and seconds > 0:
             self._model.update(self._features(lag, rows), seconds)
             self._known.clear()
@@ -64,16 +64,16 @@ class SwitchCost:
         return self._model.state()
 
     def restore(self, state: JsonDict) -> None:
-        """ValueError when it is not such a state; then nothing changes."""
+        """Take a state. Raises ValueError if it is none; then nothing changes."""
         self._model.restore(state)
         self._known.clear()
 
 
 class SwitchCosts:
-    """Each drafter's own."""
+    """Owns each drafter's own switching costs."""
 
     def __init__(self, measured: Mapping[str, Iterable[Cell]] | None = None, first: str = "") -> None:
-        """`first`: the drafter that policies which know but one of them ask about."""
+        """`first` is the drafter that policies which know only one ask about."""
         cells = {name: tuple(cells) for name, cells in (measured or {}).items()}
         self._of = {name: SwitchCost(each) for name, each in cells.items()}
         own = cells.get(first, ())
@@ -81,7 +81,7 @@ class SwitchCosts:
         """Of the first drafter as it was measured beforehand, never refined."""
 
     def of(self, drafter: str) -> SwitchCost:
-        """Made when it is first asked for."""
+        """Return a drafter's costs, which are made when they are first asked for."""
         if drafter not in self._of:
             self._of[drafter] = SwitchCost()
         return self._of[drafter]
@@ -90,7 +90,7 @@ class SwitchCosts:
         return {name: cost.state() for name, cost in self._of.items()}
 
     def restore(self, state: JsonDict) -> None:
-        """ValueError or what indexing raises when it is not such a state; then nothing changes."""
+        """Take a state. Raises ValueError, or what indexing raises, if it is none; then nothing changes."""
         restored = {str(name): SwitchCost() for name in state}
         for name, cost in restored.items():
             cost.restore(state[name])

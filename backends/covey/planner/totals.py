@@ -1,5 +1,5 @@
-"""Running totals of a planner's choices: how often each depth and each drafter was chosen and why, and what a choice
-was expected to take and took."""
+"""Counts a planner's choices: how often each depth and each drafter was chosen and why, and what a choice was expected
+to take and took."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from covey.bandits.length import Reason
 
 
 class PlannerTotals:
-    """Added to by the engine's thread, once a round; read by any."""
+    """Running totals; the engine's thread adds to them once a round, any thread may read them."""
 
     def __init__(self) -> None:
         self._rounds: Counter[tuple[int, str]] = Counter()
@@ -22,7 +22,8 @@ class PlannerTotals:
         self._lost = 0.0
 
     def add(self, depth: int, reason: Reason, *, ceiling: int, switch: str, tokens: int, seconds: float | None) -> None:
-        """`switch` is on, off or empty. `seconds` is None for a round that says nothing about what its depth costs."""
+        """Count a choice. `switch` is on, off or empty. `seconds` is None for a round that does not show what its depth
+        costs."""
         self._rounds[depth, reason.word] += 1
         if switch:
             self._switches[switch] += 1
@@ -39,7 +40,7 @@ class PlannerTotals:
         self._drafters.update(rows)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value so far. Does not mutate."""
+        """Yield metric, labels and value so far. Does not mutate."""
         for (depth, why), rounds in list(self._rounds.items()):
             yield "covey_planner_rounds_total", {"depth": str(depth), "why": why}, rounds
         for (drafter, why), rows in list(self._drafters.items()):

@@ -1,4 +1,4 @@
-"""Covey's own selection of the drafted nodes that are worth verifying.
+"""Covey's own selector: it verifies the drafted nodes that are worth their time.
 
 Nodes are ranked by calibrated path probability. With n rows and the best m nodes a round is expected to bring
 
@@ -51,7 +51,7 @@ class Worth(TreeSelector):
     yields = True
 
     def __init__(self, expectations: Expectations, drafters: Sequence[str], max_depth: int, *, teaches: bool) -> None:
-        """`teaches`: the expectations are nobody else's to teach."""
+        """`teaches` says that nothing else teaches the expectations."""
         super().__init__(drafters, max_depth)
         self._expectations = expectations
         self._teaches = teaches
@@ -116,7 +116,7 @@ class Worth(TreeSelector):
             self._expectations.overhear(done.plan.choice.situation, done.plan.choice.depth, outcome, usual=True)
 
     def _remember(self) -> None:
-        """Tell the outlook of the last candidates, now and then."""
+        """Give the outlook the last candidates, once every SAMPLED selections."""
         offered, self._offered = self._offered, None
         if offered is None:
             return
@@ -126,7 +126,7 @@ class Worth(TreeSelector):
             self._outlook.add(found.nodes, paths, found.ranks)
 
     def _most(self, tokens: float, best: Floats, plain: Array, now: Array) -> int:
-        """How many of the best nodes to verify beside those that bring so many tokens with their roots."""
+        """Return how many of the best nodes to verify beside those that bring `tokens`, roots included."""
         brought = np.full(len(best) + 1, tokens)
         brought[1:] += best.cumsum(dtype=np.float64)
         speed = float((brought / plain).max())
@@ -157,7 +157,7 @@ class Worth(TreeSelector):
         room: int,
         kept: Flags,
     ) -> None:
-        """Keep the nodes that bring rows up to date, of as many rows as are then on time."""
+        """Keep the nodes that rows need to be on time, for as many rows as then are."""
         near = ((paths >= FAINT) & (due > 0.0).repeat(trees.sizes)).nonzero()[0]
         if not len(near):
             return
@@ -196,7 +196,7 @@ class Worth(TreeSelector):
 
 
 def _best(value: Floats, least: float, count: int) -> Flags:
-    """The `count` best nodes, the last of which is worth `least`: of those alike whichever comes first."""
+    """Return the `count` best nodes, the last of which is worth `least`; the first of equals."""
     found: Flags = value >= least
     spare = int(np.count_nonzero(found)) - count
     if spare:

@@ -1,1 +1,1 @@
-"""The choice of drafters for requests that name none."""
+"""Chooses drafters for requests that name none."""

@@ -1,4 +1,4 @@
-"""One bandit for each request, as published: it knows its own rounds alone, and nothing of the rest of the batch."""
+"""Implements drafter bandits as published, one for each request: it knows the rounds of its request alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PerRequest:
     def __init__(
         self, policy: Policy, names: Sequence[str], max_depth: int, *, seed: int = 0, tokenizer: str = ""
     ) -> None:
-        """SettingError where a parameter of the policy is out of range."""
+        """Raises SettingError if a parameter of the policy is out of range."""
         self._policy = policy
         self._names = list(names)
         self._max_depth = max_depth
@@ -111,7 +111,7 @@ class PerRequest:
                 rewards[drafter] = reward
                 choice.waiting.append(_Played(active.known - emitted[row], depths[row], rewards))
 
-    def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Ignore what a round cost."""
 
     def _choice(self, active: ActiveRequest) -> _Choice:
@@ -125,8 +125,8 @@ class PerRequest:
         return self._policy.make(Setting(self._names, self._rng, self._max_depth, max_tokens, prompt, self._tokenizer))
 
     def _witness(self, active: ActiveRequest, choice: _Choice) -> None:
-        """Tell of rounds of which enough is known: of each drafter, what its own draft from there on would have got, as
-        far as the text that came of it goes."""
+        """Tell the bandit of rounds that are fully known: for each drafter, what its own draft would have got, as far
+        as the emitted text tells."""
         for name, heard in active.heard.items():
             drafter = self._names.index(name)
             for played in choice.waiting:
@@ -137,7 +137,7 @@ class PerRequest:
 
 
 def _reward(hits: Sequence[int], depth: int) -> float | None:
-    """Accepted over drafted of a draft that begins with these hits; None where too few are known."""
+    """Return accepted over drafted tokens of a draft that begins with these hits; None if too few are known."""
     for accepted, hit in enumerate(hits[:depth]):
         if hit != Hit.HIT:
             return accepted / depth

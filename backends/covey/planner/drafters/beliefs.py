@@ -1,4 +1,4 @@
-"""How many drafts of each drafter a request may expect to have accepted.
+"""Estimates how many drafts of each drafter a request will have accepted.
 
     rate     of a request, drafter and draft position: sigmoid(logit(rate of its neighbours) + shift)
     shift    of the request and drafter: first what the prompt says, that is how likely the drafter finds it beside
@@ -40,21 +40,21 @@ EDGE = 0.02  # rates stay so far from 0 and 1
 
 
 class _Tenant:
-    """All of its requests, and its latest ones apart."""
+    """The counts over all requests of a tenant, and its latest requests."""
 
     def __init__(self, drafters: int, depth: int) -> None:
         self.neighbours = Neighbours(drafters, depth)
         self._counts = np.zeros((2, drafters, depth))  # drafts looked at, accepted
 
     def add(self, numbers: Places, drafters: Ints, looked: Array, accepted: Array) -> None:
-        """Add what was seen of requests: see `Neighbours.add`."""
+        """Count rounds of requests: see `Neighbours.add`."""
         for counts, more in zip(self._counts, (looked, accepted)):
             np.add.at(counts, drafters, more)
         self._counts *= (TENANT / np.maximum(self._counts[0, :, 0], TENANT))[:, None]
         self.neighbours.add(numbers, drafters, looked, accepted)
 
     def rates(self) -> Array:
-        """[drafters, depth]. Does not mutate."""
+        """Return acceptance rates as [drafters, depth]. Does not mutate."""
         looked, accepted = self._counts
         rates: Array = np.empty_like(looked)
         before = np.full(len(looked), FIRST)
@@ -65,8 +65,8 @@ class _Tenant:
 
 @dataclass(eq=False)
 class Belief:
-    """The entry of one request: where its numbers stand in the table, whose neighbour it is, and what it was
-    assigned."""
+    """The entry of one request: its row in the table, its tenant and number among the neighbours, and its assigned
+    drafter."""
 
     place: int
     tenant: _Tenant
@@ -77,7 +77,7 @@ class Belief:
 
 
 class _Table:
-    """One row of numbers for each request that runs. A row is used again when its request is gone."""
+    """One row of numbers for each running request. A row is used again when its request is gone."""
 
     def __init__(self, rows: int, drafters: int, depth: int) -> None:
         # By request and drafter: drafts that were looked at, accepted, and expected by its neighbours' rates; up to
@@ -98,7 +98,7 @@ class _Table:
         self.free += range(rows, 2 * rows)
 
     def take(self) -> int:
-        """A row as of a new request."""
+        """Return a free row, reset for a new request."""
         if not self.free:
             self.grow()
         place = self.free.pop()
@@ -111,7 +111,7 @@ class _Table:
 
 
 class Beliefs:
-    """Owns what tenants taught and a table of the requests that run; a request keeps its place there
+    """Owns what tenants taught and a table of the running requests; a request holds its row there
     (`ActiveRequest.belief`)."""
 
     def __init__(self, names: Sequence[str], depth: int) -> None:
@@ -122,7 +122,7 @@ class Beliefs:
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 
     def of(self, active: ActiveRequest) -> Belief:
-        """Made when it is first asked for."""
+        """Return a request's belief, which is made when it is first asked for."""
         belief: Belief | None = active.belief
         if belief is None:
             tenant = self._tenant(active.request.tenant)
@@ -137,7 +137,7 @@ class Beliefs:
         return np.array([self.of(active).place for active in rows], np.intp)
 
     def ends(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.int64]:
-        """Return [rows, drafters]: up to which position it is known how a text was drafted or would have been."""
+        """Return [rows, drafters]: up to which position it is known how each drafter drafted a text or would have."""
         ends: npt.NDArray[np.int64] = self._table.ends[self.places(rows)]
         return ends
 
@@ -147,7 +147,7 @@ class Beliefs:
         return held
 
     def knows_prompt(self, active: ActiveRequest) -> bool:
-        """Whether any drafter has said how likely it finds it."""
+        """Whether any drafter has said how likely it finds the request's prompt."""
         return bool(self._table.judged[self.of(active).place].any())
 
     def look_around(self, rows: Sequence[ActiveRequest]) -> None:
@@ -169,7 +169,7 @@ class Beliefs:
             table.hint[places] = np.where(judged, LIKELIHOOD * (own - usual), 0.0)
 
     def drafted(self, rows: Sequence[ActiveRequest], drafters: Ints, looked: Ints, accepted: Ints) -> None:
-        """A round of those requests in which those drafters drafted; its tokens are part of their texts."""
+        """Count a round in which these drafters drafted for the requests; its tokens are part of their texts."""
         for active, drafter in zip(rows, drafters.tolist()):
             belief = self.of(active)
             belief.replays[drafter].skip(active.known)
@@ -177,8 +177,8 @@ class Beliefs:
         reached = np.arange(self._depth)
         self._record(rows, drafters, 1.0 * (reached < looked[:, None]), 1.0 * (reached < accepted[:, None]))
 
-    def hear(self, rows: Sequence[ActiveRequest]) -> None:
-        """Take what drafters said of the requests' texts since the last time."""
+    def take_judgements(self, rows: Sequence[ActiveRequest]) -> None:
+        """Take what drafters have said of the requests' texts since the last time."""
         told, drafters, counts = [], [], []
         for active in rows:
             belief = self.of(active)
@@ -202,8 +202,9 @@ class Beliefs:
             self._record(told, np.array(drafters, np.int32), looked, accepted)
 
     def expected(self, rows: Sequence[ActiveRequest], *deviations: float | Array) -> list[Array]:
-        """Tokens of a round as [rows, drafters, depth + 1], plain decoding first: for each of these, so many deviations
-        above what is likeliest, of all rows or of each. A drafter that cannot hold a text drafts nothing."""
+        """Return the tokens of a round as [rows, drafters, depth + 1], plain decoding first: one array for each of
+        `deviations`, which says how many deviations above the likeliest, for all rows or each. A drafter that cannot
+        hold a text drafts nothing."""
         places, table = self.places(rows), self._table
         rates, looked, accepted, expected, hint, rounds = (
             array[places]
@@ -233,8 +234,8 @@ class Beliefs:
         return tenant
 
     def _record(self, rows: Sequence[ActiveRequest], drafters: Ints, looked: Array, accepted: Array) -> None:
-        """How many rounds came to look at a draft's position, and accepted it, as [rows, depth]; no request and drafter
-        twice."""
+        """Count the rounds that came to a draft's position, and those that accepted it, as [rows, depth]. A request and
+        drafter must not occur twice."""
         beliefs = [self.of(active) for active in rows]
         places, table = self.places(rows), self._table
         at = places, drafters
@@ -251,7 +252,7 @@ class Beliefs:
 
 
 def _reached(counts: Sequence[int], depth: int) -> Array:
-    """How many of them are at least 1, 2, ... depth."""
+    """Return how many counts are at least 1, 2, ... depth."""
     reached: Array = (np.asarray(counts)[:, None] > np.arange(depth)).sum(axis=0).astype(np.float64)
     return reached
 

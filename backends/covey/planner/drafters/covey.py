@@ -1,4 +1,4 @@
-"""`covey`: the drafters of all rows together, by expected tokens per second.
+"""The default drafter policy, `covey`: it chooses the drafters of all rows together, by expected tokens per second.
 
 Tokens are believed of each request (`beliefs`), less what it costs to move it: the catch-up of a drafter that has not
 seen its text, spread over the rounds that the request may still have. The drafters in use are those that together bring
@@ -21,7 +21,7 @@ from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
-from covey.planner.drafters.reading import Reading
+from covey.planner.drafters.reading import ReadScheduler
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import tried
 from covey.planner.switching import SwitchCosts
@@ -56,7 +56,8 @@ class CoveyDrafters:
         *,
         teaches: bool,
     ) -> None:
-        """`depths` that the length policy may choose. `teaches`: nobody else teaches the expectations."""
+        """`depths` are those that the length policy may choose. `teaches` says that nothing else teaches the
+        expectations."""
         self._names = list(names)
         self._index = {name: drafter for drafter, name in enumerate(names)}
         self._depths = np.asarray(depths, np.intp)
@@ -64,7 +65,7 @@ class CoveyDrafters:
         self._expectations = expectations
         self._teaches = teaches
         self._beliefs = Beliefs(names, max_depth)
-        self._reading = Reading(names, int(self._depths[-1]), self._beliefs)
+        self._reading = ReadScheduler(names, int(self._depths[-1]), self._beliefs)
         self._assigned: tuple[object, Assignment] = (), Assignment((), ())
         self._ahead: tuple[object, list[int], Assignment] | None = None  # of the same rows and drafters, for their next
         self._serving: list[int] = []
@@ -92,8 +93,8 @@ class CoveyDrafters:
         return self._assigned[1]
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
-        """Many rows are not assigned anew ahead of the round: requests that come meanwhile are assigned with them, and
-        drafters would see them a round late (1.5 % of throughput on the emulated pair, 16 callers)."""
+        """Think ahead for a small batch. Many rows are not assigned ahead: requests that come meanwhile are assigned
+        with them, and drafters would see them a round late (1.5 % of throughput on the emulated pair, 16 callers)."""
         rows, serving = batch.rows[: batch.decoding], self._who_serves(roster)
         fresh, assigned = self._age + 1 >= _every(rows), self._assigned[1]
         if fresh and len(rows) <= FEW and serving == self._serving:
@@ -116,7 +117,7 @@ class CoveyDrafters:
                 [done.batch.rows[row] for row in rows.tolist()], drafters, looked, np.minimum(depths, accepted)
             )
 
-    def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         if situation.rows and not situation.prefill and self._expectations.known:
             seconds = self._expectations.of(situation).seconds
             if depth < len(seconds):  # a request may ask for more than is ever planned
@@ -133,7 +134,7 @@ class CoveyDrafters:
         self._assigned, self._serving, self._age = (key, self._chosen(rows, serving)), serving, 0
 
     def _chosen(self, rows: Sequence[ActiveRequest], serving: Sequence[int], among: Sequence[int] = ()) -> Assignment:
-        """Return who drafts for each row, of all that serve; for rows that have no drafter yet, of those in `among`."""
+        """Return each row's drafter, of all that serve; rows that have no drafter yet get one of `among`."""
         if not serving:
             drafters = tuple(active.request.drafter or self._names[0] for active in rows)
             return Assignment(drafters, tuple("first" if is_free(active) else ASKED for active in rows))
@@ -153,7 +154,7 @@ class CoveyDrafters:
                     chosen[row] = among[best]
         elif free:
             open_rows = [rows[row] for row in free]
-            self._beliefs.hear(open_rows)
+            self._beliefs.take_judgements(open_rows)
             self._beliefs.look_around(open_rows)
             asked = [(active, drafter) for active, drafter in zip(rows, chosen) if not is_free(active)]
             for row, drafter in zip(free, self._joint(open_rows, serving, asked)):
@@ -175,7 +176,7 @@ class CoveyDrafters:
     def _joint(
         self, rows: Sequence[ActiveRequest], serving: Sequence[int], asked: Sequence[tuple[ActiveRequest, int]]
     ) -> list[int]:
-        """The drafters of rows that leave it open; those of the others are asked anyway, where these draft."""
+        """Return the drafters of rows that leave it open; those of the other rows draft anyway."""
         drafting = [
             (active, drafter) for active, drafter in asked if drafter in serving and active.request.speculation != "off"
         ]
@@ -208,8 +209,8 @@ class CoveyDrafters:
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
 
     def _moves(self, rows: Sequence[ActiveRequest], serving: Sequence[int], deepest: Array) -> Array:
-        """Tokens a round that moving each row to each drafter costs: nothing for one that has no drafter yet, since
-        whoever drafts must read its prompt."""
+        """Return the tokens a round that moving each row to each drafter costs; 0 for a row without a drafter, whose
+        prompt any drafter must read."""
         now = np.array([self._beliefs.of(active).drafter for active in rows])
         known, room = np.array([(active.known, active.room) for active in rows], np.float64).T
         costs = np.zeros((len(rows), len(serving)))

@@ -1,4 +1,4 @@
-"""How much longer rounds are for each second that drafters read beside them.
+"""Measures how much longer rounds become for each second that drafters read meanwhile.
 
 Reading costs the whole of its time where drafters share a device with the target or with one another, and hardly any
 where processors stand idle meanwhile. What a call read beside the pass in which it began belongs to that round, the
@@ -26,22 +26,22 @@ class Interference:
         self._rounds = 0.0
         self._x = self._y = self._xx = self._xy = 0.0  # means, and sums of products about them
         # Of the last round: seconds expected, or 0; that it took; that were read in it; and that were left for reading.
-        self._expected = self._whole = self._read = self._beside = 0.0
+        self._expected = self._whole = self._read = self._overlap = 0.0
 
     @property
     def price(self) -> float:
         return min(1.0, max(LEAST, (self._xy + DOUBT) / (self._xx + DOUBT)))
 
-    def add(self, whole: float, beside: float, read: Iterable[float]) -> None:
-        """A round that took so long, the last part of it `beside` whoever reads, and what calls took that have ended
-        since the one before drafted."""
+    def add(self, whole: float, overlap: float, read: Iterable[float]) -> None:
+        """Take a round of `whole` seconds, whose last `overlap` seconds drafters may read in, and the seconds of each
+        reading call that has ended since the round before drafted."""
         earlier, now = 0.0, 0.0
         for seconds in read:
-            earlier += min(seconds, self._beside)
-            now += max(0.0, seconds - self._beside)
+            earlier += min(seconds, self._overlap)
+            now += max(0.0, seconds - self._overlap)
         if self._expected > 0.0:
             self._learn((self._read + earlier) / self._expected, min(self._whole / self._expected - 1.0, FAR))
-        self._expected, self._whole, self._read, self._beside = 0.0, whole, now, beside
+        self._expected, self._whole, self._read, self._overlap = 0.0, whole, now, overlap
 
     def expected(self, seconds: float) -> None:
         """Note how long the last round was expected to take; a round without such a note teaches nothing."""

@@ -1,4 +1,4 @@
-"""The choice of a batch's drafters: the set by tokens per second, grown from the best single drafter while any other
+"""Chooses the set of a batch's drafters by tokens per second: it grows from the best single drafter while another one
 gains.
 
     value(S) = max over depths of  sum over rows of max over i in S of tokens(row, i)  /  seconds(rows by drafter)
@@ -22,7 +22,7 @@ GAIN = 1.01  # a further drafter must bring so much: its rows' catch-up and its 
 
 @dataclass(frozen=True, slots=True)
 class Prospects:
-    """The expectations of the rows that may be moved, by drafters from 0, and of the batch that they are part of."""
+    """What is expected of the rows that may be moved, by drafters from 0, and of their batch."""
 
     tokens: Array  # emitted in a round, or what they are worth: [rows, drafters, depths]
     others: Array  # emitted by rows that are not moved, [depths]
@@ -33,7 +33,7 @@ class Prospects:
 
 
 def best_set(found: Prospects) -> tuple[list[int], float]:
-    """The drafters, and the tokens per second that are expected of them."""
+    """Return the drafters, and the tokens per second that are expected of them."""
     drafters = found.tokens.shape[1]
     chosen = list(found.asked)
     if chosen:
@@ -55,7 +55,8 @@ def best_set(found: Prospects) -> tuple[list[int], float]:
 
 
 def _values(found: Prospects, chosen: Sequence[int], others: Sequence[int]) -> Array:
-    """Tokens per second of the best depth, of the chosen and each of the others; of the chosen alone without others."""
+    """Return the tokens per second at the best depth of the chosen set with each other drafter; of the chosen set alone
+    if there is no other."""
     rows, _, depths = found.tokens.shape
     more = found.tokens[:, others] if len(others) else np.zeros((rows, 1, depths))
     if len(chosen):

@@ -1,5 +1,5 @@
-"""The lessons of a tenant's latest requests, weighed by how much their prompts are like a new one's: domains that
-nobody has named.
+"""Weighs what a tenant's latest requests taught by how alike their prompts are to a new one's, which finds domains
+without naming them.
 
 A prompt is the counts of its tokens in buckets, square roots of them, scaled to length 1, so that the cosine of two
 prompts is their overlap (Bhattacharyya's). How much two prompts overlap at all depends on their length and language, so
@@ -30,7 +30,7 @@ USUAL, DEVIATION, TRUST = 0.3, 0.15, 4.0  # cosines before there are any, and ho
 
 
 class Neighbours:
-    """One tenant's latest requests: how many drafts were looked at and accepted, by drafter and position, and how
+    """Owns one tenant's latest requests: how many drafts were looked at and accepted, by drafter and position, and how
     likely drafters found their prompts."""
 
     def __init__(self, drafters: int, depth: int) -> None:
@@ -40,22 +40,22 @@ class Neighbours:
         self._joined = 0
 
     def join(self, prompt: Ints) -> int:
-        """A new request's number; the oldest is forgotten for it."""
+        """Return a new request's number; the oldest is forgotten for it."""
         place, self._joined = self._joined % REQUESTS, self._joined + 1
         self._prompts[place] = _features(prompt)
         self._counts[place] = self._likely[place] = 0.0
         return self._joined - 1
 
     def add(self, numbers: Places, drafters: Ints, looked: Array, accepted: Array) -> None:
-        """Rounds of those requests, as [requests, depth]: how many came to look at a draft's position, and accepted it.
-        No request and drafter twice."""
+        """Count rounds of requests, as [requests, depth]: how many came to a draft's position, and accepted it. A
+        request and drafter must not occur twice."""
         live = numbers >= self._joined - REQUESTS
         at = numbers[live] % REQUESTS, slice(None), drafters[live]
         counts = self._counts[at] + np.stack([looked[live], accepted[live]], axis=1)
         self._counts[at] = counts * (ROUNDS / np.maximum(counts[:, :1, :1], ROUNDS))
 
     def judged(self, number: int, drafter: int, log_q: float) -> None:
-        """How likely that drafter found a token of the request's prompt."""
+        """Note how likely the drafter found a token of the request's prompt."""
         if number >= self._joined - REQUESTS:
             self._likely[number % REQUESTS, :, drafter] = 1.0, log_q
 

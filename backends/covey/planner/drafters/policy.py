@@ -1,4 +1,4 @@
-"""The interface of whoever chooses drafters, and the choice without a choice: the first."""
+"""The interface of drafter policies, and the policy that always takes the first drafter."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ ASKED = "asked"  # the request names its drafter, or wants none
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The assignment by decoding row: its drafter, and in a word why that one."""
+    """Each decoding row's drafter, and in a word why that one."""
 
     drafters: tuple[str, ...]
     why: tuple[str, ...]
 
 
 class DrafterPolicy(Protocol):
-    """Chooses each row's drafter before the depth is chosen, which is for the mix that comes of it."""
+    """Chooses each row's drafter before the depth is chosen for the resulting mix."""
 
     divergence: bool  # whether it learns from block divergence, which the target then computes
     patient: bool  # may be told of a round when the next was already planned, while drafters work
 
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
-        """Assign a drafter to every decoding row. One whose drafter cannot be asked decodes plainly."""
+        """Assign a drafter to every decoding row. A row whose drafter cannot be asked decodes plainly."""
         ...
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
-        """Drafters work on this batch, and rounds like it will follow: there is time to think ahead."""
+        """Prepare the next rounds while drafters work on this batch."""
         ...
 
     def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
@@ -42,16 +42,16 @@ class DrafterPolicy(Protocol):
         ...
 
     def learn(self, done: Round) -> None:
-        """A round is over; drafters may have read in it even where no row decoded."""
+        """Learn from a round that is over; drafters may have read in it even if no row decoded."""
         ...
 
-    def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Learn what the round cost, in the form in which a length policy is told it."""
+    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        """Learn what the round cost, in the form in which length policies are told it."""
         ...
 
 
 class First:
-    """Implements `DrafterPolicy`: requests that name nobody get the first drafter."""
+    """Implements `DrafterPolicy`: requests that name no drafter get the first one."""
 
     divergence = False
     patient = True
@@ -68,12 +68,12 @@ class First:
     def learn(self, done: Round) -> None:
         """Learn nothing."""
 
-    def hear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Learn nothing."""
 
 
 def is_free(active: ActiveRequest) -> bool:
-    """Whether its drafter is to be chosen."""
+    """Whether the request leaves its drafter to the policy."""
     return not active.request.drafter and active.request.speculation != "off"
 
 

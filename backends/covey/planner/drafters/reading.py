@@ -1,4 +1,4 @@
-"""The choice of drafters that read what others drafted, so that what they would have drafted is known without a trial.
+"""Decides which drafters read what others drafted, so that it is known what they would have drafted without a trial.
 
 A fixed share of all time goes into a bank, from which calls that read pay for the time that rounds lose by them
 (`interference`). They go first to the drafter that may be better than those in use for most rows, and while the bank is
@@ -38,7 +38,7 @@ _Sought = tuple[int, list[ActiveRequest], list[int]]  # a drafter, whose text it
 
 @dataclass(slots=True)
 class _Reads:
-    """One drafter's reading."""
+    """The recent reading of one drafter."""
 
     seconds: float = 0.002  # what a call took lately
     round: int = 0  # the round of its last call
@@ -46,11 +46,11 @@ class _Reads:
     prompt: ActiveRequest | None = None  # one whose prompt it was to judge last
 
 
-class Reading:
-    """Owns the bank. What drafters said goes into the beliefs when rows are assigned."""
+class ReadScheduler:
+    """Owns the bank. What drafters say goes into the beliefs when rows are assigned."""
 
     def __init__(self, names: Sequence[str], depth: int, beliefs: Beliefs) -> None:
-        """`depth`: the deepest that is drafted, by which drafters are compared."""
+        """`depth` is the deepest draft, by which drafters are compared."""
         self._names = list(names)
         self._depth = depth
         self._beliefs = beliefs
@@ -77,7 +77,7 @@ class Reading:
         return tuple(readers)
 
     def seek(self, batch: Batch, assigned: Assignment, serving: Sequence[int], *, fresh: bool) -> None:
-        """Find who is to catch up in the next round, if rows were assigned anew or the bank is full."""
+        """Find the drafter that is to catch up in the next round, if rows were assigned anew or the bank is full."""
         due = self._bank > 0.0 and (fresh or self._bank >= FULL)
         self._sought = self._catching_up(batch, assigned, serving) if due else ()
 
@@ -101,7 +101,7 @@ class Reading:
         self._interference.expected(seconds)
 
     def _for_prompts(self, batch: Batch, serving: Sequence[int]) -> tuple[Reader, ...]:
-        """Return the readers of prompts of requests that have not drafted yet. Nobody judges a first token."""
+        """Return the readers of prompts of requests that have not drafted yet. A first token is not judged."""
         new = [
             (row, active)
             for row, active in enumerate(batch.rows)
@@ -121,7 +121,7 @@ class Reading:
         return tuple(self._prompts_of(batch, drafter, rows) for drafter, rows in wanted.items())
 
     def _silent(self, drafter: int, active: ActiveRequest) -> bool:
-        """Whether a drafter that says something of prompts was told nothing of this one."""
+        """Whether a drafter that judges prompts was told nothing of this one."""
         return self._reads[drafter].prompts and self._names[drafter] not in active.seen
 
     def _prompts_of(self, batch: Batch, drafter: int, rows: list[int]) -> Reader:

@@ -1,4 +1,4 @@
-"""Replay of hits as rounds: how many drafts a drafter would have had accepted, had it drafted.
+"""Replays hits as rounds: how many drafts a drafter would have had accepted, had it drafted.
 
 Under the coupled rule a draft is judged only after those before it were accepted, so the string of a drafter's hits in
 emitted text, cut into rounds, has the accepted lengths that its drafts would have had. With depth 3:
@@ -44,6 +44,6 @@ class Replay:
                 self._right = 0
 
     def skip(self, position: int) -> None:
-        """Leave out what comes before this position, which is known otherwise: the drafter drafted there."""
+        """Leave out what comes before this position: the drafter drafted there itself."""
         if position > self.end:
             self.end, self._right = position, 0

@@ -1,4 +1,4 @@
-"""Running totals of selections, for metrics."""
+"""Counts what selections did, for metrics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NEEDS = np.array([0.0, 1.0, 2.0, 4.0, 8.0])  # tokens of a round
 LABELS = (*(f"{edge:g}" for edge in NEEDS), "+Inf")
 
 
-class Tally:
-    """Added to by the engine's thread, once a round; read by any."""
+class SelectionTotals:
+    """Running totals; the engine's thread adds to them once a round, any thread may read them."""
 
     def __init__(self) -> None:
         self._nodes = {"proposed": 0, "selected": 0, "accepted": 0}
@@ -21,7 +21,8 @@ class Tally:
         self._needs = np.zeros(len(LABELS), np.int64)
 
     def selected(self, proposed: int, selected: int, allowed: int, needs: Array) -> None:
-        """`needs`: A(r) of the rows that have an objective; `allowed`: nodes that there was room for."""
+        """Count a selection. `needs` holds A(r) of the rows that have an objective; `allowed` is the nodes that there
+        was room for."""
         self._nodes["proposed"] += proposed
         self._nodes["selected"] += selected
         self._budget["used"] += selected
@@ -32,7 +33,7 @@ class Tally:
         self._nodes["accepted"] += nodes
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value so far. Does not mutate."""
+        """Yield metric, labels and value so far. Does not mutate."""
         for stage, nodes in self._nodes.items():
             yield "covey_tree_nodes_total", {"stage": stage}, nodes
         for of, tokens in self._budget.items():
