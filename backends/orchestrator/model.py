@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from covey.care import calls, presence, processes
-from covey.care.care import Care
-from covey.care.control import HTTP_VARIABLE, Within, of_this_server
+from covey.care.control import HTTP_VARIABLE, InnerControl, of_this_server
 from covey.care.rules import DRAFTER, TARGET
+from covey.care.supervisor import Supervisor
 from covey.care.watch import Watch
 from covey.contracts import profile
 from covey.contracts.clock import RealClock
@@ -115,7 +115,7 @@ class Models:
         guard: Guard,
         life: Life,
         *,
-        control: Within,
+        control: InnerControl,
         parameters: JsonDict,
     ) -> None:
         self._target, drafters = parameters["target"]["string_value"], chosen.speculation.drafters
@@ -145,17 +145,17 @@ class Models:
             Watch("calls that hang", under_way.look, calls.LOOK_SECONDS),
             Watch("processes of models that come and go", self._look_around, presence.LOOK_SECONDS),
         ]
-        self._care: Care | None = None
+        self._supervisor: Supervisor | None = None
         if HTTP_VARIABLE not in os.environ:  # tritonserver was started without a launcher, who would see to all models
             cared = {self._target: TARGET} | dict.fromkeys(drafters, DRAFTER)
-            self._care = Care(control, server, cared)
+            self._supervisor = Supervisor(control, server, cared)
 
     def close(self) -> None:
         for watch in self._watches:
             watch.stop()
         self._presence.close()
-        if self._care is not None:
-            self._care.stop(STOP_SECONDS)
+        if self._supervisor is not None:
+            self._supervisor.stop(STOP_SECONDS)
 
     def _look_around(self) -> None:
         if self._life.settled.is_set():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from covey.care import control
-from covey.care.control import FAILED, Control, ControlError, Within, of_this_server
+from covey.care.control import FAILED, Control, ControlError, InnerControl, of_this_server
 
 SECONDS = 20.0
 ROWS = [("loads", "LOADING", ""), ("away", "UNAVAILABLE", "unloaded"), ("bad", "UNAVAILABLE", "Internal: no")]
@@ -39,18 +39,18 @@ class _Silent(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def silent() -> Iterator[Within]:
+def silent() -> Iterator[InnerControl]:
     _Silent.ended.clear()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Silent) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield Within("127.0.0.1", server.server_address[1], seconds=SECONDS)
+        yield InnerControl("127.0.0.1", server.server_address[1], seconds=SECONDS)
         _Silent.ended.set()
         server.shutdown()
         thread.join()
 
 
-def test_a_load_is_given_up_when_its_process_has_ended(silent: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_is_given_up_when_its_process_has_ended(silent: InnerControl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "WAIT_SECONDS", 0.01)
     monkeypatch.setattr(control, "DEAD_SECONDS", 0.05)
     looks: list[dict[str, list[int]]] = [{"draft": [1]}] * 20
@@ -63,7 +63,7 @@ def test_a_load_is_given_up_when_its_process_has_ended(silent: Within, monkeypat
             act("loads")
 
 
-def test_what_nobody_answers_is_given_up(silent: Within, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_answers_is_given_up(silent: InnerControl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "WAIT_SECONDS", 0.01)
     began = time.monotonic()
     with pytest.raises(ControlError, match="timed out"):
@@ -72,7 +72,7 @@ def test_what_nobody_answers_is_given_up(silent: Within, monkeypatch: pytest.Mon
 
 
 def test_a_process_that_comes_back_while_its_model_is_loaded_is_waited_for(
-    silent: Within, monkeypatch: pytest.MonkeyPatch
+    silent: InnerControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "WAIT_SECONDS", 0.01)
     monkeypatch.setattr(control, "DEAD_SECONDS", 0.05)
@@ -83,7 +83,7 @@ def test_a_process_that_comes_back_while_its_model_is_loaded_is_waited_for(
     assert not looks
 
 
-def test_who_was_unloaded_has_not_failed(silent: Within) -> None:
+def test_who_was_unloaded_has_not_failed(silent: InnerControl) -> None:
     assert silent.states() == {"loads": "LOADING", "away": "UNAVAILABLE", "bad": FAILED}
 
 
@@ -93,18 +93,18 @@ def test_release_waits_until_the_processes_have_ended(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Control, "states", lambda _self: {})
     monkeypatch.setattr(Control, "unload", lambda _self, model: said.append(model))
     monkeypatch.setattr(control.processes, "by_model", lambda _server: living.pop(0))
-    Within("", 1).release("draft")
+    InnerControl("", 1).release("draft")
     assert (said, living) == (["draft"], [])
     monkeypatch.setattr(control, "RELEASE_SECONDS", 0.0)
     monkeypatch.setattr(control.processes, "by_model", lambda _server: {"draft": [1]})
     with pytest.raises(control.ControlError, match="not ended"):
-        Within("", 1).release("draft")
+        InnerControl("", 1).release("draft")
 
 
 def test_it_reaches_the_server_that_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("COVEY_HTTP", "COVEY_ADMIN_SECRET"):
         monkeypatch.delenv(variable, raising=False)
-    assert of_this_server() == Within("127.0.0.1", 8000, "", 600.0)
+    assert of_this_server() == InnerControl("127.0.0.1", 8000, "", 600.0)
     monkeypatch.setenv("COVEY_HTTP", "::1:9000")
     monkeypatch.setenv("COVEY_ADMIN_SECRET", "s")
-    assert of_this_server() == Within("::1", 9000, "s", 600.0)
+    assert of_this_server() == InnerControl("::1", 9000, "s", 600.0)

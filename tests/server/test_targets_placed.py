@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.care.care import roles
+from covey.care.supervisor import roles
 from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.server import Server, installation

@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from covey.care.control import HTTP_VARIABLE, Within
+from covey.care.control import HTTP_VARIABLE, InnerControl
 from covey.contracts import profile
 from covey.contracts.types import NO_FLOATS, NO_INTS, DrafterInfo, Finish
 from covey.loop.engine import Engine
@@ -44,7 +44,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(life, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(start, "FACTS_SECONDS", 0.1)
     monkeypatch.setattr(loaded, "Metrics", MagicMock())
-    monkeypatch.setattr(Within, "states", lambda _control: {})  # whichever server runs on this machine
+    monkeypatch.setattr(InnerControl, "states", lambda _control: {})  # whichever server runs on this machine
     drafters = profile.load(profile.DEFAULT_PROFILE).speculation.drafters
     models = {model: [os.getpid()] for model in ("target", *drafters)}
     monkeypatch.setattr(loaded.processes, "by_model", lambda _server: models)

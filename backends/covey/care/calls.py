@@ -1,5 +1,5 @@
-"""Finds models that run and do not answer: calls that take far longer than those like them did. Their processes are
-ended; `covey.care.care` brings them back."""
+"""Finds models that run and do not answer: calls that take far longer than similar ones did. Their processes are ended;
+`covey.care.supervisor` brings them back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Open:
 
 
 class Calls:
-    """Owns the calls under way, and by model and size how long calls take. Sizes are one where the numbers of tokens
+    """Owns the calls under way, and how long calls take by model and size. Sizes are alike if the numbers of tokens
     have as many bits."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Calls:
     def call(
         self, model: str, tokens: int, unknown: float = UNKNOWN_SECONDS, least: float = LEAST_SECONDS
     ) -> Iterator[None]:
-        """While a model computes so many tokens, which may take `unknown` seconds where nothing is expected yet, and
+        """Watch a call that computes so many tokens. It may take `unknown` seconds while nothing is expected yet, and
         `least` in any case. Any thread."""
         kind, began = (model, tokens.bit_length()), self._now()
         with self._lock:
@@ -94,7 +94,7 @@ class Calls:
             self._means[kind] = calls + 1, keep * mean + (1 - keep) * taken
 
     def question(self, model: str) -> AbstractContextManager[None]:
-        """While a model says what it is, or does something else that takes it no time. Any thread."""
+        """Watch a call that takes a model no time, as one that asks what it is. Any thread."""
         return self._watched((model, QUESTION), QUESTION_SECONDS)
 
     @contextmanager
@@ -111,8 +111,8 @@ class Calls:
             self._patience.pop(kind, None)
 
     def look(self) -> None:
-        """Look at the calls that are open, every LOOK_SECONDS. What was learnt of a model that is ended is forgotten:
-        it begins cold."""
+        """Look at the open calls, every LOOK_SECONDS. What was learnt of a model that is ended is forgotten, as it
+        begins cold."""
         with self._lock:
             calls = dict(self._open)
         now = self._now()

@@ -1,8 +1,8 @@
-"""The few HTTP calls that a launcher and the orchestrator make to their server: readiness, index, load, unload.
+"""Model control over HTTP for the launcher and the orchestrator: readiness, index, load, unload.
 
-Not `pb_utils.load_model`: it freezes every thread of the process that calls it, and when the load fails it can take all
-of tritonserver 24.10 down. Not a model that is asked for it either: who asks one that dies before it has answered waits
-for ever."""
+`pb_utils.load_model` is no alternative: it freezes every thread of the calling process, and a failed load can take all
+of tritonserver 24.10 down. Nor is asking a model: if it dies before it has answered, the caller waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ class Control:
     seconds: float = 5.0
 
     def ready(self) -> bool:
-        """Whether the server answers and every loaded model is ready; False also when nobody answers."""
+        """Whether the server answers and every loaded model is ready; False also if nobody answers."""
         try:
             return self._call("GET", "/v2/health/ready")[0] == 200
         except ControlError:
             return False
 
     def states(self) -> dict[str, str]:
-        """Model -> READY, LOADING, UNLOADING, UNAVAILABLE; FAILED where it is not there though nobody unloaded it; ""
-        for one that was never loaded."""
+        """Return each model's state: READY, LOADING, UNLOADING, UNAVAILABLE; FAILED if it is not there though nobody
+        unloaded it; "" if it was never loaded."""
         rows: list[dict[str, Any]] = self._checked("POST", "/v2/repository/index")
         return {str(row["name"]): _state(row) for row in rows}
 
     def answered(self, model: str) -> int:
-        """How many requests a model has answered, well or badly, since it was loaded."""
+        """Return how many requests a model has answered, well or badly, since it was loaded."""
         counts = self._checked("GET", f"/v2/models/{model}/stats")["model_stats"][0]["inference_stats"]
         return int(counts["success"]["count"]) + int(counts["fail"]["count"])
 
     def unload(self, model: str) -> None:
-        """Ask for it; returns before requests in flight have ended."""
+        """Unload the model; returns before requests in flight have ended."""
         self._checked("POST", f"/v2/repository/models/{model}/unload")
 
     def load(self, model: str, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -95,12 +95,12 @@ def _state(row: dict[str, Any]) -> str:
     return FAILED if failed else str(row.get("state", ""))
 
 
-class Within(Control):
+class InnerControl(Control):
     """Model control by one of the server's own processes, which sees those of the models."""
 
     def load(self, model: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Load the model. Gives up, too, where Triton waits for a process that has ended, and where somebody else loads
-        the model."""
+        """Load the model. Also gives up if Triton waits for a process that has ended, or if the model is being loaded
+        already."""
         looks = 0
 
         def dead() -> None:
@@ -132,7 +132,7 @@ class Within(Control):
             raise ControlError(f"{model} is being loaded")
 
 
-def of_this_server() -> Within:
+def of_this_server() -> InnerControl:
     """Return, in a model's process, control of the server that it belongs to."""
     host, _, port = os.environ.get(HTTP_VARIABLE, USUAL_ADDRESS).rpartition(":")
-    return Within(host, int(port), os.environ.get(secret.VARIABLE, ""), LOAD_SECONDS)
+    return InnerControl(host, int(port), os.environ.get(secret.VARIABLE, ""), LOAD_SECONDS)

@@ -1,6 +1,8 @@
-"""Deaths of the server behind a front: a few bytes in memory, written by the launcher, whom the kernel tells of them.
-However short an outage was, it has been counted; and whoever takes the port of a server that has died is not taken for
-it."""
+"""Counts deaths of the server behind a front, in a few bytes of shared memory that the launcher writes.
+
+However short an outage was, it has been counted; and another process that takes the port of a dead server is not taken
+for it.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ _FORMAT = struct.Struct("<Qd?")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """How often the public model or all of the server has died, when last by the clock that all processes share
-    (`time.monotonic`), and whether the port is that of a server which the launcher has started and which lives."""
+class DeathCount:
+    """How often the public model or the whole server has died, when last by the clock that all processes share
+    (`time.monotonic`), and whether a living server of the launcher has the port."""
 
     deaths: int = 0
     last: float = 0.0
@@ -24,30 +26,30 @@ class Seen:
 
 
 class Deaths:
-    """The launcher's end, which lives as long as the launcher."""
+    """The launcher's end of the memory, which lives as long as the launcher."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("covey-deaths")
         self._lock = threading.Lock()
-        self._write(Seen())
+        self._write(DeathCount())
 
     def note(self, server: bool) -> None:
-        """A death, of the server or of the public model alone. Any thread."""
+        """Count a death of the whole server or of the public model alone. Any thread."""
         with self._lock:
             seen = read(self.fd)
-            self._write(Seen(seen.deaths + 1, time.monotonic(), seen.serving and not server))
+            self._write(DeathCount(seen.deaths + 1, time.monotonic(), seen.serving and not server))
 
     def serving(self, value: bool) -> None:
-        """The server has started, or ended in order. Any thread."""
+        """Note whether the server serves: it has started, or ended in order. Any thread."""
         with self._lock:
             self._write(replace(read(self.fd), serving=value))
 
     def __del__(self) -> None:
         os.close(self.fd)
 
-    def _write(self, seen: Seen) -> None:
+    def _write(self, seen: DeathCount) -> None:
         os.pwrite(self.fd, _FORMAT.pack(seen.deaths, seen.last, seen.serving), 0)
 
 
-def read(fd: int) -> Seen:
-    return Seen(*_FORMAT.unpack(os.pread(fd, _FORMAT.size, 0)))
+def read(fd: int) -> DeathCount:
+    return DeathCount(*_FORMAT.unpack(os.pread(fd, _FORMAT.size, 0)))

@@ -1,7 +1,7 @@
 """The health of one living process of a server, in the seconds by which rules judge it (`covey.care.rules`).
 
-Seconds are those of looks, for while the one that looks did not run nobody else may have. Seconds in which a process
-wanted a processor and had none count for a fifth (`covey.care.starved`).
+Seconds are those of looks: while the looking process did not run, others may not have run either. Seconds in which a
+process wanted a processor and had none count for a fifth (`covey.care.starved`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Answered = Callable[["Health"], int | None]
 
 @dataclass
 class Health:
-    """One process. `look` follows it; `answers` may excuse it."""
+    """The health of one process. `look` follows it; `answers` may excuse it."""
 
     name: str  # of its model, or of the server
     pid: int
@@ -40,8 +40,8 @@ class Health:
     _answers: int | None = None  # soon after that
 
     def look(self, seconds: float, state: str, answered: Answered | None = None) -> None:
-        """Note what became of the process in so many seconds. `state` is Triton's of its model, or of a server that
-        loads its first ones; `answered` is None where nobody judges how busy it is."""
+        """Note what became of the process in so many seconds. `state` is Triton's state of its model, or LOADING for a
+        server that loads its first ones; `answered` is None if nothing judges how busy it is."""
         self.paused = self.paused + seconds if processes.state(self.pid) == "T" else 0.0
         if state == LOADING:
             counted = self._starved.counted([self.pid], seconds)
@@ -55,7 +55,7 @@ class Health:
             self._rested(None)
 
     def _idle(self, seconds: float) -> bool:
-        """Whether neither it nor its children, whom it may wait for, use a processor."""
+        """Whether neither the process nor its children, for which it may wait, use a processor."""
         if self._starved.ran >= ASLEEP * seconds:
             return False
         before, self._spent = self._spent, processes.spent(self.pid)
@@ -74,8 +74,8 @@ class Health:
             self._answers = answered(self)
 
     def answers(self, answered: Answered) -> bool:
-        """Whether its model has answered a request since it began to be busy, or it has come further with its load, or
-        that is not known. If so it begins anew."""
+        """Whether the model has answered a request since it became busy, or has come further with its load, or that is
+        not known. If so the process counts as busy from now on."""
         now = answered(self)
         if now is not None and now == self._answers:
             return False

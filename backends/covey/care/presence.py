@@ -1,6 +1,6 @@
-"""The view that a model's process has of other models of its server: whether each has a process that answers.
+"""Tells a model's process which other models of its server have a process that answers.
 
-The kernel says at once when a process has ended. Nobody is brought back from here (`covey.care.care`).
+The kernel says at once when a process has ended. Nothing is brought back from here (`covey.care.supervisor`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEW_SECONDS = 2.0  # a process that is younger than this is not the one that has
 
 
 class Presence(Generic[A]):
-    """Follows the processes of some models. `look` is called by one thread, again and again."""
+    """Follows the processes of some models. `look` is called by one thread, periodically."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Presence(Generic[A]):
         self._ends = select.poll()
 
     def look(self) -> None:
-        """Tell who has ended since the last look, and ask who has come."""
+        """Report which processes have ended since the last look, and ask those that have come."""
         for fd, _event in self._ends.poll(0):
             self._ends.unregister(fd)
             os.close(fd)
@@ -57,13 +57,13 @@ class Presence(Generic[A]):
         self._looks += 1
 
     def end(self, model: str) -> None:
-        """Its process does not work: end it. One that has come since is spared. Any thread."""
+        """End the model's process, which does not work. One that has come since is spared. Any thread."""
         with self._lock:
             followed = [pid for name, pid in self._followed.values() if name == model]
         processes.end(pid for pid in followed if processes.age(pid) > NEW_SECONDS)
 
     def close(self) -> None:
-        """No look is under way and none will be."""
+        """Close all handles. No look may be under way or follow."""
         while self._followed:
             os.close(self._followed.popitem()[0])
 

@@ -1,7 +1,7 @@
-"""The processes of one server: tritonserver and its stubs, known by their parent, or by the shared memory prefix on
+"""Lists the processes of one server, tritonserver and its stubs, by their parent or by the shared memory prefix on
 their command lines.
 
-Not by process group: once tritonserver has been waited for, its number may be another server's.
+Process groups do not serve: once tritonserver has been waited for, its number may be another server's.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ SERVER = "tritonserver"
 
 
 def named(server: int) -> dict[str, int]:
-    """A running server's processes: `tritonserver`, and by its name each model's whose parent it is."""
+    """Return a running server's processes by name: `tritonserver`, and each model's whose parent it is."""
     return {name: pid for pid, name in names(server).items()}
 
 
 def names(server: int) -> dict[int, str]:
-    """The same by process: a model's earlier one may live beside its successor."""
+    """Return names by process, since a model's earlier process may live beside its successor."""
     return {server: SERVER} | {pid: name.removesuffix("_0_0") for name, pid in _instances(server)}
 
 
 def by_model(server: int) -> dict[str, list[int]]:
-    """The living processes of a running server's models, each model's instances together. Triton may keep a zombie of
-    one that has ended for as long as it runs; those are left out."""
+    """Return the living processes of each model of a running server. Triton may keep zombies for as long as it runs;
+    those are left out."""
     pids: dict[str, list[int]] = {}
     for name, pid in _instances(server):
         pids.setdefault(name.rsplit("_", 2)[0], []).append(pid)
@@ -39,8 +39,8 @@ def by_model(server: int) -> dict[str, list[int]]:
 
 
 def state(pid: int) -> str:
-    """The kernel's letter for what the process does: T where it is paused, Z where it has ended and its parent has not
-    waited for it; "" where there is none."""
+    """Return the kernel's letter for what the process does: T if it is paused, Z if it has ended and its parent has not
+    waited for it; "" if there is none."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]
@@ -49,19 +49,19 @@ def state(pid: int) -> str:
 
 
 def lives(pid: int) -> bool:
-    """Whether it has not ended."""
+    """Whether the process has not ended."""
     return state(pid) not in ("", "Z")
 
 
 def age(pid: int) -> float:
-    """Return for how many seconds the process has been there, to a hundredth; 0 where there is none. psutil would tell
-    by the clock on the wall, which may be set."""
+    """Return for how many seconds the process has been there, to a hundredth; 0 if there is none. psutil would use the
+    wall clock, which may be set."""
     ticks = started(pid)
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
 
 def spent(pid: int) -> float:
-    """Seconds of processors that it and its descendants had."""
+    """Return the seconds of processors that the process and its descendants had."""
     total = 0.0
     try:
         process = psutil.Process(pid)
@@ -78,7 +78,8 @@ def spent(pid: int) -> float:
 
 
 def moves(pid: int) -> int:
-    """How often it touched new memory and its first thread went to sleep: what does so is not running in circles."""
+    """Return how often the process touched new memory and its first thread went to sleep: a process that does so does
+    not run in circles."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -88,7 +89,7 @@ def moves(pid: int) -> int:
 
 
 def end(pids: Iterable[int]) -> None:
-    """SIGKILL those that are still there."""
+    """SIGKILL the processes that are still there."""
     for pid in pids:
         try:
             psutil.Process(pid).kill()
@@ -97,7 +98,7 @@ def end(pids: Iterable[int]) -> None:
 
 
 def called(name: str) -> list[int]:
-    """This user's living processes of a program's name."""
+    """Return this user's living processes of a program's name."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -136,7 +137,7 @@ def _marked(marker: str) -> Iterator[psutil.Process]:
 
 
 def _instances(server: int) -> Iterator[tuple[str, int]]:
-    """Instance and process of each of a running server's stubs."""
+    """Yield instance and process of each of a running server's stubs."""
     try:
         children = psutil.Process(server).children()
     except psutil.Error:

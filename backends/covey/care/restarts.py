@@ -1,4 +1,4 @@
-"""Restarts of a server that has died: at once, then after rests that grow; not for ever."""
+"""Decides when a server that has died is started again: at once, then after rests that grow, and not for ever."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Restarts:
         self._deaths: deque[float] = deque()
 
     def rest(self) -> float | None:
-        """Note that the server has died once more, and return how long to wait before the next start; None when no more
-        are to be tried."""
+        """Note that the server has died once more, and return how long to wait before the next start; None if there is
+        to be none."""
         now = self._now()
         while self._deaths and now - self._deaths[0] > WINDOW:
             self._deaths.popleft()

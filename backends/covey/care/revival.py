@@ -1,4 +1,4 @@
-"""Revival: has models loaded again, each in a thread of its own, until they are back."""
+"""Reloads models, each in a thread of its own, until they are back."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Revival:
     """Owns the reloads that are under way; no model is reloaded twice at a time."""
 
     def __init__(self, control: Control, lacks: Callable[[str], bool]) -> None:
-        """`lacks` says whether a model that Triton calls ready lacks its process: between two tries somebody else may
-        have loaded it. `control` waits for loads."""
+        """`lacks` says whether a model that Triton calls ready lacks its process: between two tries it may have been
+        loaded by other means. `control` waits for loads."""
         self._control, self._lacks = control, lacks
         self._under_way: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
     def begin(self, model: str) -> None:
-        """Reload it until it is back. Any thread; returns at once."""
+        """Reload the model until it is back. Any thread; returns at once."""
         with self._lock:
             if model in self._under_way or self._stopped.is_set():
                 return
@@ -36,7 +36,7 @@ class Revival:
             thread.start()
 
     def sees_to(self, model: str) -> bool:
-        """Whether it is being reloaded, or is to be. Any thread."""
+        """Whether the model is being reloaded, or is to be. Any thread."""
         with self._lock:
             return model in self._under_way
 
@@ -61,7 +61,8 @@ class Revival:
             del self._under_way[model]
 
     def _reloaded(self, model: str) -> bool:
-        """Triton never restarts a dead process, and loading alone does nothing: unload, then load."""
+        """Unload and load the model: Triton never restarts a dead process, and loading alone does nothing. Whether it
+        is back."""
         log.warning("reloading %s", model)
         try:
             state = self._control.states().get(model)

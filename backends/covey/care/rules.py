@@ -60,8 +60,8 @@ class Loads:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """`said` completes the sentence that begins with the process's name."""
+class HangRule:
+    """A way of hanging. `said` completes the sentence that begins with the process's name."""
 
     said: str
     seconds: Callable[[Health], float]
@@ -70,11 +70,11 @@ class Rule:
     asks: bool = False  # whether an answered request excuses it
 
 
-RULES: Mapping[str, Rule] = {
-    "paused": Rule("has been paused for {:.1f} s", lambda h: h.paused, lambda _h, _l: PAUSED_SECONDS),
-    "loading": Rule("has been loading for {:.1f} s", lambda h: h.loading, lambda h, loads: loads.bound(h)),
-    "asleep": Rule("loads and has done nothing for {:.1f} s", lambda h: h.asleep, lambda h, loads: loads.asleep(h)),
-    "spinning": Rule(
+RULES: Mapping[str, HangRule] = {
+    "paused": HangRule("has been paused for {:.1f} s", lambda h: h.paused, lambda _h, _l: PAUSED_SECONDS),
+    "loading": HangRule("has been loading for {:.1f} s", lambda h: h.loading, lambda h, loads: loads.bound(h)),
+    "asleep": HangRule("loads and has done nothing for {:.1f} s", lambda h: h.asleep, lambda h, loads: loads.asleep(h)),
+    "spinning": HangRule(
         "has run for {:.0f} s without an answer",
         lambda h: h.busy,
         lambda h, _l: CIRCLES_SECONDS if h.loading else BUSY_SECONDS,
@@ -85,7 +85,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def broken(health: Health, loads: Loads, answers: Callable[[Health], bool]) -> tuple[str, str] | None:
-    """The first rule that the process breaks, by name, and what is said of it."""
+    """Return the first rule that the process breaks, by name, and the log line about it; None if there is none."""
     for name, rule in RULES.items():
         seconds = rule.seconds(health)
         if seconds and seconds >= rule.bound(health, loads) and rule.also(health):

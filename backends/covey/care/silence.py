@@ -1,4 +1,5 @@
-"""Ends a process that runs and does not answer on its port. Whoever starts it again when it has ended does so then."""
+"""Ends a process that runs and does not answer on its port. Starting it again is left to whatever does so when it has
+ended."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ log = logging.getLogger("covey.silence")
 
 
 def answers(address: str, seconds: float) -> bool:
-    """Whether anything comes back on an HTTP port; a refusal is an answer too."""
+    """Whether anything comes back on an HTTP port; a refusal is an answer, too."""
     try:
         ask(Address.parse(address, port=0), "GET", "/v2/health/live", headers={}, seconds=seconds)
     except CoveyClientError:
@@ -29,7 +30,7 @@ def answers(address: str, seconds: float) -> bool:
 
 
 def shakes_hands(address: str, seconds: float) -> bool:
-    """The same of a port that speaks TLS: whoever refuses us, for want of a certificate, is there."""
+    """Whether a port that speaks TLS answers; a refusal, for want of a certificate, is an answer, too."""
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -44,7 +45,7 @@ def shakes_hands(address: str, seconds: float) -> bool:
 
 
 class Silence:
-    """Owns since when one process has been silent."""
+    """Owns for how long one process has been silent."""
 
     def __init__(
         self,
@@ -65,8 +66,8 @@ class Silence:
         self._starved = Starved()
 
     def look(self) -> None:
-        """One question, LOOK_SECONDS after the one before, and what follows from silence. Blocks for as long as that
-        has lasted, at most: one that answers late answers."""
+        """Ask once, LOOK_SECONDS after the last look, and end a process that has been silent for too long. Blocks at
+        most for as long as the silence has lasted: a late answer is an answer."""
         pid = self._pid()
         if pid != self._known:
             self._known, self._answered, self._silent, self._starved = pid, False, 0.0, Starved()

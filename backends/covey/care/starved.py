@@ -1,5 +1,8 @@
-"""How long processes had a processor or waited for one. On a machine that does much else one that is only slow looks
-like one that hangs; time in which it wanted to run and could not says nothing about it."""
+"""Measures how long processes had a processor or waited for one.
+
+On a busy machine a slow process looks like one that hangs; time in which it wanted to run and could not says nothing
+about it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ LEAST_SHARE = 0.2
 
 
 def times(thread: int) -> tuple[float, float]:
-    """Seconds for which a thread has run, and waited for a processor, since it began; none where there is no such
-    thread any more, or where Linux does not say it. A process's first thread has its number."""
+    """Return the seconds for which a thread has run, and waited for a processor, since it began; 0 if there is no such
+    thread any more, or Linux does not say. A process's first thread has its number."""
     try:
         ran, waited, _ = (PROC / str(thread) / "task" / str(thread) / "schedstat").read_text().split()
     except (OSError, ValueError):
@@ -25,8 +28,8 @@ def times(thread: int) -> tuple[float, float]:
 
 
 class Starved:
-    """Owns how long each thread had run and waited at the last look. Linux says it in `schedstat`; where it does not,
-    nobody waits."""
+    """Owns how long each thread had run and waited at the last look. Without Linux's `schedstat` nothing counts as
+    waiting."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}
@@ -34,13 +37,13 @@ class Starved:
         self._processors = len(os.sched_getaffinity(0))
 
     def counted(self, pids: Iterable[int], seconds: float) -> float:
-        """Return how many of the seconds since the last look count against these processes: a fifth of them at least,
-        for on a machine where many wait for a processor a process that hangs does, too."""
+        """Return how many of the seconds since the last look count against these processes: at least a fifth, because
+        where many wait for a processor a process that hangs does, too."""
         return max(LEAST_SHARE * seconds, seconds - self.look(pids))
 
     def look(self, pids: Iterable[int]) -> float:
-        """Seconds, since the last look, that the thread waited that did for longest, less what all of them had of the
-        processors that they can use: threads that spin wait for one another. Of a thread that is new nothing is known.
+        """Return the longest wait of a thread since the last look, in seconds, less what all threads had of the
+        processors that they can use: threads that spin wait for one another. Nothing is known of a new thread.
 
         Two threads that run half of a second each on one processor, beside another process that has the rest of two,
         waited for 0.5 s and had 1 s of the 2 that they could use: that leaves nothing. Had they run for 0.1 s each and

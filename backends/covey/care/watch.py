@@ -1,4 +1,4 @@
-"""A look at something again and again, from a thread of its own."""
+"""Looks at something periodically, from a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ log = logging.getLogger("covey.care.watch")
 
 
 class Watch:
-    """Looks every so many seconds until it is stopped. The looks are what counts time, not the clock: while this
-    process did not run, those that it looks at may not have run either, and nobody could be answered."""
+    """Looks every so many seconds until it is stopped. Looks count time, not the clock: while this process did not run,
+    those that it looks at may not have run either."""
 
     def __init__(self, name: str, look: Callable[[], object], seconds: float) -> None:
-        """`name` is what it sees, for those who read the log."""
+        """`name` is what it sees, for readers of the log."""
         self._name, self._look, self._seconds = name, look, seconds
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Waits for a look that is under way."""
+        """Stop looking; waits for a look that is under way."""
         self._stopped.set()
         self._thread.join()
 

@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import BinaryIO
 
 from covey.care import processes
-from covey.care.care import Care, roles
 from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
 from covey.care.deaths import Deaths
 from covey.care.silence import LOOK_SECONDS, Silence, answers
+from covey.care.supervisor import Supervisor, roles
 from covey.care.watch import Watch
 from covey.contracts.errors import PortError, SettingError
 from covey.server import (
@@ -80,7 +80,7 @@ class Server:
         self._claim: shared_memory.Claim | None = None
         self._backends: backend_dir.Assembled | None = None
         self._guardian: Guardian | None = None
-        self._care: Care | None = None
+        self._supervisor: Supervisor | None = None
         self._silence: Watch | None = None
         self._roles: dict[str, str] = {}  # of the models that have processes
         self.runs: int | None = None  # requests that `covey` had when a drain last asked; None where it did not say
@@ -176,7 +176,7 @@ class Server:
                 )
             self._guardian.tell(str(self.pid))
             self._roles = roles(self.options.repository_folder(), self.models)
-            self._care = Care(
+            self._supervisor = Supervisor(
                 self.control,
                 self.pid,
                 self._roles,
@@ -184,7 +184,7 @@ class Server:
                 load_seconds=self.options.load_seconds,
                 died=self.deaths.note,
             )
-            self._wait_until_ready(self._care, meanwhile)
+            self._wait_until_ready(self._supervisor, meanwhile)
             if shared_memory.open_to_others(self._claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
             self.deaths.serving(True)
@@ -243,10 +243,10 @@ class Server:
         drained = self._process is None  # one that has ended by itself took its requests along
         if self.running and self._process is not None:
             self._end_silence()
-            if self._care is not None:
-                self._care.drain()
+            if self._supervisor is not None:
+                self._supervisor.drain()
             drained = self.drain(seconds) if seconds > 0 else False
-            self._end_care(STOP_SECONDS)
+            self._end_supervisor(STOP_SECONDS)
             until = time.monotonic() + self.options.stop_seconds
             if drained:
                 self._unload(until)
@@ -279,7 +279,7 @@ class Server:
             link.forget(self._process.pid)
             self._process = None
         self._end_silence()
-        self._end_care(STOP_SECONDS)
+        self._end_supervisor(STOP_SECONDS)
         if self._ports is not None:  # nothing of a server that has the port now is touched
             admin.forget(self.options.http_port, self._secret, self.options.host)
             self._ports.release()
@@ -303,10 +303,10 @@ class Server:
             self._silence.stop()
             self._silence = None
 
-    def _end_care(self, seconds: float) -> None:
-        if self._care is not None:
-            self._care.stop(seconds)
-            self._care = None
+    def _end_supervisor(self, seconds: float) -> None:
+        if self._supervisor is not None:
+            self._supervisor.stop(seconds)
+            self._supervisor = None
 
     def _ask_what_runs(self) -> None:
         """Ask `covey` how many requests it still has; from the first question on it takes no more."""
@@ -347,7 +347,7 @@ class Server:
         begun, came_up = log.begun(text), log.loaded(text)
         return {name: READY if name in came_up else LOADING if name in begun else "" for name in self.models}
 
-    def _wait_until_ready(self, care: Care, meanwhile: Callable[[], None]) -> None:
+    def _wait_until_ready(self, supervisor: Supervisor, meanwhile: Callable[[], None]) -> None:
         """Wait for all models. Raises StartError if there is no progress for long, or if the start cannot succeed."""
         began = moved = time.monotonic()
         limit = min(self.options.load_seconds, max(LEAST_START_SECONDS, START_TIMES * (self._took or math.inf)))
@@ -362,20 +362,20 @@ class Server:
             except SettingError as error:
                 raise StartError(f"{error} [log: {self.log_file}]") from None
             if not silent and self._silence is None:  # Triton opens its ports when all of its models are loaded
-                care.started()
+                supervisor.started()
                 self._silence = self._watch_silence()
             if came_up != seen:
                 seen = came_up
                 self._watcher(seen, self.models)
             if not self.running:
                 assert self._process is not None
-                raise self._ended(self._process.returncode, care.killed)
+                raise self._ended(self._process.returncode, supervisor.killed)
             now = time.monotonic()
             if ready:
                 self._took = now - began
                 return
-            if care.worked != worked:
-                worked, moved = care.worked, now
+            if supervisor.worked != worked:
+                worked, moved = supervisor.worked, now
             if now > min(moved, began + self.options.load_seconds - limit) + limit:
                 late = [name for name in self.models if name not in came_up]
                 if late:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from covey.care import care, processes, revival, rules
-from covey.care.care import Care, roles
+from covey.care import processes, revival, rules, supervisor
 from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
 from covey.care.deaths import Deaths, read
 from covey.care.health import Health
+from covey.care.supervisor import Supervisor, roles
 from tests.care.triton import SECONDS, SLEEP, Triton
 from tests.waiting import until
 
@@ -32,23 +32,23 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Triton]:
     monkeypatch.setattr(Control, "load", lambda _control, model: made.load(model))
     monkeypatch.setattr(Control, "unload", lambda _control, model: made.unload(model))
     monkeypatch.setattr(Control, "answered", lambda _control, _model: 0)
-    for module, name in ((revival, "FIRST_REST"), (care, "LOOK_SECONDS")):
+    for module, name in ((revival, "FIRST_REST"), (supervisor, "LOOK_SECONDS")):
         monkeypatch.setattr(module, name, 0.02)
-    monkeypatch.setattr(care, "NOBODY_SECONDS", 0.3)
+    monkeypatch.setattr(supervisor, "NOBODY_SECONDS", 0.3)
     yield made
     made.hold.set()
     made.close()
 
 
 @pytest.fixture
-def cared(triton: Triton) -> Iterator[Care]:
-    made = Care(Control("", 0), os.getpid(), ROLES)
+def cared(triton: Triton) -> Iterator[Supervisor]:
+    made = Supervisor(Control("", 0), os.getpid(), ROLES)
     until_followed(made, triton)
     yield made
     made.stop(SECONDS)
 
 
-def until_followed(cared: Care, triton: Triton) -> None:
+def until_followed(cared: Supervisor, triton: Triton) -> None:
     def followed() -> bool:
         followed = {health.pid for health in list(cared._healths.values())}
         return {process.pid for model, process in triton.running.items() if triton.said[model] == READY} <= followed
@@ -66,7 +66,7 @@ def test_backends_are_read_and_ensembles_have_no_process(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waited for", "a zombie stays"])
-def test_what_dies_is_reloaded_each_time_and_once(triton: Triton, cared: Care, waits: bool) -> None:
+def test_what_dies_is_reloaded_each_time_and_once(triton: Triton, cared: Supervisor, waits: bool) -> None:
     triton.waits = waits
     for _ in range(2):
         triton.kill("tokenize")
@@ -76,7 +76,7 @@ def test_what_dies_is_reloaded_each_time_and_once(triton: Triton, cared: Care, w
     assert triton.calls == 2 * RELOAD
 
 
-def test_all_at_once_are_reloaded_beside_one_another(triton: Triton, cared: Care) -> None:
+def test_all_at_once_are_reloaded_beside_one_another(triton: Triton, cared: Supervisor) -> None:
     triton.hold.clear()
     for model in ROLES:
         triton.kill(model)
@@ -87,7 +87,7 @@ def test_all_at_once_are_reloaded_beside_one_another(triton: Triton, cared: Care
     assert sorted(triton.calls) == sorted((call, model) for model in ROLES for call in ("unload", "load"))
 
 
-def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, cared: Care) -> None:
+def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, cared: Supervisor) -> None:
     triton.failures = 2
     triton.kill("tokenize")
     assert triton.loaded.acquire(timeout=SECONDS)
@@ -97,7 +97,7 @@ def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, cared: Care) -
 
 @pytest.mark.parametrize(("model", "comes"), [("draft", False), ("tokenize", False), ("target", True)])
 def test_what_somebody_unloads_stays_away_but_for_a_target(
-    triton: Triton, cared: Care, model: str, comes: bool
+    triton: Triton, cared: Supervisor, model: str, comes: bool
 ) -> None:
     triton.unload(model)
     if comes:
@@ -112,7 +112,7 @@ def test_what_somebody_unloads_stays_away_but_for_a_target(
     assert triton.loaded.acquire(timeout=SECONDS), "it is looked after again"
 
 
-def test_what_failed_to_load_is_loaded_unless_its_loader_sees_to_it_soon(triton: Triton, cared: Care) -> None:
+def test_what_failed_to_load_is_loaded_unless_its_loader_sees_to_it_soon(triton: Triton, cared: Supervisor) -> None:
     """Whoever had it loaded may have ended meanwhile."""
     triton.unload("draft")
     triton.said["draft"] = FAILED
@@ -131,7 +131,7 @@ def test_what_had_died_before_it_was_looked_for_is_reloaded_too(triton: Triton, 
     triton.kill(model)
     triton.running[model].wait()
     told: list[bool] = []
-    cared = Care(Control("", 0), os.getpid(), ROLES, died=told.append)
+    cared = Supervisor(Control("", 0), os.getpid(), ROLES, died=told.append)
     assert triton.loaded.acquire(timeout=SECONDS)
     until_followed(cared, triton)
     cared.stop(SECONDS)
@@ -140,7 +140,7 @@ def test_what_had_died_before_it_was_looked_for_is_reloaded_too(triton: Triton, 
 
 
 def test_what_somebody_else_has_loaded_between_two_tries_is_left_alone(
-    triton: Triton, cared: Care, monkeypatch: pytest.MonkeyPatch
+    triton: Triton, cared: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(revival, "FIRST_REST", 0.3)
     triton.failures = 1
@@ -163,7 +163,7 @@ def test_what_somebody_else_loads_is_not_loaded_beside_that(triton: Triton) -> N
 
 
 def test_whose_zombie_stays_is_not_reloaded_for_it_when_somebody_has_loaded_it_again(
-    triton: Triton, cared: Care
+    triton: Triton, cared: Supervisor
 ) -> None:
     triton.waits = False
     triton.unload("draft")
@@ -176,7 +176,7 @@ def test_whose_zombie_stays_is_not_reloaded_for_it_when_somebody_has_loaded_it_a
 
 
 def test_what_is_unloaded_while_processes_are_searched_for_has_not_died(
-    triton: Triton, cared: Care, monkeypatch: pytest.MonkeyPatch
+    triton: Triton, cared: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until(cared._settled)
     found = processes.by_model
@@ -195,12 +195,12 @@ def test_what_is_unloaded_while_processes_are_searched_for_has_not_died(
     assert not triton.calls
 
 
-def test_nothing_is_brought_back_after_the_stop_and_a_reload_is_waited_for(triton: Triton, cared: Care) -> None:
+def test_nothing_is_brought_back_after_the_stop_and_a_reload_is_waited_for(triton: Triton, cared: Supervisor) -> None:
     triton.hold.clear()
     triton.kill("draft")
     assert triton.began.acquire(timeout=SECONDS)
     began = time.monotonic()
-    extra = Care(Control("", 0), os.getpid(), {})
+    extra = Supervisor(Control("", 0), os.getpid(), {})
     extra.stop(SECONDS)
     cared._revival.stop(0.2)
     assert 0.2 <= time.monotonic() - began < SECONDS
@@ -210,7 +210,7 @@ def test_nothing_is_brought_back_after_the_stop_and_a_reload_is_waited_for(trito
     assert ("load", "tokenize") not in triton.calls
 
 
-def test_while_it_drains_only_who_is_needed_for_what_runs_comes_back(triton: Triton, cared: Care) -> None:
+def test_while_it_drains_only_who_is_needed_for_what_runs_comes_back(triton: Triton, cared: Supervisor) -> None:
     cared.drain()
     for model in ROLES:
         triton.kill(model)
@@ -231,7 +231,7 @@ def test_who_is_paused_is_ended_and_comes_back(triton: Triton, monkeypatch: pyte
 
 
 def test_a_load_that_hangs_is_ended_and_begun_again(
-    triton: Triton, cared: Care, monkeypatch: pytest.MonkeyPatch
+    triton: Triton, cared: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "ASLEEP_SECONDS", 0.4)
     triton.hold.clear()
@@ -247,7 +247,7 @@ def test_a_load_that_hangs_is_ended_and_begun_again(
     assert not cared._loads.patience
 
 
-def test_who_is_ended_is_found_by_what_the_kernel_knows_it_by(triton: Triton, cared: Care) -> None:
+def test_who_is_ended_is_found_by_what_the_kernel_knows_it_by(triton: Triton, cared: Supervisor) -> None:
     """Not by a number that may have become another's."""
     fd, health = next((fd, health) for fd, health in cared._healths.items() if health.name == "draft")
     health.pid = triton.running["tokenize"].pid
@@ -256,14 +256,14 @@ def test_who_is_ended_is_found_by_what_the_kernel_knows_it_by(triton: Triton, ca
     assert triton.running["tokenize"].poll() is None
 
 
-def test_only_who_does_nothing_but_take_requests_is_judged_by_its_answers(cared: Care) -> None:
+def test_only_who_does_nothing_but_take_requests_is_judged_by_its_answers(cared: Supervisor) -> None:
     assert {model for model in ROLES if cared._judge(Health(model, 0))} == {"tokenize", "covey"}
     cared._starting = True  # the server answers nobody yet
     assert not any(cared._judge(Health(model, 0)) for model in ROLES)
 
 
 def test_nobody_s_own_server_is_judged() -> None:
-    cared = Care(Control("", 0), os.getppid(), {})
+    cared = Supervisor(Control("", 0), os.getppid(), {})
     assert not cared._healths
     cared.stop(SECONDS)
 
@@ -272,16 +272,16 @@ def test_time_in_which_nobody_looked_is_nobody_s(monkeypatch: pytest.MonkeyPatch
     """All of the machine may have been paused."""
     seen: list[float] = []
 
-    def look(_cared: Care, seconds: float) -> None:
+    def look(_cared: Supervisor, seconds: float) -> None:
         seen.append(seconds)
-        time.sleep(4 * care.LOOK_SECONDS)
+        time.sleep(4 * supervisor.LOOK_SECONDS)
 
-    monkeypatch.setattr(care, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(Care, "look", look)
-    cared = Care(Control("", 0), os.getpid(), {})
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(Supervisor, "look", look)
+    cared = Supervisor(Control("", 0), os.getpid(), {})
     until(lambda: len(seen) > 3)
     cared.stop(SECONDS)
-    assert max(seen) <= care.LOOK_SECONDS
+    assert max(seen) <= supervisor.LOOK_SECONDS
 
 
 @pytest.mark.usefixtures("cared")
@@ -300,8 +300,8 @@ def test_a_look_that_fails_of_anything_is_not_the_last(triton: Triton, monkeypat
     assert not problems
 
 
-def test_an_idle_server_is_asked_nothing(triton: Triton, cared: Care, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(care, "FIND_SECONDS", 1e9)
+def test_an_idle_server_is_asked_nothing(triton: Triton, cared: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FIND_SECONDS", 1e9)
     until(cared._settled)
     asked: list[str] = []
     monkeypatch.setattr(Control, "states", lambda _control: asked.append("states") or triton.states())
@@ -313,7 +313,7 @@ def test_a_death_of_the_public_model_is_told_once_and_when_it_happened(triton: T
     """The front gives up streams from before it. Other models' deaths are not told."""
     deaths = Deaths()
     deaths.serving(True)
-    cared = Care(Control("", 0), os.getpid(), ROLES, died=deaths.note)
+    cared = Supervisor(Control("", 0), os.getpid(), ROLES, died=deaths.note)
     until_followed(cared, triton)
     before = time.monotonic()
     for model in ("tokenize", "covey"):
@@ -336,7 +336,7 @@ def server() -> Iterator[subprocess.Popen[bytes]]:
 def test_a_server_that_takes_its_models_along_died_once(triton: Triton, server: subprocess.Popen[bytes]) -> None:
     deaths = Deaths()
     deaths.serving(True)
-    cared = Care(Control("", 0), server.pid, {}, died=deaths.note)
+    cared = Supervisor(Control("", 0), server.pid, {}, died=deaths.note)
     cared._follow("covey", triton.running["covey"].pid)
     server.kill()
     server.wait()
@@ -348,11 +348,11 @@ def test_a_server_that_takes_its_models_along_died_once(triton: Triton, server: 
     assert ("load", "covey") not in triton.calls
 
 
-def starting(monkeypatch: pytest.MonkeyPatch, server: int, states: Callable[[], dict[str, str]]) -> Care:
+def starting(monkeypatch: pytest.MonkeyPatch, server: int, states: Callable[[], dict[str, str]]) -> Supervisor:
     """A server that has not answered yet, whose models' processes are this one's."""
     found = processes.by_model
     monkeypatch.setattr(processes, "by_model", lambda _server: found(os.getpid()))
-    return Care(Control("", 0), server, ROLES, starting=states)
+    return Supervisor(Control("", 0), server, ROLES, starting=states)
 
 
 def test_who_is_paused_while_the_server_starts_is_ended(
@@ -372,7 +372,7 @@ def test_who_is_paused_while_the_server_starts_is_ended(
 def test_a_death_that_triton_overlooks_ends_a_server_that_starts(
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
 ) -> None:
-    monkeypatch.setattr(care, "LOST_SECONDS", 0.3)
+    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.3)
     cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, state))
     until_followed(cared, triton)
     triton.kill("draft")
@@ -391,7 +391,7 @@ def test_a_model_that_never_had_a_process_ends_a_server_that_has_begun_to_load_i
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
 ) -> None:
     for name in ("LOST_SECONDS", "UNSEEN_SECONDS"):
-        monkeypatch.setattr(care, name, 0.3)
+        monkeypatch.setattr(supervisor, name, 0.3)
     triton.kill("draft")
     triton.running["draft"].wait()
     cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, LOADING) | {"draft": state})
@@ -403,12 +403,12 @@ def test_a_model_that_never_had_a_process_ends_a_server_that_has_begun_to_load_i
     cared.stop(SECONDS)
 
 
-def beside(monkeypatch: pytest.MonkeyPatch, triton: Triton, server: int) -> Care:
+def beside(monkeypatch: pytest.MonkeyPatch, triton: Triton, server: int) -> Supervisor:
     """Of a server that has started, whose models' processes are this one's."""
     found = processes.by_model
     monkeypatch.setattr(processes, "by_model", lambda _server: found(os.getpid()))
-    monkeypatch.setattr(care, "FIND_SECONDS", 0.02)
-    cared = Care(Control("", 0), server, ROLES)
+    monkeypatch.setattr(supervisor, "FIND_SECONDS", 0.02)
+    cared = Supervisor(Control("", 0), server, ROLES)
     until_followed(cared, triton)
     return cared
 
@@ -417,7 +417,7 @@ def test_the_time_that_a_model_was_away_is_none_of_its_load(
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process begins a little later than Triton says that it loads the model."""
-    monkeypatch.setattr(care, "UNSEEN_SECONDS", A_WHILE)
+    monkeypatch.setattr(supervisor, "UNSEEN_SECONDS", A_WHILE)
     cared = beside(monkeypatch, triton, server.pid)
     triton.unload("tokenize")
     time.sleep(1.5 * A_WHILE)
@@ -433,7 +433,7 @@ def test_a_death_that_triton_overlooks_in_a_reload_ends_the_server_but_for_a_dra
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, model: str, ended: bool
 ) -> None:
     """Whoever reloads it waits for ever."""
-    monkeypatch.setattr(care, "LOST_SECONDS", 0.3)
+    monkeypatch.setattr(supervisor, "LOST_SECONDS", 0.3)
     cared = beside(monkeypatch, triton, server.pid)
     triton.hold.clear()
     triton.notices = False
@@ -455,7 +455,7 @@ def test_a_reload_that_waits_for_its_turn_is_not_one_whose_process_was_lost(
 ) -> None:
     """Of models that are reloaded at once Triton begins a few."""
     for name in ("LOST_SECONDS", "UNSEEN_SECONDS"):
-        monkeypatch.setattr(care, name, 0.3)
+        monkeypatch.setattr(supervisor, name, 0.3)
     cared = beside(monkeypatch, triton, server.pid)
 
     def waits(_control: Control, model: str) -> None:

@@ -43,13 +43,13 @@ NOBODY = 0
 
 
 def roles(repository: Path, models: Iterable[str]) -> dict[str, str]:
-    """The backend of each of the models that has processes; ensembles have none."""
+    """Return the backend of each of the models that has processes; ensembles have none."""
     found = ((name, _BACKEND.search((repository / name / "config.pbtxt").read_text())) for name in models)
     return {name: backend[1] for name, backend in found if backend}
 
 
-class Care:
-    """Owns one server's health records. One thread looks; the others' methods say what they may be called from."""
+class Supervisor:
+    """Owns one server's health records. One thread looks; other methods say which threads may call them."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Care:
         load_seconds: float = LOAD_SECONDS,
         died: Callable[[bool], None] = lambda _server: None,
     ) -> None:
-        """`roles` has the models to bring back, by backend. `starting` says which models are ready, and which are being
-        loaded, while the server starts, when it does not answer yet; None where it has started. A model that never
-        loaded may take `load_seconds`. `died` is told, at once and on this one's thread, when the process of the public
-        model has ended, and whether all of the server has."""
+        """`roles` has the models to bring back, by backend. `starting` says which models are ready or being loaded
+        while the server starts and does not answer; it is None once the server has started. A model that never loaded
+        may take `load_seconds`. `died` is told at once, on this one's thread, when the public model's process has
+        ended, and whether the whole server has."""
         self._control, self._server, self._roles, self._died = control, server, dict(roles), died
         self._quick = replace(control, seconds=ASK_SECONDS)
         self._states: States = starting or self._quick.states
@@ -90,15 +90,15 @@ class Care:
         self._thread.start()
 
     def started(self) -> None:
-        """The server answers: models whose process ends are brought back from now on. Any thread."""
+        """The server answers now: models whose process ends are brought back. Any thread."""
         self._states, self._starting = self._quick.states, False
 
     def drain(self) -> None:
-        """The server takes no more requests: only who is needed for those in flight is brought back. Any thread."""
+        """The server takes no more requests: only models that requests in flight need are brought back. Any thread."""
         self._draining = True
 
     def stop(self, seconds: float) -> None:
-        """End nobody and bring nobody back any more; reloads under way have so many seconds. Any thread but its
+        """End nothing and bring nothing back any more; reloads under way have so many seconds. Any thread but its
         own."""
         self._stopped.set()
         os.write(self._waker, b"x")
@@ -140,15 +140,15 @@ class Care:
                 self._note(health.name)
 
     def _note(self, name: str) -> None:
-        """A server that ends takes its models along: that is one death, whichever is seen first."""
+        """Report one death: a server that ends takes its models along, whichever is seen first."""
         if self._server:
             gone = name == processes.SERVER or not processes.lives(self._server)
             self._died(gone)
             self._server = NOBODY if gone else self._server
 
     def look(self, seconds: float) -> None:
-        """Judge every process, and bring back who has ended. Raises ControlError where the server does not say
-        enough."""
+        """Judge every process, and bring back models whose process has ended. Raises ControlError if the server does
+        not say enough."""
         if not self._server:
             return
         for fd, health in list(self._healths.items()):
@@ -161,7 +161,7 @@ class Care:
             self._find(self._found)
 
     def _settled(self) -> bool:
-        """Whether everybody is there who should be, and nobody comes or goes."""
+        """Whether every model has its process, and none is being loaded or unloaded."""
         followed = {health.name for health in self._healths.values()}
         away = {model for model, role in self._roles.items() if self._said.get(model) == UNLOADED and role != TARGET}
         return all(model in away or (model in followed and self._said.get(model) == READY) for model in self._roles)
@@ -198,7 +198,8 @@ class Care:
         self._said = dict(states)
 
     def _see_to(self, model: str, state: str, since: float, *, under_way: bool) -> None:
-        """A model that has been in this state without a process for so long; its reload may be under way."""
+        """Bring back a model that has been in this state without a process for so long, if it is time; `under_way` says
+        that its reload began before."""
         role = self._roles[model]
         if state == LOADING:
             begun = self._starting or model in self._seen
@@ -212,8 +213,8 @@ class Care:
                 self._revival.begin(model)
 
     def _overlooked(self, model: str) -> None:
-        """Triton waits beyond every timeout for a process that ended before it had said anything. Without a drafter
-        requests are served."""
+        """Start the server again: Triton waits beyond every timeout for a process that ended before it had said
+        anything. Without a drafter requests are served, so it stays missing."""
         if self._starting or self._roles[model] != DRAFTER:
             log.warning("%s: its process ended while it was loading, and the server is started again", model)
             for fd, health in self._healths.items():
@@ -259,7 +260,7 @@ class Care:
                 self._last[name] = NOBODY
 
     def _lacks(self, model: str) -> bool:
-        """Whether it has no process, or fewer than it had: Triton waits for none that died within a call. Any
+        """Whether the model has no process, or fewer than it had: Triton waits for none that died within a call. Any
         thread."""
         return self._has_ended(model, processes.by_model(self._server))
 
