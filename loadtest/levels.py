@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.contracts.errors import SettingError
-from covey_client.rates import Reading
+from covey_client.rates import MetricsSnapshot
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def mix(text: str) -> tuple[Level, ...]:
     )
 
 
-def as_served(level: Level, readings: Sequence[Reading]) -> Level:
+def as_served(level: Level, readings: Sequence[MetricsSnapshot]) -> Level:
     """With what the server says that its class asks for; without a limit where it says nothing."""
     for reading in reversed(readings) if level.slo_class else ():
         found = [reading.value("covey_slo_target_seconds", slo_class=level.slo_class, of=of) for of in ("ttft", "tpot")]

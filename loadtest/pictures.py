@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from covey_client.rates import Reading, Span
+from covey_client.rates import MetricsSnapshot, Span
 from loadtest import summary
 from loadtest.records import Record, Run
 from loadtest.summary import Points, attained, counted, gauge, over_time, quantile, share, streamed
@@ -282,7 +282,7 @@ def _acceptance_of(drafter: str) -> Callable[[Run], Points]:
 
 
 def _memory_of(drafter: str) -> Callable[[Run], Points]:
-    def value(reading: Reading) -> float | None:
+    def value(reading: MetricsSnapshot) -> float | None:
         held = reading.value(RESIDENT, drafter=drafter)
         return None if held is None else held / 2**20
 

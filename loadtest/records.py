@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from covey.contracts.errors import SettingError
-from covey_client.rates import Reading
+from covey_client.rates import MetricsSnapshot
 from covey_client.status import Sample
 from loadtest.levels import Level, as_served
 
@@ -63,7 +63,7 @@ class Run:
     settings: dict[str, Any]
     levels: tuple[Level, ...]
     records: tuple[Record, ...]
-    readings: tuple[Reading, ...] = field(default=())
+    readings: tuple[MetricsSnapshot, ...] = field(default=())
 
     @property
     def seconds(self) -> float:
@@ -92,7 +92,7 @@ class Recorder:
     def request(self, record: Record) -> None:
         self._line(self._requests, dataclasses.asdict(record))
 
-    def reading(self, reading: Reading) -> None:
+    def reading(self, reading: MetricsSnapshot) -> None:
         samples = [[sample.name, dict(sample.labels), sample.value] for sample in reading.samples]
         self._line(self._metrics, {"at": reading.at, "samples": samples})
 
@@ -126,9 +126,8 @@ def load(folder: Path) -> Run:
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         records = tuple(Record(**row) for row in _lines(folder / REQUESTS))
-        readings = tuple(
-            Reading(row["at"], tuple(Sample(*sample) for sample in row["samples"])) for row in _lines(folder / METRICS)
-        )
+        rows = _lines(folder / METRICS)
+        readings = tuple(MetricsSnapshot(row["at"], tuple(Sample(*each) for each in row["samples"])) for row in rows)
         levels = tuple(as_served(Level(**level), readings) for level in settings.pop("levels"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SettingError(f"{folder} holds no run of this load test: {error}") from None

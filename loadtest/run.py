@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from covey.contracts.errors import SettingError
 from covey_client import status
 from covey_client.errors import CoveyClientError
-from covey_client.rates import Reading
+from covey_client.rates import MetricsSnapshot
 from loadtest import users
 from loadtest.options import Plan
 from loadtest.records import Recorder
@@ -75,7 +75,7 @@ def look(plan: Plan, recorder: Recorder, clock: Callable[[], float]) -> None:
         except CoveyClientError:
             samples = ()  # a gap in the pictures
         if samples:
-            recorder.reading(Reading((before + clock()) / 2, samples))
+            recorder.reading(MetricsSnapshot((before + clock()) / 2, samples))
         gevent.sleep(max(0.1, LOOK_SECONDS - (clock() - before)))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey_client.rates import Reading, Span
+from covey_client.rates import MetricsSnapshot, Span
 from loadtest.levels import Level
 from loadtest.records import Record, Run
 from loadtest.traffic import UNFINISHED
@@ -196,7 +196,7 @@ def streamed(run: Run, records: Sequence[Record]) -> Points:
 def counted(run: Run, value: Callable[[Span], float | None], seconds: float = 2.0) -> Points:
     """`value` between readings at least `seconds` apart, at the middle."""
     points: Points = []
-    before: Reading | None = None
+    before: MetricsSnapshot | None = None
     for reading in run.readings:
         if before is None:
             before = reading
@@ -208,7 +208,7 @@ def counted(run: Run, value: Callable[[Span], float | None], seconds: float = 2.
     return points
 
 
-def gauge(run: Run, value: Callable[[Reading], float | None]) -> Points:
+def gauge(run: Run, value: Callable[[MetricsSnapshot], float | None]) -> Points:
     found = ((reading.at, value(reading)) for reading in run.readings)
     return [(at, number) for at, number in found if number is not None]
 

@@ -15,14 +15,14 @@ MOST_PORT = (1 << 16) - 1  # libraries take the rest of a larger one, which is a
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of a caller for a server that asks for certificates; both parts in PEM."""
+    """A caller's certificate and key for a server that asks for one; both in PEM."""
 
     certificate: bytes  # with those between it and an authority that the server knows, where there are any
     private_key: bytes = field(repr=False)
 
     def show(self, context: ssl.SSLContext) -> None:
-        """Show the certificate in connections of this context. Python takes a pair from a file alone: one of this
-        user's own, for as long as it is read."""
+        """Show the certificate in connections of this context. Python reads the pair from a file alone, so one of this
+        user's own exists for as long as that takes."""
         with tempfile.NamedTemporaryFile() as file:
             Path(file.name).write_bytes(self.private_key + b"\n" + self.certificate)
             context.load_cert_chain(file.name)
@@ -67,12 +67,12 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def beside(self, port: int) -> str:
-        """URL of another port of the same host."""
+        """Return the URL of another port of the same host."""
         return ("https://" if self.tls else "") + replace(self, port=port).target
 
     @property
     def loopback(self) -> bool:
-        """Whether it is this machine: then no proxy of the environment is meant."""
+        """Whether it is this machine, for which no proxy of the environment is meant."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

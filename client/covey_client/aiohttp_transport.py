@@ -76,7 +76,8 @@ class AsyncHttpCall:
             self._response.close()
 
     async def _answer(self, path: str) -> aiohttp.ClientResponse:
-        """Once its headers are here; a call that is given up before lets go of its connection."""
+        """Send the request and return the answer once its headers are here; a call that is cancelled before closes its
+        connection."""
         self._go_on()
         posting = asyncio.ensure_future(
             self._session.post(
@@ -95,7 +96,7 @@ class AsyncHttpCall:
             raise
 
     def _go_on(self) -> None:
-        """Raises when the call was given up."""
+        """Raise Cancelled if the call was cancelled."""
         if self._given_up.done():
             raise errors.Cancelled("the request was cancelled")
 
@@ -110,6 +111,6 @@ class AsyncHttpCall:
 
 
 def _let_go(posting: asyncio.Future[aiohttp.ClientResponse]) -> None:
-    """Close what nobody waits for any more."""
+    """Close the response of a call that was cancelled before it came."""
     if not posting.cancelled() and posting.exception() is None:
         posting.result().close()

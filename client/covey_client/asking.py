@@ -12,7 +12,7 @@ from covey_client.errors import ConnectionLost, ServerError
 def ask(
     address: Address, method: str, path: str, *, headers: Mapping[str, str], seconds: float, body: bytes | None = None
 ) -> tuple[int, bytes]:
-    """Status and body of the answer. Raises ConnectionLost where nobody answers."""
+    """Return status and body of the answer. Raises ConnectionLost if nobody answers."""
     context = address.ssl_context()
     connection = (
         http.client.HTTPSConnection(address.host, address.port, timeout=seconds, context=context)

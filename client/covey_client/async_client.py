@@ -1,4 +1,4 @@
-"""Client for an event loop; the same calls as `Client`, awaited."""
+"""Client for an event loop; it has the calls of `Client`, awaited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from covey_client.address import Address
-from covey_client.caller import Caller, Protocol, Timeout, Usual
+from covey_client.caller import BaseClient, Protocol, Timeout, Usual
 from covey_client.deadline import Deadline
 from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError
 from covey_client.response import Chunk, Completion
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class AsyncClient(Caller):
+class AsyncClient(BaseClient):
     """A client for one event loop, with many streams at once. May be made outside the loop: connects at the first
     call."""
 
@@ -36,8 +36,8 @@ class AsyncClient(Caller):
         resume: bool = False,
         **settings: Unpack[Settings],
     ) -> Completion:
-        """The whole answer to a prompt (text or token ids). With `resume` it is asked for again where the connection
-        broke, until `timeout`. Raises CoveyClientError."""
+        """Return the whole answer to a prompt (text or token ids). With `resume` the request is sent again if the
+        connection breaks, until `timeout`. Raises CoveyClientError."""
         async with self._stream(prompt, settings, False, self._deadline(timeout), resume) as stream:
             return Completion.join([chunk async for chunk in stream])
 
@@ -68,7 +68,7 @@ class AsyncClient(Caller):
         )
 
     async def close(self) -> None:
-        """Ends every call that is under way: whoever iterates gets Cancelled."""
+        """End every call that is under way; iterating them raises Cancelled."""
         if self._opened is not None:
             await self._opened.close()
             self._opened = None
@@ -88,10 +88,10 @@ class AsyncClient(Caller):
 
 
 class AsyncStream:
-    """An answer under way: an asynchronous iterator of chunks that knows how to give up."""
+    """An answer under way: an asynchronous iterator of chunks that can be cancelled."""
 
     def __init__(self, ask: Callable[[], AsyncCall], resumption: Resumption | None = None) -> None:
-        """`ask` makes a call, and another one where there is a `resumption` and the first broke."""
+        """`ask` makes a call, and another one if there is a `resumption` and the first broke."""
         self._ask, self._resumption = ask, resumption
         self._finished = True  # there is nothing to give up where `ask` raises
         self._call = ask()
@@ -123,12 +123,12 @@ class AsyncStream:
         return chunk
 
     def cancel(self) -> None:
-        """Cancel the call from any task of this loop: whoever iterates gets Cancelled."""
+        """Cancel the call from any task of this loop; iterating raises Cancelled."""
         self._given_up.set()
         self._call.cancel()
 
     async def close(self) -> None:
-        """Give the rest up. Does nothing the second time."""
+        """Cancel the rest. Does nothing the second time."""
         if not self._finished:
             self._finished = True
             self._call.cancel()
@@ -143,7 +143,7 @@ class AsyncStream:
         await self.close()
 
     async def _broke(self, error: CoveyClientError) -> None:
-        """Ask again after a while, or raise the error."""
+        """Send the request again after a while, or raise the error."""
         rest = None if self._resumption is None else self._resumption.rest(error)
         if rest is None:
             await self.close()

@@ -1,4 +1,4 @@
-"""The common part of `Client` and `AsyncClient`: which server, how it is reached, and what a call becomes before it is
+"""The base of `Client` and `AsyncClient`: which server, how it is reached, and what a call becomes before it is
 sent."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIMEOUT = 600.0  # seconds; a stub that died never answers, so that no call wait
 
 
 class Usual(Enum):
-    """Stands for a call's `timeout` where None already means for ever."""
+    """Stands for a call's default `timeout`, because None means for ever."""
 
     TIMEOUT = "the client's"
 
@@ -26,7 +26,7 @@ class Usual(Enum):
 Timeout = float | None | Usual
 
 
-class Caller:
+class BaseClient:
     """One server, over one protocol."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Caller:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set up what a client has besides; called when all of the above is set."""
+        """Set up what a subclass has besides; called when everything above is set."""
 
     def _request(self, prompt: str | Sequence[int], settings: Mapping[str, object], *, stream: bool) -> Request:
         return Request.build(prompt, settings, stream=stream, model=self._model)

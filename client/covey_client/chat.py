@@ -1,4 +1,4 @@
-"""A conversation as a prompt: its messages and the template that renders them. Knows no tokenizer and no server."""
+"""Renders a conversation as a prompt: its messages and the template. Knows no tokenizer and no server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRONG = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, Att
 
 @dataclass(frozen=True)
 class Template:
-    """How messages become a prompt, and what ends an answer beside the model's own end token."""
+    """How messages become a prompt, and what ends an answer besides the model's own end token."""
 
     source: str
     stop_words: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Template:
 
     @classmethod
     def named(cls, name: str) -> Template:
-        """A built-in one, a Jinja file, or the chat template of a Hugging Face folder."""
+        """Return a built-in template, that of a Jinja file, or the chat template of a Hugging Face folder."""
         if name in BUILT_IN:
             return cls(BUILT_IN[name], STOP_WORDS[name])
         path = Path(name)
@@ -55,8 +55,8 @@ class Template:
         raise InvalidRequest(f"template: got {name!r}, allowed: {', '.join(BUILT_IN)}, a Jinja file or a model folder")
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
-        """`settings` are for the template, which knows some by name; they may have any. Memory and time are the
-        template's to take: whoever does not trust it renders within `rendering.bounded`, or `apart`."""
+        """Render the messages; `settings` are for the template, which may take any. A template may use any memory and
+        time: render an untrusted one within `rendering.bounded`, or `apart`."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
@@ -71,7 +71,7 @@ class Template:
 
 
 class Chat:
-    """A conversation so far."""
+    """The history of a conversation."""
 
     def __init__(self, template: Template, system: str = "") -> None:
         self._template = template
@@ -83,11 +83,11 @@ class Chat:
         return self._template.stop_words
 
     def prompt(self, said: str) -> str:
-        """The prompt that has the assistant answer `said`. Does not mutate; `remember` does."""
+        """Return the prompt that has the assistant answer `said`. Does not mutate; `remember` does."""
         return apart(self._template, [*self._all(), {"role": "user", "content": said}])
 
     def remember(self, said: str, answer: str) -> None:
-        """Take one exchange into the history."""
+        """Add one exchange to the history."""
         self._messages += [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
 
     def forget(self) -> None:
@@ -138,7 +138,7 @@ def _json(
 
 
 class _Generation(Extension):
-    """`{% generation %}`, which marks for those who train what an assistant writes: what is inside is shown."""
+    """The tag `{% generation %}`, which marks an assistant's words for training; its contents are rendered."""
 
     tags = {"generation"}  # noqa: RUF012 - as the class above declares it
 

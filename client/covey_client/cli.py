@@ -44,7 +44,7 @@ BROKEN_PIPE = 141
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Return the parser of the whole command line."""
     whole = argparse.ArgumentParser(prog="covey", description="Talk to a Covey server.")
     subparsers = whole.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:

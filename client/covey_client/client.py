@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from covey_client.address import Address
-from covey_client.caller import Caller, Protocol, Timeout, Usual
+from covey_client.caller import BaseClient, Protocol, Timeout, Usual
 from covey_client.deadline import Deadline
 from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError
 from covey_client.response import Chunk, Completion
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Client(Caller):
-    """Safe for many threads and many streams at once."""
+class Client(BaseClient):
+    """A client for many threads and many streams at once."""
 
     def _prepare(self) -> None:
         self._transport = _open(self._protocol, self._address)
@@ -35,8 +35,8 @@ class Client(Caller):
         resume: bool = False,
         **settings: Unpack[Settings],
     ) -> Completion:
-        """The whole answer to a prompt (text or token ids). With `resume` it is asked for again where the connection
-        broke, until `timeout`. Raises CoveyClientError."""
+        """Return the whole answer to a prompt (text or token ids). With `resume` the request is sent again if the
+        connection breaks, until `timeout`. Raises CoveyClientError."""
         with self._stream(prompt, settings, False, self._deadline(timeout), resume) as stream:
             return Completion.join(stream)
 
@@ -48,8 +48,8 @@ class Client(Caller):
         resume: bool = False,
         **settings: Unpack[Settings],
     ) -> Stream:
-        """The answer as it comes. Closing what this returns, or leaving its `with`, cancels the request. With `resume`
-        it goes on where the connection broke, with the same text (`covey_client.resumption`)."""
+        """Return the answer as it comes. Closing what this returns, or leaving its `with`, cancels the request. With
+        `resume` it goes on if the connection breaks, with the same text (`covey_client.resumption`)."""
         return self._stream(prompt, settings, True, self._deadline(timeout), resume)
 
     def _stream(
@@ -64,7 +64,7 @@ class Client(Caller):
         return Stream(lambda: self._transport.call(resumption.request(), deadline), resumption if resume else None)
 
     def close(self) -> None:
-        """Ends every call that is under way: whoever iterates gets Cancelled."""
+        """End every call that is under way; iterating them raises Cancelled."""
         self._transport.close()
 
     def __enter__(self) -> Client:
@@ -77,10 +77,10 @@ class Client(Caller):
 
 
 class Stream:
-    """An answer under way: an iterator of chunks that knows how to give up."""
+    """An answer under way: an iterator of chunks that can be cancelled."""
 
     def __init__(self, ask: Callable[[], Call], resumption: Resumption | None = None) -> None:
-        """`ask` makes a call, and another one where there is a `resumption` and the first broke."""
+        """`ask` makes a call, and another one if there is a `resumption` and the first broke."""
         self._ask, self._resumption = ask, resumption
         self._finished = True  # there is nothing to give up where `ask` raises
         self._call = ask()
@@ -112,12 +112,12 @@ class Stream:
         return chunk
 
     def cancel(self) -> None:
-        """Cancel the call from any thread: whoever iterates gets Cancelled."""
+        """Cancel the call from any thread; iterating raises Cancelled."""
         self._given_up.set()
         self._call.cancel()
 
     def close(self) -> None:
-        """Give the rest up, from the thread that iterates. Does nothing the second time."""
+        """Cancel the rest, from the thread that iterates. Does nothing the second time."""
         if not self._finished:
             self._finished = True
             self._call.cancel()
@@ -134,7 +134,7 @@ class Stream:
         self.close()
 
     def _broke(self, error: CoveyClientError) -> None:
-        """Ask again after a while, or raise the error."""
+        """Send the request again after a while, or raise the error."""
         rest = None if self._resumption is None else self._resumption.rest(error)
         if rest is None:
             self.close()

@@ -1,4 +1,4 @@
-"""Deadlines: until when a call may take. None is for ever."""
+"""Deadlines of calls; None is for ever."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from covey_client.errors import DeadlineExceeded
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment; `seconds` is what the caller had asked for."""
+    """A moment, and the `seconds` that the caller had asked for."""
 
     at: float | None
     seconds: float | None
@@ -20,7 +20,7 @@ class Deadline:
         return cls(None if seconds is None else time.monotonic() + seconds, seconds)
 
     def left(self) -> float | None:
-        """Seconds until then; raises DeadlineExceeded when it has passed."""
+        """Return the seconds that are left; raises DeadlineExceeded if it has passed."""
         if self.at is None:
             return None
         left = self.at - time.monotonic()

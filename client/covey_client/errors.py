@@ -1,4 +1,4 @@
-"""Why a request has no answer.
+"""The errors of a request without an answer.
 
 CoveyClientError
  +- ConnectionLost    no connection, or it ended before the answer did
@@ -23,7 +23,7 @@ _CLOSED = ("has no available versions", "is not ready", "Server not ready", "is 
 
 
 class CoveyClientError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of every error that this package raises on purpose."""
 
 
 class ConnectionLost(CoveyClientError):
@@ -43,8 +43,8 @@ class InvalidRequest(CoveyClientError):
 
 
 class Overloaded(CoveyClientError):
-    """The server takes no more work now; the same request may succeed later, after `retry_after` seconds where the
-    server says so."""
+    """The server takes no more work now; the same request may succeed later, after `retry_after` seconds if the server
+    says so."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class Overloaded(CoveyClientError):
 
 
 class Cancelled(CoveyClientError):
-    """The request was given up."""
+    """The request was cancelled."""
 
 
 class ServerError(CoveyClientError):
@@ -61,7 +61,7 @@ class ServerError(CoveyClientError):
 
 
 def from_message(message: str, status: int = 0) -> CoveyClientError:
-    """The error behind what the server said. Codes get lost inside Triton, so the message's prefix decides; then
+    """Return the error for a server's message. Codes get lost inside Triton, so the message's prefix decides; then
     Triton's own wording and, over HTTP, the status."""
     coded = _PREFIX.search(message)
     if coded:

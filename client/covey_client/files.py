@@ -1,4 +1,4 @@
-"""Files that this user's servers and tools on one machine share."""
+"""Writes and checks files that this user's servers and tools on one machine share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def replace(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file whole or not at all, whoever else writes it at the same time. Raises OSError."""
+    """Write a file whole or not at all, even if others write it at the same time. Raises OSError."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as part:
         try:
             part.write(text)
@@ -24,7 +24,7 @@ def replace(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def distrust(path: Path) -> str:
-    """Why nothing in this folder is to be believed; "" where only this user can have put it there. Raises
+    """Return why a folder's contents are not to be trusted; "" if only this user can have written them. Raises
     FileNotFoundError."""
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):

@@ -17,7 +17,7 @@ from covey_client.response import Chunk, from_json
 
 
 class HttpTransport:
-    """HTTP for threads. Keeps no connection between calls, and knows the calls that somebody still holds."""
+    """HTTP for threads. Keeps no connection between calls, and knows the calls that are still referenced."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -78,7 +78,7 @@ class HttpCall:
             self._connection.close()
 
     def cancel(self) -> None:
-        """A connection that is still being made is given up when it is there."""
+        """Cancel the call; a connection that is being made is closed once it is there."""
         with self._lock:
             self._cancelled = True
             opened = self._socket
@@ -104,7 +104,7 @@ class HttpCall:
         return response.readline()
 
     def _go_on(self) -> None:
-        """Raises when the call was given up."""
+        """Raise Cancelled if the call was cancelled."""
         if self._cancelled:
             raise errors.Cancelled("the request was cancelled")
 

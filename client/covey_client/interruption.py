@@ -1,4 +1,4 @@
-"""How long commands are interrupted: by Ctrl-C or SIGTERM, once."""
+"""Interrupts long commands by Ctrl-C or SIGTERM, once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ SAME_SECONDS = 2.0  # signals that come so soon after one are the same wish: `ti
 
 
 def by_signals() -> None:
-    """Have both signals raise KeyboardInterrupt in the main thread. A shell starts what it puts in the background deaf
-    to Ctrl-C."""
+    """Have both signals raise KeyboardInterrupt in the main thread. A shell has its background jobs ignore Ctrl-C."""
     last = float("-inf")
 
     def raise_once(_number: int, _frame: FrameType | None) -> None:

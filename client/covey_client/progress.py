@@ -1,4 +1,4 @@
-"""Where a long command is: a bar on a terminal; elsewhere, as in a file or a pipe, lines."""
+"""Shows how far a long command is: a bar on a terminal; lines elsewhere, as in a file or a pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE_SECONDS = 5.0  # between the lines of quick steps
 
 
 class Steps(Progress):
-    """Progress that is told without a terminal too: a line for each step, those of quick steps `apart` seconds."""
+    """Progress that is shown without a terminal, too: a line for each step, those of quick steps `apart` seconds."""
 
     def __init__(self, console: Console | None = None, *, apart: float = 0.0) -> None:
         console = console or Console(stderr=True)
@@ -45,7 +45,7 @@ class Steps(Progress):
 
 @contextmanager
 def status(console: Console, doing: str) -> Iterator[None]:
-    """What is done meanwhile: a spinner on a terminal, elsewhere a line."""
+    """Show what is done meanwhile: a spinner on a terminal, a line elsewhere."""
     if not console.is_terminal:
         console.print(doing, soft_wrap=True, highlight=False, markup=False)
     with console.status(doing):

@@ -1,4 +1,4 @@
-"""Figures between two looks at the metrics port: rates, ratios and quantiles. Fetches nothing itself."""
+"""Computes figures between two snapshots of the metrics port: rates, ratios and quantiles. Fetches nothing itself."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from covey_client.status import Sample
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One look: when, in seconds on any clock that does not jump, and what the port said."""
+class MetricsSnapshot:
+    """The samples of the metrics port at one time, in seconds of any clock that does not jump."""
 
     at: float
     samples: tuple[Sample, ...]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The sum over the series that carry the labels; None where there is none."""
+        """Return the sum over the series that carry the labels; None if there is none."""
         found = [s.value for s in self.samples if s.name == name and _carries(s.labels, labels)]
         return sum(found) if found else None
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """The metric's sums for each value of a label."""
+        """Return the metric's sums for each value of a label."""
         found: dict[str, float] = {}
         for sample in self.samples:
             if sample.name == name and label in sample.labels:
@@ -32,22 +32,22 @@ class Reading:
 
 @dataclass(frozen=True)
 class Span:
-    """The span from one reading to a later one. Counters that fell were started again, and count from zero."""
+    """The time from one snapshot to a later one. Counters that fell were restarted, and count from zero."""
 
-    before: Reading
-    after: Reading
+    before: MetricsSnapshot
+    after: MetricsSnapshot
 
     @property
     def seconds(self) -> float:
         return self.after.at - self.before.at
 
     def grew(self, name: str, **labels: str) -> float | None:
-        """How much a counter grew; None where the server does not have it."""
+        """Return how much a counter grew; None if the server does not have it."""
         now = self.after.value(name, **labels)
         return None if now is None else _growth(self.before.value(name, **labels) or 0.0, now)
 
     def rate(self, name: str, **labels: str) -> float | None:
-        """Growth a second."""
+        """Return the growth a second."""
         grown = self.grew(name, **labels)
         return None if grown is None or self.seconds <= 0 else grown / self.seconds
 
@@ -56,13 +56,13 @@ class Span:
         return {key: _growth(earlier.get(key, 0.0), now) for key, now in self.after.by(name, label).items()}
 
     def ratio(self, numerator: str, denominator: str) -> float | None:
-        """One counter's growth over another's; None while the latter stands still."""
+        """Return one counter's growth over another's; None while the latter stands still."""
         below = self.grew(denominator)
         return (self.grew(numerator) or 0.0) / below if below else None
 
     def quantile(self, histogram: str, q: float) -> float | None:
-        """The quantile of what was observed in between, by linear interpolation inside the bucket; None if nothing was.
-        Beyond the last bound it is that bound."""
+        """Return the quantile of what was observed in between, by linear interpolation inside the bucket; None if
+        nothing was. Beyond the last bound it is that bound."""
         counts = self.grew_by(f"{histogram}_bucket", "le")
         bounds = sorted((math.inf if key == "+Inf" else float(key), count) for key, count in counts.items())
         if not bounds or bounds[-1][1] <= 0:

@@ -1,4 +1,4 @@
-"""Rendering a stranger's template within bounds of memory and of processor time; `python -m covey_client.rendering`
+"""Renders an untrusted template within bounds of memory and of processor time; `python -m covey_client.rendering`
 renders one, for a process that must outlive it.
 
 A sandbox keeps a template from the machine, but not from `{{ 'a' * 10 ** 10 }}`, a filter that pads by as much, or
@@ -30,13 +30,13 @@ KILLED = -signal.SIGVTALRM  # the status of a process that was ended in `bounded
 
 
 class _Late(BaseException):
-    """No handler of a library takes it for an error of its own."""
+    """Raised when time is up; a library's handlers do not take it for an error of their own."""
 
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """While a template is rendered by the main thread of a process of its own. Raises InvalidRequest. One call into C
-    that takes all the time cannot be interrupted: the kernel ends the process at twice the time."""
+    """Bound the rendering of a template by the main thread of a process of its own. Raises InvalidRequest. One call
+    into C that takes all the time cannot be interrupted: the kernel ends the process at twice the time."""
     import resource  # which not every system has that has clients
 
     space = resource.getrlimit(resource.RLIMIT_AS)
@@ -58,7 +58,7 @@ def bounded() -> Iterator[None]:
 
 
 def apart(template: Template, messages: Sequence[Mapping[str, Any]]) -> str:
-    """The prompt, rendered by a process of its own. Raises InvalidRequest."""
+    """Return the prompt, rendered by a process of its own. Raises InvalidRequest."""
     words = [sys.executable, "-m", "covey_client.rendering"]
     given = json.dumps([asdict(template), messages]).encode()
     done = subprocess.run(words, input=given, stdout=subprocess.PIPE, check=False)

@@ -1,4 +1,4 @@
-"""The reports of the model `covey` about itself over HTTP: its limits, its planner's last decisions, its last
+"""Reads the reports of the model `covey` about itself over HTTP: its limits, its planner's last decisions, its last
 rounds."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MEASURE_SECONDS = 1200.0
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The facts about what is served, and within which limits."""
+class ServerFacts:
+    """What is served, and within which limits."""
 
     model: str
     device: str
@@ -41,7 +41,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundReport:
     """The cost and the yield of one round. `draft_seconds` includes `catch_up_seconds`, and `verify_seconds` includes
     `pass_seconds`, which the target itself took."""
 
@@ -67,40 +67,40 @@ class Round:
 
 
 class Reports:
-    """Asks one server."""
+    """Reads the reports of one server."""
 
     def __init__(self, http_url: str, *, model: str = MODEL) -> None:
         self._address = Address.parse(http_url, port=8000)
         self._path = f"/v2/models/{model}/generate"
 
-    def facts(self) -> Facts:
-        return _made(Facts, self._ask("facts"))
+    def facts(self) -> ServerFacts:
+        return _made(ServerFacts, self._ask("facts"))
 
     def decisions(self, count: int) -> dict[str, Any]:
-        """The policy's name and its last choices, oldest first; `line` of each is for people."""
+        """Return the policy's name and its last choices, the oldest first; `line` of each is for people."""
         return self._ask(f"decisions:{count}")
 
-    def rounds(self, after: int) -> list[Round]:
-        """The rounds with a higher number, oldest first, as far back as the server keeps them."""
-        return [_made(Round, found) for found in self._ask(f"rounds:{after}")["rounds"]]
+    def rounds(self, after: int) -> list[RoundReport]:
+        """Return the rounds with a higher number, the oldest first, as far back as the server keeps them."""
+        return [_made(RoundReport, found) for found in self._ask(f"rounds:{after}")["rounds"]]
 
     def memory(self) -> dict[str, Any]:
         """Return which drafters are in memory, and how large the KV pool is."""
         return self._ask("memory")
 
     def wish(self, action: str, drafter: str, secret: str = "") -> dict[str, Any]:
-        """Have a drafter loaded, unloaded or pinned (`load`, `unload`, `pin`), as administrator; what is so then.
-        Without a `secret` that is COVEY_ADMIN_SECRET's, or what a server of this user and machine keeps."""
+        """Have a drafter loaded, unloaded or pinned (`load`, `unload`, `pin`), as administrator; returns the state
+        then. `secret` is by default COVEY_ADMIN_SECRET's, or the one that a server of this user and machine keeps."""
         return self._ask(f"{action}:{drafter}", admin_secret=secret or secrets.found(self._address))
 
     def measure(self, drafters: Sequence[str], *, whole: bool) -> CostTable:
-        """Have the server measure what rounds with these drafters take, which is seconds, or minutes where `whole`.
-        Raises Overloaded while it serves others."""
+        """Have the server measure rounds with these drafters, for seconds, or for minutes if `whole`. Raises Overloaded
+        while it serves others."""
         question = f"{'measure_whole' if whole else 'measure'}:{','.join(drafters)}"
         return CostTable.read(self._ask(question, MEASURE_SECONDS))
 
     def last_round(self) -> int:
-        """The number of the last round there was."""
+        """Return the number of the last round."""
         return int(self._ask(f"rounds:{10**15 - 1}")["last"])
 
     def _ask(self, question: str, seconds: float = SECONDS, **parameters: str) -> dict[str, Any]:

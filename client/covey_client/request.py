@@ -32,7 +32,8 @@ class Request:
     def build(
         cls, prompt: str | Sequence[int], settings: Mapping[str, object], *, stream: bool, model: str = MODEL
     ) -> Request:
-        """Raises InvalidRequest on a name that is no setting and on a value that its type cannot hold."""
+        """Build a request. Raises InvalidRequest for a name that is no setting and a value that its type cannot
+        hold."""
         given: dict[str, object] = {"text_input" if isinstance(prompt, str) else "input_ids": prompt, "stream": stream}
         for name, value in settings.items():
             if name in given or name in PROMPT or name not in INPUT_BY_NAME:
@@ -42,7 +43,7 @@ class Request:
         return cls({name: _values(INPUT_BY_NAME[name], value) for name, value in given.items()}, model)
 
     def to_grpc(self) -> service_pb2.ModelInferRequest:
-        """The message of one request on a stream, asking for a final response that can be told apart."""
+        """Return the message of one request on a stream, which asks for a recognisable final response."""
         from tritonclient.grpc import service_pb2  # half a second, which the server's processes do not wait
 
         message = service_pb2.ModelInferRequest(model_name=self.model, id=self.id)
@@ -56,7 +57,7 @@ class Request:
         return message
 
     def to_json(self) -> bytes:
-        """The body for `generate` and `generate_stream`."""
+        """Return the body for `generate` and `generate_stream`."""
         body = {name: list(values) if INPUT_BY_NAME[name].many else values[0] for name, values in self.tensors.items()}
         return json.dumps(body, allow_nan=False).encode()
 
@@ -93,7 +94,7 @@ def _scalar(field: Field, value: Any) -> Any:
 
 
 def packed(dtype: str, values: Sequence[Any]) -> bytes:
-    """Values as the bytes of a tensor."""
+    """Return values as the bytes of a tensor."""
     if dtype == "BYTES":
         encoded = [value.encode() for value in values]
         return b"".join(struct.pack("<I", len(item)) + item for item in encoded)

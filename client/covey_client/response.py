@@ -1,4 +1,4 @@
-"""Answers: one Chunk per response of the server, a Completion for the whole. Decodes both protocols."""
+"""Decodes answers of both protocols: one Chunk per response of the server, a Completion for the whole."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Usage:
 
     @property
     def drafts(self) -> int:
-        """Drafts verified."""
+        """Return how many drafts were verified."""
         return sum(self.acceptance_histogram)
 
     @property
     def acceptance_by_position(self) -> tuple[float, ...]:
-        """The share of all drafts whose first, second, ... token was accepted."""
+        """Return the share of all drafts whose first, second, ... token was accepted."""
         reached, found = 0, []
         for count in self.acceptance_histogram[:0:-1]:
             reached += count
@@ -95,18 +95,18 @@ def _places_of(places: int, ids: Sequence[int], log_probs: Sequence[float]) -> P
 
 @dataclass(frozen=True)
 class Completion(Chunk):
-    """A whole answer. Its seed gives the same one again, also where the server chose it."""
+    """A whole answer. Its seed gives the same answer again, also if the server chose it."""
 
     @classmethod
     def join(cls, chunks: Iterable[Chunk]) -> Completion:
-        """One answer out of its chunks, of which the last one closes it."""
+        """Join the chunks of an answer, of which the last one closes it."""
         parts = list(chunks)
         joined = {name: tuple(value for part in parts for value in getattr(part, name)) for name in _LISTS}
         return cls(**vars(parts[-1]) | joined | {"text": "".join(part.text for part in parts)})
 
 
 def from_grpc(message: service_pb2.ModelInferResponse) -> Chunk | None:
-    """The chunk in one response; None in one that only says that there are no more."""
+    """Return the chunk in one response; None for one that only says that there are no more."""
     if not message.outputs:
         return None
     chunk, usage = dict(_NOTHING[CHUNK]), dict(_NOTHING[USAGE])
@@ -119,7 +119,7 @@ def from_grpc(message: service_pb2.ModelInferResponse) -> Chunk | None:
 
 
 def from_json(line: str | bytes) -> Chunk:
-    """The chunk in one JSON object of `generate` or `generate_stream`."""
+    """Return the chunk in one JSON object of `generate` or `generate_stream`."""
     try:
         given: dict[str, Any] = json.loads(line)
     except ValueError:
@@ -166,8 +166,8 @@ def _reader(field: Field, dtype: str) -> Callable[[bytes], Any]:
 
 
 def _made(cls: type[_Made], values: Mapping[str, Any]) -> _Made:
-    """A frozen dataclass of all its fields; its own constructor sets them one by one, which takes several times as
-    long, and answers come token by token."""
+    """Return a frozen dataclass with all its fields set. Its own constructor sets them one by one, which takes several
+    times as long, and answers come token by token."""
     made = object.__new__(cls)
     vars(made).update(values)
     return made

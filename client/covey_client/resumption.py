@@ -1,4 +1,4 @@
-"""Going on with an answer whose connection broke: it is asked for again, with its seed, and what has come is left out.
+"""Resumes an answer whose connection broke: the request is sent again, with its seed, and what has come is left out.
 
 The same prompt, settings and seed give the same answer, so that the repetition begins with what has come; that is
 checked, and where it is not so (under the rejection rule, or with fast numerics) the answer ends as it would have.
@@ -46,7 +46,7 @@ class Resumption:
         return self._build(self._settings)
 
     def rest(self, error: CoveyClientError) -> float | None:
-        """How long to wait before the next attempt; None where the error is the answer's end."""
+        """Return how long to wait before the next attempt; None if the error ends the answer."""
         dead = isinstance(error, ServerError) and DEAD in str(error)
         begun = bool(self._tokens) or self._broke is not None
         busy = isinstance(error, Overloaded) and begun  # before anything has come it is the answer
@@ -61,7 +61,7 @@ class Resumption:
         return min(asked or FIRST_REST * 2.0 ** min(self._attempts - 1, 10), LONGEST_REST)
 
     def new(self, chunk: Chunk) -> Chunk | None:
-        """Return the part of a chunk that has not come before; None where that is nothing."""
+        """Return the part of a chunk that has not come before; None if there is none."""
         found = self._behind_known(chunk) if self._repeating else chunk
         if not found.tokens and not found.text and not found.finish_reason:
             return None

@@ -1,5 +1,5 @@
-"""The addresses on which this user's servers on this machine listen, so that one of a server's, or none, is enough for
-its tools.
+"""The addresses on which this user's servers on this machine listen, so that tools need only one of a server's ports,
+or none. The launcher writes a file for each server that it runs, beside the server's secret.
 
 The launcher writes a file for each server that it runs; it lies beside the server's secret.
 """
@@ -22,9 +22,9 @@ USUAL_PORT = 8001  # of gRPC
 
 
 @dataclass(frozen=True)
-class Ports:
-    """One server's; `pid` is its launcher's, and `started` when that was, by which a later process of that number is
-    told from it."""
+class RunningServer:
+    """The ports of one server. `pid` is its launcher's, and `started` when that was started, by which a later process
+    of the same number is told from it."""
 
     host: str
     grpc: int
@@ -43,7 +43,7 @@ class Ports:
 
     @property
     def alive(self) -> bool:
-        """Whether its launcher is: a killed one leaves its file behind."""
+        """Whether its launcher runs: a killed one leaves its file behind."""
         return 0 < self.started == started(self.pid)
 
     def write(self) -> None:
@@ -55,8 +55,8 @@ class Ports:
         self.path.unlink(missing_ok=True)
 
 
-def servers() -> list[Ports]:
-    """Return the servers that run now. Nothing is believed of a folder that others can change."""
+def servers() -> list[RunningServer]:
+    """Return the servers that run now. A folder that others can change is not trusted."""
     with suppress(FileNotFoundError):
         return [] if distrust(folder()) else [found for found in _read() if found.alive]
     return []
@@ -70,8 +70,8 @@ def sweep() -> None:
                 found.forget()
 
 
-def beside(address: Address) -> Ports | None:
-    """The server one of whose ports that is."""
+def beside(address: Address) -> RunningServer | None:
+    """Return the server that has this port, if any."""
     ports = (each for each in servers() if address.port in (each.grpc, each.http, each.metrics))
     return next(
         (each for each in ports if address.loopback and name_of(each.host, 0) == name_of(address.host, 0)), None
@@ -79,8 +79,8 @@ def beside(address: Address) -> Ports | None:
 
 
 def usual() -> str:
-    """The gRPC port to ask where none is named: the only server's, or of several the one on the usual port. Raises
-    InvalidRequest where that does not say which."""
+    """Return the gRPC port to use if none is named: the only server's, or of several the one on the usual port. Raises
+    InvalidRequest if that does not decide."""
     there = servers()
     if len(there) > 1 and all(each.grpc != USUAL_PORT for each in there):
         listed = ", ".join(each.at(each.grpc) for each in there)
@@ -88,16 +88,16 @@ def usual() -> str:
     return there[0].at(there[0].grpc) if len(there) == 1 else f"127.0.0.1:{USUAL_PORT}"
 
 
-def _read() -> Iterator[Ports]:
+def _read() -> Iterator[RunningServer]:
     for path in sorted(folder().glob("*" + SUFFIX)):
         with suppress(OSError, ValueError, TypeError):
-            found = Ports(**json.loads(path.read_text()))
+            found = RunningServer(**json.loads(path.read_text()))
             if type(found.host) is str and all(type(value) is int for value in astuple(found)[1:]):
                 yield found
 
 
 def started(pid: int) -> int:
-    """Return when a process started, in ticks of the machine; 0 where there is none."""
+    """Return when a process started, in ticks of the machine; 0 if there is none."""
     try:
         said = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,4 +1,5 @@
-"""The secret that restricts a server's administrative interfaces, as tools of the server's user on its machine find it.
+"""Finds the secret that restricts a server's administrative interfaces, for tools of the server's user on its machine.
+The server draws and keeps it (`covey.server.admin`).
 
 The server draws it and keeps it there (`covey.server.admin`).
 """
@@ -24,8 +25,8 @@ def folder() -> Path:
 
 
 def given() -> str:
-    """Return the secret of the environment, given itself or by the file that it names; "" where there is none. Never an
-    argument of a command: every user of a machine can read those. Raises InvalidRequest."""
+    """Return the secret of the environment, given itself or by the file that it names; "" if there is none. It is never
+    an argument of a command, which every user of a machine can read. Raises InvalidRequest."""
     path = os.environ.get(FILE_VARIABLE, "")
     if VARIABLE in os.environ or not path:
         return os.environ.get(VARIABLE, "")
@@ -39,7 +40,7 @@ def given() -> str:
 
 
 def found(address: Address) -> str:
-    """The secret of the server there, as far as this user can know it; "" where they cannot."""
+    """Return the secret of the server there, as far as this user can know it; "" if they cannot."""
     return given() or (kept(address.port, address.host) if address.loopback else "")
 
 
@@ -50,8 +51,8 @@ def name_of(host: str, port: int) -> str:
 
 
 def kept(port: int, host: str = "127.0.0.1") -> str:
-    """The secret that this user's server on `host` and `port` drew; "" where none is kept. Raises InvalidRequest where
-    others could have put it there."""
+    """Return the secret that this user's server on `host` and `port` drew; "" if none is kept. Raises InvalidRequest if
+    others could have written it."""
     try:
         reason = distrust(folder())
         if reason:

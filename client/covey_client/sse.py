@@ -1,4 +1,4 @@
-"""Answers of Triton's HTTP generate extension: server-sent events, and errors as JSON."""
+"""Reads answers of Triton's HTTP generate extension: server-sent events, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def path(request: Request, stream: bool) -> str:
 
 
 def event(line: bytes) -> Chunk | None:
-    """The chunk in one line of a stream; None in a line without data. Raises what an error event says."""
+    """Return the chunk in one line of a stream; None for a line without data. Raises what an error event says."""
     data = line.strip()
     if not data.startswith(b"data:"):
         return None
@@ -26,7 +26,7 @@ def event(line: bytes) -> Chunk | None:
 
 
 def refusal(status: int, body: bytes) -> CoveyClientError:
-    """The error in an answer that is none."""
+    """Return the error in a response that is no answer."""
     try:
         said = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The status of a server: readiness, models, and the figures on its metrics port."""
+"""Reads the status of a server: readiness, models, and the figures on its metrics port."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model of the repository; state "" was never loaded."""
+class ModelStatus:
+    """A model of the repository; state "" means that it was never loaded."""
 
     name: str
     state: str
@@ -41,15 +41,15 @@ class Model:
 
 @dataclass(frozen=True)
 class Status:
-    """One look at a server."""
+    """The status of a server at one time."""
 
     ready: bool
-    models: tuple[Model, ...] | None  # None: this server tells nobody without its admin secret
+    models: tuple[ModelStatus, ...] | None  # None: this server tells nobody without its admin secret
     samples: tuple[Sample, ...] = field(default=())
 
     @property
     def served(self) -> Mapping[str, str]:
-        """The labels of `covey_target_info`, which say what is served; empty where the metrics do not have it."""
+        """Return the labels of `covey_target_info`, which say what is served; empty if the metrics do not have it."""
         return next((sample.labels for sample in self.samples if sample.name == INFO), {})
 
     @property
@@ -59,8 +59,8 @@ class Status:
 
 
 def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: float = 5.0) -> Status:
-    """Ask a server. Raises ConnectionLost where nobody answers on the HTTP port; metrics may be missing. Without
-    `secret` that is COVEY_ADMIN_SECRET's, or what a server of this user and machine keeps."""
+    """Read a server's status. Raises ConnectionLost if nobody answers on the HTTP port; metrics may be missing.
+    `secret` is by default COVEY_ADMIN_SECRET's, or the one that a server of this user and machine keeps."""
     address = Address.parse(http_url, port=8000)
     secret = secret or secrets.found(address)
     server = running.beside(address)
@@ -77,7 +77,7 @@ def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: flo
 
 
 def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:
-    """The samples in Prometheus' text format whose names start with `prefix`."""
+    """Return the samples in Prometheus' text format whose names start with `prefix`."""
     found = []
     for name, labels, value in _SAMPLE.findall(text):
         if name.startswith(prefix):
@@ -86,8 +86,8 @@ def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:
 
 
 def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
-    """One number for each metric and its labels; a histogram becomes its count and its mean. Triton's own model and
-    version labels are left out, and what is no number."""
+    """Return one number for each metric and its labels; a histogram becomes its count and its mean. Triton's own model
+    and version labels are left out, and NaN."""
     found: dict[str, float] = {}
     sums: dict[str, float] = {}
     for sample in samples:
@@ -106,6 +106,6 @@ def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
     return dict(sorted(found.items()))
 
 
-def _models(body: bytes) -> tuple[Model, ...]:
+def _models(body: bytes) -> tuple[ModelStatus, ...]:
     rows = json.loads(body)
-    return tuple(Model(row["name"], row.get("state", ""), row.get("reason", "")) for row in rows)
+    return tuple(ModelStatus(row["name"], row.get("state", ""), row.get("reason", "")) for row in rows)

@@ -15,7 +15,7 @@ class Call(Protocol):
     """One request under way."""
 
     def chunks(self) -> Iterator[Chunk]:
-        """Blocks for each; raises CoveyClientError."""
+        """Yield the chunks, and block for each; raises CoveyClientError."""
         ...
 
     def cancel(self) -> None:

@@ -213,7 +213,7 @@ PROMPT = ("text_input", "input_ids")
 
 
 def unknown(name: str) -> str:
-    """Say what is allowed instead of an unknown field: the nearest names."""
+    """Return what is allowed instead of an unknown field: the nearest names."""
     near = difflib.get_close_matches(name[:50], INPUT_BY_NAME, 3, 0.5)
     return (
         f"no such setting; near it: {', '.join(near)}" if near else "no such setting; the model's metadata has them all"

@@ -24,7 +24,7 @@ from statistics import fmean
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
-from covey_client.star.capacity import Objective
+from covey_client.star.capacity import LatencyGoal
 from loadtest.bench import report
 from loadtest.bench.emulated_pairs import PAIRS
 from loadtest.bench.fleet_planned import PARTS, POLICIES, Checked, by_part, capacity, check, server_of
@@ -125,7 +125,7 @@ def _plan(session: Session, measured: Measured) -> None:
 
 def fleet(size: int, load: float, policy: str, seconds: float) -> Fleet:
     """`load`: over what a replica takes that has kept every prefix."""
-    server, objective = server_of(PAIRS[0], drafts=True), Objective(ttft=1.0, tpot=0.04)
+    server, objective = server_of(PAIRS[0], drafts=True), LatencyGoal(ttft=1.0, tpot=0.04)
     most = server.most(objective)
     assert most is not None
     return Fleet(

@@ -10,7 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
-from covey_client.star.capacity import QUANTILE, Objective, Server
+from covey_client.star.capacity import QUANTILE, LatencyGoal, TargetLoad
 from loadtest.bench import loads
 from loadtest.bench.emulated_pairs import Pair, requests
 from loadtest.bench.emulated_serving import play
@@ -43,7 +43,7 @@ def check(pair: Pair, policy: str, part: float, count: int, seed: int) -> Checke
     )
     alone = server.at(1e-6)
     assert alone is not None
-    objective = Objective(ttft=TTFT, tpot=SLOWER * alone.tpot)
+    objective = LatencyGoal(ttft=TTFT, tpot=SLOWER * alone.tpot)
     most = server.most(objective)
     assert most is not None, "it is kept alone"
     times = loads.poisson(part * most.rate, count, seed)
@@ -57,8 +57,8 @@ def check(pair: Pair, policy: str, part: float, count: int, seed: int) -> Checke
     return Checked(part, predicted, float((last - first).sum() / tokens.sum()), float(kept.mean()), most.rate)
 
 
-def server_of(pair: Pair, *, drafts: bool) -> Server:
-    return Server(
+def server_of(pair: Pair, *, drafts: bool) -> TargetLoad:
+    return TargetLoad(
         pair.table,
         pair.dataset.prompt,
         pair.dataset.output,

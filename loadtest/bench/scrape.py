@@ -6,19 +6,19 @@ import time
 import urllib.request
 from collections.abc import Mapping
 
-from covey_client.rates import Reading, Span
+from covey_client.rates import MetricsSnapshot, Span
 from covey_client.status import parse
 
 LOOP = ("plan", "draft", "commit")  # phases of a round outside the call to the target
 FLUSHED = 0.6  # seconds after which the server has brought its counters up to date
 
 
-def read(url: str) -> Reading:
+def read(url: str) -> MetricsSnapshot:
     """All `covey_*` series."""
     time.sleep(FLUSHED)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=10) as response:
-        return Reading(time.monotonic(), parse(response.read().decode()))
+        return MetricsSnapshot(time.monotonic(), parse(response.read().decode()))
 
 
 def round_ms(span: Span) -> dict[str, float]:

@@ -15,8 +15,8 @@ from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey.server import Server
 from covey_client import Client, CoveyClientError, status
-from covey_client.rates import Reading, Span
-from covey_client.reports import Reports, Round
+from covey_client.rates import MetricsSnapshot, Span
+from covey_client.reports import Reports, RoundReport
 from covey_client.response import Completion
 from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
@@ -42,7 +42,7 @@ class Look:
 
     span: Span
     decisions: Sequence[JsonDict]
-    rounds: Sequence[Round]
+    rounds: Sequence[RoundReport]
     memory: JsonDict
 
     @property
@@ -180,9 +180,9 @@ class Stage:
                 decided = max((each["round"] for each in decisions), default=0)
                 rounds, last = max((each.round for each in found), default=rounds), now
 
-    def _reading(self) -> Reading:
+    def _reading(self) -> MetricsSnapshot:
         samples = status.read(self.server.http_url, self.server.metrics_url.split("/")[2]).samples
-        return Reading(self._now(), samples)
+        return MetricsSnapshot(self._now(), samples)
 
     def _now(self) -> float:
         return time.monotonic() - self._began

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey_client.star.capacity import Objective, Server
+from covey_client.star.capacity import LatencyGoal, TargetLoad
 from loadtest.simulation.replica import LONGEST, Asked, Pace, Replica
 from loadtest.simulation.routing import Routing, View
 
@@ -30,10 +30,10 @@ ARRIVE, END, REPORT, DIE, COME = range(5)
 class Fleet:
     """What is played. Seconds; what is assumed of routers is said here."""
 
-    server: Server  # one replica, and the lengths of what it is asked beside the prefix
+    server: TargetLoad  # one replica, and the lengths of what it is asked beside the prefix
     replicas: int
     rate: float  # requests a second, of each replica on average
-    objective: Objective
+    objective: LatencyGoal
     seconds: float
     warm: float  # of which the first do not count
     prefix: int = 512  # tokens that a prompt begins with

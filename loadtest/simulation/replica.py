@@ -7,7 +7,7 @@ import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from covey_client.star.capacity import Server
+from covey_client.star.capacity import TargetLoad
 
 GRID = 32  # tokens between which no difference is made in what is read
 LONGEST = 2048  # tokens of a prompt, and of an answer
@@ -16,7 +16,7 @@ LONGEST = 2048  # tokens of a prompt, and of an answer
 class Pace:
     """What rounds take, by rows."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: TargetLoad) -> None:
         self.tokens = [0.0, *(tokens / seconds for _, seconds, tokens in server.rounds)]  # of a row, per second
         self.round = [0.0, *(seconds for _, seconds, _ in server.rounds)]
         lengths = range(0, LONGEST + GRID, GRID)

@@ -12,9 +12,9 @@ from covey_client.cli import main
 from covey_client.commands.profile import with_constants
 from covey_client.costs import curves
 from covey_client.costs.table import CostTable
-from covey_client.reports import Facts
+from covey_client.reports import ServerFacts
 
-FACTS = Facts(
+FACTS = ServerFacts(
     *("m", "cpu", "bfloat16", "fast", "demo"),
     vocab_size=4096,
     max_positions=2048,

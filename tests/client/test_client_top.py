@@ -15,7 +15,7 @@ from covey_client import status
 from covey_client.cli import main
 from covey_client.commands import top
 from covey_client.errors import ConnectionLost
-from covey_client.rates import Reading, Span
+from covey_client.rates import MetricsSnapshot, Span
 
 Running = tuple[Server, Any]
 
@@ -57,8 +57,8 @@ covey_time_to_first_token_seconds_count{{model="covey"}} {2 * done}
 """
 
 
-def reading(at: float, rounds: int) -> Reading:
-    return Reading(at, status.parse(text(rounds)))
+def reading(at: float, rounds: int) -> MetricsSnapshot:
+    return MetricsSnapshot(at, status.parse(text(rounds)))
 
 
 def test_rates_and_ratios() -> None:
@@ -94,7 +94,7 @@ def test_quantiles_interpolate_in_their_bucket() -> None:
 
 def test_beyond_the_last_bound_a_quantile_is_that_bound() -> None:
     page = 'x_bucket{le="1"} 1\nx_bucket{le="+Inf"} 4\n'
-    assert Span(Reading(0, ()), Reading(1, status.parse(page, "x"))).quantile("x", 0.9) == 1
+    assert Span(MetricsSnapshot(0, ()), MetricsSnapshot(1, status.parse(page, "x"))).quantile("x", 0.9) == 1
 
 
 def rendered(view: RenderableType) -> str:

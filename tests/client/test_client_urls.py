@@ -112,7 +112,7 @@ def test_help_names_the_port_and_the_default(command: str, capsys: pytest.Captur
 
 
 def test_any_port_of_a_server_that_runs_here_or_none_is_enough(asked: Asked) -> None:
-    server = running.Ports("127.0.0.1", 9001, 9000, 9002, os.getpid())
+    server = running.RunningServer("127.0.0.1", 9001, 9000, 9002, os.getpid())
     server.write()
     for given in ([], ["--url", "127.0.0.1:9001"], ["--url", "localhost:9000"], ["--url", "127.0.0.1:9002"]):
         for command in (["status"], ["top"], ["profile", "mine"]):
@@ -124,7 +124,7 @@ def test_any_port_of_a_server_that_runs_here_or_none_is_enough(asked: Asked) -> 
     assert asked("box", "status") == "box:8000"
     assert asked(None, "status", "--url", "box:9001") == "box:9001", "another machine's"
 
-    other = running.Ports("127.0.0.1", 7001, 7000, 7002, os.getpid())
+    other = running.RunningServer("127.0.0.1", 7001, 7000, 7002, os.getpid())
     other.write()
     assert main(["generate", "x"]) == 2, "which of them?"
     replace(other, http=6000, grpc=8001).write()
@@ -136,14 +136,14 @@ def test_any_port_of_a_server_that_runs_here_or_none_is_enough(asked: Asked) -> 
 def test_what_a_killed_server_left_and_what_others_could_have_written_is_not_believed(here: Path) -> None:
     with subprocess.Popen(["true"]) as gone:
         pass
-    running.Ports("127.0.0.1", 9001, 9000, 9002, gone.pid).write()
+    running.RunningServer("127.0.0.1", 9001, 9000, 9002, gone.pid).write()
     told = {"host": "127.0.0.1", "grpc": 9001, "http": 9000, "metrics": 9002, "pid": os.getpid(), "started": 1}
     wrong: tuple[Any, ...] = ("{", "[1]", told, {**told, "pid": "x"}, {**told, "pid": 1 << 70}, {**told, "host": 5})
     for number, said in enumerate(wrong):
         (here / f"127.0.0.1_{number}.ports").write_text(said if isinstance(said, str) else json.dumps(said))
         assert running.servers() == [], "a later process has its launcher's number, or a file is damaged"
     assert running.usual() == "127.0.0.1:8001"
-    running.Ports("127.0.0.1", 9001, 9000, 9002, os.getpid()).write()
+    running.RunningServer("127.0.0.1", 9001, 9000, 9002, os.getpid()).write()
     assert len(running.servers()) == 1
     here.chmod(0o777)
     assert running.servers() == []

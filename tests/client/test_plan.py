@@ -13,12 +13,12 @@ import pytest
 
 from covey_client import cli
 from covey_client.costs.table import CostTable
-from covey_client.star.capacity import Objective, Server, plan
+from covey_client.star.capacity import LatencyGoal, TargetLoad, plan
 
 LINE = tuple((rows, tokens, 0.010 + 0.001 * tokens) for rows in (1, 64) for tokens in (1, 1000))  # seconds
 DRAFTS = {"small": tuple((rows, depth, 0.002 * depth) for rows in (1, 64) for depth in (1, 8))}
 TABLE = CostTable(name="made up", verify=LINE, draft=DRAFTS)
-PLAIN = Server(TABLE, prompt=100, output=50, max_running=4, spread=0.0)
+PLAIN = TargetLoad(TABLE, prompt=100, output=50, max_running=4, spread=0.0)
 DRAFTING = replace(PLAIN, max_running=8, acceptance=0.8, drafter="small")
 
 
@@ -62,17 +62,17 @@ def test_states_are_those_of_the_queue_they_are_drawn_from() -> None:
 
 
 def test_the_most_is_where_the_objective_is_met_and_more_misses_it() -> None:
-    objective = Objective(ttft=1.0, tpot=0.030)
+    objective = LatencyGoal(ttft=1.0, tpot=0.030)
     most = DRAFTING.most(objective)
     assert most is not None
     assert most.meets(objective)
     more = DRAFTING.at(1.01 * most.rate)
     assert more is None or not more.meets(objective)
-    assert DRAFTING.most(Objective(tpot=0.001)) is None
+    assert DRAFTING.most(LatencyGoal(tpot=0.001)) is None
 
 
 def test_a_plan_has_no_target_too_many() -> None:
-    objective = Objective(ttft=2.0, tpot=0.040)
+    objective = LatencyGoal(ttft=2.0, tpot=0.040)
     found = plan(DRAFTING, 20.0, objective)
     assert found is not None
     assert found.each.meets(objective)
@@ -83,7 +83,7 @@ def test_a_plan_has_no_target_too_many() -> None:
 
 def test_drafters_elsewhere_are_shared_until_a_target_more_would_be_needed() -> None:
     apart = replace(DRAFTING, sharing=8, transfer=0.001)
-    objective = Objective(ttft=2.0, tpot=0.040)
+    objective = LatencyGoal(ttft=2.0, tpot=0.040)
     found = plan(apart, 20.0, objective)
     assert found is not None
     alone = plan(replace(apart, sharing=1), 20.0, objective)
@@ -108,13 +108,13 @@ def test_the_command(costs: str, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["plan", costs, *LOAD, "--spread", "0", "--max-running", "8"]
     assert cli.main([*given, "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
-    found = plan(replace(PLAIN, max_running=8), 20.0, Objective(2.0, 0.040))
+    found = plan(replace(PLAIN, max_running=8), 20.0, LatencyGoal(2.0, 0.040))
     assert found is not None
     assert (plain["targets"], plain["drafters"]) == (found.targets, 0)
     assert plain["each"]["rows"] == pytest.approx(found.each.rows)
     assert cli.main([*given, "--acceptance", "0.8", "--share", "8", "--transfer-ms", "1"]) == 0
     printed = capsys.readouterr().out
-    apart = plan(replace(DRAFTING, sharing=8, transfer=0.001), 20.0, Objective(2.0, 0.040))
+    apart = plan(replace(DRAFTING, sharing=8, transfer=0.001), 20.0, LatencyGoal(2.0, 0.040))
     assert apart is not None
     assert f"targets {apart.targets}, drafters {apart.drafters} ({apart.sharing} targets each)" in printed
     assert printed.splitlines()[1].split()[0] == str(apart.targets - 1)

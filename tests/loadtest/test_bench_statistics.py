@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from covey_client.rates import Reading, Span
+from covey_client.rates import MetricsSnapshot, Span
 from covey_client.status import parse
 from loadtest.bench import scrape, workload
 from loadtest.bench.statistics import Spread, best_over, loops, median_ratio, percentile, ratios
@@ -88,8 +88,8 @@ nv_inference_count{{model="covey",version="1"}} 3
 
 
 def test_round_times_come_from_the_servers_counters() -> None:
-    before = Reading(0.0, parse(METRICS.format(rounds=100, seconds=1.0, plan=0.25)))
-    after = Reading(1.0, parse(METRICS.format(rounds=300, seconds=3.0, plan=0.75)))
+    before = MetricsSnapshot(0.0, parse(METRICS.format(rounds=100, seconds=1.0, plan=0.25)))
+    after = MetricsSnapshot(1.0, parse(METRICS.format(rounds=300, seconds=3.0, plan=0.75)))
     phases = scrape.round_ms(Span(before, after))
     assert phases == {"commit": 0.0, "pass": 10.0, "plan": 2.5, "transport": 0.0, "rounds": 200.0}
     assert scrape.loop_overhead_ms(phases) == 2.5

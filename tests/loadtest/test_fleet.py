@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from covey_client.costs.table import CostTable
-from covey_client.star.capacity import Objective, Server
+from covey_client.star.capacity import LatencyGoal, TargetLoad
 from loadtest.bench import fleet as bench
 from loadtest.bench.emulated_pairs import PAIRS
 from loadtest.bench.fleet_planned import Checked, capacity, check
@@ -21,8 +21,8 @@ from loadtest.simulation.fleet import Fleet, play
 from loadtest.simulation.routing import LeastQueue, Prefix, RoundRobin, Routing, View
 
 LINE = tuple((rows, tokens, 0.010 + 0.0005 * tokens) for rows in (1, 64) for tokens in (1, 4000))
-SERVER = Server(CostTable(verify=LINE), prompt=200, output=100, max_running=16, spread=0.5)
-OBJECTIVE = Objective(ttft=2.0, tpot=0.05)
+SERVER = TargetLoad(CostTable(verify=LINE), prompt=200, output=100, max_running=16, spread=0.5)
+OBJECTIVE = LatencyGoal(ttft=2.0, tpot=0.05)
 RATE = 0.7 * SERVER.finished[-1]
 FLEET = Fleet(SERVER, 8, RATE, OBJECTIVE, 60.0, 10.0, prefix=0)
 

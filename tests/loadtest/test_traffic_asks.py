@@ -12,7 +12,7 @@ import pytest
 
 from covey import prompts
 from covey.contracts.errors import SettingError
-from covey_client.rates import Reading
+from covey_client.rates import MetricsSnapshot
 from covey_client.status import Sample
 from loadtest import asks, levels, options
 from loadtest.arrivals import Arrival
@@ -142,11 +142,11 @@ def test_a_mix_asks_for_the_server_s_classes_with_prompts_of_their_own() -> None
 
 
 def test_what_a_mix_is_to_meet_is_what_the_server_says() -> None:
-    def says(at: float, slo_class: str, of: str, value: float) -> Reading:
-        return Reading(at, (Sample("covey_slo_target_seconds", {"slo_class": slo_class, "of": of}, value),))
+    def says(at: float, slo_class: str, of: str, value: float) -> MetricsSnapshot:
+        return MetricsSnapshot(at, (Sample("covey_slo_target_seconds", {"slo_class": slo_class, "of": of}, value),))
 
     chat, batch = levels.mix("0/1/1")
-    looks = [says(0.0, "chat", "tpot", 0.05), says(1.0, "chat", "tpot", 0.06), Reading(2.0, ())]
+    looks = [says(0.0, "chat", "tpot", 0.05), says(1.0, "chat", "tpot", 0.06), MetricsSnapshot(2.0, ())]
     assert levels.as_served(chat, looks).tpot == 0.06
     assert levels.as_served(chat, looks).ttft == math.inf
     assert levels.as_served(batch, looks) == batch

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from covey.contracts.errors import SettingError
-from covey_client.rates import Reading
+from covey_client.rates import MetricsSnapshot
 from covey_client.status import Sample
 from loadtest import pictures, records, report, summary
 from loadtest.levels import Level
@@ -26,7 +26,7 @@ def finished(at: float, level: str = "fast", **changes: object) -> Record:
     return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
 
 
-def reading(at: float, **values: float) -> Reading:
+def reading(at: float, **values: float) -> MetricsSnapshot:
     samples = [Sample(f"covey_{name}_total", {"model": "covey"}, value) for name, value in values.items()]
     of_one = {"model": "covey", "drafter": "draft_math"}
     samples += [
@@ -36,7 +36,7 @@ def reading(at: float, **values: float) -> Reading:
         Sample("covey_planner_rounds_total", {"model": "covey", "depth": "3", "why": "best"}, 10.0 * at),
     ]
     samples += [Sample("covey_kv_blocks", {"state": state}, value) for state, value in (("used", 25.0), ("free", 75.0))]
-    return Reading(at, tuple(samples))
+    return MetricsSnapshot(at, tuple(samples))
 
 
 RECORDS = (

@@ -214,7 +214,7 @@ def test_the_environment_s_secret_is_the_server_s(canned_folder: Make, monkeypat
     monkeypatch.setenv("COVEY_ADMIN_SECRET", "open sesame")
     with canned_folder().server("covey") as server:
         assert tools.kept(server.options.http_port) == ""
-        assert status.read(server.http_url).models == (status.Model("covey", "READY"),)
+        assert status.read(server.http_url).models == (status.ModelStatus("covey", "READY"),)
         monkeypatch.delenv("COVEY_ADMIN_SECRET")
         assert status.read(server.http_url).models is None
         assert status.read(server.http_url, secret="open sesame").models is not None

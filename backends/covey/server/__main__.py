@@ -21,7 +21,7 @@ from covey.server.errors import ServerDied
 from covey.server.options import parse, reachable
 from covey.server.process import Server
 from covey.server.progress import LoadProgress, ready_message, say
-from covey_client.running import Ports
+from covey_client.running import RunningServer
 
 STOPPED, DIED, NOT_STARTED = 0, 1, 2
 LOOK_SECONDS = 0.5
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger("covey").setLevel(logging.INFO)
     progress = LoadProgress(Console(stderr=True))
     server = Server(parse(arguments), progress)
-    door: front.Front | None = None
+    frontend: front.Front | None = None
     try:
         if front.wanted(server.options):
             front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
         with progress:
             server.start()
         if front.wanted(server.options):
-            door = front.Front(server.options, server.deaths)
-            door.start()
+            frontend = front.Front(server.options, server.deaths)
+            frontend.start()
     except (SettingError, OSError) as error:
         server.kill()
         say(f"covey: cannot start: {error}")
@@ -55,38 +55,39 @@ def main(arguments: Sequence[str]) -> int:
         return NOT_STARTED
     if server.swept:
         say(f"removed {len(server.swept)} shared memory regions of servers that were killed")
-    options = server.options if door is None else door.options
-    ports = Ports(reachable(options.host), options.grpc_port, options.http_port, options.metrics_port, os.getpid())
-    ports.write()
+    options = server.options if frontend is None else frontend.options
+    ports = options.grpc_port, options.http_port, options.metrics_port
+    running = RunningServer(reachable(options.host), *ports, os.getpid())
+    running.write()
     say(ready_message(options, str(server.log_file), server.left_out, log.serving(server.log_text())), sys.stdout)
     try:
-        return _serve(server, door)
+        return _serve(server, frontend)
     finally:
-        ports.forget()
-        if door is not None:
-            door.stop()
+        running.forget()
+        if frontend is not None:
+            frontend.stop()
 
 
-def _serve(server: Server, door: front.Front | None) -> int:
+def _serve(server: Server, frontend: front.Front | None) -> int:
     restarts = Restarts(time.monotonic)
     try:
         while True:
             try:
                 server.check()
-                if door is not None:
-                    door.check()
+                if frontend is not None:
+                    frontend.check()
                 time.sleep(LOOK_SECONDS)
             except ServerDied as error:
                 say(f"covey: {error}")
                 server.kill()
-                if not _started_again(server, restarts, door.check if door is not None else lambda: None):
+                if not _started_again(server, restarts, frontend.check if frontend is not None else lambda: None):
                     return DIED
     except KeyboardInterrupt:
         pass
     try:
         say("draining: requests in flight may end; Ctrl-C again stops at once")
-        if door is not None:
-            door.drain()
+        if frontend is not None:
+            frontend.drain()
         began = time.monotonic()
         if not server.stop():
             perhaps = "perhaps " if server.runs is None else ""

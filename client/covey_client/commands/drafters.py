@@ -1,4 +1,4 @@
-"""`covey drafters`: who is in memory and how large the KV pool is; and, as administrator, who is to be."""
+"""`covey drafters`: which drafters are in memory and how large the KV pool is; an administrator also moves them."""
 
 from __future__ import annotations
 

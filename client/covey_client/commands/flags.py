@@ -52,7 +52,7 @@ def add_grpc_url(parser: argparse.ArgumentParser) -> None:
 
 
 def add_http_url(parser: argparse.ArgumentParser, *names: str) -> None:
-    """`names` are other names of the flag, for a command that asks over HTTP alone and has no gRPC port to name."""
+    """Add the flag; `names` are other names of it, for a command that uses HTTP alone and has no gRPC port to name."""
     host = "COVEY_URL's host, or of this machine" if names else "that host"
     parser.add_argument(
         "--http-url",
@@ -71,8 +71,8 @@ def add_metrics_url(parser: argparse.ArgumentParser) -> None:
 
 
 def http_url(given: argparse.Namespace) -> str:
-    """Return the address that a command asks over HTTP. Raises InvalidRequest where --url, --http-url, --metrics-url or
-    COVEY_URL is no address."""
+    """Return the address for HTTP. Raises InvalidRequest if --url, --http-url, --metrics-url or COVEY_URL is no
+    address."""
     try:
         if getattr(given, "metrics_url", ""):
             Address.parse(given.metrics_url, port=8002)
@@ -86,14 +86,14 @@ def _grpc_url(url: str = "") -> str:
 
 
 def _http_beside(url: str = "") -> str:
-    """The HTTP port of the server whose gRPC port `url`, or else COVEY_URL, names."""
+    """Return the HTTP port of the server whose gRPC port `url`, or else COVEY_URL, names."""
     address = Address.parse(_grpc_url(url), port=USUAL_PORTS["grpc"])
     server = running.beside(address)
     return address.beside(USUAL_PORTS["http"] if server is None else server.http)
 
 
 def _port(protocol: str, url: str) -> str:
-    """The port for the protocol of a server that runs here, whichever of its ports `url` names; else `url`."""
+    """Return the port for the protocol of a server that runs here, whichever of its ports `url` names; else `url`."""
     address = Address.parse(url, port=USUAL_PORTS[protocol])
     server = running.beside(address)
     own = address.port if server is None else {"grpc": server.grpc, "http": server.http}[protocol]
@@ -116,6 +116,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that were given, by their wire names."""
+    """Return the given settings by their wire names."""
     values = {field.name: getattr(given, field.name, None) for field in INPUTS if field.name not in _NOT_FLAGS}
     return {name: value for name, value in values.items() if value is not None}

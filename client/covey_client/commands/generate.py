@@ -1,4 +1,4 @@
-"""`covey generate`: one prompt, its answer as it comes."""
+"""`covey generate`: one prompt, and its answer as it comes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _stdin() -> str:
 
 
 def summary(found: Completion) -> str:
-    """One line about an answer."""
+    """Return one line about an answer."""
     usage = found.usage
     drafted = f", {usage.accepted_draft_tokens}/{usage.draft_tokens} drafted tokens accepted" * bool(usage.draft_tokens)
     emulated = ", emulated: the text is no model's" * found.emulated

@@ -14,7 +14,7 @@ from rich.table import Table
 from covey_client.commands import flags
 from covey_client.costs.table import CostTable
 from covey_client.errors import InvalidRequest
-from covey_client.star.capacity import QUANTILE, Objective, Plan, Server, plan
+from covey_client.star.capacity import QUANTILE, CapacityPlan, LatencyGoal, TargetLoad, plan
 
 AROUND = (-1, 0, 1, 2)  # targets in the table, beside what is needed
 
@@ -55,7 +55,7 @@ def add(subparsers: flags.Subparsers) -> None:
 def run(given: argparse.Namespace) -> int:
     try:
         server = _server(given)
-        objective = Objective(given.ttft_ms / 1000, given.tpot_ms / 1000)
+        objective = LatencyGoal(given.ttft_ms / 1000, given.tpot_ms / 1000)
         if not 0 < given.rate < math.inf:
             raise ValueError(f"rate: got {given.rate:g}, allowed: above 0")
         found = plan(server, given.rate, objective)
@@ -72,12 +72,12 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _server(given: argparse.Namespace) -> Server:
+def _server(given: argparse.Namespace) -> TargetLoad:
     costs = CostTable.load(given.costs)
     drafter = given.drafter or next(iter(costs.draft), "")
     if given.acceptance is None and (given.drafter or given.share):
         raise ValueError("acceptance is needed: covey top shows it")
-    return Server(
+    return TargetLoad(
         costs,
         given.prompt,
         given.output,
@@ -92,7 +92,7 @@ def _server(given: argparse.Namespace) -> Server:
     )
 
 
-def _table(server: Server, rate: float, found: Plan) -> Table:
+def _table(server: TargetLoad, rate: float, found: CapacityPlan) -> Table:
     slow = f"in {QUANTILE:.0%}"
     columns = ("targets", "requests/s each", "rows", "busy", "TPOT ms", slow, "TTFT ms", slow)
     table = Table(*columns, box=None)

@@ -13,7 +13,7 @@ from rich.table import Table
 from covey_client.commands import flags
 from covey_client.errors import InvalidRequest
 from covey_client.star import paper, picture
-from covey_client.star.model import Point, Star
+from covey_client.star.model import Star, StarPoint
 
 
 def add(subparsers: flags.Subparsers) -> None:
@@ -79,7 +79,7 @@ def _star(given: argparse.Namespace) -> Star:
         raise InvalidRequest(str(error)) from None
 
 
-def _table(points: list[Point]) -> Table:
+def _table(points: list[StarPoint]) -> Table:
     table = Table("targets", "tokens/s", "each", "round ms", "wait ms", "idle ms", "drafter's load", box=None)
     for point in points:
         numbers = (point.whole, point.each, 1e3 * point.round, 1e3 * point.wait, 1e3 * point.idle)
@@ -87,8 +87,8 @@ def _table(points: list[Point]) -> Table:
     return table
 
 
-def _beside(points: list[Point]) -> Table:
-    """The paper's figures are each followed by the formula's. Its throughputs are shown both ways where they differ."""
+def _beside(points: list[StarPoint]) -> Table:
+    """Return the paper's figures, each followed by the formula's, with both of its throughputs where they differ."""
     table = Table("N", "R_q", "", "R_p", "", "wait", "", "idle", "", "load", "", "O", "N O_i", box=None, padding=(0, 1))
     for row, point in zip(paper.TABLE, points):
         pairs = (

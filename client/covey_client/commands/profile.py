@@ -15,7 +15,7 @@ from covey_client.costs import curves
 from covey_client.costs.table import CostTable
 from covey_client.errors import InvalidRequest, ServerError
 from covey_client.progress import status
-from covey_client.reports import Facts, Reports
+from covey_client.reports import Reports, ServerFacts
 
 ALL = "all"
 
@@ -58,9 +58,9 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def with_constants(table: CostTable, facts: Facts) -> CostTable:
-    """The table and the constants of policy adaserve that suit it, of the drafter that was measured first. Without
-    the package covey, its recorded guesses, or a drafter there are none: what was measured is not lost for that."""
+def with_constants(table: CostTable, facts: ServerFacts) -> CostTable:
+    """Return the table with the constants of policy adaserve that suit it, for the drafter that was measured first;
+    without constants if the package covey, its recorded guesses, or a drafter is missing."""
     try:
         from covey.contracts.errors import SettingError
         from covey.emulated.budgets import searched
@@ -88,7 +88,7 @@ def _path(name: str) -> Path:
     return costs_path(name)
 
 
-def _drafters(wanted: Sequence[str], facts: Facts) -> Sequence[str]:
+def _drafters(wanted: Sequence[str], facts: ServerFacts) -> Sequence[str]:
     if list(wanted) == [ALL]:
         return facts.drafters
     unknown = [name for name in wanted if name not in facts.drafters]
@@ -97,12 +97,12 @@ def _drafters(wanted: Sequence[str], facts: Facts) -> Sequence[str]:
     return wanted or facts.drafters[:1]
 
 
-def _origin(table: CostTable, facts: Facts) -> str:
+def _origin(table: CostTable, facts: ServerFacts) -> str:
     return f"{table.origin} {facts.dtype} on {facts.device}, numerics {facts.numerics}, profile {facts.profile}."
 
 
 def _print(table: CostTable) -> None:
-    """Whole rounds: at a glance, what a draft of each depth must bring."""
+    """Print whole rounds: at a glance, what a draft of each depth must bring."""
     overhead = dict(table.overhead)
     verify = {(rows, tokens): seconds for rows, tokens, seconds in table.verify}
     drafts = {"no drafter": tuple((rows, 0, 0.0) for rows, _ in table.plain), **table.draft}

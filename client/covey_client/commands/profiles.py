@@ -107,7 +107,7 @@ def run_explain(given: argparse.Namespace) -> int:
 
 
 def explained(found: Profile, path: Path) -> Iterator[Explained]:
-    """Every setting of a profile that was loaded from `path`, in the order in which they are declared."""
+    """Return every setting of a profile that was loaded from `path`, in the order in which they are declared."""
     yield from _section(found, tomllib.loads(path.read_text(encoding="utf-8")), "")
 
 
@@ -149,7 +149,7 @@ def _print(found: Profile, path: Path, rows: list[Explained]) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as TOML has it."""
+    """Return a value as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False)

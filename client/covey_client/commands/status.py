@@ -1,5 +1,5 @@
-"""`covey status`: whether a server is ready, its models, its key figures; or how its planner chose of late. Exit status
-1 when it is not ready."""
+"""`covey status`: whether a server is ready, its models and key figures; or its planner's last decisions. The exit
+status is 1 if it is not ready."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from covey_client import status
 from covey_client.commands import flags
 from covey_client.errors import CoveyClientError, InvalidRequest
-from covey_client.rates import Reading, Span
+from covey_client.rates import MetricsSnapshot, Span
 
 WINDOW_SECONDS = 10.0  # that rates and quantiles are taken over
 PHASES = ("plan", "draft", "pass", "transport", "commit")
@@ -61,12 +61,12 @@ def watch(
     pause: Callable[[float], object],
     every: float,
 ) -> Iterator[RenderableType]:
-    """Views for ever. The first look must succeed; later ones may fail, and then the view says so."""
-    readings: deque[Reading] = deque()
+    """Yield views for ever. The first look must succeed; later ones may fail, and then the view says so."""
+    readings: deque[MetricsSnapshot] = deque()
     found, problem = look(), ""
     while True:
         if found.samples:
-            readings.append(Reading(clock(), found.samples))
+            readings.append(MetricsSnapshot(clock(), found.samples))
             while len(readings) > 2 and readings[1].at <= readings[-1].at - WINDOW_SECONDS:
                 readings.popleft()
         shown = f"{name} (emulated)" if found.emulated else name
@@ -80,7 +80,7 @@ def watch(
 
 
 def view(name: str, ready: bool, span: Span | None, problem: str = "") -> RenderableType:
-    """One screen."""
+    """Return one screen."""
     head = Text.assemble(
         ("covey ", "bold"), name, "  ", ("ready", "green") if ready else ("not ready", "red"), ("  Ctrl-C ends", "dim")
     )
@@ -123,7 +123,7 @@ def _rates(span: Span) -> Table:
 
 
 def _drafters(span: Span) -> Table:
-    """A line for each drafter, in memory or not."""
+    """Return a table with a line for each drafter, in memory or not."""
     table = Table("drafter", box=None, pad_edge=False)
     for head in ("drafted", "acceptance", "depth", "memory", ""):
         table.add_column(head, justify="right", min_width=10)
@@ -146,7 +146,7 @@ def _drafters(span: Span) -> Table:
 
 
 def _objectives(span: Span) -> Table:
-    """A line for each class of latency objectives that anybody has asked for."""
+    """Return a table with a line for each class of latency objectives that requests have asked for."""
     table = Table("class", box=None, pad_edge=False)
     for head in ("TTFT", "TPOT", "met", "goodput", "missed", "refused", "unfinished"):
         table.add_column(head, justify="right")
@@ -190,7 +190,7 @@ def _latency(span: Span) -> Group:
     return Group(*parts)
 
 
-def _kv_share(reading: Reading) -> float | None:
+def _kv_share(reading: MetricsSnapshot) -> float | None:
     whole = reading.value("covey_kv_blocks")
     return (reading.value("covey_kv_blocks", state="used") or 0.0) / whole if whole else None
 

@@ -1,1 +1,1 @@
-"""Cost tables: what rounds of one server take, by shape, as files, as pictures and between the measured cells."""
+"""Cost tables: what rounds of one server take, by shape, as files, as pictures and interpolated."""

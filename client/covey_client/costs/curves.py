@@ -1,4 +1,4 @@
-"""A cost table as a picture."""
+"""Draws a cost table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Points = Mapping[str, list[tuple[float, float]]]  # by the line's name
 
 
 def draw(table: CostTable, path: Path) -> None:
-    """Draw what a round is made of. Every drafter has the lines of its rows."""
+    """Draw the parts of a round's time. Every drafter has the lines of its rows."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -34,7 +34,7 @@ def draw(table: CostTable, path: Path) -> None:
 
 
 def _all(cells: Mapping[str, Iterable[tuple[int, int, float]]]) -> Points:
-    """The lines of every drafter; named by rows alone where there is one."""
+    """Return the lines of every drafter, named by rows alone if there is only one."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for name, found in cells.items():
         lines |= _lines(f"{name}, " if len(cells) > 1 else "", found)
@@ -42,7 +42,7 @@ def _all(cells: Mapping[str, Iterable[tuple[int, int, float]]]) -> Points:
 
 
 def _lines(prefix: str, cells: Iterable[tuple[int, int, float]]) -> Points:
-    """One line for each number of rows, the cells' first coordinate."""
+    """Return one line for each number of rows, the cells' first coordinate."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for rows, at, seconds in sorted(cells):
         lines.setdefault(f"{prefix}{rows} row{'s' * (rows > 1)}", []).append((at, seconds))

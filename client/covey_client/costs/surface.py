@@ -1,4 +1,4 @@
-"""Between the measured cells of a cost table, and beyond them."""
+"""Interpolates between the measured cells of a cost table, and extrapolates beyond them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Surface:
     neighbouring ones; a cell given twice counts with its mean. Beyond the cells the lines go on, never below zero."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
-        """Raises ValueError where there is no cell."""
+        """Raises ValueError if there is no cell."""
         curves: dict[int, dict[int, list[float]]] = {}
         for first, second, seconds in cells:
             curves.setdefault(first, {}).setdefault(second, []).append(seconds)
@@ -26,7 +26,7 @@ class Surface:
         ]
 
     def __call__(self, first: float, second: float) -> float:
-        """Does not mutate."""
+        """Return the seconds at this place. Does not mutate."""
         points = [(at, _line(curve, second)) for at, curve in zip(self._firsts, self._curves)]
         return max(0.0, _line(points, first))
 

@@ -45,7 +45,7 @@ class CostTable:
 
     @classmethod
     def load(cls, path: str | Path) -> CostTable:
-        """OSError when the file cannot be read, ValueError when it is not a cost table of this version."""
+        """Read a file. Raises OSError if it cannot be read, ValueError if it is no cost table of this version."""
         return cls.read(json.loads(Path(path).read_text(encoding="utf-8")))
 
     @classmethod
@@ -68,7 +68,7 @@ class CostTable:
             raise ValueError(f"{type(error).__name__}: {error}") from None
 
     def save(self, path: Path) -> None:
-        """Write what `load` reads."""
+        """Write the file that `load` reads."""
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = json.dumps(self.plain_data(), indent=2)
         files.replace(path, re.sub(r"\{\s+([^{}]*?)\s+\}", _one_line, lines) + "\n")

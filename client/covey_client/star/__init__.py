@@ -1,1 +1,1 @@
-"""One drafter for several targets: what that brings, by a formula."""
+"""Predicts by a formula what one drafter for several targets brings."""

@@ -1,5 +1,5 @@
-"""How much load a target takes, from a cost table: the rows that decode at once, how long a token then takes, and how
-many requests a second that is.
+"""Predicts from a cost table how much load a target takes: the rows that decode at once, how long a token then takes,
+and how many requests a second that is.
 
 With k rows, each with a draft of d tokens, a round takes T = draft(k, d) + pass(k, k (d + 1)) + overhead(k) and brings
 each row the tokens that `Star` counts; a prompt makes a pass longer by what its tokens take there. So k rows finish
@@ -34,8 +34,8 @@ PROMPTS = tuple((2 * part + 1) / 16 for part in range(8))  # the quantiles that 
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
-    """Seconds; infinite where nothing is asked for."""
+class LatencyGoal:
+    """Seconds to the first token and per token; infinite without a goal."""
 
     ttft: float = math.inf
     tpot: float = math.inf
@@ -46,8 +46,8 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A target at one rate of requests. Seconds."""
+class LoadPoint:
+    """A target at one rate of requests. Times in seconds."""
 
     rate: float  # requests a second
     rows: float  # that decode at once, on average
@@ -57,14 +57,14 @@ class Point:
     slow_tpot: float  # what the state brings that is not exceeded in QUANTILE of the time
     slow_ttft: float
 
-    def meets(self, objective: Objective) -> bool:
+    def meets(self, objective: LatencyGoal) -> bool:
         return self.slow_tpot <= objective.tpot and self.slow_ttft <= objective.ttft
 
 
 @dataclass(frozen=True)
-class Server:
-    """A target and what it is asked. `drafter` "": it decodes plainly. `sharing`: how many targets one drafter that is
-    elsewhere serves, a round's messages taking `transfer` seconds; 0: it drafts beside the target."""
+class TargetLoad:
+    """A target and the requests that it is sent. `drafter` "": it decodes plainly. `sharing`: how many targets one
+    drafter elsewhere serves, a round's messages taking `transfer` seconds; 0: it drafts beside the target."""
 
     costs: CostTable
     prompt: float  # mean tokens
@@ -90,13 +90,13 @@ class Server:
 
     @cached_property
     def rows(self) -> int:
-        """The most that run at once."""
+        """Return the most rows that run at once."""
         held = self.prompt + self.output * math.exp(self.spread**2) / 2
         return min(self.max_running, max(1, int(self.kv_tokens / held))) if self.kv_tokens else self.max_running
 
     @cached_property
     def _prompts(self) -> list[float]:
-        """Lengths of equally many prompts each."""
+        """Return lengths of prompts, each for an equal share of them."""
         lengths = [math.exp(self.spread * NormalDist().inv_cdf(quantile)) for quantile in PROMPTS]
         return [self.prompt * length * len(lengths) / sum(lengths) for length in lengths]
 
@@ -113,7 +113,7 @@ class Server:
         return Surface([(1, rows, seconds) for rows, seconds in self.costs.overhead] or [(1, 1, 0.0)])
 
     def star(self, rows: int, depth: int) -> Star:
-        """One kind of target, for the formulas of a drafter that several share."""
+        """Return one kind of target, for the formulas of a shared drafter."""
         return Star(
             step=self._draft(rows, depth) / depth,
             verify=self._verify(rows, rows * (depth + 1)) + self._overhead(1, rows),
@@ -125,20 +125,20 @@ class Server:
 
     @cached_property
     def rounds(self) -> list[tuple[int, float, float]]:
-        """The rounds by rows, from 1: the best depth, seconds of a round, and tokens that it brings each row."""
+        """Return the rounds by rows, from 1: the best depth, seconds of a round, and tokens that it brings each row."""
         return [self._best(rows) for rows in range(1, self.rows + 1)]
 
     @cached_property
     def finished(self) -> list[float]:
-        """m(k), from k = 1."""
+        """Return m(k), from k = 1."""
         found = []
         for rows, (depth, seconds, tokens) in enumerate(self.rounds, 1):
             longer = self._longer(rows, depth, self._prompts)
             found.append(1.0 / (self.output * seconds / (rows * tokens) + longer))
         return found
 
-    def at(self, rate: float) -> Point | None:
-        """Return the point at this rate, None where the target does not keep up."""
+    def at(self, rate: float) -> LoadPoint | None:
+        """Return the point at this rate, None if the target does not keep up."""
         busy = rate / self.finished[-1]
         if busy >= 1:
             return None
@@ -151,7 +151,7 @@ class Server:
         running = (sum(k * weight for k, weight in enumerate(weights)) + self.rows * beyond) / whole
         waiting = beyond / (1 - busy) / whole
         state = self._quantile([weight / whole for weight in weights], busy)
-        return Point(
+        return LoadPoint(
             rate=rate,
             rows=running,
             busy=busy,
@@ -162,8 +162,8 @@ class Server:
             + self._first(min(state, self.rows), self._prompts[-1:]),
         )
 
-    def most(self, objective: Objective) -> Point | None:
-        """The largest rate with which the objectives hold; None where one request alone misses them."""
+    def most(self, objective: LatencyGoal) -> LoadPoint | None:
+        """Return the largest rate with which the goals hold; None if one request alone misses them."""
         low, high = 0.0, self.finished[-1]
         found = None
         for _ in range(HALVINGS):
@@ -176,7 +176,7 @@ class Server:
         return found
 
     def reading(self, rows: int, tokens: float) -> float:
-        """How much longer the passes of so many rows are for a prompt of so many tokens that joins them."""
+        """Return how much longer the passes of so many rows are for a prompt of so many tokens that joins them."""
         return self._longer(rows, self.rounds[max(1, rows) - 1][0], [tokens])
 
     def _best(self, rows: int) -> tuple[int, float, float]:
@@ -190,7 +190,7 @@ class Server:
         return self._verify(rows, rows) + self._overhead(1, rows)
 
     def _longer(self, rows: int, depth: int, prompts: Sequence[float]) -> float:
-        """How much longer the passes are for a prompt that joins them."""
+        """Return how much longer the passes are for a prompt that joins them."""
         tokens = rows * (depth + 1)
         without = self._verify(rows, tokens)
         return sum(self._verify(rows, tokens + prompt) - without for prompt in prompts) / len(prompts)
@@ -202,12 +202,12 @@ class Server:
         return 1.5 * seconds + self._longer(rows, depth, prompts)
 
     def _token(self, rows: int, rate: float) -> float:
-        """Seconds for each row's token, prompts being read beside it at that rate."""
+        """Return the seconds for each row's token while prompts are computed beside it at that rate."""
         depth, seconds, tokens = self.rounds[rows - 1]
         return seconds / tokens / max(1e-9, 1 - rate * self._longer(rows, depth, self._prompts))
 
     def _quantile(self, shares: list[float], busy: float) -> int:
-        """The state that is not exceeded in QUANTILE of the time, at least 1."""
+        """Return the state that is not exceeded in QUANTILE of the time, at least 1."""
         left = QUANTILE
         for state, share in enumerate(shares):
             left -= share
@@ -219,20 +219,20 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapacityPlan:
     """The numbers of targets and drafters for a load."""
 
     targets: int
     drafters: int  # that are elsewhere
     sharing: int  # targets of the busiest drafter
-    each: Point  # of a target at its part of the load
-    most: Point  # ... and at the most that it takes
+    each: LoadPoint  # of a target at its part of the load
+    most: LoadPoint  # ... and at the most that it takes
 
 
-def plan(server: Server, rate: float, objective: Objective) -> Plan | None:
-    """The fewest targets, and for those the fewest drafters. With `sharing` above 0 as many targets as that may share
-    a drafter. None where a target misses the objectives even alone."""
-    best: Plan | None = None
+def plan(server: TargetLoad, rate: float, objective: LatencyGoal) -> CapacityPlan | None:
+    """Return the fewest targets, and for those the fewest drafters. With `sharing` above 0 at most that many targets
+    share a drafter. None if a target misses the goals even alone."""
+    best: CapacityPlan | None = None
     for sharing in range(1, server.sharing + 1) if server.sharing else (0,):
         shared = replace(server, sharing=sharing)
         most = shared.most(objective)
@@ -241,7 +241,7 @@ def plan(server: Server, rate: float, objective: Objective) -> Plan | None:
         targets = math.ceil(rate / most.rate - 1e-9)
         each = shared.at(rate / targets)
         assert each is not None, "below what it takes"
-        found = Plan(targets, math.ceil(targets / sharing) if sharing else 0, sharing, each, most)
+        found = CapacityPlan(targets, math.ceil(targets / sharing) if sharing else 0, sharing, each, most)
         if best is None or (found.targets, found.drafters) < (best.targets, best.drafters):
             best = found
     return best

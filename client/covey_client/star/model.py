@@ -1,4 +1,4 @@
-"""How fast N targets are that share one drafter, which serves their calls one at a time (StarSD, section 3).
+"""Predicts how fast N targets are that share one drafter, which serves their calls one at a time (StarSD, section 3).
 
     S = depth * t_s                 the drafter works on one target's call
     Z = t_c + t_v                   until that target calls again: the way there and back, and its pass
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Star:
-    """One kind of drafter and of target. Seconds."""
+    """One kind of drafter and of target. Times in seconds."""
 
     step: float  # t_s, of one level of a draft
     verify: float  # t_v, of a target's pass over a draft
@@ -38,28 +38,28 @@ class Star:
 
     @property
     def away(self) -> float:
-        """Z."""
+        """Return Z."""
         return self.transfer + self.verify
 
     @property
     def accepted(self) -> float:
-        """Drafted tokens of a round that stay, on average."""
+        """Return the drafted tokens of a round that are accepted, on average."""
         b = self.acceptance
         return float(self.depth) if b == 1 else b * (1 - b**self.depth) / (1 - b)
 
     @property
     def tokens(self) -> float:
-        """Tokens that a round brings: those accepted, and the target's own."""
+        """Return the tokens that a round brings: those accepted, and the target's own."""
         return self.accepted + 1
 
     @property
     def full(self) -> int:
-        """N_full, by the step of a warm drafter."""
+        """Return N_full, by the step of a warm drafter."""
         return math.ceil(self.away / (self.depth * self.step) - 1e-9) + 1
 
     @property
     def most(self) -> int:
-        """N_max: 0 where the drafter is of no use to even one target. Beyond N_full a round grows with N."""
+        """Return N_max; 0 if the drafter is of no use to even one target. Beyond N_full a round grows with N."""
         bound = self.tokens * self.plain  # what a round may take
         count = 0
         while self.point(count + 1).round <= bound * (1 + 1e-9):
@@ -68,18 +68,18 @@ class Star:
                 return max(count, math.floor(bound / self.point(count).service + 1e-9))
         return count
 
-    def point(self, targets: int) -> Point:
+    def point(self, targets: int) -> StarPoint:
         """Return the figures for so many targets."""
         warm = self._point(targets, self.step)
         if not self.cold_step or warm.gap < self.cold_after:
             return warm
         return self._point(targets, self.cold_step)
 
-    def _point(self, targets: int, step: float) -> Point:
+    def _point(self, targets: int, step: float) -> StarPoint:
         service = self.depth * step
         idle = max(0.0, self.away - (targets - 1) * service)
         whole = targets * service + idle
-        return Point(
+        return StarPoint(
             targets=targets,
             step=step,
             service=service,
@@ -92,15 +92,15 @@ class Star:
         )
 
     def two_lanes(self, targets: int, half: float) -> float:
-        """How many times as fast a target is that has two halves of its batch in turn, one verified while the other is
-        drafted for; a pass over half the rows takes it `half`, a call to the drafter as long as for all."""
+        """Return how many times as fast a target is that has two halves of its batch in turn, one verified while the
+        other is drafted for; a pass over half the rows takes it `half`, a call to the drafter as long as for all."""
         one = self.point(targets)
         lane = max(2 * half, one.service + self.transfer + half, 2 * targets * one.service)
         return one.round / lane
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class StarPoint:
     """The figures for one number of targets, in seconds and tokens per second."""
 
     targets: int
@@ -115,10 +115,10 @@ class Point:
 
     @property
     def gap(self) -> float:
-        """How long the drafter idles before a call."""
+        """Return how long the drafter idles before a call."""
         return self.idle / self.targets
 
     @property
     def calls(self) -> float:
-        """R_q, per second; each target's R_p is 1 / T."""
+        """Return R_q, per second; each target's R_p is 1 / T."""
         return self.targets / self.round

@@ -1,14 +1,14 @@
-"""Throughput over the number of targets, as a picture."""
+"""Draws throughput over the number of targets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from covey_client.star.model import Point, Star
+from covey_client.star.model import Star, StarPoint
 
 
-def draw(star: Star, points: Sequence[Point], path: Path) -> None:
+def draw(star: Star, points: Sequence[StarPoint], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
