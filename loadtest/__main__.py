@@ -1,4 +1,5 @@
-"""`python -m loadtest`: load for a while, then a report. Exit status: 0 ran, 1 interrupted, 2 could not run."""
+"""Offers load for a while, then writes a report, `python -m loadtest`. The exit status is 0 if it ran, 1 if it was
+interrupted and 2 if it could not run."""
 
 from __future__ import annotations
 

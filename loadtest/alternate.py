@@ -1,4 +1,5 @@
-"""Servers that differ in a setting, side by side and asked in turns: `python -m loadtest.alternate SETTINGS SETTINGS`.
+"""Compares servers that differ in a setting, side by side and asked in turns: `python -m loadtest.alternate SETTINGS
+SETTINGS`.
 
     python -m loadtest.alternate target.threads=1 target.threads=2 target.threads=2,GOMP_SPINCOUNT=20000
 
@@ -39,7 +40,7 @@ TOKENS = 48
 
 
 def changed(profile: Mapping[str, Any], settings: str) -> tuple[str, dict[str, str]]:
-    """The profile with these settings, as TOML, and the variables among them."""
+    """Return the profile with these settings, as TOML, and the environment variables among them."""
     sections = {name: dict(value) if isinstance(value, dict) else value for name, value in profile.items()}
     variables = {}
     for each in filter(None, settings.split(",")):
@@ -53,7 +54,7 @@ def changed(profile: Mapping[str, Any], settings: str) -> tuple[str, dict[str, s
 
 
 def rate(url: str, callers: int, seconds: float, speculation: str) -> float:
-    """Tokens a second of so many callers, each of whom asks again when answered."""
+    """Return the tokens a second of so many callers, each of which asks again when it has its answer."""
     until = time.monotonic() + seconds
 
     def ask(seed: int) -> float:
@@ -69,7 +70,7 @@ def rate(url: str, callers: int, seconds: float, speculation: str) -> float:
 
 
 def shown(rates: Mapping[str, Sequence[float]]) -> Table:
-    """Medians over the turns: of rates, and of ratios within a turn."""
+    """Return a table of medians over the turns: of rates, and of ratios within a turn."""
     table = Table("settings", "tokens/s", "over the first", "its turns")
     first = next(iter(rates.values()))
     for settings, found in rates.items():

@@ -1,4 +1,5 @@
-"""When requests come: `parse("poisson:4")` is a shape. Knows no prompts, except the lengths that a trace names.
+"""Shapes of load say when requests come: `parse("poisson:4")` is one. Knows no prompts, except the lengths that a trace
+names.
 
 | shape | arrivals |
 |---|---|
@@ -44,7 +45,7 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request to be: when, and what a trace says of it. Lengths of 0 are for the prompt source to choose."""
+    """When one request comes, and what a trace says of it. Lengths of 0 are for the prompt source to choose."""
 
     at: float  # seconds after the start
     input_tokens: int = 0
@@ -54,20 +55,20 @@ class Arrival:
 
 
 class Shape(Protocol):
-    """How load is offered. Open shapes have arrivals whatever the server does; a closed one has users instead."""
+    """A way to offer load. Open shapes have arrivals whatever the server does; a closed one has users instead."""
 
     @property
     def users(self) -> int:
-        """Of a closed shape; 0 for an open one."""
+        """Return the users of a closed shape; 0 for an open one."""
         ...
 
     @property
     def period(self) -> float:
-        """Seconds from one request of a user to its next, on average; 0: as soon as it is answered."""
+        """Return the mean seconds from one request of a user to its next; 0: it asks as soon as it is answered."""
         ...
 
     def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:
-        """Of an open shape, in order, none later than `seconds`."""
+        """Yield an open shape's arrivals in order, none later than `seconds`."""
         ...
 
 
@@ -108,8 +109,8 @@ class Trace:
         return itertools.takewhile(lambda arrival: arrival.at <= seconds, self.recorded)
 
     def scaled(self, rate: float | None, lengths: float) -> Trace:
-        """The same trace with its times stretched to `rate` requests a second on average (None: as they are) and its
-        lengths multiplied."""
+        """Return the same trace with its times stretched to `rate` requests a second on average (None: as they are) and
+        its lengths multiplied."""
         stretch = 1.0
         if rate is not None and self.recorded[-1].at > 0:
             stretch = len(self.recorded) / self.recorded[-1].at / rate
@@ -128,7 +129,7 @@ class Trace:
 
 
 def parse(text: str, *, data: Path | None = None, rate: float | None = None, lengths: float = 1.0) -> Shape:
-    """The shape of that description; `rate` and `lengths` scale traces. Raises SettingError."""
+    """Return the shape of that description; `rate` and `lengths` scale traces. Raises SettingError."""
     kind, _, rest = text.partition(":")
     if kind in ("azure", "mooncake"):
         read = read_azure if kind == "azure" else read_mooncake
@@ -152,7 +153,7 @@ def parse(text: str, *, data: Path | None = None, rate: float | None = None, len
 
 
 def trace_file(kind: str, named: str, data: Path | None) -> Path:
-    """The named file, or the only one of that kind in the folder of outside data or its folder `traces`."""
+    """Return the named file, or the only one of that kind in the folder of outside data or its folder `traces`."""
     folder = data or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
     places = [] if folder is None else [folder, folder / "traces"]
     if named:
@@ -169,7 +170,7 @@ def trace_file(kind: str, named: str, data: Path | None) -> Path:
 
 
 def read_azure(path: Path) -> list[Arrival]:
-    """Rows of TIMESTAMP, ContextTokens, GeneratedTokens; the first is at 0."""
+    """Read rows of TIMESTAMP, ContextTokens, GeneratedTokens; the first is at 0."""
     with _open(path) as lines:
         rows = list(csv.DictReader(lines))
     try:
@@ -181,7 +182,7 @@ def read_azure(path: Path) -> list[Arrival]:
 
 
 def read_mooncake(path: Path) -> list[Arrival]:
-    """Objects with timestamp in milliseconds, input_length, output_length, hash_ids."""
+    """Read objects with timestamp in milliseconds, input_length, output_length, hash_ids."""
     try:
         with _open(path) as lines:
             rows = [json.loads(line) for line in lines if line.strip()]

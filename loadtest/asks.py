@@ -1,4 +1,4 @@
-"""What is asked: `parse("own")` is a source of prompts. Knows no arrival times.
+"""Sources of prompts say what is asked: `parse("own")` is one. Knows no arrival times.
 
 | source | prompts |
 |---|---|
@@ -28,7 +28,7 @@ LETTERS_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request's content."""
+    """The content of one request."""
 
     prompt: str | tuple[int, ...]
     max_tokens: int
@@ -38,14 +38,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long answers may be where nobody says, and how long a request may be altogether."""
+    """How long answers may be by default, and how long a request may be altogether."""
 
     shortest: int = 16
     longest: int = 64
     context: int = 2048
 
     def draw(self, rng: random.Random) -> int:
-        """Evenly on a logarithmic scale: a batch's longest answer is several times its median."""
+        """Draw a length evenly on a logarithmic scale: a batch's longest answer is several times its median."""
         return round(float(self.shortest * (self.longest / self.shortest) ** rng.random()))
 
 
@@ -88,7 +88,7 @@ class Synthetic:
 
 
 def parse(text: str, lengths: Lengths) -> Source:
-    """The source of that description. Raises SettingError."""
+    """Return the source of that description. Raises SettingError."""
     kind, _, rest = text.partition(":")
     if kind == "own":
         domains = rest.split(",") if rest else list(prompts.DOMAINS)
@@ -108,7 +108,7 @@ def parse(text: str, lengths: Lengths) -> Source:
 
 
 def read_sharegpt(path: Path) -> list[tuple[str, str, int]]:
-    """Topic, first question, and about how many tokens its answer had."""
+    """Return topic, first question, and about how many tokens its answer had."""
     found = []
     for entry in _json(path, lines=False):
         turns = [turn for turn in entry.get("conversations", ()) if turn.get("value")]

@@ -122,7 +122,7 @@ def _all_there(runner: MasterRunner, parts: int, interrupted: Event) -> bool:
 
 
 def _there(runner: MasterRunner) -> set[str]:
-    """The workers that are still heard of."""
+    """Return the workers that are still alive."""
     return {client.id for client in runner.clients.all if client.state != STATE_MISSING}
 
 

@@ -30,7 +30,7 @@ def _ip(*words: str) -> bool:
 
 
 class Host:
-    """`near` is this process's end of the cable, `address` the host's own."""
+    """A host; `near` is this process's end of the cable, `address` the host's own."""
 
     def __init__(self, near: str = LOOPBACK, address: str = LOOPBACK, namespace: str = "", cable: str = "") -> None:
         self.near, self.address, self._namespace, self._cable = near, address, namespace, cable
@@ -43,13 +43,13 @@ class Host:
         return bool(self._namespace)
 
     def free_port(self) -> int:
-        """One that nobody has at this end."""
+        """Return a port that is free at this end."""
         with socket.socket() as listener:
             listener.bind((self.near, 0))
             return int(listener.getsockname()[1])
 
     def server(self, options: Options, log_file: Path | None = None) -> Server:
-        """A server that has started there."""
+        """Return a server that has started there."""
         secret = secrets.token_hex(16) if self._namespace else ""
         placed = replace(options, host=self.address, admin_secret=secret, log_file=log_file or options.log_file)
 
@@ -66,8 +66,8 @@ class Host:
             assert _ip("link", "set", self._cable, "up" if there else "down")
 
     def run(self, call: Callable[[], T]) -> T:
-        """The call, made by a thread that is there; so are the threads and processes that it starts. It is one thread
-        for all: a server ends with the thread that started it."""
+        """Run the call in a thread that is there; so are the threads and processes that it starts. One thread runs all
+        calls: a server ends with the thread that started it."""
         return self._thread.submit(lambda _: call(), None).result()
 
     def _enter(self) -> None:
@@ -77,7 +77,7 @@ class Host:
 
 
 def hosts(count: int, stack: ExitStack) -> list[Host]:
-    """So many, gone with the stack. Another process of this machine may have made its own."""
+    """Make so many hosts, gone with the stack. Another process of this machine may have made its own."""
     made, net = [], 64 + os.getpid() % 160
     for index in range(count):
         name = f"cv{os.getpid() % 100000}-{index}"

@@ -29,7 +29,7 @@ class Level:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What tells the server of it."""
+        """Return the settings that tell the server of it."""
         if self.slo_class:
             return {"slo_class": self.slo_class}
         return {"slo_ttft_ms": 1000 * self.ttft, "slo_tpot_ms": 1000 * self.tpot}
@@ -38,7 +38,7 @@ class Level:
         return ttft is not None and ttft <= self.ttft
 
     def meets_tpot(self, tpot: float | None) -> bool:
-        """An answer of one token has no time between tokens, and meets any."""
+        """Whether an answer is within `tpot`; one of one token always is."""
         return tpot is None or tpot <= self.tpot
 
 
@@ -54,7 +54,7 @@ MIX_TOKENS = "256:256"  # of each answer, unless it ends before: as in AdaServe'
 
 
 def mix(text: str) -> tuple[Level, ...]:
-    """From `COPILOT/CHAT/SUMMARY`, shares as in 60/20/20; one of 0 is left out. Raises SettingError."""
+    """Return the levels of `COPILOT/CHAT/SUMMARY`, shares as in 60/20/20; one of 0 is left out. Raises SettingError."""
     shares = text.split("/")
     if len(shares) != len(MIX) or not all(share.isdecimal() for share in shares) or not sum(map(int, shares)):
         raise SettingError(f"mix: got {text!r}, allowed: COPILOT/CHAT/SUMMARY, shares as in 60/20/20")
@@ -66,7 +66,7 @@ def mix(text: str) -> tuple[Level, ...]:
 
 
 def as_served(level: Level, readings: Sequence[MetricsSnapshot]) -> Level:
-    """With what the server says that its class asks for; without a limit where it says nothing."""
+    """Return the level with what the server says that its class asks for; without a limit if it says nothing."""
     for reading in reversed(readings) if level.slo_class else ():
         found = [reading.value("covey_slo_target_seconds", slo_class=level.slo_class, of=of) for of in ("ttft", "tpot")]
         if any(found):
@@ -76,7 +76,8 @@ def as_served(level: Level, readings: Sequence[MetricsSnapshot]) -> Level:
 
 
 def parse(texts: Sequence[str]) -> tuple[Level, ...]:
-    """From `NAME:WEIGHT:TTFT_MS:TPOT_MS` each; the usual ones when there are none. Raises SettingError."""
+    """Return the levels of `NAME:WEIGHT:TTFT_MS:TPOT_MS` each; the usual ones if there are none. Raises
+    SettingError."""
     found = tuple(_one(text) for text in texts) or DEFAULT
     if len({level.name for level in found}) != len(found):
         raise SettingError("slo: each name may be given once")

@@ -1,4 +1,4 @@
-"""For Locust's own command line and web page: `locust -f loadtest/locustfile.py --url HOST:8001 --shape poisson:4`.
+"""Locust's own command line and web page: `locust -f loadtest/locustfile.py --url HOST:8001 --shape poisson:4`.
 
 The same traffic as `python -m loadtest`, without its report; an open shape takes its end from --run-time, or an hour.
 """

@@ -56,24 +56,24 @@ class Application:
         self.nodes.remove(node)
 
     def processes(self, node: Any) -> list[psutil.Process]:
-        """Its raylet, and the workers."""
+        """Return a node's raylet and workers."""
         raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
         return [raylet, *raylet.children()]
 
     def servers(self, node: Any = None) -> list[psutil.Process]:
-        """The launchers that run, on that node or anywhere, without those of draft servers."""
+        """Return the launchers that run, on that node or anywhere, without those of draft servers."""
         found = [each for each in ours(self.folder) if LAUNCHER.search(words(each))]
         return [each for each in found if node is None or each.parent() in self.processes(node)]
 
     def front(self, node: Any) -> str:
-        """Where that node's server has its front."""
+        """Return where that node's server has its front."""
         (server,) = self.servers(node)
         found = LAUNCHER.search(words(server))
         assert found is not None
         return f"127.0.0.1:{found[1]}"
 
     def figure(self, name: str, node: Any, **labels: str) -> float:
-        """Of the metrics of that node's server: the sum of those with these labels."""
+        """Return the sum of a node's metrics with these labels."""
         with urllib.request.urlopen(f"http://{self.front(node)}/metrics", timeout=10) as answer:
             samples = [each for each in parse(answer.read().decode(), name) if each.name == name]
         return sum(each.value for each in samples if labels.items() <= each.labels.items())
@@ -110,7 +110,7 @@ class Application:
         until(settled)
 
     def broke_off(self) -> int:
-        """How often an answer has, by the log of the ingress."""
+        """Return how often an answer broke off, by the log of the ingress."""
         logs = Path(self.cluster.head_node.get_logs_dir_path()) / "serve"
         return sum(path.read_text(errors="replace").count("broke off") for path in logs.glob("*Ingress*.log"))
 
@@ -126,8 +126,8 @@ def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
 def application(
     folder: Path, args: dict[str, Any], count: int, environment: Mapping[str, str] | None = None
 ) -> Iterator[Application]:
-    """A cluster with so many nodes for servers, which all have one; nothing of it is left afterwards. `environment` is
-    added to that of all of its processes."""
+    """Run a cluster with so many nodes for servers, which all have one; nothing of it is left afterwards. `environment`
+    is added to that of all of its processes."""
     added = {MARK: str(folder), **(environment or {})}
     os.environ.update(added)
     head = {"num_cpus": 4, "resources": {"front": 1}, "include_dashboard": False}
@@ -152,7 +152,7 @@ def application(
 
 
 def ours(folder: Path) -> list[psutil.Process]:
-    """The processes of the cluster of that folder."""
+    """Return the processes of the cluster of that folder."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -162,7 +162,7 @@ def ours(folder: Path) -> list[psutil.Process]:
 
 
 def words(process: psutil.Process) -> str:
-    """Its command line; none where it has ended."""
+    """Return its command line; empty if it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""What a load test can be asked, on the command line of `python -m loadtest` and of Locust's own alike."""
+"""The options of a load test, on the command line of `python -m loadtest` and of Locust's own alike."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Plan:
     parts: int = 1
 
     def rng(self, purpose: str) -> random.Random:
-        """The same for every part."""
+        """Return a generator that is the same for every part."""
         return random.Random(f"{self.seed} {purpose}")
 
     def own_rng(self, purpose: str) -> random.Random:
-        """Another one for each part."""
+        """Return a generator of its own for each part."""
         return self.rng(f"{purpose} {self.part}" if self.part else purpose)
 
 
@@ -103,7 +103,7 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
-    """Everything read and checked. Raises SettingError."""
+    """Read and check everything. Raises SettingError."""
     above = (seconds, given.length_scale, given.request_timeout, given.context)
     if not all(map(math.isfinite, (*above, grace, given.rate))) or min(above) <= 0 or min(grace, given.rate) < 0:
         raise SettingError("seconds, length-scale, request-timeout, context: above 0; grace, rate: at least 0")
@@ -167,7 +167,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
 
 
 def parts(given: argparse.Namespace) -> int:
-    """How many processes share the load. Raises SettingError."""
+    """Return how many processes share the load. Raises SettingError."""
     several = bool(given.master or given.worker)
     if given.workers < 1 or (given.workers > 1 and not several):
         raise SettingError(f"workers: got {given.workers}, allowed: at least 1, more with --master or --worker")
@@ -177,7 +177,7 @@ def parts(given: argparse.Namespace) -> int:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Of a master; "" is every host. Raises SettingError."""
+    """Return the address of a master; "" is every host. Raises SettingError."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingError(f"master, worker: got {text!r}, allowed: HOST:PORT")

@@ -1,4 +1,4 @@
-"""The report's pictures, as SVG: what a run did over time, an earlier run dashed and grey beside it."""
+"""Draws the report's pictures, as SVG: a run over time, and an earlier run dashed and grey beside it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Picture:
 
 
 def pictures(run: Run) -> list[Picture]:
-    """Those that every run has; what the server did not export stays empty and says so."""
+    """Return the pictures that every run has; one without exported metrics stays empty and says so."""
     span = summary.width(run)
     per = f"requests that ended in each {span:g} s"
     return [
@@ -179,7 +179,7 @@ def pictures(run: Run) -> list[Picture]:
 
 
 def draw(picture: Picture, run: Run, earlier: Run | None) -> str:
-    """The picture as an `<svg>` element."""
+    """Return the picture as an `<svg>` element."""
     figure = Figure(figsize=(6.2, 3.0), layout="constrained")
     axes: Axes = figure.add_subplot()
     end = max([run.seconds, *(record.end for record in run.records)])
@@ -265,7 +265,7 @@ def _by_topic(topic: str) -> Callable[[Run], Points]:
 
 
 def _values(run: Run, metric: str, label: str) -> list[str]:
-    """Of a label, in any look."""
+    """Return a label's values, in any look."""
     return sorted({value for reading in run.readings for value in reading.by(metric, label)})
 
 

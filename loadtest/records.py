@@ -1,5 +1,7 @@
-"""What a run leaves: a folder with settings, a line for each request and each look at the metrics port. Lines are
-written as they come, so that a run which is cut short, killed even, can still be reported."""
+"""Keeps a run as a folder with settings, and a line for each request and each look at the metrics port.
+
+Lines are written as they come, so that a run which is cut short, killed even, can still be reported.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ SETTINGS, REQUESTS, METRICS = "run.json", "requests.jsonl", "metrics.jsonl"
 
 @dataclass(frozen=True)
 class Record:
-    """One request, seen from the client. Times in seconds; None where there was none."""
+    """One request, seen from the client. Times in seconds; None if there was none."""
 
     at: float  # when it was sent, after the start
     transport: str
@@ -67,7 +69,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long load was offered; of a run that was killed, until its last line."""
+        """Return how long load was offered; for a killed run, until its last line."""
         ran = self.settings.get("ran_seconds")
         if ran is not None:
             return float(ran)
@@ -97,7 +99,7 @@ class Recorder:
         self._line(self._metrics, {"at": reading.at, "samples": samples})
 
     def end(self, ran_seconds: float, complete: bool) -> None:
-        """The run is over; `complete` when it ran as long as it was to."""
+        """Close the run; `complete` if it ran as long as it was to."""
         self._settings |= {"ran_seconds": ran_seconds, "complete": complete}
         self._write_settings()
 
@@ -122,7 +124,7 @@ class Recorder:
 
 
 def load(folder: Path) -> Run:
-    """A run from its folder; a last line that was cut off is left out. Raises SettingError."""
+    """Read a run from its folder; a last line that was cut off is left out. Raises SettingError."""
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         records = tuple(Record(**row) for row in _lines(folder / REQUESTS))

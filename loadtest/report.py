@@ -1,4 +1,4 @@
-"""A run as one HTML file that needs nothing else: tables, and pictures as inline SVG."""
+"""Writes a run as one HTML file that needs nothing else: tables, and pictures as inline SVG."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOTES = (
 
 
 def write(run: Run, earlier: Run | None = None) -> Path:
-    """The report beside the run's data; returns where."""
+    """Write the report beside the run's data; returns where."""
     path = run.folder / FILE
     path.write_text(html(run, earlier), encoding="utf-8")
     return path
@@ -72,7 +72,7 @@ def html(run: Run, earlier: Run | None = None) -> str:
 
 
 def show(run: Run, earlier: Run | None = None) -> None:
-    """The summary on the terminal."""
+    """Show the summary on the terminal."""
     table = Table("figure", "unit", "value", *(("earlier", "change") if earlier else ()), box=None)
     for figure, before in _paired(run, earlier):
         more = (number(before), change(figure, before)[0]) if earlier else ()
@@ -84,7 +84,7 @@ def show(run: Run, earlier: Run | None = None) -> None:
 
 
 def number(value: float | None) -> str:
-    """Three digits, or all of a whole number."""
+    """Return three digits, or all of a whole number."""
     if value is None:
         return "–"
     if float(value).is_integer() and abs(value) < 1e9:
@@ -93,7 +93,7 @@ def number(value: float | None) -> str:
 
 
 def change(figure: Figure, before: float | None) -> tuple[str, str]:
-    """How a figure differs from the earlier run's, and whether that is `better`, `worse` or neither."""
+    """Return how a figure differs from the earlier run's, and whether that is `better`, `worse` or neither."""
     now = figure.value
     if now is None or not before:
         return ("–", "")
@@ -111,7 +111,7 @@ def _subtitle(run: Run, earlier: Run | None) -> str:
 
 
 def _unlike(run: Run, earlier: Run) -> str:
-    """What makes two runs' loads different ones, so that their figures say little about the servers."""
+    """Return what makes two runs' loads different ones, so that their figures say little about the servers."""
     names = dict.fromkeys((*run.settings, *earlier.settings))
     found = [name for name in names if name not in COMPARED and run.settings.get(name) != earlier.settings.get(name)]
     return f" · another load: other {', '.join(found)}" if found else ""

@@ -29,7 +29,7 @@ LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
 
 
 def run(plan: Plan, folder: Path) -> bool:
-    """Offer the load; whether it ran as long as it was to. Raises SettingError where no server is ready."""
+    """Offer the load; whether it ran as long as it was to. Raises SettingError if no server is ready."""
     check_ready(plan)
     clock = clock_from_now()
     environment = Environment()
@@ -80,7 +80,7 @@ def look(plan: Plan, recorder: Recorder, clock: Callable[[], float]) -> None:
 
 
 def on_signals() -> Event:
-    """Set by the first Ctrl-C or SIGTERM; the second ends the process as usual."""
+    """Return an event that the first Ctrl-C or SIGTERM sets; the second ends the process as usual."""
     stop = Event()
 
     def first(number: int) -> None:
@@ -108,7 +108,7 @@ def wait(plan: Plan, tally: Tally, clock: Callable[[], float], interrupted: Even
 
 
 def drain(grace: float, traffic: Traffic) -> None:
-    """Requests in flight may end; those that take longer are given up."""
+    """Wait for requests in flight, and cancel those that take longer."""
     traffic.stop()
     until = time.monotonic() + grace
     while traffic.tally.in_flight and time.monotonic() < until:
@@ -118,7 +118,7 @@ def drain(grace: float, traffic: Traffic) -> None:
 
 
 def figures(tally: Tally, seconds: float) -> str:
-    """One line of progress."""
+    """Return one line of progress."""
     ttft = f", TTFT p50 {1000 * statistics.median(tally.ttfts):.0f} ms" if tally.ttfts else ""
     return (
         f"{tally.done} done, {tally.failed} failed, {tally.in_flight} in flight, "

@@ -1,4 +1,4 @@
-"""The numbers of a run: totals, a row for each service level, and what they were over time."""
+"""Computes the numbers of a run: totals, a row for each service level, and time series."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Figure:
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:
-    """By linear interpolation between the two nearest; None of nothing."""
+    """Return the quantile by linear interpolation between the two nearest; None for no values."""
     return float(np.quantile(values, q)) if values else None
 
 
@@ -104,8 +104,8 @@ def by_level(run: Run, level: Level) -> dict[str, float | None]:
 
 
 def served_attainment(records: Sequence[Record]) -> float | None:
-    """The share that met its objective as the server has it, of those that the server knows one of; a request that
-    failed has not. None where it was told of none."""
+    """Return the share that met its objective as the server judged it, of those whose objective it knew; a failed
+    request has not. None if it was told of none."""
     told = [record for record in records if record.attainment not in ("", "unknown")]
     failed = sum(record.failed for record in records)
     met = sum(record.attainment == "met" for record in told)
@@ -113,7 +113,7 @@ def served_attainment(records: Sequence[Record]) -> float | None:
 
 
 def _goodput(run: Run, records: Sequence[Record]) -> float | None:
-    """Tokens a second of requests that met their objective as the server has it."""
+    """Return the tokens a second of requests that met their objective as the server judged it."""
     if served_attainment(records) is None:
         return None
     busy = max([run.seconds, *(record.end for record in records)])
@@ -121,7 +121,7 @@ def _goodput(run: Run, records: Sequence[Record]) -> float | None:
 
 
 def by_topic(run: Run, topic: str) -> dict[str, float | None]:
-    """Of the kinds of prompt: speculation fares differently on each."""
+    """Return figures by kind of prompt: speculation fares differently on each."""
     finished = [record for record in run.records if record.finished and record.topic == topic]
     return {
         "requests": len(finished),
@@ -138,13 +138,13 @@ def topics(run: Run) -> list[str]:
 
 
 def acceptance(rows: Sequence[Record]) -> float | None:
-    """Accepted over drafted tokens, in percent; None where nothing was drafted."""
+    """Return accepted over drafted tokens, in percent; None if nothing was drafted."""
     drafted = sum(record.draft_tokens for record in rows)
     return 100 * sum(record.accepted_draft_tokens for record in rows) / drafted if drafted else None
 
 
 def kv_most(run: Run) -> float | None:
-    """The largest share of the KV pool that was in use at any look, in percent."""
+    """Return the largest share of the KV pool that was in use at any look, in percent."""
     shares = []
     for reading in run.readings:
         blocks = reading.value("covey_kv_blocks")
@@ -154,18 +154,18 @@ def kv_most(run: Run) -> float | None:
 
 
 def errors(run: Run) -> list[tuple[str, int]]:
-    """What failed requests said, most frequent first."""
+    """Return what failed requests said, most frequent first."""
     return Counter(f"{record.outcome}: {record.error}" for record in run.records if record.failed).most_common(10)
 
 
 def width(run: Run) -> float:
-    """Seconds of a point in time series of requests."""
+    """Return the seconds of a point in time series of requests."""
     return next((width for width in WIDTHS if run.seconds / width <= BINS), WIDTHS[-1])
 
 
 def over_time(run: Run, value: Callable[[Sequence[Record]], float | None], *, at_end: bool = True) -> Points:
-    """`value` of the requests that ended in each bin (or were sent in it), at the bin's middle, or the
-    run's end."""
+    """Return `value` of the requests that ended in each bin (or were sent in it), at the bin's middle, or the run's
+    end."""
     step = width(run)
     bins: dict[int, list[Record]] = {}
     for record in ended(run):
@@ -180,8 +180,8 @@ def over_time(run: Run, value: Callable[[Sequence[Record]], float | None], *, at
 
 
 def streamed(run: Run, records: Sequence[Record]) -> Points:
-    """Output tokens a second of those requests, each one's spread evenly from its first token to its last: counted when
-    a request ends, all of its tokens would be that moment's, and a bin could have more than were generated in it."""
+    """Return the output tokens a second of those requests, each one's spread evenly from its first token to its last:
+    counted when a request ends, all of its tokens would be that moment's."""
     step = width(run)
     end = max([run.seconds - 1e-6, *(record.end for record in records)])
     edges = step * np.arange(int(end // step) + 2)
@@ -194,7 +194,7 @@ def streamed(run: Run, records: Sequence[Record]) -> Points:
 
 
 def counted(run: Run, value: Callable[[Span], float | None], seconds: float = 2.0) -> Points:
-    """`value` between readings at least `seconds` apart, at the middle."""
+    """Return `value` between readings at least `seconds` apart, at the middle."""
     points: Points = []
     before: MetricsSnapshot | None = None
     for reading in run.readings:

@@ -38,7 +38,7 @@ class Tally:
     ttfts: list[float] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
-        """A request that has ended."""
+        """Add a request that has ended."""
         self.done += record.finished
         self.failed += record.failed
         self.tokens += record.output_tokens
@@ -47,7 +47,7 @@ class Tally:
 
 
 class Traffic:
-    """One run's requests. `send` may run in many greenlets or threads at once."""
+    """The requests of one run. `send` may run in many greenlets or threads at once."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class Traffic:
             )
 
     def closed(self, transport: str) -> None:
-        """One user's turn: one request, to its end, and what is left of its period. Periods vary by half, so that users
-        do not keep step."""
+        """Take one user's turn: one request, to its end, and what is left of its period. Periods vary by half, so that
+        users do not keep step."""
         began = self._clock()
         outcome = self.send(transport, Arrival(began))
         if self.plan.shape.period:
@@ -91,8 +91,8 @@ class Traffic:
             self._pause(BACK_OFF_SECONDS)
 
     def follow(self, spawn: Callable[..., object]) -> None:
-        """Send every arrival of an open shape when it is due, each by a greenlet of its own: of several parts each its
-        share. Does nothing the second time, as where Locust gives a worker the users of one that has gone."""
+        """Send every arrival of an open shape when it is due, each by a greenlet of its own; each of several parts
+        sends its share. Does nothing the second time, as when Locust gives a worker the users of one that has gone."""
         if self._followed:
             return
         self._followed = True
@@ -107,7 +107,7 @@ class Traffic:
             spawn(self.send, next(turns), arrival)
 
     def send(self, transport: str, arrival: Arrival) -> str:
-        """One request to its end; returns how it ended."""
+        """Send one request and wait for its end; returns how it ended."""
         with self._lock:
             level = levels.choose(self.plan.levels, self._level_rng)
             own = self.plan.sources.get(level.name)  # whose answers are as long as it says, whatever a trace has
@@ -125,11 +125,11 @@ class Traffic:
         return record.outcome
 
     def stop(self) -> None:
-        """No more requests; those under way may end."""
+        """Send no more requests; those under way may end."""
         self.stopped = True
 
     def give_up(self) -> None:
-        """End what is still under way."""
+        """Cancel what is still under way."""
         self.given_up = True
         for stream in tuple(self._under_way):
             stream.cancel()
@@ -178,7 +178,7 @@ class Traffic:
         )
 
     def _report(self, record: Record) -> None:
-        """Locust's events: ttft and tpot of what has them, e2e of everything, with its failure."""
+        """Report to Locust's events: ttft and tpot if there are any, e2e of everything, with its failure."""
         if record.outcome == UNFINISHED:
             return
         timings: Mapping[str, float | None] = {"ttft": record.ttft, "tpot": record.tpot}

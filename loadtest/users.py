@@ -1,4 +1,5 @@
-"""Locust's users. Each needs a `Traffic` as its environment's attribute `traffic`. Imported, grpc knows gevent."""
+"""Locust's users. Each needs a `Traffic` as its environment's attribute `traffic`. Importing this tells grpc of
+gevent."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class ArrivalsUser(User):  # type: ignore[misc]
 
 
 def classes(plan: Plan) -> list[type[User]]:
-    """The users of this run's shape. Of an open one each part has one."""
+    """Return the users of this run's shape; for an open one each part has one."""
     if not plan.shape.users:
         ArrivalsUser.fixed_count = plan.parts
         return [ArrivalsUser]

@@ -1,4 +1,5 @@
-"""`python -m loadtest.attack SCENARIO`. Exit status: 0 the server stood, 1 not so, 2 could not run, 130 interrupted."""
+"""Attacks a server, `python -m loadtest.attack SCENARIO`. The exit status is 0 if the server stood, 1 if it did not, 2
+if the attack could not run and 130 if it was interrupted."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ STOOD, FELL, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
 @dataclass(frozen=True)
 class Scenario:
-    """`run` says what it found; `problems` in it are what must not have happened."""
+    """A named attack. `run` says what it found; `problems` in it are what must not have happened."""
 
     about: str
     declare: Callable[[argparse.ArgumentParser], None]

@@ -42,7 +42,7 @@ class Attack:
         return self.answers.total()
 
     def run(self, requests: int, seed: int, threads: int = 4) -> None:
-        """So many requests, or a few more. Blocks."""
+        """Send about so many requests. Blocks."""
         running = [
             threading.Thread(target=self._run, args=(requests // threads, seed * 1000 + index), daemon=True)
             for index in range(threads)
@@ -84,7 +84,7 @@ class Attack:
         return self._note("events" if len(events) > 1 else "post", str(answer.status), right, body + b" -> " + said)
 
     def _bytes(self, messages: Messages) -> int:
-        """On a connection of its own, whose sender then waits for one answer, or leaves at once."""
+        """Send bytes on a connection of their own, and wait for one answer, or leave at once."""
         data = messages.request()
         host, _, port = self._http.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
@@ -109,7 +109,7 @@ class Attack:
         return self._note("infer", code.name, right, data + b" -> " + text.encode(errors="replace"))
 
     def _stream(self, channel: grpc.Channel, messages: Messages) -> int:
-        """Some on one stream, each of which has a last response."""
+        """Send some messages on one stream, each of which must get a last response."""
         sent = [messages.message() for _ in range(AT_ONCE)]
         call = channel.stream_stream(
             f"{SERVICE}ModelStreamInfer", response_deserializer=service_pb2.ModelStreamInferResponse.FromString
@@ -134,7 +134,7 @@ class Attack:
 
 
 def _documented(event: bytes, status: int) -> bool:
-    """Whether it is JSON, and an error where it should be one."""
+    """Whether the answer is JSON, and an error where it should be one."""
     body = event.removeprefix(b"data: ")
     if status == 200 and not body.startswith(b"{"):
         return False

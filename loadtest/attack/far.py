@@ -19,7 +19,8 @@ admission = false
 
 
 class Far:
-    """Raises what a server raises that does not start; OSError where this machine has no such hosts."""
+    """A drafter's server on a host of its own. Raises what a server raises that does not start; OSError if this machine
+    has no such hosts."""
 
     def __init__(self, out: Path) -> None:
         self._stack = ExitStack()
@@ -41,7 +42,7 @@ class Far:
 
     @property
     def star(self) -> str:
-        """The part of a profile that says where the drafter is."""
+        """Return the part of a profile that says where the drafter is."""
         address = f"{self._host.address}:{self._server.options.grpc_port}"
         return f'[star]\nservers = ["{REMOTE}={address}/draft_chat"]\nsecret = "{self._secret}"\n'
 
@@ -56,7 +57,7 @@ class Far:
 
 
 def private(path: Path, text: str) -> Path:
-    """A file of this user alone."""
+    """Write a file of this user alone."""
     path.unlink(missing_ok=True)
     path.touch(0o600)
     path.write_text(text)

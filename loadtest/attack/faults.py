@@ -1,4 +1,4 @@
-"""Hundreds of faults in a server under load."""
+"""Injects hundreds of faults into a server under load."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _inject(
     drawn: random.Random,
     console: Console,
 ) -> None:
-    """At times of chance: mostly when all is mended, sometimes in the middle of that."""
+    """Inject faults at random times: mostly when everything is mended, sometimes in the middle of that."""
     with Steps(console, apart=LINE_SECONDS) as progress:
         task = progress.add_task("faults", total=given.faults)
         left, due, overlaps = given.faults, 0.0, False

@@ -1,4 +1,4 @@
-"""What is hurt how and when, and how long it takes until all is whole again."""
+"""Injects faults: what is hurt, how and when, and how long it takes until everything is whole again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLY = ((SERVER, rooms.MEMORY), (FRONT,))
 
 @dataclass
 class Fault:
-    """One process, place or cable, hurt once."""
+    """One fault of one process, place or cable."""
 
     what: str
     way: str
@@ -41,20 +41,20 @@ class Fault:
 
 
 def kinds(server: Launched) -> list[tuple[str, str]]:
-    """What and way."""
+    """Return every target with every way to hurt it."""
     names = sorted(server.processes())
     found = [(name, way) for way in (KILL, PAUSE, SPIN) for name in names if way != SPIN or spin.possible()]
     return [*found, *((place, FILL) for place in server.rooms), *([(REMOTE, CUT)] if server.far is not None else [])]
 
 
 def wanted(only: str, server: Launched) -> list[tuple[str, str]]:
-    """Those that hold one of the words, which commas part; all where there is none."""
+    """Return the kinds that contain one of the words, which commas part; all if there is no word."""
     words = [word for word in only.split(",") if word]
     return [(what, way) for what, way in kinds(server) if not words or any(word in f"{way} {what}" for word in words)]
 
 
 def turns(wanted: list[tuple[str, str]], drawn: random.Random) -> Iterator[tuple[str, str]]:
-    """Each kind as often as any other, in an order of chance."""
+    """Yield the kinds in random order, each as often as any other."""
     while True:
         yield from drawn.sample(wanted, len(wanted))
 
@@ -73,14 +73,14 @@ def harm(what: str, way: str, pid: int) -> bool:
 
 @dataclass
 class Injection:
-    """Hurts what a server is made of and watches it come back."""
+    """Hurts the parts of a server and watches them come back."""
 
     server: Launched
     open: list[Fault] = field(default_factory=list)
     done: list[Fault] = field(default_factory=list)
 
     def hurt(self, what: str, way: str) -> bool:
-        """Whether there was such a thing, unhurt, and it may die now."""
+        """Hurt a part if it is there, unhurt, and may die now; whether it did."""
         deadly = next((each for each in DEADLY if what in each), ())
         recent = (fault for fault in self.done + self.open if time.monotonic() - fault.at < WINDOW_SECONDS)
         if deadly and sum(fault.what in deadly for fault in recent) >= DEATHS:
@@ -91,7 +91,7 @@ class Injection:
         return fault is not None
 
     def look(self) -> None:
-        """Which of the hurt are whole."""
+        """Return which hurt parts are whole again."""
         if not self.open:
             return
         ready, now = self.server.ready(), time.monotonic()
@@ -109,7 +109,7 @@ class Injection:
                 self.done.append(fault)
 
     def mend(self) -> None:
-        """Whatever can be, as where a run ends."""
+        """Mend whatever can be mended, as at the end of a run."""
         for fault in self.open:
             if fault.mend is not None:
                 fault.mend()

@@ -1,4 +1,4 @@
-"""The launcher as `make serve` starts it, with its front, and every process that it answers for."""
+"""Starts the launcher as `make serve` does, with its front, and follows every process that it answers for."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Launched:
         small: bool = True,
         meanwhile: Callable[[Launched], object] = lambda _starting: None,
     ) -> None:
-        """Returns when it is ready. `small`: its places are, where this machine lets us make them so. `meanwhile` is
-        called again and again until then. Raises SettingError."""
+        """Start the launcher and return when it is ready. `small`: its places are, if this machine allows it.
+        `meanwhile` is called repeatedly until then. Raises SettingError."""
         self.far = far
         free = dict.fromkeys(("http_port", "grpc_port", "metrics_port", "front_http_port", "front_grpc_port"), FREE)
         self.options = with_ports(preflight.with_ports(Options(**free, profile=profile)))  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ class Launched:
 
     @property
     def pid(self) -> int:
-        """The launcher's."""
+        """Return the launcher's process."""
         return self._process.pid
 
     @property
@@ -93,7 +93,7 @@ class Launched:
         return f"127.0.0.1:{self.options.front_grpc_port}"
 
     def ready(self, process: str = FRONT) -> bool:
-        """What the front says of itself and of the server, and Triton of a model."""
+        """Whether the front says that it and the server are ready, or Triton says so of a model."""
         url = f"http://{self.front_http}/v2/health/ready"
         if process not in (FRONT, SERVER):
             url = f"http://127.0.0.1:{self.options.http_port}/v2/models/{process}/ready"
@@ -104,7 +104,7 @@ class Launched:
             return False
 
     def processes(self) -> dict[str, int]:
-        """By name: the front, tritonserver, every model's."""
+        """Return processes by name: the front, tritonserver, every model's."""
         found: dict[str, int] = {}
         for pid in _children(self._process.pid):
             words = _words(pid)
@@ -119,7 +119,7 @@ class Launched:
         return [name for name in sorted(self.processes()) if name.startswith("draft_")]
 
     def doubles(self) -> list[str]:
-        """Models whose earlier process lives beside its successor."""
+        """Return the models whose earlier process lives beside its successor."""
         found = []
         for pid in self._seen:
             for model, pids in processes.by_model(pid).items():
@@ -130,7 +130,7 @@ class Launched:
         return self.metric(USED)
 
     def metric(self, name: str) -> float:
-        """The one that a regular expression describes, 0 where there is none."""
+        """Return the metric that a regular expression matches, 0 if there is none."""
         with urllib.request.urlopen(f"http://{self.front_http}/metrics", timeout=10) as said:
             found = re.search(rf"^{name} (\S+)$", said.read().decode(), re.MULTILINE)
         return float(found[1]) if found else 0.0
@@ -139,8 +139,8 @@ class Launched:
         return sum(path.stat().st_size for path in self._regions())
 
     def stop(self, by: signal.Signals = signal.SIGTERM, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
-        """In order, or by another signal; returns what is left behind, by name. `meanwhile` is called again and again
-        until the launcher has left."""
+        """Stop the launcher in order, or by another signal; returns what is left behind, by name. `meanwhile` is called
+        repeatedly until the launcher has ended."""
         before, until = self.processes(), time.monotonic() + STOP_SECONDS
         self._process.send_signal(by)
         while (code := self._process.poll()) is None:
@@ -168,8 +168,8 @@ class Launched:
         return left + [f"file {path.name}" for path in files if _made_after(path, self._began)]
 
     def kill(self) -> None:
-        """Everything, at once. The kernel tells the front and tritonserver that their launcher has ended, which they do
-        not hear where they spin."""
+        """Kill everything at once. The kernel tells the front and tritonserver that their launcher has ended, which
+        they do not notice while they spin."""
         if self._process.poll() is None:
             left = self.processes().values()
             self._process.kill()

@@ -1,5 +1,5 @@
-"""Requests for the front's doors that are almost right, drawn from a seed: HTTP bodies, whole HTTP requests as bytes,
-gRPC messages. Knows nothing of answers."""
+"""Draws requests that are almost right from a seed: HTTP bodies, whole HTTP requests as bytes, gRPC messages. Knows
+nothing of answers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ HEADERS = (
 
 
 class Messages:
-    """One stream of them."""
+    """One stream of random requests."""
 
     def __init__(self, seed: int) -> None:
         self._drawn = random.Random(seed)
 
     def body(self) -> tuple[str, bytes]:
-        """A path and what is posted to it."""
+        """Return a path and what is posted to it."""
         if self._drawn.random() < 0.25:
             name = self._drawn.choice((*OPENAI, *TOKENS))
             path = f"/v1/{name}" if name in OPENAI else f"/{name}"
@@ -63,7 +63,7 @@ class Messages:
         )
 
     def _broken(self, text: str) -> bytes:
-        """Sometimes."""
+        """Return the value, sometimes broken."""
         if self._drawn.random() < 0.2:
             at = self._drawn.randrange(len(text))
             text = text[:at] + self._drawn.choice(RAW) + text[at:]
@@ -71,7 +71,7 @@ class Messages:
         return self.mutated(body) if self._drawn.random() < 0.3 else body
 
     def request(self) -> bytes:
-        """A whole HTTP request, head and all."""
+        """Return a whole HTTP request, head and all."""
         path, body = self.body()
         lines = [b"POST %s HTTP/1.1" % path.encode(), b"Host: x", b"Content-Length: %d" % len(body)]
         lines += self._drawn.choices(HEADERS, k=self._drawn.choice((0, 0, 1, 2)))
@@ -81,7 +81,7 @@ class Messages:
         return whole * self._drawn.choice((1, 1, 1, 3))  # sent before the first is answered
 
     def message(self) -> bytes:
-        """Of gRPC: a ModelInferRequest, or nearly one."""
+        """Return a ModelInferRequest, or nearly one."""
         message = service_pb2.ModelInferRequest(model_name=self._drawn.choice(("covey", "covey_unary", "x", "")))
         names = ["text_input", *self._drawn.choices(NAMES, k=self._drawn.choice((0, 0, 1, 3)))]
         for name in names:

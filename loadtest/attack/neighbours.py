@@ -1,4 +1,4 @@
-"""What one tenant has to wait for another."""
+"""Measures what one tenant has to wait for another."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(given: argparse.Namespace, console: Console) -> JsonDict:
 
 
 def _profile(out: Path, **keys: str) -> str:
-    """Two tenants with a key each, of one weight."""
+    """Return a profile with two tenants of one weight, with a key each."""
     file = private(out / "keys", "".join(f"{name} {hashed(key)}\n" for name, key in keys.items()))
     path = out / "neighbours.toml"
     path.write_text(PROFILE.format(keys=file))

@@ -1,6 +1,7 @@
-"""Two places of a server, made small so that they can be filled: shared memory, and the folder of what it keeps.
+"""Makes two places of a server so small that they can be filled: shared memory, and the folder of what it keeps.
 
-They are file systems in a mount namespace of its own; the machine's are left alone. Needs a superuser."""
+They are file systems in a mount namespace of its own; the machine's are left alone. Needs a superuser.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ def possible() -> bool:
 
 
 def words(kept: Path) -> list[str]:
-    """Before a command that is to run there, with `kept` as one of the two."""
+    """Return the command prefix that runs a command there, with `kept` as one of the two places."""
     script = "set -e" + SCRIPT.format(memory=MEGABYTES[MEMORY], kept=MEGABYTES[KEPT])
     return ["unshare", "--mount", "sh", "-c", script, str(kept)]
 
 
 class Room:
-    """One of them, of a process that lives. It stays until it is left, also when that process has ended."""
+    """One small place of a living process. It stays until it is left, also if that process ends."""
 
     def __init__(self, process: int, folder: Path) -> None:
         seen = Path("/proc", str(process), "root") / folder.relative_to("/")
@@ -42,7 +43,7 @@ class Room:
         self._filler = self.path / "filler"
 
     def fill(self) -> None:
-        """Until there is no byte left."""
+        """Fill it until there is no byte left."""
         with self._filler.open("wb") as file, suppress(OSError):
             size = 0
             while free := os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize:

@@ -43,7 +43,7 @@ LIMIT, LIMIT_WITH_FAULTS = 0.01 * 2 / 3, 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """What one process took at one time."""
+    """What one process takes at one time."""
 
     at: float  # seconds after the start
     pid: int
@@ -54,7 +54,7 @@ class Taken:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """One process and those that came after it."""
+    """One process and its successors."""
 
     name: str
     lives: int
@@ -136,7 +136,7 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonD
 
 
 def taken(at: float, pid: int) -> Taken | None:
-    """None where it has ended."""
+    """Return what a process takes; None if it has ended."""
     try:
         process = psutil.Process(pid)
         return Taken(at, pid, process.memory_info().rss, process.num_threads(), process.num_fds())
@@ -145,7 +145,7 @@ def taken(at: float, pid: int) -> Taken | None:
 
 
 def of_kind(name: str, seen: Sequence[Taken], since: float = 0.0) -> Kind | None:
-    """None where too little was seen of it when it was not young."""
+    """Return figures of a process and its successors; None if too little was seen of them when they were not young."""
     born: dict[int, float] = {}
     for look in seen:
         born.setdefault(look.pid, look.at)
@@ -165,7 +165,7 @@ def of_kind(name: str, seen: Sequence[Taken], since: float = 0.0) -> Kind | None
 
 
 def problems(found: Sequence[Kind], died: Sequence[str], shared: tuple[int, int], limit: float) -> list[str]:
-    """What grew that may not, when these models died."""
+    """Return what grew that must not, given that these models died."""
     grew = []
     for kind in (kind for kind in found if kind.lives == 1):
         deaths = len(died) if kind.name in (SERVER, LAUNCHER) else 0

@@ -20,7 +20,7 @@ def possible() -> bool:
 
 
 def spin(pid: int, *, every_thread: bool = False) -> None:
-    """The main thread, or every one. Raises OSError where that is not allowed."""
+    """Spin the main thread, or every one. Raises OSError if that is not allowed."""
     threads = sorted(map(int, os.listdir(Path("/proc", str(pid), "task")))) if every_thread else [pid]
     for thread in threads:
         with contextlib.suppress(ProcessLookupError):

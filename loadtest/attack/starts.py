@@ -1,5 +1,8 @@
-"""Faults while a server starts and while it drains. Each cycle starts a launcher, hurts a process meanwhile, asks, ends
-the launcher, and hurts another process of it; some launchers are killed outright instead."""
+"""Injects faults while a server starts and while it drains.
+
+Each cycle starts a launcher, hurts a process meanwhile, asks, ends the launcher, and hurts another process of it; some
+launchers are killed outright instead.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class Blow:
                 self.fault = Fault(self.what, self.way, pid, time.monotonic(), when=self.when)
 
     def back(self, server: Launched) -> bool:
-        """Whether another process serves in its place, or nothing was hurt."""
+        """Whether another process serves in the hurt one's place, or nothing was hurt."""
         fault = self.fault
         return fault is None or (server.processes().get(self.what, fault.pid) != fault.pid and server.ready(self.what))
 
@@ -65,7 +68,8 @@ class Blow:
 
 
 class Cycles:
-    """Owns what was done and found. The first cycle is undisturbed: what is right, and how long a start takes."""
+    """Owns what was done and found. The first cycle is undisturbed, to learn right answers and how long a start
+    takes."""
 
     def __init__(self, given: Namespace) -> None:
         self._given, self._drawn = given, random.Random(given.seed)
@@ -99,7 +103,7 @@ class Cycles:
         }
 
     def _cycle(self) -> list[str]:
-        """One launcher's life; returns what is wrong with it."""
+        """Run one launcher; returns what is wrong with it."""
         began = time.monotonic()
         blow = self._blow(START, began, self._start_seconds)
         try:
@@ -146,7 +150,7 @@ class Cycles:
         return [f"{before}, {self._said(blow)}: {problem}" for problem in problems]
 
     def _untrue(self, answers: list[Answer], blow: Blow, seconds: float) -> list[str]:
-        """What is wrong with an end that took so long."""
+        """Return what is wrong with an end that took so long."""
         found = []
         if seconds > Options.drain_seconds + LEAVE_SECONDS + SLACK_SECONDS:
             found.append(f"the launcher left after {seconds:.0f} s")
@@ -160,13 +164,13 @@ class Cycles:
         return found + [_told(a) for a in broken if a.outcome != "error" or not (late or blow.breaks(a))]
 
     def _blow(self, when: str, began: float, seconds: float) -> Blow:
-        """At a moment of as many seconds; none in the first cycle."""
+        """Return a blow within so many seconds; none in the first cycle."""
         what, way = self._drawn.choice(self._kinds or [(SERVER, KILL)])
         at = began + self._drawn.uniform(0.0, seconds) if seconds else float("inf")
         return Blow(what, way, when, at)
 
     def _note(self, blow: Blow) -> None:
-        """Its fault is over."""
+        """Note that its fault is over."""
         if blow.fault is not None:
             blow.fault.seconds = time.monotonic() - blow.fault.at
             self.faults.append(blow.fault)

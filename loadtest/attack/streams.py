@@ -1,5 +1,5 @@
-"""Clients that ask the same again and again, whatever happens to the server: every answer is known beforehand. And such
-as do not behave."""
+"""Clients that ask the same again and again, whatever happens to the server, and know every answer beforehand; and
+clients that misbehave."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STRAYS_SECONDS = 1.0  # between two clients that do not behave
 
 @dataclass(frozen=True)
 class Ask:
-    """What one client asks."""
+    """The question of one client."""
 
     door: str
     prompt: str
@@ -42,7 +42,7 @@ class Ask:
     def answered(
         self, clients: dict[str, Client], seconds: float, *, resume: bool = True
     ) -> tuple[tuple[int, ...], float]:
-        """Its tokens, through whatever happens meanwhile or until it breaks, and when the first came. Raises
+        """Return its tokens, through whatever happens meanwhile or until it breaks, and when the first came. Raises
         CoveyClientError."""
         client = clients[self.door]
         if self.door == "unary":
@@ -59,7 +59,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of an ask: `right`, `wrong`, `late` or, with the reason, `error`."""
+    """The outcome of an ask: `right`, `wrong`, `late` or, with the reason, `error`."""
 
     door: str
     outcome: str
@@ -70,7 +70,7 @@ class Answer:
 
 
 def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[Ask]:
-    """Some name their drafter, so that each has work: one does in any case."""
+    """Return asks, some of which name their drafter, so that each has work."""
     drawn = random.Random(seed)
     found = []
     for index in range(count):
@@ -86,7 +86,7 @@ def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[As
 
 
 class Streams:
-    """One thread for each ask, until stopped."""
+    """Runs one thread for each ask, until stopped."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Streams:
         self._threads: list[threading.Thread] = []
 
     def undisturbed(self) -> None:
-        """Learn every answer, all at once and nothing happening. Raises CoveyClientError."""
+        """Learn every answer, all at once and undisturbed. Raises CoveyClientError."""
         problems: list[CoveyClientError] = []
 
         def learn(index: int) -> None:
@@ -191,8 +191,8 @@ class Streams:
 
 
 class Strays(threading.Thread):
-    """One after the other, until stopped: a client that leaves in the middle, one whose request is refused, one that
-    asks `covey_unary`."""
+    """Misbehaves until stopped, one way after the other: a client that leaves in the middle, one whose request is
+    refused, one that asks `covey_unary`."""
 
     def __init__(self, server: Launched) -> None:
         super().__init__(name="strays", daemon=True)

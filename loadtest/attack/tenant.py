@@ -1,5 +1,5 @@
-"""What a tenant does to its neighbours; in a process of its own, `python -m loadtest.attack.tenant`, until it is
-ended. Says `begun` when it has begun."""
+"""Attacks a tenant's neighbours in a process of its own, `python -m loadtest.attack.tenant`, until it is ended. Prints
+`begun` when it has begun."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ async def _again_and_again(call: Callable[[int], Awaitable[object]], place: int)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The gRPC and the HTTP port of a front, and which attack; the key comes on the standard input."""
+    """Run an attack. The arguments are the gRPC and the HTTP port of a front, and which attack; the key comes on the
+    standard input."""
     os.nice(NICE)
     with suppress(OSError):  # where sessions share processors and not processes; this one has its own
         Path("/proc/self/autogroup").write_text(str(NICE))

@@ -1,4 +1,4 @@
-"""What must not have happened in a run, and recovery by kind of fault."""
+"""Judges a run: what must not have happened, and recovery by kind of fault."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def of_faults(faults: Sequence[Fault]) -> list[str]:
 
 
 def of_processes(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """By name."""
+    """Return the verdict on processes, by name."""
     return [] if before == after else [f"processes: {', '.join(before)} before, {', '.join(after)} after"]
 
 
 def said(answers: Sequence[Answer], refused: int) -> JsonDict:
-    """What became of them."""
+    """Return the outcome of all answers as JSON."""
     return {
         "answers": Counter(answer.outcome for answer in answers),
         "errors": Counter(answer.error[:200] for answer in answers if answer.error),

@@ -81,7 +81,7 @@ class Measured:
     seconds: dict[tuple[str, str, int], float] = field(default_factory=dict)  # of a batch, as a whole
 
     def summary(self) -> JsonDict:
-        """The JSON's keys."""
+        """Return the JSON's keys."""
         return {case: self._case(case, systems) for case, systems in self.answers.items()}
 
     def _case(self, case: str, systems: Mapping[str, Mapping[int, list[tuple[str, Answer]]]]) -> JsonDict:

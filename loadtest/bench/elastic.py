@@ -214,7 +214,7 @@ def _served(by_arm: dict[str, list[Peaks]]) -> JsonDict:
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:  # noqa: ARG001 - no curve
-    """The tables."""
+    """Show the tables."""
     rows = [
         [
             name,

@@ -25,12 +25,12 @@ class Elastic:
     def memory(
         self, target: Target, drafters: Mapping[str, Drafter], clock: VirtualClock
     ) -> Callable[[Roster, Callable[[str], None]], Memory]:
-        """What makes an engine's."""
+        """Return what makes an engine's memory."""
         info = target.info()
 
         def made(roster: Roster, drop: Callable[[str], None]) -> Memory:
             return Memory(
-                *(target, _House(self, drafters, clock), roster, clock),
+                *(target, _EmulatedResidency(self, drafters, clock), roster, clock),
                 POLICIES[self.settings.policy](self.settings),
                 Budget(info.least_blocks, info.block_bytes, self.settings.budget_mb << 20),
                 worker=clock.worker("residency"),
@@ -42,7 +42,7 @@ class Elastic:
         return made
 
 
-class _House:
+class _EmulatedResidency:
     """Implements `covey.contracts.ports.Residency`."""
 
     def __init__(self, times: Elastic, drafters: Mapping[str, Drafter], clock: VirtualClock) -> None:

@@ -57,7 +57,7 @@ class Measured:
         }
 
     def summary(self) -> JsonDict:
-        """The JSON's keys."""
+        """Return the JSON's keys."""
         return {"emulated": True, "pairs": {pair: self._pair(pair) for pair in self.runs if self.whole(pair)}}
 
     def _pair(self, pair: str) -> JsonDict:

@@ -59,7 +59,7 @@ class Measured:
     )  # model, case -> mode -> passes
 
     def summary(self) -> JsonDict:
-        """The JSON's keys."""
+        """Return the JSON's keys."""
         exact, fast = Tally(), Tally()
         for name, tally in self.tallies.items():
             if self.modes.get(name) == INVARIANT:
@@ -184,7 +184,7 @@ def _alternating(model: Whole, fast: Whole, case: Case, times: int, seed: int) -
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """The tables, and the price over keys as a picture."""
+    """Show the tables, and the price over keys as a picture."""
     rows = [
         [f"{name} ({found['mode']})", *(str(found[key]) for key in ("positions", "ids_differing", "bits_differing"))]
         for name, found in result["models"].items()

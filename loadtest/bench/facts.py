@@ -1,4 +1,4 @@
-"""What a result depends on: machine, versions, settings."""
+"""Collects what a result depends on: machine, versions, settings."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _gpu() -> str | None:
 
 
 def _driver() -> str | None:
-    """The version of NVIDIA's."""
+    """Return the version of NVIDIA's driver."""
     with suppress(OSError):
         found = re.search(r"\b\d+\.\d+(\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text())
         return found[0] if found else None

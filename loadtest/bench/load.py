@@ -91,7 +91,7 @@ def warm_up(session: Session, entrants: Sequence[OverTriton]) -> None:
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """The table and a picture."""
+    """Show the table and a picture."""
     points: JsonDict = result["points"]
     if points:
         console.print(shown("Closed loop, tokens per second", points))

@@ -33,7 +33,7 @@ class Measured:
     runs: dict[int, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
     def summary(self) -> JsonDict:
-        """The JSON's keys."""
+        """Return the JSON's keys."""
         points = {str(concurrency): self._point(self.runs[concurrency]) for concurrency in sorted(self.runs)}
         over = [point["covey_over_best_static"] for point in points.values()]
         known = [ratio for ratio in over if ratio is not None]

@@ -35,7 +35,7 @@ REQUESTS, QUICK_REQUESTS, SEEDS, FULL_SEEDS = 480, 12, 5, 10
 
 
 class Experiment(NamedTuple):
-    """A table or figure."""
+    """A table or figure of the paper."""
 
     pair: str
     datasets: Sequence[Dataset]
@@ -95,7 +95,7 @@ LATENCY_MS = {
 
 
 class Cell(NamedTuple):
-    """What is run."""
+    """One policy under one load."""
 
     pair: str
     dataset: str
@@ -122,7 +122,7 @@ def run(session: Session) -> None:
 
 
 def serve(cell: Cell, seed: int, trace: Sequence[Arrival] | None, count: int) -> Served:
-    """One run."""
+    """Run one cell."""
     dataset = next(each for each in DATASETS if each.name == cell.dataset)
     pair = replace(next(each for each in PAIRS if each.name == cell.pair), dataset=dataset)
     if cell.load == TRACE:
@@ -142,7 +142,7 @@ class Measured:
     runs: dict[Cell, dict[int, Served]] = field(default_factory=dict)
 
     def cells(self) -> list[Cell]:
-        """Each once, however many experiments show it."""
+        """Return each cell once, however many experiments show it."""
         return list(
             dict.fromkeys(
                 Cell(each.pair, dataset.name, load, policy)
@@ -154,7 +154,7 @@ class Measured:
         )
 
     def summary(self) -> JsonDict:
-        """The JSON's keys."""
+        """Return the JSON's keys."""
         return {
             "emulated": True,
             "experiments": {
@@ -172,7 +172,7 @@ class Measured:
         }
 
     def _cell(self, cell: Cell) -> JsonDict | None:
-        """None where `off` has not yet served the same requests."""
+        """Return the cell's figures; None if `off` has not yet served the same requests."""
         plain, found = self.runs.get(cell._replace(policy=OFF), {}), self.runs.get(cell, {})
         seeds = sorted(plain.keys() & found.keys())
         if not seeds:
@@ -195,7 +195,7 @@ def _span(found: Sequence[float]) -> JsonDict:
 
 
 def _printed(cell: Cell) -> JsonDict | None:
-    """Tables 4 and 5, over their own `off`."""
+    """Return Tables 4 and 5, over their own `off`."""
     throughput, latency = THROUGHPUT[cell.pair], LATENCY_MS[cell.pair]
     if cell.policy not in throughput:
         return None

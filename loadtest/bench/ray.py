@@ -104,7 +104,7 @@ def _asks(count: int, tokens: int, seed: int) -> list[Ask]:
 
 
 def show(result: JsonDict, console: Console, _picture: Path) -> None:
-    """The table alone: there is no curve."""
+    """Show the table alone: there is no curve."""
     columns = ["", "callers", "one, tokens/s", "two through Ray", "ratio", "first token later, ms"]
     rows = []
     for part, found in result["parts"].items():

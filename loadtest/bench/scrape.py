@@ -1,4 +1,4 @@
-"""The server's own counters, read from its metrics port."""
+"""Reads the server's own counters from its metrics port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLUSHED = 0.6  # seconds after which the server has brought its counters up to d
 
 
 def read(url: str) -> MetricsSnapshot:
-    """All `covey_*` series."""
+    """Read all `covey_*` series."""
     time.sleep(FLUSHED)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=10) as response:
@@ -22,12 +22,13 @@ def read(url: str) -> MetricsSnapshot:
 
 
 def round_ms(span: Span) -> dict[str, float]:
-    """Mean milliseconds of a round by phase, and how many rounds there were."""
+    """Return the mean milliseconds of a round by phase, and how many rounds there were."""
     rounds = span.grew("covey_rounds_total") or 0.0
     seconds = span.grew_by("covey_round_seconds_total", "phase")
     return {phase: 1000 * seconds[phase] / max(1.0, rounds) for phase in sorted(seconds)} | {"rounds": rounds}
 
 
 def loop_overhead_ms(phases: Mapping[str, float]) -> float:
-    """A round outside the call to the target: what the loop itself costs. The call is the pass and its transport."""
+    """Return the milliseconds of a round outside the call to the target: what the loop itself costs. The call is the
+    pass and its transport."""
     return sum(phases.get(phase, 0.0) for phase in LOOP)

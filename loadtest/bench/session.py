@@ -33,7 +33,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     out: Path
     size: str = USUAL  # quick: a smoke run; full: more repetitions
@@ -61,11 +61,11 @@ class Wanted:
         return self.parts or tuple(usual) or allowed
 
     def options(self) -> Options:
-        """A server on free ports."""
+        """Return options of a server on free ports."""
         return Options(**FREE_PORTS, profile=self.profile, model=self.model)
 
     def target_folder(self, settings: Profile) -> str:
-        """Where the weights are that such a server serves."""
+        """Return the folder of the weights that such a server serves."""
         return self.model or settings.target.folder or str(self.options().repository_folder() / "target" / "1")
 
 
@@ -95,7 +95,8 @@ class Session:
 
     @contextlib.contextmanager
     def server(self, options: Options) -> Iterator[Server]:
-        """Nothing that an earlier server measured or learnt is known to it, unless the options say where that is."""
+        """Return a server that knows nothing of what earlier servers measured or learnt, unless the options say
+        otherwise."""
         with contextlib.ExitStack() as stack:
             if options.kept is None:
                 options = replace(options, kept=Path(stack.enter_context(tempfile.TemporaryDirectory())))
@@ -104,7 +105,7 @@ class Session:
             yield server
 
     def status(self, doing: str) -> AbstractContextManager[None]:
-        """What is done meanwhile, shown."""
+        """Show what is done meanwhile."""
         return status(self.console, doing)
 
     def turns(self, count: int) -> Iterator[int]:

@@ -87,7 +87,7 @@ class Measured:
         return systems
 
     def summary(self) -> JsonDict:
-        """The JSON's keys."""
+        """Return the JSON's keys."""
         return {"emulated": {device: _device(rates) for device, rates in self.points.items()}}
 
 

@@ -70,7 +70,7 @@ class Measured:
         return {"prompts": len(chosen), "looping": sum(self.looping(temperature, entry) for entry in chosen)}
 
     def summary(self) -> JsonDict:
-        """The JSON's keys."""
+        """Return the JSON's keys."""
         domains = [d for d in prompts.DOMAINS if any(where == d for _, where, _ in self.prompts)]
         return {
             OVERALL: self._scores(GREEDY, OVERALL),
@@ -162,7 +162,7 @@ def _repetition(
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """The table, and throughput over draft depth as a picture."""
+    """Show the table, and throughput over draft depth as a picture."""
     parts: dict[str, JsonDict] = {OVERALL: result[OVERALL], "overall, temperature 1": result["overall_t1"]}
     for domain in (d for d in prompts.DOMAINS if d in result):
         parts |= {domain: result[domain], f"{domain}, temperature 1": result[domain]["t1"]}

@@ -1,4 +1,4 @@
-"""Medians, spread, paired ratios, the best static choice without flattery, and loops in greedy text."""
+"""Statistics of benches: medians, spread, paired ratios, an unbiased best static choice, and loops in greedy text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """None of nothing."""
+        """Return the spread of a sample; None if it is empty."""
         if not values:
             return None
         if len(values) == 1:
@@ -33,7 +33,7 @@ class Spread:
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """Repetition by repetition: both were measured minutes apart at most, so drift cancels."""
+    """Return ratios by repetition: both were measured minutes apart at most, so drift cancels."""
     return [above / below for above, below in zip(numerators, denominators) if below > 0]
 
 
@@ -43,7 +43,7 @@ def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least `share` of the sample does not exceed."""
+    """Return the smallest value that at least `share` of the sample does not exceed."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
@@ -62,7 +62,7 @@ class Best:
 
 
 def best_over(rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]]) -> Best | None:
-    """`crosswise`, in short. None when there are not two repetitions."""
+    """Return the short form of `crosswise`; None without two repetitions."""
     found, picked, opponents = crosswise(rates, baseline)
     return Best(median(found), min(found), max(found), picked, opponents) if found else None
 
@@ -95,7 +95,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 def interval(
     values: Sequence[float], seed: int = 0, of: Callable[[Sequence[float]], float] = geometric_mean
 ) -> tuple[float, float]:
-    """Of their mean, at 95 %: what the same number drawn from them again and again gives."""
+    """Return the interval of the mean at 95 %, by bootstrap."""
     rng = random.Random(seed)
     means = sorted(of(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]

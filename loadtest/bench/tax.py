@@ -52,7 +52,7 @@ class Measured:
         return [run.rate for run in self.runs[name, concurrency]]
 
     def summary(self) -> JsonDict:
-        """The JSON's keys."""
+        """Return the JSON's keys."""
         by = {str(c): c for c in CONCURRENCIES if any(self.runs[name, c] for name in _names())}
 
         def over(name: str, other: str) -> JsonDict:
@@ -163,7 +163,7 @@ def _repetition(
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """The table, and throughput over concurrency as a picture."""
+    """Show the table, and throughput over concurrency as a picture."""
     columns = ["", *(f"at {c}" for c in CONCURRENCIES)]
 
     def row(label: str, values: JsonDict, digits: int = 2) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a bench asks, what comes back, and the interface of whoever is asked."""
+"""The requests and answers of benches, and the interface of competitors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one competitor made of one Ask; times in seconds from the moment it was asked."""
+    """The outcome of one Ask for one competitor; times in seconds from the moment it was asked."""
 
     tokens: tuple[int, ...]
     seconds: float
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A set of requests, answered. `answers` are in the order of the asks."""
+    """A set of requests and their answers, which are in the order of the asks."""
 
     answers: tuple[Answer, ...]
     seconds: float  # from the first ask to the last answer
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Tokens per second."""
+        """Return the tokens per second."""
         return self.tokens / self.seconds
 
 
@@ -56,5 +56,5 @@ class Competitor(Protocol):
     name: str
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
-        """`tenant` keeps a run from finding an earlier run's prompts in a prefix cache."""
+        """Answer the requests. `tenant` keeps a run from finding an earlier run's prompts in a prefix cache."""
         ...

@@ -20,7 +20,7 @@ SPECIALISTS = {  # bundled drafters by their domain
 
 
 def mixed(count: int, *, shortest: int, longest: int, seed: int) -> list[Ask]:
-    """`count` requests over all domains, their output lengths spread evenly on a logarithmic scale: the shape of
+    """Return `count` requests over all domains, their output lengths spread evenly on a logarithmic scale: the shape of
     real traffic, in which a batch's longest answer is several times its median."""
     rng = random.Random(seed)
     texts = [(domain, text) for domain in prompts.DOMAINS for text in prompts.load(domain)]
@@ -34,15 +34,15 @@ def mixed(count: int, *, shortest: int, longest: int, seed: int) -> list[Ask]:
 
 
 def by_repetition(domain: str, repetitions: int, each: int, *, seed: int) -> list[list[str]]:
-    """The domain's prompts dealt to repetitions, none twice while there are enough."""
+    """Deal the domain's prompts to repetitions, none twice while there are enough."""
     texts = prompts.load(domain)
     random.Random(f"{seed} {domain}").shuffle(texts)
     return [_deal(texts, repetition * each, each) for repetition in range(repetitions)]
 
 
 def shuffled(entries: Sequence[T], *seeds: int) -> list[T]:
-    """In an order of the seeds' own: who runs leaves caches and threads in a state that whoever follows pays for, so
-    nobody should always follow the same."""
+    """Return the items in a random order by the seeds: who runs leaves caches and threads in a state that affects
+    whoever follows, so nobody should always follow the same."""
     return random.Random(str(seeds)).sample(list(entries), len(entries))
 
 

@@ -1,4 +1,5 @@
-"""`python -m loadtest.demo [STEP ...]`. Exit status: 0 done, 1 a text differed or a step failed, 130 interrupted."""
+"""Runs the demo, `python -m loadtest.demo [STEP ...]`. The exit status is 0 if it is done, 1 if a text differed or a
+step failed, and 130 if it was interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures as one HTML file that needs nothing else."""
+"""Writes the pictures as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 

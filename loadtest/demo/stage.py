@@ -1,4 +1,4 @@
-"""A running server that is asked and looked at; in the end every answer is compared with plain decoding."""
+"""Asks a running server and looks at it; at the end every answer is compared with plain decoding."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Look:
 
     @property
     def drafted(self) -> dict[str, float]:
-        """Tokens by drafter."""
+        """Return tokens by drafter."""
         return self.span.grew_by(DRAFTED, "drafter")
 
     @property
     def away(self) -> list[str]:
-        """Drafters that cannot be asked."""
+        """Return the drafters that cannot be asked."""
         return [name for name, each in self.memory["drafters"].items() if each["state"] != "serving"]
 
 
@@ -98,7 +98,7 @@ class Stage:
 
     @contextmanager
     def asking(self, callers: int, ask: Callable[[int], Ask]) -> Iterator[None]:
-        """So many callers meanwhile, who ask again when they have their answer."""
+        """Have so many callers ask meanwhile, each again when it has its answer."""
         stopped = threading.Event()
         threads = self._start(callers, map(ask, self._numbers), stopped, self.answers)
         try:
@@ -121,7 +121,8 @@ class Stage:
             raise NotSeen(f"what comes after {doing!r} has not come for {PATIENCE:.0f} s")
 
     def compared(self) -> int:
-        """Every question again, decoded plainly, as a tenant who finds nothing of it in a cache; how many differ."""
+        """Ask every question again, decoded plainly, as a tenant who finds nothing of it in a cache; returns how many
+        answers differ."""
         settings = {"speculation": "off", "tenant": "plain"}
         plain: list[Answered] = []
         asks = [replace(each.ask, settings={**each.ask.settings, **settings}) for each in self.answers]
@@ -131,7 +132,7 @@ class Stage:
         return sum(texts[each.ask.seed] != each.answer.tokens for each in self.answers)
 
     def objective(self, slo_class: str) -> dict[str, float]:
-        """What the server says that the class is to have, `ttft` and `tpot`, in milliseconds."""
+        """Return the class's `ttft` and `tpot`, in milliseconds, as the server says."""
         reading = self._reading()
         found = {of: reading.value("covey_slo_target_seconds", slo_class=slo_class, of=of) for of in ("ttft", "tpot")}
         return {of: 1000 * (seconds or 0.0) for of, seconds in found.items()}

@@ -36,7 +36,7 @@ class Shown:
 
 
 def depth(stage: Stage) -> Shown:
-    """More and more callers."""
+    """Ask with more and more callers."""
     ask = _mixed(stage)
     with ExitStack() as callers:
         for before, count in zip((0, *CALLERS), CALLERS):
@@ -56,7 +56,7 @@ def depth(stage: Stage) -> Shown:
 
 
 def drafters(stage: Stage) -> Shown:
-    """One kind of text after the other."""
+    """Ask for one kind of text after the other."""
     favourites = []
     for domain in prompts.DOMAINS:
         seen = len(stage.looks)
@@ -143,7 +143,7 @@ def memory(stage: Stage) -> Shown:
 
 
 def death(stage: Stage) -> Shown:
-    """The drafter that is asked most is killed under load."""
+    """Kill the busiest drafter under load."""
     with stage.asking(CALM, stage.ask("code", speculation=ALWAYS)):
         stage.wait("code is asked for", 6)
         victim = _favourite(stage.looks)
@@ -183,7 +183,7 @@ def _panel(stage: Stage, title: str, y: str, lines: dict[str, Points], *, log: b
 
 
 def _times(answers: Sequence[Answered], of: str) -> Points:
-    """As the server measured them."""
+    """Return the times as the server measured them."""
     return sorted((each.at, getattr(each.answer.usage, of)) for each in answers)
 
 
@@ -213,7 +213,7 @@ def _shares(stage: Stage) -> dict[str, Points]:
 
 
 def _favourite(looks: Sequence[Look]) -> str:
-    """Who drafted most; "nobody" where nobody did."""
+    """Return the drafter that drafted most; "nobody" if none did."""
     drafted = sum((Counter(look.drafted) for look in looks), Counter[str]())
     return max(drafted, key=lambda name: drafted[name], default="nobody")
 

@@ -1,7 +1,7 @@
-"""`python -m loadtest.simulation`: policies against a simulated device, their regret and how it grows.
+"""Plays policies against a simulated device, `python -m loadtest.simulation`: their regret and how it grows.
 
-slope        of log regret over log rounds from round 1,000 on, regret as in Nightjar v2, equations 5 and 6
-efficiency   expected speed over that of the oracle, which knows the device and switches for nothing
+slope       of log regret over log rounds from round 1,000 on, regret as in Nightjar v2, equations 5 and 6
+efficiency  expected speed over that of the oracle, which knows the device and switches for nothing
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Made-up devices for the replay simulator, from bound by memory to bound by compute. None was measured."""
+"""Invented devices for the replay simulator, from memory-bound to compute-bound. None was measured."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ DEVICES: dict[str, tuple[Costs, tuple[float, ...]]] = {
 
 
 def environment(device: str, noise: float = 0.08) -> Environment:
-    """The device with its drafter, acceptance not changing."""
+    """Return the device with its drafter; acceptance does not change."""
     costs, rates = DEVICES[device]
     return Environment(costs, ((0, rates),), noise)

@@ -51,7 +51,7 @@ class Fleet:
 
 @dataclass(slots=True)
 class Played:
-    """Of the time that counts."""
+    """The figures of the time that counts."""
 
     asked: int = 0
     goodput: float = 0.0  # tokens a second of streams that kept to the objective
@@ -132,7 +132,8 @@ class Game:
         heapq.heappush(self._events, (at, kind, which, version))
 
     def _arrive(self, now: float, key: int) -> None:
-        """At a router. What waits there comes late to its first token, and to the replica as if it had not waited."""
+        """Have a request arrive at a router. What waits there comes late to its first token, and to the replica as if
+        it had not waited."""
         fleet, asked = self._fleet, self._asked[key]
         router = self._rng.randrange(fleet.routers)
         view = self._views[router]
@@ -163,7 +164,7 @@ class Game:
         self._schedule(chosen, replica)
 
     def _admit(self, replica: Replica, now: float, key: int, late: float = 0.0) -> None:
-        """`late`: what came before the replica."""
+        """Admit a request; `late` is how long it waited before the replica."""
         asked, fleet = self._asked[key], self._fleet
         self._looked += 1
         kept = replica.keeps(asked.prefix, fleet.kept)

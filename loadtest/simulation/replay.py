@@ -1,4 +1,4 @@
-"""A policy against an environment of cost curves, in virtual time: no server, no engine, millions of rounds.
+"""Plays a policy against an environment of cost curves, in virtual time: no server, no engine, millions of rounds.
 
 The policies are the ones that serve; the environment draws what a round takes and how many drafts are accepted. Every
 result is a simulation's. Regret is against the oracle, which knows the curves and plays the best depth of each batch
@@ -37,7 +37,7 @@ class Costs:
     switch: Callable[[int, int], float] = lambda lag, rows: 0.0  # noqa: ARG005
 
     def seconds(self, rows: int, depth: int, dearness: float = 1.0) -> float:
-        """Of a round, without catch-up, drafts taking so many times as long."""
+        """Return the seconds of a round without catch-up, with drafts taking so many times as long."""
         draft = dearness * self.draft(rows, depth) if depth else 0.0
         return self.verify(rows, rows * (depth + 1)) + draft + self.overhead(rows)
 
@@ -75,27 +75,27 @@ class Replay:
 
     @property
     def speed(self) -> float:
-        """Measured tokens per second."""
+        """Return the measured tokens per second."""
         return self.tokens / self.seconds
 
     @property
     def efficiency(self) -> float:
-        """Expected speed over the oracle's."""
+        """Return the expected speed over the oracle's."""
         return self.ideal / (self.ideal + self.lost)
 
     def between(self, start: int, stop: int) -> float:
-        """Efficiency of some rounds."""
+        """Return the efficiency of some rounds."""
         ideal = sum(ideal for ideal, _ in self.rounds[start:stop])
         return ideal / (ideal + sum(lost for _, lost in self.rounds[start:stop]))
 
     def until(self, share: float, start: int, stop: int, window: int) -> int:
-        """Rounds from `start` until the first `window` of them whose efficiency is at least `share`; all there are
-        before `stop` where there is none."""
+        """Return the rounds from `start` until the first `window` of them whose efficiency is at least `share`; all
+        there are before `stop` if there is none."""
         starts = range(start, stop - window + 1)
         return next((at - start for at in starts if self.between(at, at + window) >= share), stop - start)
 
     def slope(self, start: int, paper: bool = True) -> float:
-        """Of log regret over log rounds, from `start` on: least squares over the checkpoints."""
+        """Return the slope of log regret over log rounds, from `start` on: least squares over the checkpoints."""
         points = [
             (math.log(at), math.log(loss if paper else lost)) for at, lost, loss in self.checkpoints if at >= start
         ]
@@ -117,12 +117,12 @@ class World:
         self._index = 0
 
     def enter(self, at: int) -> None:
-        """Round `at` begins: a new phase may too."""
+        """Begin round `at`, and with it maybe a new phase."""
         self._rates = _now(self._environment.acceptance, at)
         self._dearness = _now(self._environment.dearness, at)
 
     def expected(self, rows: int) -> tuple[list[float], list[float], list[float]]:
-        """Seconds, tokens and seconds per token of each depth."""
+        """Return seconds, tokens and seconds per token of each depth."""
         key = self._rates, self._dearness, rows
         found = self._tables.get(key)
         if found is None:
@@ -133,7 +133,7 @@ class World:
         return found
 
     def play(self, rows: int, depth: int, lag: int, previous: int) -> Outcome:
-        """One round."""
+        """Play one round."""
         costs = self._environment.costs
         verify = costs.verify(rows, rows * (depth + 1)) * self._jitter()
         overhead = costs.overhead(rows)
@@ -167,7 +167,7 @@ class World:
         return found
 
     def _jitter(self) -> float:
-        """Log-normal, mean 1."""
+        """Return a log-normal factor of mean 1."""
         noise = self._environment.noise
         # A logistic draw stands in for a normal one: one logarithm, about the same bell.
         uniform = min(max(self._next(), 1e-9), 1 - 1e-9)
@@ -228,15 +228,15 @@ def _now(phases: Sequence[tuple[int, T]], at: int) -> T:
 
 
 def log_spaced(first: int, last: int, count: int) -> list[int]:
-    """Distinct round numbers, evenly spaced in their logarithm."""
+    """Return distinct round numbers, evenly spaced in their logarithm."""
     return sorted({round(value) for value in np.geomspace(first, last, count)})
 
 
 def roofline(
     base: float, per_token: float, knee: int, *, call: float, step: float, switch_per_token: float = 0.0
 ) -> Costs:
-    """A device that is bound by memory up to `knee` tokens a pass and by compute beyond; drafting is cheaper by a
-    factor but of the same kind."""
+    """Return a device that is bound by memory up to `knee` tokens a pass and by compute beyond; drafting is cheaper by
+    a factor but of the same kind."""
     return Costs(
         verify=lambda _rows, tokens: base + per_token * max(0, tokens - knee),
         draft=lambda rows, depth: call + depth * step * (1.0 + per_token / base * max(0, rows - knee)),

@@ -14,7 +14,7 @@ LONGEST = 2048  # tokens of a prompt, and of an answer
 
 
 class Pace:
-    """What rounds take, by rows."""
+    """The time of rounds, by rows."""
 
     def __init__(self, server: TargetLoad) -> None:
         self.tokens = [0.0, *(tokens / seconds for _, seconds, tokens in server.rounds)]  # of a row, per second
@@ -23,7 +23,7 @@ class Pace:
         self._longer = [[server.reading(rows, tokens) for tokens in lengths] for rows in range(server.rows + 1)]
 
     def longer(self, rows: int, tokens: int) -> float:
-        """How much longer the passes of so many rows are for a prompt."""
+        """Return how much longer the passes of so many rows are for a prompt."""
         return self._longer[rows][min(tokens, LONGEST) // GRID]
 
 

@@ -1,5 +1,5 @@
-"""Which replica of many a request goes to, by what a router knows of them. Policies of others, for simulations: Covey
-itself routes between no hosts.
+"""Routing policies: to which replica a request goes, by what a router knows of them. They are others' policies, for
+simulations: Covey itself routes between no hosts.
 
 `RoundRobin` is what a Kubernetes Service does on average, `LeastQueue` a proxy that counts requests, and `Prefix` is
 Ray Serve's PrefixCacheAffinityRouter: while the longest and the shortest queue of all replicas differ by no more than
@@ -28,24 +28,24 @@ class View:
         self._listed: list[int] = list(range(replicas))
 
     def told(self, queue: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> None:
-        """A report of all replicas."""
+        """Take a report of all replicas."""
         self.queue[:] = queue
         self.there[:] = there
         self._listed = np.flatnonzero(there).tolist()
 
     def gone(self, replica: int) -> None:
-        """It refused a connection; until the next report nothing is sent there."""
+        """Send nothing to a replica that refused a connection until the next report."""
         if self.there[replica]:
             self.there[replica] = False
             self._listed.remove(replica)
 
     @property
     def listed(self) -> Sequence[int]:
-        """Those that are there; all where none seems to be."""
+        """Return the replicas that are there; all if none seems to be."""
         return self._listed or range(len(self.there))
 
     def better(self, among: Sequence[int]) -> int:
-        """Power of two choices."""
+        """Return the better of two random ones."""
         one, other = self.rng.choice(among), self.rng.choice(among)
         return one if self.queue[one] <= self.queue[other] else other
 
@@ -56,10 +56,10 @@ class Routing(Protocol):
     def choose(self, view: View, prefix: int) -> int: ...
 
     def routed(self, prefix: int, replica: int) -> None:
-        """A request has gone there."""
+        """Note that a request has gone there."""
 
     def died(self, replica: int) -> None:
-        """What it had been sent is lost."""
+        """Forget what a dead replica had been sent."""
 
 
 class RoundRobin:
@@ -76,7 +76,7 @@ class RoundRobin:
 
 
 class LeastQueue(RoundRobin):
-    """Equal ones by chance: routers that all took the first would flood it."""
+    """Sends to the shortest queue; draws between equal ones, as routers that all took the first would flood it."""
 
     def choose(self, view: View, prefix: int) -> int:  # noqa: ARG002 - whatever is asked
         queue = np.where(view.there, view.queue, np.iinfo(np.int64).max)
@@ -84,7 +84,8 @@ class LeastQueue(RoundRobin):
 
 
 class Prefix:
-    """What has been sent where is known to all routers at once, as one actor keeps it for them."""
+    """Sends a request where its prefix was sent before. All routers know that at once, as one actor keeps it for
+    them."""
 
     def __init__(self, replicas: int, threshold: float) -> None:
         self.threshold = threshold

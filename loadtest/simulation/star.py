@@ -1,4 +1,4 @@
-"""One drafter and several targets in virtual time: the service's own queue, devices whose times are drawn.
+"""Simulates one drafter and several targets in virtual time: the service's own queue, devices whose times are drawn.
 
 What a level of a draft takes depends on how long the drafter idled before, as the paper measured it, and on how many
 rows are joined; passes, messages and acceptance are drawn from distributions, and targets may be of two speeds. The
@@ -26,7 +26,7 @@ WAYS = 0.5  # ... and of the messages'
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A target. Seconds."""
+    """A target. Times in seconds."""
 
     verify: float
     transfer: float
@@ -37,7 +37,7 @@ class Device:
 
 @dataclass(slots=True)
 class Played:
-    """By target, and of the drafter; seconds and tokens of the time that was measured."""
+    """Figures by target, and of the drafter; seconds and tokens of the time that was measured."""
 
     seconds: float = 0.0
     tokens: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Played:
 
     @property
     def rate(self) -> float:
-        """Tokens per second of all."""
+        """Return the tokens per second of all targets."""
         return sum(self.tokens) / self.seconds
 
 
@@ -105,7 +105,7 @@ def play(
 
 
 def _spread(rng: np.random.Generator, sigma: float) -> float:
-    """A factor whose mean is 1."""
+    """Return a factor whose mean is 1."""
     return float(math.exp(rng.normal(-sigma * sigma / 2, sigma)))
 
 

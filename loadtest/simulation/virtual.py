@@ -1,4 +1,4 @@
-"""Serving in virtual time: a clock that jumps, and a loop that feeds requests as they fall due."""
+"""Serves in virtual time: a clock that jumps, and a loop that feeds requests as they fall due."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class VirtualClock:
         self._time = max(self._time, time)
 
     def worker(self, _name: str) -> Worker:
-        """A worker whose calls take virtual time of their own, beside the thread's and beside other workers'."""
+        """Return a worker whose calls take virtual time of their own, beside the thread's and beside other workers'."""
         return _Beside(self)
 
     def run(self, start: float, call: Callable[[], T]) -> tuple[T, float]:
-        """The call's result, and when it ends that begins at `start`. Passes no time of the caller's."""
+        """Return the call's result, and when it ends if it begins at `start`. Passes no time of the caller's."""
         now, self._time = self._time, start
         try:
             return call(), self._time
@@ -108,8 +108,8 @@ class _Due(Future[R]):
 def serve(
     engine: Engine, clock: VirtualClock, arrivals: Iterable[tuple[float, Request]], until: float = math.inf
 ) -> None:
-    """Rounds until every request, each submitted at its own time, has ended, or the time is up. The planner's and the
-    engine's own time does not count."""
+    """Run rounds until every request, each submitted at its own time, has ended, or the time is up. The planner's and
+    the engine's own time does not count."""
     due = deque(sorted(arrivals, key=lambda arrival: arrival[0]))
     while clock.now() < until:
         while due and due[0][0] <= clock.now():

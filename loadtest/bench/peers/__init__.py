@@ -65,7 +65,7 @@ def _turns(session: Session, measured: Measured, folder: str, *, alone: bool) ->
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """The tables and pictures of what was measured."""
+    """Show the tables and pictures of what was measured."""
     for table in shown.tables(result):
         console.print(table)
     for label, found in result.get("sweep", {}).items():

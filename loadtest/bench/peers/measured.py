@@ -48,7 +48,7 @@ class Measured:
     passes: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # callers -> at depth: pass, level; ms
 
     def summary(self) -> JsonDict:
-        """The JSON's keys."""
+        """Return the JSON's keys."""
         found: JsonDict = {}
         for suffix, temperature in (("", GREEDY), ("_t1", HOT)):
             for peer in (OPENVINO, VLLM):
