@@ -76,8 +76,7 @@ class AsyncHttpCall:
             self._response.close()
 
     async def _answer(self, path: str) -> aiohttp.ClientResponse:
-        """Send the request and return the answer once its headers are here; a call that is cancelled before closes its
-        connection."""
+        """Send the request and return the response once its headers are here, unless cancelled."""
         self._go_on()
         posting = asyncio.ensure_future(
             self._session.post(

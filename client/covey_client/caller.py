@@ -1,5 +1,4 @@
-"""The base of `Client` and `AsyncClient`: which server, how it is reached, and what a call becomes before it is
-sent."""
+"""The base of `Client` and `AsyncClient`: which server, how it is reached, and how a call becomes a request."""
 
 from __future__ import annotations
 

@@ -132,8 +132,7 @@ def _json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return the value as JSON like transformers' own filter, which templates are written for: nothing is escaped for
-    HTML."""
+    """Return the value as JSON like transformers' own filter: nothing is escaped for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -43,8 +43,7 @@ class InvalidRequest(CoveyClientError):
 
 
 class Overloaded(CoveyClientError):
-    """The server takes no more work now; the same request may succeed later, after `retry_after` seconds if the server
-    says so."""
+    """The server takes no more work now; try again after `retry_after` seconds, if the server says so."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

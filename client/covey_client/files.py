@@ -24,8 +24,7 @@ def replace(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def distrust(path: Path) -> str:
-    """Return why a folder's contents are not to be trusted; "" if only this user can have written them. Raises
-    FileNotFoundError."""
+    """Return why others may have written to a folder; "" if they cannot. Raises FileNotFoundError."""
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
         return f"{path} is no folder but a link or a file: remove it"

@@ -1,5 +1,4 @@
-"""Reads the reports of the model `covey` about itself over HTTP: its limits, its planner's last decisions, its last
-rounds."""
+"""Reads the reports of the model `covey` about itself over HTTP: its limits, last decisions and last rounds."""
 
 from __future__ import annotations
 

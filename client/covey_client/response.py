@@ -147,8 +147,7 @@ def _value(field: Field, found: Sequence[Any]) -> Any:
 
 @lru_cache(maxsize=64)
 def _places(tensors: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str, Callable[[bytes], Any]] | None, ...]:
-    """Return, for each output of such a response, where it belongs and how its bytes are read; None for an unknown
-    one."""
+    """Return, for each output, where it belongs and how its bytes are read; None for an unknown one."""
     fields = [OUTPUT_BY_NAME.get(name) for name, _ in tensors]
     if not any(fields):
         raise _foreign(name for name, _ in tensors)

@@ -45,8 +45,7 @@ def found(address: Address) -> str:
 
 
 def name_of(host: str, port: int) -> str:
-    """Return the name of the files of a server that listens there: another address of this machine may be another
-    user's."""
+    """Return the name of a server's files: another address of this machine may be another user's."""
     return f"{'127.0.0.1' if host in ('localhost', '', '0.0.0.0') else host}_{port}"
 
 

@@ -60,8 +60,7 @@ class _Open:
 
 
 class Calls:
-    """Owns the calls under way, and how long calls take by model and size. Sizes are alike if the numbers of tokens
-    have as many bits."""
+    """Owns the calls under way, and how long calls take by model and size, which is the bits of their token counts."""
 
     def __init__(
         self,
@@ -111,8 +110,7 @@ class Calls:
             self._patience.pop(kind, None)
 
     def look(self) -> None:
-        """Look at the open calls, every LOOK_SECONDS. What was learnt of a model that is ended is forgotten, as it
-        begins cold."""
+        """Look at the open calls, every LOOK_SECONDS. Forgets what was learnt of a model that is ended."""
         with self._lock:
             calls = dict(self._open)
         now = self._now()

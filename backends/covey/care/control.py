@@ -99,8 +99,7 @@ class InnerControl(Control):
     """Model control by one of the server's own processes, which sees those of the models."""
 
     def load(self, model: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Load the model. Also gives up if Triton waits for a process that has ended, or if the model is being loaded
-        already."""
+        """Load the model. Gives up if its process has ended unnoticed or it is being loaded already."""
         looks = 0
 
         def dead() -> None:

@@ -84,6 +84,5 @@ class Health:
         return True
 
     def _rested(self, spent: tuple[float, float] | None) -> None:
-        """Note that the process is not busy: what counts begins when its first thread has run and waited for so
-        long."""
+        """Note that the process is not busy: its first thread had run and waited for so long by then."""
         self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, spent, None

@@ -30,8 +30,7 @@ def names(server: int) -> dict[int, str]:
 
 
 def by_model(server: int) -> dict[str, list[int]]:
-    """Return the living processes of each model of a running server. Triton may keep zombies for as long as it runs;
-    those are left out."""
+    """Return the living processes of each model of a running server, without Triton's zombies."""
     pids: dict[str, list[int]] = {}
     for name, pid in _instances(server):
         pids.setdefault(name.rsplit("_", 2)[0], []).append(pid)
@@ -78,8 +77,7 @@ def spent(pid: int) -> float:
 
 
 def moves(pid: int) -> int:
-    """Return how often the process touched new memory and its first thread went to sleep: a process that does so does
-    not run in circles."""
+    """Return how often the process touched new memory and its first thread slept: one that spins does neither."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -18,8 +18,7 @@ class Restarts:
         self._deaths: deque[float] = deque()
 
     def rest(self) -> float | None:
-        """Note that the server has died once more, and return how long to wait before the next start; None if there is
-        to be none."""
+        """Note one more death, and return how long to wait before the next start; None if there is none."""
         now = self._now()
         while self._deaths and now - self._deaths[0] > WINDOW:
             self._deaths.popleft()

@@ -1,5 +1,4 @@
-"""Ends a process that runs and does not answer on its port. Starting it again is left to whatever does so when it has
-ended."""
+"""Ends a process that runs and does not answer on its port. Something else starts it again when it has ended."""
 
 from __future__ import annotations
 

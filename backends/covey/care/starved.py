@@ -28,8 +28,7 @@ def times(thread: int) -> tuple[float, float]:
 
 
 class Starved:
-    """Owns how long each thread had run and waited at the last look. Without Linux's `schedstat` nothing counts as
-    waiting."""
+    """Owns how long each thread had run and waited at the last look, by Linux's `schedstat`, if it exists."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}

@@ -98,8 +98,7 @@ class Supervisor:
         self._draining = True
 
     def stop(self, seconds: float) -> None:
-        """End nothing and bring nothing back any more; reloads under way have so many seconds. Any thread but its
-        own."""
+        """End and bring back nothing more; reloads under way have so many seconds. Any thread but its own."""
         self._stopped.set()
         os.write(self._waker, b"x")
         self._thread.join()
@@ -147,8 +146,7 @@ class Supervisor:
             self._server = NOBODY if gone else self._server
 
     def look(self, seconds: float) -> None:
-        """Judge every process, and bring back models whose process has ended. Raises ControlError if the server does
-        not say enough."""
+        """Judge every process, and bring back models whose process has ended. Raises ControlError."""
         if not self._server:
             return
         for fd, health in list(self._healths.items()):
@@ -198,8 +196,7 @@ class Supervisor:
         self._said = dict(states)
 
     def _see_to(self, model: str, state: str, since: float, *, under_way: bool) -> None:
-        """Bring back a model that has been in this state without a process for so long, if it is time; `under_way` says
-        that its reload began before."""
+        """Bring a model back that has been without a process, in this state, for long enough."""
         role = self._roles[model]
         if state == LOADING:
             begun = self._starting or model in self._seen
@@ -244,8 +241,7 @@ class Supervisor:
             self._kill(fd)
 
     def _kill(self, fd: int) -> None:
-        """Kill the process by what the kernel knows it by: its number may have become another's while the server was
-        asked about it."""
+        """Kill the process by its handle: its number may be another's by now."""
         self._healths[fd].ended = True
         self.killed.append(self._healths[fd].name)
         with contextlib.suppress(ProcessLookupError):
@@ -260,8 +256,7 @@ class Supervisor:
                 self._last[name] = NOBODY
 
     def _lacks(self, model: str) -> bool:
-        """Whether the model has no process, or fewer than it had: Triton waits for none that died within a call. Any
-        thread."""
+        """Whether a model lacks a process: Triton waits for none that died within a call. Any thread."""
         return self._has_ended(model, processes.by_model(self._server))
 
     def _has_ended(self, model: str, living: Mapping[str, list[int]]) -> bool:

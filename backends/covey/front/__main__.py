@@ -85,8 +85,7 @@ async def serve(wanted: argparse.Namespace) -> None:
 
 
 def _shake_hands_within(seconds: float) -> None:
-    """Bound the time of a TLS handshake, for which uvicorn has no setting: the bounds of `http_protocol` begin with the
-    connection."""
+    """Bound the time of a TLS handshake: uvicorn cannot, and `http_protocol` begins with the connection."""
     loop = asyncio.get_running_loop()
     loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
 

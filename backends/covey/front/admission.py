@@ -56,8 +56,7 @@ class Admission:
         self.draining = False
 
     def caller(self, address: str, authorization: str) -> Caller:
-        """Return the caller. Raises NoKey, or Overloaded where keys cannot be read; either costs as much as a
-        request."""
+        """Return the caller. Raises NoKey, or Overloaded if keys cannot be read; both cost as much as a request."""
         if self._keys is None:
             return Caller(address)
         try:
@@ -68,8 +67,7 @@ class Admission:
         return Caller(f"{OF_KEY}{tenant}", tenant)
 
     def read_key(self, address: str, authorization: str) -> str:
-        """Return under which name reading is charged: the owner of a valid key, whatever its address; else the
-        address."""
+        """Return under which name reading is charged: a valid key's owner, or the address."""
         if self._keys is not None:
             with suppress(NoKey, Overloaded):
                 return f"{OF_KEY}{self._keys.owner(authorization).name}"

@@ -67,8 +67,7 @@ def kind(error: CoveyClientError) -> Kind:
 
 
 def text(error: CoveyClientError) -> str:
-    """Return the error's text after its code, as Covey's models write it. What JSON can say and Unicode cannot is
-    escaped."""
+    """Return the error's text after its code, as Covey's models write it, with lone surrogates escaped."""
     said = f"[{kind(error).code}] {str(error)[:LONGEST_TEXT]}"
     return said.encode(errors="backslashreplace").decode()
 

@@ -186,8 +186,7 @@ class _Rest(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 @asynccontextmanager
 async def _slot(limit: ConnectionLimit, address: str) -> AsyncIterator[Slot]:
-    """Hold a slot while a call is open. Raises TooMany, also while the call waits for a message and others need its
-    slot."""
+    """Hold a slot while a call is open. Raises TooMany, also when the slot is taken back."""
     task, told = asyncio.current_task(), list[str]()
 
     def cut(text: str) -> None:

@@ -38,8 +38,7 @@ def generation(model: str, body: bytes, prompt_bytes: int) -> InferenceRequest:
 def inference(
     model: str, body: bytes, header: str | None, prompt_bytes: int
 ) -> tuple[InferenceRequest, frozenset[str]]:
-    """Parse a body of `infer`; returns the names of the outputs that are wanted in binary, too. Raises
-    InvalidRequest."""
+    """Parse a body of `infer`; returns the outputs wanted in binary, too. Raises InvalidRequest."""
     length = len(body)
     if header is not None:
         if not header.isdecimal() or len(header) > 10 or int(header) > length:

@@ -1,5 +1,4 @@
-"""One POST over HTTP: it is admitted, its body is read, and its answer is sent in one piece or as events, until the
-caller leaves."""
+"""One POST over HTTP: it is admitted and read, and answered in one piece or as events, until the caller leaves."""
 
 from __future__ import annotations
 

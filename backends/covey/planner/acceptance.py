@@ -1,4 +1,4 @@
-"""How many drafted tokens are accepted, position by position, for one drafter at any batch size.
+"""Estimates how many drafted tokens are accepted, position by position, for one drafter at any batch size.
 
     a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
     E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
@@ -42,8 +42,7 @@ ALARM = 11.0  # once in 60,000 rounds at most: a step from 0.8 to 0.3 is noticed
 
 
 class _Suspicion:
-    """The suspicion that odds have changed by a factor of e^`shift`, and the trials since it arose. Its `Acceptance`
-    weighs them."""
+    """The suspicion that odds have changed by a factor of e^`shift`, and the trials since it arose."""
 
     __slots__ = ("accepted", "evidence", "more", "offered", "shift")
 
@@ -58,8 +57,7 @@ class _Suspicion:
         self.accepted = [0.0] * max_depth
 
     def weigh(self, trials: Sequence[tuple[int, int, int, float]]) -> bool:
-        """Weigh trials, each a position, rows looked at, accepted, and the expected rate. Whether the suspicion is now
-        certain enough."""
+        """Weigh trials: position, rows looked at, accepted, expected rate. Whether it is certain enough now."""
         shift, more, evidence = self.shift, self.more, self.evidence
         for _, looked, right, rate in trials:
             evidence += shift * right - looked * math.log1p(rate * more)
@@ -135,8 +133,7 @@ class Acceptance:
             self._settle()
 
     def expected(self) -> tuple[list[float], list[float]]:
-        """Return, for each depth from 0, tokens per row and the relative deviation of that figure. Does not mutate what
-        was learnt."""
+        """Return tokens per row and their relative deviation for each depth from 0. Does not mutate."""
         if not self._current:
             self._compute()
         return self._tokens, self._doubt

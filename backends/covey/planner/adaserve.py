@@ -54,8 +54,7 @@ def knee(costs: CostTable | None, slack: float = SLACK) -> int:
 
 
 def selected(ranked: Ranked, needs: Array, demands: Array, allowed: int, most: int, fixed: Flags) -> Flags:
-    """Return the nodes of both selections: `allowed` nodes, those `fixed` among them, and at most `most` (n_max) of a
-    row."""
+    """Return the nodes of both selections: `allowed` nodes, with those `fixed`, at most `most` of a row."""
     spare = allowed - int(np.count_nonzero(fixed))
     return filled(ranked, ranked.taken(customised(ranked, needs, demands, spare, most - 1)) | fixed, allowed)
 

@@ -37,8 +37,7 @@ class Baseline:
 
 
 def _token_seconds(costs: CostTable) -> float | None:
-    """Return the table's time of a plain round of one row; else that of its pass and overhead; None if it has
-    neither."""
+    """Return the table's time of a plain round of one row, else of its pass and overhead, else None."""
     plain = dict(costs.plain)
     if 1 in plain:
         return plain[1]

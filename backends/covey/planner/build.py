@@ -70,8 +70,7 @@ def build(
 
 
 def drafting(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the drafters that draft for requests which name none, by the profile; the others are for when those are
-    away."""
+    """Return the drafters for requests that name none; the others draft when those are away."""
     name, _, own = settings.drafter_policy.partition(":")
     if name != "fixed":
         return tuple(names)

@@ -29,8 +29,7 @@ UNSEEN = 0.5  # ... as long as none was seen
 
 
 class Calibration:
-    """Owns counts of all drafters, and the estimates from them: a node is right with chance[cell] + trust[cell] *
-    said."""
+    """Owns all counts and their estimates: a node is right with chance[cell] + trust[cell] * said."""
 
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self._drafters = {name: index for index, name in enumerate(drafters)}
@@ -80,8 +79,7 @@ class Calibration:
         self._weigh()
 
     def reliability(self) -> list[tuple[float, float, float]]:
-        """Return, in bins by what drafters said, what they said on average, how often they were right, and how many
-        nodes there were."""
+        """Return, in bins by what drafters said: its mean, how often they were right, and the count."""
         offered, accepted, said = (
             total.reshape(self._shape)[..., :BLIND].sum(axis=(0, 1, 2))
             for total in (self._offered, self._accepted, self._said)
@@ -99,8 +97,7 @@ class Calibration:
         return {"max_depth": self._max_depth, "drafters": found}
 
     def restore(self, state: JsonDict) -> None:
-        """Take the state of the drafters that are still there. Raises ValueError for anything else, and changes nothing
-        then."""
+        """Take the state of drafters that still exist. Raises ValueError, and then changes nothing."""
         try:
             totals = self._read(state)
         except (KeyError, TypeError, AttributeError) as error:

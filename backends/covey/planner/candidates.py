@@ -35,8 +35,7 @@ class Candidates:
     def of(
         cls, standing: Standing, trees: Trees, scores: Floats, drafters: Sequence[str], calibration: Calibration
     ) -> Candidates:
-        """Make candidates of trees. `drafters` are by row; `scores` are the nodes' log path scores, empty if a drafter
-        gives none."""
+        """Make candidates; `drafters` are by row, `scores` the nodes' log path scores, empty if not given."""
         nodes = Nodes.of(trees)
         if len(scores):
             hidden, said = standing.hidden, nodes.own(scores)
@@ -55,8 +54,7 @@ class Candidates:
 
 
 class TreeSelector:
-    """The base of selectors of single nodes: it counts what became of the nodes. Owns the calibration and the totals;
-    any thread may read `totals`."""
+    """The base of selectors of single nodes. Owns calibration and totals; any thread may read `totals`."""
 
     log_q = False
     yields = False

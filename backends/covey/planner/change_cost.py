@@ -24,8 +24,7 @@ class ChangeCost:
         self._measured = 0  # changes from depth to depth
 
     def seen(self, before: int, depth: int, ratio: float | None) -> bool:
-        """Take a round that took `ratio` of its prediction, None if that says nothing. Whether it was like rounds that
-        stay at its depth."""
+        """Take a round that took `ratio` of its prediction, if known. Whether it was like those at its depth."""
         first, self._first = self._first, None
         crosses = (depth > 0) != (before > 0)
         if depth != before:

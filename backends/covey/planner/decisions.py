@@ -1,5 +1,4 @@
-"""Records the last choices and explains each in one line: what every depth was expected to cost, and what the chosen
-one did."""
+"""Records the last choices and explains each in one line: the expected cost of every depth, and the real one."""
 
 from __future__ import annotations
 

@@ -88,8 +88,7 @@ class Expectations:
         return expected
 
     def without_drafts(self, rows: int) -> Array:
-        """Return the seconds of a round in which all rows draft, without drafting, by depth; all equal before anything
-        is known."""
+        """Return the seconds of a round without its drafting, by depth; equal if unknown."""
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
         return self._costs.without_drafts(rows, passes) if self._costs.known else np.ones(self._max_depth + 1)
 
@@ -104,8 +103,7 @@ class Expectations:
         return float(self.curve(rows).at(np.array([float(rows)]))[0])
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
-        """Return how many prompt tokens a pass can compute (see `Planner.readable`), None before anything was
-        measured."""
+        """Return how many prompt tokens a pass can compute (`Planner.readable`), None if unknown."""
         return self._costs.readable(rows, drafts, seconds) if self.known else None
 
     def drafting(self, drafter: str, most: int) -> Array:
@@ -113,8 +111,7 @@ class Expectations:
         return self._costs.drafting(drafter, most)
 
     def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
-        """Return the time of drafters that are asked together, from the seconds that each takes alone: a number each,
-        or one for each depth."""
+        """Return the time of drafters that are asked together, from the time of each alone."""
         return self._costs.side_by_side(seconds)
 
     def more(self, situation: Situation) -> list[float]:
@@ -191,8 +188,7 @@ class Expectations:
         return tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
 
     def _selected(self, selection: ForecastingSelector, situation: Situation) -> tuple[list[float], Passes]:
-        """Return the tokens that a round yields and those to be verified, by depth, if the selector chooses among
-        drafts."""
+        """Return a round's tokens and those to be verified, by depth, if a selector chooses."""
         rows, drafting = situation.rows, self.alone(situation, situation.width)
         tokens, nodes = selection.forecast(
             situation.drafting, rows - situation.drafting, situation.width, self.by_nodes(rows), drafting

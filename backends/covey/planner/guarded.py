@@ -1,5 +1,4 @@
-"""A planner that may fail: from then on every row decodes plainly, which needs no planner, and nothing that was learnt
-is saved any more."""
+"""A planner that may fail: from then on every row decodes plainly, and what was learnt is saved no more."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ PART = "planner"
 
 
 class Guarded:
-    """Implements `Planner` around another one. All methods are one part, because what one leaves half done the others
-    would go on from."""
+    """Implements `Planner` around another one. All methods are one part, as they share its state."""
 
     def __init__(self, planner: Planner, guard: Guard) -> None:
         self._planner = planner

@@ -25,8 +25,7 @@ HASTE = 300.0
 
 
 class Regression:
-    """A linear model; `shape` are weights right up to a factor, `doubt` their covariance relative to that factor
-    squared."""
+    """A linear model; `shape` are weights up to a factor, `doubt` their covariance over its square."""
 
     def __init__(self, shape: Array, doubt: Array, *, noise: float = 0.05) -> None:
         self._shape = shape

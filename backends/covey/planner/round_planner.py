@@ -128,8 +128,7 @@ class RoundPlanner:
         return policy if selector is None else {**(policy or {}), "selector": selector}
 
     def restore(self, state: JsonDict) -> None:
-        """Restore policy and selector: see `LengthPolicy.restore`. A state without a selector's comes from a planner
-        that did not select."""
+        """Restore policy and selector (`LengthPolicy.restore`); the selector's state may be missing."""
         with self._learning:
             before = self.selector.state()
             if before is not None and "selector" in state:

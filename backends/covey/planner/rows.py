@@ -35,8 +35,7 @@ def named(batch: Batch, roster: Roster) -> tuple[str, ...]:
 
 
 def capped(batch: Batch, plan: Plan, depth: int, ceiling: int, deepest: int) -> str:
-    """Return what kept every row from drafting as deep as was chosen, or the choice from being any of 0 to `deepest`;
-    "" if nothing did."""
+    """Return what kept all rows from the chosen depth, or the choice from any of 0 to `deepest`; "" if nothing."""
     most = int(plan.depth[: batch.decoding].max(initial=0))
     if most < depth:
         policy_s = [each for each in batch.rows[: batch.decoding] if each.request.speculation == "auto"]

@@ -1,5 +1,4 @@
-"""Counts a planner's choices: how often each depth and each drafter was chosen and why, and what a choice was expected
-to take and took."""
+"""Counts a planner's choices: how often depths and drafters were chosen, why, and at what expected and real cost."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ class PlannerTotals:
         self._lost = 0.0
 
     def add(self, depth: int, reason: Reason, *, ceiling: int, switch: str, tokens: int, seconds: float | None) -> None:
-        """Count a choice. `switch` is on, off or empty. `seconds` is None for a round that does not show what its depth
-        costs."""
+        """Count a choice. `switch` is on, off or empty; `seconds` None if they do not show its cost."""
         self._rounds[depth, reason.word] += 1
         if switch:
             self._switches[switch] += 1

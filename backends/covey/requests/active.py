@@ -45,8 +45,7 @@ class Heard:
         return self.start + len(self.hits)
 
     def add(self, read: int, first: int, hits: list[int], prompt_log_q: float, prompt_tokens: int) -> None:
-        """Add what the drafter read. Hits must be contiguous to tell of rounds, so those behind a gap replace the
-        others."""
+        """Add what the drafter read. Hits behind a gap replace earlier ones: only contiguous ones tell of rounds."""
         self.read = read
         if hits and first != self.end:
             self.start, self.hits = first, []
@@ -120,8 +119,7 @@ class ActiveRequest:
         return self.request.sampling.prompt_logprobs and self.scored < self.request.num_prompt - 1
 
     def score(self, scores: Scores) -> None:
-        """Take the log-probabilities that a pass brought, as far as its KV reaches. After a replay they begin with
-        known ones."""
+        """Take the prompt's log-probabilities up to where KV reaches. After a replay some are known."""
         behind = min(self.num_cached_tokens, self.request.num_prompt - 1)
         new = behind - self.scored
         if new > 0:
@@ -146,8 +144,7 @@ class ActiveRequest:
         return (now - self.first_token + round_seconds) / self.request.objective.tpot - (len(self.output) - 1)
 
     def hopeless(self, now: float, fastest: float) -> bool:
-        """Whether its objective is missed, or will be even if each token that it may still emit takes only `fastest`
-        seconds."""
+        """Whether its objective is missed, or will be even if each further token takes only `fastest`."""
         objective, request = self.request.objective, self.request
         if self.first_token is None:
             return now + fastest > self.deadline

@@ -48,8 +48,7 @@ class _Entry:
 
 
 class Roster:
-    """Owns every drafter's state and facts. The engine's thread alone changes states; any thread may ask, and note who
-    has come."""
+    """Owns every drafter's state and facts. The engine's thread changes states; any may ask, and note arrivals."""
 
     def __init__(self, names: Iterable[str], clock: Clock) -> None:
         self._clock = clock
@@ -61,8 +60,7 @@ class Roster:
         return tuple(self._entries)
 
     def drafter_of(self, wanted: str) -> str:
-        """Return the drafter of a request if no policy chooses: `wanted`, or the first if that is ""; "" if there is
-        none."""
+        """Return the drafter of a request if no policy chooses: `wanted`, or the first, or ""."""
         return wanted or next(iter(self._entries), "")
 
     def state(self, name: str) -> State:
@@ -97,8 +95,7 @@ class Roster:
         return self._entries[name].facts
 
     def positions(self, name: str) -> float:
-        """Return the longest text that the drafter can hold, drafts included; infinite while it has not said. Does not
-        mutate."""
+        """Return the longest text, drafts included, that it can hold; infinite if unknown. Does not mutate."""
         entry = self._entries.get(name)
         return math.inf if entry is None or entry.facts is None else entry.facts.max_positions
 
@@ -129,8 +126,7 @@ class Roster:
         self._entries[name].next_rest = FIRST_REST
 
     def late(self, name: str) -> None:
-        """Note that the drafter's call has not ended in time: it is not asked until the call has ended and it has
-        rested."""
+        """Note that the drafter's call is late: it is asked again when that has ended and it has rested."""
         self._entries[name].late = True
         self.failed(name)
 

@@ -24,8 +24,7 @@ from covey.requests.scheduler import Batch
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A question to a length policy, its answer and the reason. The policy was not asked if the situation has no
-    shares."""
+    """A question to a length policy, its answer and the reason. Without shares the policy was not asked."""
 
     situation: Situation
     depth: int

@@ -306,8 +306,7 @@ class Scheduler:
         return self._by_urgency((each for each in self.running.values() if each.request.tenant == other), now)[-1]
 
     def _last_of_longest(self) -> ActiveRequest:
-        """Return the least urgent request that has not run yet of the tenant with the longest queue. Raises Overloaded
-        if there is none."""
+        """Return the least urgent request of the longest queue that has not run. Raises Overloaded."""
         longest = self.shares.longest()
         for active in reversed(self.waiting):
             if active.request.tenant == longest and not active.output:
@@ -358,8 +357,7 @@ class Scheduler:
     def _unmet(self, active: ActiveRequest, now: float) -> str:
         """Return the part of a new request's objective that is not expected to be met; "" for none. The estimate counts
         the prompts that are computed before its own, as many tokens a round as the last limited pass had, a place among
-        the running requests, and the pace of recent rounds. An idle server expects to meet everything. Does not
-        mutate."""
+        the running requests, and the recent pace. An idle server expects to meet everything. Does not mutate."""
         running, objective, request = self.running.values(), active.request.objective, active.request
         if not objective.label or not (self.running or self.waiting):
             return ""

@@ -57,8 +57,8 @@ class Shares:
         self._forget(tenant)
 
     def rank(self, tenant: str) -> int:
-        """Return a rank that sorts first the tenant that has had least; equal for tenants between which urgency
-        decides. Does not mutate."""
+        """Return a rank, the least for the tenant that has had least; urgency decides between equals. Does not
+        mutate."""
         return int(self._had[tenant] // QUANTUM)
 
     def several(self) -> bool:

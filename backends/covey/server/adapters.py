@@ -62,8 +62,7 @@ class _Change:
 
 
 def base_of(adapter: Path) -> str:
-    """Return the name of the folder or hub model that the adapter was trained for. Refuses an adapter that cannot be
-    merged."""
+    """Return the folder or hub name of the adapter's base. Refuses an adapter that cannot be merged."""
     config = refusals.described(adapter, CONFIG)
     if config.get("peft_type") != "LORA":
         raise _not_at_load(adapter, f"an adapter of type {config.get('peft_type')}")

@@ -16,8 +16,7 @@ from covey_client.secret import folder, name_of
 
 
 def settle(port: int, given: str, host: str = "127.0.0.1") -> str:
-    """Return the secret of a server that is about to listen on that address: `given`, which is stored nowhere, or a
-    fresh one."""
+    """Return the secret of a server about to listen there: `given`, which is stored nowhere, or a fresh one."""
     path = private_folder(folder()) / name_of(host, port)
     path.unlink(missing_ok=True)
     if given:

@@ -29,8 +29,7 @@ log = logging.getLogger("covey.server")
 
 
 def derive(state: Path, kind: str, of: Path, parts: Iterable[Path], build: Callable[[Path], None]) -> Path:
-    """Return the folder of that kind for the model in `of`, which depends on the files `parts`; `build` fills it the
-    first time."""
+    """Return the folder of that kind for the model in `of` and its files `parts`; `build` fills it once."""
     files = sorted(set(parts))
     try:
         when = [(str(path.resolve()), path.stat().st_mtime_ns) for path in files]  # identity() samples large files

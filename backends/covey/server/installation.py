@@ -72,8 +72,7 @@ def _check_platform() -> None:
 
 
 def _check_libpython(folder: Path) -> None:
-    """Refuse a Python without its shared library, which the stub is linked against and some distributions package
-    separately."""
+    """Refuse a Python without its shared library, which some distributions package separately."""
     name = f"libpython{MINOR}.so.1.0"
     if (folder / name).exists():
         return

@@ -25,8 +25,7 @@ class _Program(ctypes.Structure):
 
 
 def keeper() -> Callable[[], None] | None:
-    """Return the call that a child must make between fork and exec; None on a machine whose system call numbers are not
-    known."""
+    """Return the call that a child must make between fork and exec; None on an unknown kind of machine."""
     known = _MACHINES.get(platform.machine())
     if known is None:
         return None

@@ -397,8 +397,7 @@ class Server:
         return StartError(f"{said or f'tritonserver ended ({_ending(code)})'} [log: {self.log_file}]")
 
     def _silent_ports(self) -> list[str]:
-        """Return which of the three ports nobody listens on. Triton opens them one after the other, the metrics port
-        last."""
+        """Return which of the three ports nobody listens on yet; Triton opens the metrics port last."""
         silent = []
         for name in preflight.PORTS:
             port = getattr(self.options, name)

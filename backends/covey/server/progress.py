@@ -62,8 +62,7 @@ class LoadProgress:
 
 
 def _command() -> str:
-    """Return how to call `covey` from here: by its name if that is on PATH, else by its path beside this
-    interpreter."""
+    """Return how to call `covey` from here: by its name if that is on PATH, else by its path."""
     beside = Path(sys.executable).with_name("covey")
     if shutil.which("covey") or not beside.is_file():
         return "covey"

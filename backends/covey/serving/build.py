@@ -198,7 +198,6 @@ def named_costs(chosen: Profile) -> CostTable | None:
 
 
 def state_file(chosen: Profile, model: str) -> Path | None:
-    """Return the file that the profile names for what a model learns, if any; SettingError if nothing can be kept
-    there."""
+    """Return the profile's file for what a model learns, if any; raises SettingError if it cannot be written."""
     state = chosen.speculation.state
     return learnt.file_in(state, model) if state not in ("", profile.AUTO) else None

@@ -68,8 +68,7 @@ class DrafterFacts:
             return dict(self._known)
 
     def join(self, engine: Joining, info: TargetInfo) -> set[str]:
-        """Tell the engine which drafters there are, and from now on which come and end. Returns those that are
-        missing."""
+        """Tell the engine of all drafters, now and from now on. Returns those that are missing."""
         with self._changed:
             self._engine, self._info = engine, info
             for name, facts in self._known.items():

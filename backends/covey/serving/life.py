@@ -26,8 +26,7 @@ log = logging.getLogger("covey.orchestrator")
 
 
 class Life:
-    """Owns the state of a public model: its service once there is one, and its failure, which is final, once that is
-    known. Any thread may ask."""
+    """Owns a public model's service, once there is one, and its failure, which is final. Any thread may ask."""
 
     def __init__(self) -> None:
         self.settled = threading.Event()  # other models may be asked

@@ -71,8 +71,7 @@ def add_metrics_url(parser: argparse.ArgumentParser) -> None:
 
 
 def http_url(given: argparse.Namespace) -> str:
-    """Return the address for HTTP. Raises InvalidRequest if --url, --http-url, --metrics-url or COVEY_URL is no
-    address."""
+    """Return the address for HTTP. Raises InvalidRequest for a flag or COVEY_URL that is no address."""
     try:
         if getattr(given, "metrics_url", ""):
             Address.parse(given.metrics_url, port=8002)

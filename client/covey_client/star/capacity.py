@@ -196,8 +196,7 @@ class TargetLoad:
         return sum(self._verify(rows, tokens + prompt) - without for prompt in prompts) / len(prompts)
 
     def _first(self, rows: int, prompts: Sequence[float]) -> float:
-        """Return the time to the first token of a request that joins so many rows: half of a round is over when it
-        comes."""
+        """Return the time to first token of a request that joins so many rows, halfway through a round."""
         depth, seconds, _ = self.rounds[rows - 1]
         return 1.5 * seconds + self._longer(rows, depth, prompts)
 

@@ -154,8 +154,7 @@ def derived(seed: int, number: int) -> int:
 
 
 def of_choice(settings: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """Return the settings of one of the `n` choices: each draws by a seed of its own, which follows from the
-    request's."""
+    """Return the settings of one of the `n` choices, whose seed follows from the request's."""
     return {**settings, "seed": derived(settings["seed"], number)} if number and "seed" in settings else settings
 
 

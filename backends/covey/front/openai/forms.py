@@ -63,8 +63,7 @@ class Form:
 
 
 def of_template(render: Callable[..., str]) -> Form:
-    """Return the form that a template shows. `render` takes messages and settings. Raises InvalidRequest where there is
-    none."""
+    """Return the form that a template shows. `render` takes messages and settings. Raises InvalidRequest."""
     if PROBE not in render([QUESTION], tools=[TOOL]):
         raise InvalidRequest(NO_TOOLS)
     problem = "arguments as JSON or between tags are, behind a tag or a bracket"
@@ -123,8 +122,7 @@ def _form(words: str, one: str, two: str) -> Form | None:
 
 
 def _arguments(text: str) -> tuple[str, Pairs | None, str] | None:
-    """Return what is between a name and the arguments, how they are written, and what follows them; None where that is
-    not known."""
+    """Return what is before the arguments, how they are written, and what follows them; None if unknown."""
     key, found, rest = text.partition(json.dumps(SECRET))
     if found:
         return key, None, rest

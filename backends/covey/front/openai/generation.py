@@ -107,8 +107,7 @@ async def rendered(job: Job, model: ServedModel, parsed: Mapping[str, Any], tool
 async def _held(
     given: Given, tools: Tools | None, thinking: Thinking | None, model: ServedModel
 ) -> tuple[Given, Callable[[], AnswerParser | None]]:
-    """Add the grammar of these tools, behind thoughts, to the settings; returns what makes the answers' parsers,
-    too."""
+    """Add the grammar of these tools to the settings; returns a factory of the answers' parsers, too."""
     form, marks = await model.texts.form() if tools else None, await model.texts.marks()
     answer, rules = forms.answer_rules(given.settings), ""
     if tools and form:

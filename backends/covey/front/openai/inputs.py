@@ -51,8 +51,7 @@ READ = (*ONLY, "input", "instructions", "max_output_tokens", "text", "reasoning"
 
 
 def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the chat's body; raises InvalidRequest. A field without effect gets a name that no chat knows, so that the
-    answer names it."""
+    """Return the chat's body. A field without effect gets a name that no chat knows. Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "route")
     chat = {name: value for name, value in given.items() if name not in (*READ, "metadata")}

@@ -39,8 +39,7 @@ class Pairs:
 
 def rule(function: Function, pairs: Pairs, marks: Marks, how: Mapping[str, Any], values: dict[str, str]) -> str:
     """Return the rule for this function's arguments in a grammar (`grammar_lark`) that has a rule `text`. Rules for
-    single values are collected in `values`, by their text: many functions have the same ones. `how` says how JSON is
-    written."""
+    single values are collected in `values`, as functions share them. `how` says how JSON is written."""
     parts, required, leaves, size = [], _required(function), Leaves(function), sum(map(len, values))
     for key, schema in _properties(function).items():
         own = _value(leaves, schema, pairs, marks, how)
@@ -109,8 +108,7 @@ def _is_text(leaf: Mapping[str, Any]) -> bool | None:
 
 
 def _bound(function: Function, size: int) -> None:
-    """Refuse rules that are too long: each value repeats all definitions, and some kilobytes of schema would make
-    gigabytes."""
+    """Refuse rules that are too long: each value repeats all definitions of a schema."""
     if size > MAX_GRAMMAR_BYTES:
         allowed = f"parameters that {MAX_GRAMMAR_BYTES} bytes of rules can hold"
         raise InvalidRequest(f"tools: {function.name}: allowed: {allowed}", "tools")

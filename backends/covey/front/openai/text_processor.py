@@ -63,8 +63,7 @@ class TextProcessor:
             self._own_template()
 
     def chat(self, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
-        """Return a conversation as tokens. Raises InvalidRequest where the model has no template, or the template
-        refuses."""
+        """Return a conversation as tokens. Raises InvalidRequest without a template, or if it refuses."""
         try:
             text = self._rendered(messages, **settings)
         except InvalidRequest as error:

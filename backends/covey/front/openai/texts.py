@@ -36,8 +36,7 @@ class Texts:
         self._marks: Marks | None = None
 
     async def chat(self, job: Job, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
-        """Return a conversation as tokens. Raises InvalidRequest where the model has no template, or the template
-        refuses."""
+        """Return a conversation as tokens. Raises InvalidRequest without a template, or if it refuses."""
         found: Prompt = await self._workers.ask(job, self._folder, "chat", messages, settings)
         return found
 

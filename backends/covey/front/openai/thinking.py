@@ -51,8 +51,7 @@ class Hidden:
     decode: Callable[[Sequence[int]], str]
 
     def shown(self, chunk: Chunk) -> str:
-        """Return the text of a chunk with its marks: each stands before as much of the text as the tokens behind it
-        decode to."""
+        """Return the text of a chunk with its marks, each before the text that the tokens behind it decode to."""
         text = chunk.text
         for place in reversed([place for place, token in enumerate(chunk.tokens) if token in self.marks]):
             behind = self.decode(chunk.tokens[place + 1 :])

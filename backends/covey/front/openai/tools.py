@@ -41,8 +41,7 @@ class Tools:
 
 
 def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
-    """Take the tools out of a body, None where nothing is to be called, and return the rest of it. Raises
-    InvalidRequest."""
+    """Return a body's tools, None if nothing is to be called, and the rest of it. Raises InvalidRequest."""
     rest = {name: value for name, value in body.items() if name not in FIELDS}
     told, choice, parallel = (body.get(name) for name in FIELDS)
     if not isinstance(parallel, (bool, type(None))):

@@ -1,5 +1,4 @@
-"""The front's worker processes for texts: one for short texts and one for long ones, so that no chat waits for a
-megabyte."""
+"""The front's workers for texts: one for short and one for long ones, so that no chat waits for a megabyte."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ class Workers:
         }
 
     async def ask(self, job: Job, folder: str, act: str, *given: Any) -> Any:
-        """Return what the method `act` of a `TextProcessor` for the folder returns. Raises what that raises, and
-        Overloaded."""
+        """Return what `act` of a folder's `TextProcessor` returns. Raises what that raises, and Overloaded."""
         long = job.size > LONG_BYTES
         question = pickle.dumps((folder, act, given), pickle.HIGHEST_PROTOCOL)
         return await self._queues[long].run(job, lambda: self._workers[long].ask(question))

@@ -125,8 +125,7 @@ class PerRequest:
         return self._policy.make(Setting(self._names, self._rng, self._max_depth, max_tokens, prompt, self._tokenizer))
 
     def _witness(self, active: ActiveRequest, choice: _Choice) -> None:
-        """Tell the bandit of rounds that are fully known: for each drafter, what its own draft would have got, as far
-        as the emitted text tells."""
+        """Tell the bandit of fully known rounds: what each drafter's own draft would have got."""
         for name, heard in active.heard.items():
             drafter = self._names.index(name)
             for played in choice.waiting:

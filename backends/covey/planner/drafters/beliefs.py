@@ -65,8 +65,7 @@ class _Tenant:
 
 @dataclass(eq=False)
 class Belief:
-    """The entry of one request: its row in the table, its tenant and number among the neighbours, and its assigned
-    drafter."""
+    """One request's row in the table, its tenant and number among neighbours, and its assigned drafter."""
 
     place: int
     tenant: _Tenant
@@ -111,8 +110,7 @@ class _Table:
 
 
 class Beliefs:
-    """Owns what tenants taught and a table of the running requests; a request holds its row there
-    (`ActiveRequest.belief`)."""
+    """Owns what tenants taught and a table with a row for each running request (`ActiveRequest.belief`)."""
 
     def __init__(self, names: Sequence[str], depth: int) -> None:
         self._index = {name: drafter for drafter, name in enumerate(names)}

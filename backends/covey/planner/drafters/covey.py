@@ -56,8 +56,7 @@ class CoveyDrafters:
         *,
         teaches: bool,
     ) -> None:
-        """`depths` are those that the length policy may choose. `teaches` says that nothing else teaches the
-        expectations."""
+        """`depths` are the length policy's; `teaches`: nothing else teaches the expectations."""
         self._names = list(names)
         self._index = {name: drafter for drafter, name in enumerate(names)}
         self._depths = np.asarray(depths, np.intp)

@@ -55,8 +55,7 @@ def best_set(found: Prospects) -> tuple[list[int], float]:
 
 
 def _values(found: Prospects, chosen: Sequence[int], others: Sequence[int]) -> Array:
-    """Return the tokens per second at the best depth of the chosen set with each other drafter; of the chosen set alone
-    if there is no other."""
+    """Return the tokens per second at the best depth of the chosen set with each other drafter, if any."""
     rows, _, depths = found.tokens.shape
     more = found.tokens[:, others] if len(others) else np.zeros((rows, 1, depths))
     if len(chosen):
