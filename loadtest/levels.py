@@ -76,8 +76,7 @@ def as_served(level: Level, readings: Sequence[MetricsSnapshot]) -> Level:
 
 
 def parse(texts: Sequence[str]) -> tuple[Level, ...]:
-    """Return the levels of `NAME:WEIGHT:TTFT_MS:TPOT_MS` each; the usual ones if there are none. Raises
-    SettingError."""
+    """Return the levels of `NAME:WEIGHT:TTFT_MS:TPOT_MS` each, or the usual ones. Raises SettingError."""
     found = tuple(_one(text) for text in texts) or DEFAULT
     if len({level.name for level in found}) != len(found):
         raise SettingError("slo: each name may be given once")

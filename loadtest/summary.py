@@ -164,8 +164,7 @@ def width(run: Run) -> float:
 
 
 def over_time(run: Run, value: Callable[[Sequence[Record]], float | None], *, at_end: bool = True) -> Points:
-    """Return `value` of the requests that ended in each bin (or were sent in it), at the bin's middle, or the run's
-    end."""
+    """Return `value` of the requests that ended (or were sent) in each bin, at its middle or the run's end."""
     step = width(run)
     bins: dict[int, list[Record]] = {}
     for record in ended(run):

@@ -1,5 +1,4 @@
-"""Locust's users. Each needs a `Traffic` as its environment's attribute `traffic`. Importing this tells grpc of
-gevent."""
+"""Locust's users, each of which needs its environment's attribute `traffic`. Importing this has grpc use gevent."""
 
 from __future__ import annotations
 

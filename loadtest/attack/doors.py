@@ -1,5 +1,4 @@
-"""Sends what `messages` draws over HTTP, as server-sent events and over gRPC, and judges every answer by what the
-documentation allows."""
+"""Sends what `messages` draws over HTTP, as events and over gRPC, and judges answers by the documentation."""
 
 from __future__ import annotations
 

@@ -68,8 +68,7 @@ class Blow:
 
 
 class Cycles:
-    """Owns what was done and found. The first cycle is undisturbed, to learn right answers and how long a start
-    takes."""
+    """Owns what was done and found. The first cycle is undisturbed, to learn answers and the time of a start."""
 
     def __init__(self, given: Namespace) -> None:
         self._given, self._drawn = given, random.Random(given.seed)

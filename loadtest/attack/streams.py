@@ -42,8 +42,7 @@ class Ask:
     def answered(
         self, clients: dict[str, Client], seconds: float, *, resume: bool = True
     ) -> tuple[tuple[int, ...], float]:
-        """Return its tokens, through whatever happens meanwhile or until it breaks, and when the first came. Raises
-        CoveyClientError."""
+        """Return its tokens, whatever happens meanwhile, and when the first came. Raises CoveyClientError."""
         client = clients[self.door]
         if self.door == "unary":
             tokens = client.generate(self.prompt, timeout=seconds, resume=resume, **self.settings).tokens

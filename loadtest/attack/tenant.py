@@ -107,8 +107,7 @@ async def _again_and_again(call: Callable[[int], Awaitable[object]], place: int)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run an attack. The arguments are the gRPC and the HTTP port of a front, and which attack; the key comes on the
-    standard input."""
+    """Run an attack on a front's gRPC and HTTP port; the key comes on the standard input."""
     os.nice(NICE)
     with suppress(OSError):  # where sessions share processors and not processes; this one has its own
         Path("/proc/self/autogroup").write_text(str(NICE))

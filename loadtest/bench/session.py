@@ -95,8 +95,7 @@ class Session:
 
     @contextlib.contextmanager
     def server(self, options: Options) -> Iterator[Server]:
-        """Return a server that knows nothing of what earlier servers measured or learnt, unless the options say
-        otherwise."""
+        """Return a server that knows nothing of what earlier ones learnt, unless the options say otherwise."""
         with contextlib.ExitStack() as stack:
             if options.kept is None:
                 options = replace(options, kept=Path(stack.enter_context(tempfile.TemporaryDirectory())))
@@ -120,8 +119,7 @@ class Session:
             longest = max(longest, time.monotonic() - began)
 
     def steps(self, labels: Sequence[str], seconds: float = math.inf) -> Iterator[str]:
-        """The labels one by one, shown; fewer of them where not all fit in so many `seconds`, which is found out as in
-        `turns`."""
+        """Yield the labels one by one, shown; fewer if not all fit in `seconds`, by the rule of `turns`."""
         began, longest = time.monotonic(), 0.0
         with Steps(self.console) as progress:
             task = progress.add_task(self.bench, total=len(labels))

@@ -201,8 +201,7 @@ def _times(rate: float, count: int, trace: Sequence[object] | None, seed: int) -
 
 
 def _reliability(points: JsonDict) -> dict[str, list[tuple[float, float]]]:
-    """Of drafted nodes, how often they were right over how likely they were said to be, by who counted, at the last
-    rate."""
+    """Return how often drafted nodes were right over how likely they were said to be, at the last rate."""
     last = list(points.values())[-1] if points else {}
     return {
         name: [(said, right) for said, right, _ in point["reliability"]]

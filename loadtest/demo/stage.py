@@ -37,8 +37,7 @@ class NotSeen(CoveyError):
 
 @dataclass(frozen=True)
 class Look:
-    """What a server reported of the time since the last look: counters, the planner's decisions, rounds; and of memory,
-    as it is."""
+    """What a server reported since the last look: counters, planner decisions, rounds; and its memory now."""
 
     span: Span
     decisions: Sequence[JsonDict]
@@ -121,8 +120,7 @@ class Stage:
             raise NotSeen(f"what comes after {doing!r} has not come for {PATIENCE:.0f} s")
 
     def compared(self) -> int:
-        """Ask every question again, decoded plainly, as a tenant who finds nothing of it in a cache; returns how many
-        answers differ."""
+        """Ask every question again, decoded plainly by another tenant; returns how many answers differ."""
         settings = {"speculation": "off", "tenant": "plain"}
         plain: list[Answered] = []
         asks = [replace(each.ask, settings={**each.ask.settings, **settings}) for each in self.answers]

@@ -188,8 +188,7 @@ def replay(
     *,
     checkpoints: Sequence[int] = (),
 ) -> Replay:
-    """Play one round per batch size. A policy that verifies only some of its drafts needs path probabilities, which are
-    not simulated."""
+    """Play one round per batch size. Path probabilities, which some policies need, are not simulated."""
     if policy.verified is not None:
         raise ValueError("a policy that ranks single drafts cannot be replayed without drafts")
     world, result = World(environment, rng), Replay()

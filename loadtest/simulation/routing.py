@@ -84,8 +84,7 @@ class LeastQueue(RoundRobin):
 
 
 class Prefix:
-    """Sends a request where its prefix was sent before. All routers know that at once, as one actor keeps it for
-    them."""
+    """Sends a request where its prefix was sent before, which one actor tells all routers at once."""
 
     def __init__(self, replicas: int, threshold: float) -> None:
         self.threshold = threshold

@@ -67,9 +67,8 @@ def inference(
             binary.add(name)
     if not outputs and common.get(ALL_BINARY) is True:
         binary = {field.name for field in OUTPUTS}
-    request = InferenceRequest.of(
-        model, tensors, prompt_bytes=prompt_bytes, outputs=outputs, id=id_of(given.get("id", ""))
-    )
+    identity = id_of(given.get("id", ""))
+    request = InferenceRequest.of(model, tensors, prompt_bytes=prompt_bytes, outputs=outputs, id=identity)
     return request, frozenset(binary)
 
 

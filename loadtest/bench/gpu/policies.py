@@ -46,8 +46,7 @@ def asks(rig: Rig, count: int, seed: int) -> list[Ask]:
 
 
 def _warm_up(rig: Rig, entrants: Sequence[Competitor], requests: Mapping[int, int]) -> None:
-    """Every pass that the requests lead to is recorded, by those who learn nothing; then the others learn what a round
-    costs."""
+    """Have every pass recorded by those who learn nothing; then the others learn what a round costs."""
     steps = [(entrant, callers) for entrant in entrants for callers in requests]
     labels = [f"warming up: {entrant.name} at {callers}" for entrant, callers in steps]
     for (entrant, callers), _ in zip(steps, rig.session.steps(labels)):

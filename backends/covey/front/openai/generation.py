@@ -89,9 +89,8 @@ async def check_body(call: HttpCall, parsed: Mapping[str, Any], chat: bool) -> C
     if len(found) * given.n > fields.MOST_CHOICES:
         raise refused("n", given.n, f"at most {fields.MOST_CHOICES} choices of all {len(found)} prompts together")
     requests = _inference_requests(gateway, model, found, given)
-    return CheckedBody(
-        model, given, requests, CompletionShape(chat, model.name), tuple(parser() if parser else None for _ in requests)
-    )
+    parsers = tuple(parser() if parser else None for _ in requests)
+    return CheckedBody(model, given, requests, CompletionShape(chat, model.name), parsers)
 
 
 async def rendered(job: Job, model: ServedModel, parsed: Mapping[str, Any], tools: Tools | None) -> Prompt:
