@@ -41,7 +41,8 @@ class TritonPythonModel:
         self._emulated, self._counted = chosen.target.kind == "emulated", chosen.memory.counted
         star = chosen.star
         others = callers.read(star.callers) if star.callers else []
-        self._door = callers.Door(token(), others, partial(callers.read, star.callers) if star.callers else None)
+        again = partial(callers.read, star.callers) if star.callers else None
+        self._auth = callers.Authenticator(token(), others, again)
         self._service = DraftService(
             load_drafter(kind, folder, target, chosen, name=name),
             Rules(star.join_rows, star.wait_ms / 1000),
@@ -87,7 +88,7 @@ class TritonPythonModel:
         """The response in a list; None where it is sent later."""
         try:
             message = bls.message_of(request)
-            caller = self._door.caller(message)
+            caller = self._auth.caller(message)
             if codec.kind_of(message) == codec.INFO_REQUEST.kind:
                 return [bls.response(codec.encode_info(replace(self._service.info(), **self._held())))]
             if codec.kind_of(message) == codec.RESIZE.kind:
@@ -95,7 +96,7 @@ class TritonPythonModel:
                     raise PortError("KV memory is for the drafter's own server to resize")
                 return [bls.response(codec.encode_resized(self._service.resize(codec.decode_resize(message))))]
             work = codec.decode_draft_work(message)
-            work = replace(work, origin=self._door.origin(caller, work.origin))
+            work = replace(work, origin=self._auth.origin(caller, work.origin))
             reply = self._service.at_once(work, caller)
             if reply is not None:
                 return [bls.response(codec.encode_draft_reply(reply))]

@@ -39,7 +39,7 @@ from covey.serving.start import Start
 from covey.tritonio import bls, link
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics
-from covey.tritonio.outlets import Asked, Sender, SenderOutlet, take_each
+from covey.tritonio.outlets import Sender, SenderOutlet, TritonRequest, take_each
 from covey.tritonio.residency import TritonResidency
 
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
@@ -80,7 +80,7 @@ class TritonPythonModel:
             self._life.service.close()
         self._metrics.stop()
 
-    def _taken(self, asked: Asked, sender: Sender) -> None:
+    def _taken(self, asked: TritonRequest, sender: Sender) -> None:
         key = self._requests.new_key()
         self._requests.take(key, SenderOutlet(asked, sender), asked.tensors, asked.parameters)
 

@@ -87,7 +87,7 @@ class TritonPythonModel:
 
     # ---- those who ask ----------------------------------------------------------------------------------------------
 
-    def _taken(self, asked: outlets.Asked, sender: outlets.Sender) -> None:
+    def _taken(self, asked: outlets.TritonRequest, sender: outlets.Sender) -> None:
         """A request from Triton."""
 
         def answer(message: link.Message) -> None:

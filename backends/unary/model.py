@@ -41,7 +41,7 @@ class TritonPythonModel:
         if self._peer is not None:
             self._peer.close()
 
-    def _take(self, asked: outlets.Asked, sender: outlets.Sender) -> None:
+    def _take(self, asked: outlets.TritonRequest, sender: outlets.Sender) -> None:
         exchange = next(self._ids)
         with self._lock:
             self._open[exchange] = (sender, asked.wanted)

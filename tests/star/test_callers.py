@@ -8,7 +8,7 @@ import pytest
 
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.types import Ints
-from covey.star.callers import HERE, MOST_SENDERS, READ_SECONDS, Caller, Door, read, token_of, weights
+from covey.star.callers import HERE, MOST_SENDERS, READ_SECONDS, Authenticator, Caller, read, token_of, weights
 from covey.wire import codec
 from covey.wire.ledger import INCARNATION_BITS, house, new_origin
 
@@ -56,44 +56,44 @@ def test_what_is_wrong_with_it_is_named_but_no_secret(tmp_path: Path, text: str,
 
 
 def test_only_those_who_know_a_secret_come_in() -> None:
-    door = Door(17, [Caller("east", token_of(EAST)), Caller("west", token_of(WEST))])
-    assert [door.caller(sealed(token)) for token in (17, token_of(EAST), token_of(WEST))] == [HERE, "east", "west"]
+    auth = Authenticator(17, [Caller("east", token_of(EAST)), Caller("west", token_of(WEST))])
+    assert [auth.caller(sealed(token)) for token in (17, token_of(EAST), token_of(WEST))] == [HERE, "east", "west"]
     for stranger in (0, 18, token_of("secret-of-the-north-server")):
         with pytest.raises(PortError, match="not of this server"):
-            door.caller(sealed(stranger))
+            auth.caller(sealed(stranger))
 
 
 def test_what_one_claims_to_be_is_never_what_another_is() -> None:
-    door, claimed = Door(17), new_origin("host 1 covey")
-    mine = door.origin("east", claimed)
-    assert door.origin("east", claimed) == mine
+    auth, claimed = Authenticator(17), new_origin("host 1 covey")
+    mine = auth.origin("east", claimed)
+    assert auth.origin("east", claimed) == mine
     assert mine >> INCARNATION_BITS != claimed >> INCARNATION_BITS
-    assert door.origin("west", claimed) >> INCARNATION_BITS != mine >> INCARNATION_BITS
-    assert door.origin("west", mine) != mine
-    again = door.origin("east", new_origin("host 1 covey"))
+    assert auth.origin("west", claimed) >> INCARNATION_BITS != mine >> INCARNATION_BITS
+    assert auth.origin("west", mine) != mine
+    again = auth.origin("east", new_origin("host 1 covey"))
     assert again != mine
     assert again >> INCARNATION_BITS == mine >> INCARNATION_BITS, "its next incarnation closes what this one left"
-    assert Door(17).origin("east", claimed) != mine, "nobody can work it out elsewhere"
+    assert Authenticator(17).origin("east", claimed) != mine, "nobody can work it out elsewhere"
     assert 0 <= mine < 1 << 63
 
 
 def test_all_names_of_one_server_are_of_one_house_and_no_more_than_it_may_have() -> None:
-    door = Door(17, [Caller("east", token_of(EAST)), Caller("west", token_of(WEST))])
+    auth = Authenticator(17, [Caller("east", token_of(EAST)), Caller("west", token_of(WEST))])
     claimed = [new_origin(f"sender {index}") for index in range(3 * MOST_SENDERS)]
-    kept = [door.origin("east", each) for each in claimed]
+    kept = [auth.origin("east", each) for each in claimed]
     assert len({house(each) for each in kept}) == 1
     assert len({each >> INCARNATION_BITS for each in kept}) == MOST_SENDERS, "the first make room for the last"
     assert len({each >> INCARNATION_BITS for each in kept[:MOST_SENDERS]}) == MOST_SENDERS
-    others = {house(door.origin("west", claimed[0])), *(house(door.origin(HERE, each)) for each in claimed[:2])}
+    others = {house(auth.origin("west", claimed[0])), *(house(auth.origin(HERE, each)) for each in claimed[:2])}
     assert len(others | {house(kept[0])}) == 4, "our own models are each for themselves"
 
 
 def test_where_no_launcher_drew_a_token_nobody_is_one_of_our_own_models() -> None:
-    door = Door(0, [Caller("east", token_of(EAST))])
-    assert door.caller(sealed(token_of(EAST))) == "east"
+    auth = Authenticator(0, [Caller("east", token_of(EAST))])
+    assert auth.caller(sealed(token_of(EAST))) == "east"
     with pytest.raises(PortError, match="not of this server"):
-        door.caller(sealed(0))
-    assert Door(0).caller(sealed(0)) == HERE, "in one process, where nobody else comes"
+        auth.caller(sealed(0))
+    assert Authenticator(0).caller(sealed(0)) == HERE, "in one process, where nobody else comes"
 
 
 def test_a_server_that_is_added_to_the_file_comes_in_without_a_restart(tmp_path: Path) -> None:
@@ -103,15 +103,15 @@ def test_a_server_that_is_added_to_the_file_comes_in_without_a_restart(tmp_path:
         readings.append(now[0])
         return read(path)
 
-    door = Door(17, again(), again, lambda: now[0])
+    auth = Authenticator(17, again(), again, lambda: now[0])
     listed(tmp_path, f"west {WEST}\n")
-    assert door.caller(sealed(token_of(EAST))) == "east", "a known one has the file read no more"
-    assert door.caller(sealed(token_of(WEST))) == "west"
+    assert auth.caller(sealed(token_of(EAST))) == "east", "a known one has the file read no more"
+    assert auth.caller(sealed(token_of(WEST))) == "west"
     with pytest.raises(PortError):
-        door.caller(sealed(token_of(EAST)))
+        auth.caller(sealed(token_of(EAST)))
     assert len(readings) == 2, "strangers have it read once a second"
     now[0] += READ_SECONDS
     listed(tmp_path, f"east {EAST}\n", 0o644)
     with pytest.raises(PortError):
-        door.caller(sealed(token_of(EAST)))
-    assert door.caller(sealed(token_of(WEST))) == "west", "what cannot be read changes nothing"
+        auth.caller(sealed(token_of(EAST)))
+    assert auth.caller(sealed(token_of(WEST))) == "west", "what cannot be read changes nothing"

@@ -19,7 +19,7 @@ from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.requests.roster import Roster, State
 from covey.requests.scheduler import Scheduler
-from covey.star.callers import Caller, Door, token_of
+from covey.star.callers import Authenticator, Caller, token_of
 from covey.star.calls import plainly
 from covey.star.remote import RemoteDrafter
 from covey.star.service import DraftService
@@ -58,7 +58,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._lock = threading.Lock()
-        self.door = Door(1, [Caller(name, token_of(secret)) for name, secret in SECRETS.items()])
+        self.auth = Authenticator(1, [Caller(name, token_of(secret)) for name, secret in SECRETS.items()])
         self.services = list[DraftService]()
         self.start()
 
@@ -73,13 +73,13 @@ class World:
                 self.services[-1].stop()
                 self.start()
             service = self.services[-1]
-        caller = self.door.caller(message)
+        caller = self.auth.caller(message)
         if codec.kind_of(message) == codec.INFO_REQUEST.kind:
             return codec.encode_info(service.info())
         work = codec.decode_draft_work(message)
         if chance > 0.98:
             raise Unreachable("lost on its way there")
-        reply = service.draft(replace(work, origin=self.door.origin(caller, work.origin)), caller)
+        reply = service.draft(replace(work, origin=self.auth.origin(caller, work.origin)), caller)
         if chance > 0.96:
             raise Unreachable("lost on its way back")
         assert seconds > 0

@@ -16,7 +16,7 @@ from covey.contracts.profile import DrafterSettings, Profile, SpeculationSetting
 from covey.contracts.types import Ints, RowStatus
 from covey.drafters import load_drafter
 from covey.drafters.ngram import NgramDrafter
-from covey.star.callers import Caller, Door, token_of
+from covey.star.callers import Authenticator, Caller, token_of
 from covey.star.remote import LONGEST_REFUSAL, SHARE, RemoteDrafter
 from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
@@ -48,14 +48,14 @@ class There:
         """Anew: it knows nothing."""
         self.drafter = NgramDrafter(DrafterSettings(), name="draft", vocab_size=self.vocab_size)
         self.service = DraftService(self.drafter, admission=False)
-        self.door = Door(1, [Caller("east", token_of(SECRET))])
+        self.auth = Authenticator(1, [Caller("east", token_of(SECRET))])
         self.gone = False
 
     def exchange(self, message: Ints, _seconds: float) -> Ints:
         self.asked.append(codec.kind_of(message))
         if self.gone:
             raise Unreachable("connection refused")
-        caller = self.door.caller(message)
+        caller = self.auth.caller(message)
         self.clock.sleep(self.slow)
         if codec.kind_of(message) == codec.INFO_REQUEST.kind:
             return codec.encode_info(self.service.info())
@@ -63,7 +63,7 @@ class There:
             self.lose_messages -= 1
             raise Unreachable("reset")
         work = codec.decode_draft_work(message)
-        reply = self.service.draft(replace(work, origin=self.door.origin(caller, work.origin)), caller)
+        reply = self.service.draft(replace(work, origin=self.auth.origin(caller, work.origin)), caller)
         if self.lose_answers:
             self.lose_answers -= 1
             raise Unreachable("reset")

@@ -76,8 +76,8 @@ def read(path: str | Path) -> list[Caller]:
     return callers
 
 
-class Door:
-    """Tells whose a message is."""
+class Authenticator:
+    """Tells by a message's seal whose it is."""
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ def error_response(error: Exception) -> Any:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TritonRequest:
     """A Triton request, read as a whole and copied: none of it is Triton's any more."""
 
     tensors: dict[str, Any]  # name -> array
@@ -85,7 +85,7 @@ class Asked:
     wanted: frozenset[str]  # the outputs that the client asked for
 
     @classmethod
-    def read(cls, request: Any) -> Asked:
+    def read(cls, request: Any) -> TritonRequest:
         """Raises BadField for what no Python can read."""
         tensors = {}
         for tensor in request.inputs():
@@ -126,7 +126,7 @@ class Sender:
             return not self._ended and bool(self._sender.is_cancelled())
 
 
-def take_each(requests: list[Any], take: Callable[[Asked, Sender], None]) -> None:
+def take_each(requests: list[Any], take: Callable[[TritonRequest, Sender], None]) -> None:
     """The whole of an `execute`: hand every request with its sender to `take`, after all that may raise has been read.
 
     Never raises: a request that cannot be read or taken is answered with the error, by the only one that knows its
@@ -137,10 +137,10 @@ def take_each(requests: list[Any], take: Callable[[Asked, Sender], None]) -> Non
             _take(request, take)
 
 
-def _take(request: Any, take: Callable[[Asked, Sender], None]) -> None:
+def _take(request: Any, take: Callable[[TritonRequest, Sender], None]) -> None:
     sender = Sender(request)
     try:
-        take(Asked.read(request), sender)
+        take(TritonRequest.read(request), sender)
     except Exception as error:
         if not isinstance(error, CoveyError):
             log.exception("a request could not be taken")
@@ -155,7 +155,7 @@ class SenderOutlet:
 
     streams = True
 
-    def __init__(self, asked: Asked, sender: Sender) -> None:
+    def __init__(self, asked: TritonRequest, sender: Sender) -> None:
         self._sender = sender
         self._wanted = asked.wanted
         self.needs_state = ASKS_FOR_STATE in asked.tensors
