@@ -1,6 +1,6 @@
 """The public model `covey` of a server with several targets: hands each request to the orchestrator of one of them.
 
-`covey.requests.routing` says which. Requests, their answers and cancellations go over the private line
+`covey.requests.routing` says which. Requests, their answers and cancellations go over the private link
 (`covey.tritonio.link`), as those of `covey_unary` do. A target that cannot be reached, or takes no more, is passed over
 where the request names none. A server with one target has none of this: there `covey` is the orchestrator itself.
 """

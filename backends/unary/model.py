@@ -1,6 +1,6 @@
 """The public model that is not decoupled: one request, one response, for `infer()` over HTTP and unary gRPC.
 
-Hands each request to the orchestrator over a private line (`covey.tritonio.link`) and answers when its answer comes.
+Hands each request to the orchestrator over a private link (`covey.tritonio.link`) and answers when its answer comes.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ A request is due at the deadline of its next token; without one, `patience` afte
 cannot be met any more, at the later of the two. So requests without objectives keep the order in which they came, an
 urgent one overtakes them, one with time to spare does not, and nobody is overtaken for ever.
 
-Between tenants their shares decide before all that (`covey.requests.shares`): whoever has had less goes first, and one
-who has no place, or comes to a full queue, takes what another has beyond its own.
+Between tenants their shares decide first (`covey.requests.shares`): the one that has had less goes first, and may take
+running places or places in a full queue that another has beyond its share.
 """
 
 from __future__ import annotations

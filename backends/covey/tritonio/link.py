@@ -1,8 +1,8 @@
-"""A private line between two models of one server, where BLS will not do.
+"""A private link between two models of one server, where BLS will not do.
 
 `covey` is decoupled, and BLS calls to decoupled models are not to be trusted on 24.10. `covey_unary` therefore reaches
 the orchestrator, and a router several of them, over a Unix socket in a folder that only this user can enter; its name
-is the server's process id, which both models' processes have as their parent. Over the same line the launcher asks the
+is the server's process id, which both models' processes have as their parent. Over the same link the launcher asks the
 orchestrator whether it serves yet, and tells it to take no more requests. What goes over it can only be read, never run
 (`covey.wire.frames`).
 """
@@ -78,7 +78,7 @@ def sweep() -> None:
 
 
 class Peer:
-    """One end of a line: sends from any thread, receives in its own."""
+    """One end of a link: sends from any thread, receives in its own."""
 
     def __init__(self, connection: Connection, receive: Receive, lost: Lost) -> None:
         self._connection = connection
@@ -123,7 +123,7 @@ class Peer:
 
 
 Receive = Callable[[Peer, Message], None]
-Lost = Callable[[Peer], None]  # the line is cut, at this end or the other; nothing more comes over it
+Lost = Callable[[Peer], None]  # the link is cut, at this end or the other; nothing more comes over it
 
 
 class Exchange:
@@ -175,7 +175,7 @@ def _dialled(path: Path) -> Connection:
 
 
 def _bound(line: socket.socket, seconds: float) -> None:
-    """How long the line may hold up whoever calls or sends; 0 for ever."""
+    """How long the link may hold up whoever calls or sends; 0 for ever."""
     micro = round(seconds * 1e6)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", micro // 1_000_000, micro % 1_000_000))
 

@@ -1,4 +1,4 @@
-"""Messages between the public models of one server: answers on their way over the line from `covey_unary` or a router,
+"""Messages between the public models of one server: answers on their way over the link to `covey_unary` or a router,
 errors, and the names of tensors that no client knows."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRA
 
 
 class PeerOutlet:
-    """The other end of the line from `covey_unary` or a router, one exchange of it."""
+    """The other end of the link from `covey_unary` or a router, one exchange of it."""
 
     def __init__(self, peer: Peer, exchange: int, *, streams: bool = False, needs_state: bool = False) -> None:
         self._peer = peer
