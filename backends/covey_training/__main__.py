@@ -13,6 +13,10 @@ makes a pair of random weights to measure with, and learns nothing.
 
 distils a small drafter for any target from the target's own samples.
 
+    python -m covey.training head --target /models/mine --out head --minutes 30
+
+trains an EAGLE-3 head, which reads the target's hidden states, on them.
+
     python -m covey.training router --weights backends/covey/bandits/drafters/router.npz
 
 trains the drafter policy `router` on the bundled prompts, for the tokenizer of the model repository's target.
@@ -38,7 +42,20 @@ from covey import prompts
 from covey.contracts.errors import SettingError
 from covey_client import interruption
 from covey_client.progress import Steps, status
-from covey_training import architecture, corpora, distil, evaluate, own, report, router, target, teacher, tokenizer
+from covey_training import (
+    architecture,
+    corpora,
+    distil,
+    evaluate,
+    head,
+    own,
+    report,
+    router,
+    target,
+    teacher,
+    texts,
+    tokenizer,
+)
 from covey_training.aligned import command as aligned
 from covey_training.optimiser import Budget
 from covey_training.streams import Mixture, Stream, encode
@@ -79,14 +96,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     routing.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to read")
     routing.add_argument("--weights", type=Path, required=True, help="file to write, as drafters/router.npz")
     single = commands.add_parser("drafter", parents=[machine, budget], help="distil a drafter for any target")
-    own.add_arguments(single)
+    texts.add_arguments(single)
+    reading = commands.add_parser("head", parents=[machine, budget], help="train an EAGLE-3 head for any plain target")
+    head.add_arguments(reading)
     synthetic = commands.add_parser("aligned", parents=[machine], help="make a synthetic pair to measure with")
     aligned.add_arguments(synthetic)
     options = parser.parse_args(arguments)
     if options.command in NEED_DATA and options.data is None:
         parser.error(f"{options.command} needs --data, the folder of the corpora")
     if (
-        options.command in ("target", "drafters", "drafter", "all")
+        options.command in ("target", "drafters", "drafter", "head", "all")
         and options.minutes is None
         and options.steps is None
     ):
@@ -108,6 +127,7 @@ def main(arguments: list[str]) -> None:
         "router": lambda options: router.run(options.out / TARGET / "1", options.weights),
         "aligned": aligned.run,
         "drafter": own.run,
+        "head": head.run,
     }[options.command]
     interruption.by_signals()
     try:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.func import functional_call
 from transformers import LlamaForCausalLM, PreTrainedModel
 
@@ -27,8 +28,9 @@ from covey_training.interrupts import held_back
 from covey_training.optimiser import Budget, Optimisers, Rates
 from covey_training.teacher import Lessons
 
-__all__ = ["DistilSettings", "distance", "start_from_target", "train"]
+__all__ = ["DistilSettings", "distance", "fit", "rows_of_step", "start_from_target", "train"]
 
+Loss = tuple[torch.Tensor, torch.Tensor]  # what a step goes down by, and the mean total variation
 
 RATES = Rates(muon=0.03, adam=5e-3, weight_decay=0.0, warmup=10)
 
@@ -62,9 +64,7 @@ def start_from_target(student: LlamaForCausalLM, target: PreTrainedModel) -> Non
         student.get_input_embeddings().weight[:, : projected.shape[1]].copy_(projected * 0.02 / projected.std())
 
 
-def distance(
-    student_logits: torch.Tensor, teacher_logits: torch.Tensor, variation_weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def distance(student_logits: torch.Tensor, teacher_logits: torch.Tensor, variation_weight: torch.Tensor) -> Loss:
     """(loss, mean total variation) of two sets of logits."""
     log_q = student_logits.float().log_softmax(-1)
     log_p = teacher_logits.float().log_softmax(-1)
@@ -81,7 +81,7 @@ def lesson_loss(
     tokens: torch.Tensor,
     hidden: torch.Tensor,
     variation_weight: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Loss:
     """The distance on one batch; the parameters are arguments so that one compiled graph serves every drafter."""
     with torch.autocast(tokens.device.type, torch.bfloat16):
         logits = functional_call(module, dict(parameters), kwargs={"input_ids": tokens, "use_cache": False}).logits
@@ -122,6 +122,30 @@ def train(
     """
     device = next(target.parameters()).device
     teach = taught_by(target)
+    loss_of = torch.compile(lesson_loss, dynamic=False) if settings.compiled else lesson_loss
+    module = next(iter(students.values()))
+    parameters = {name: dict(student.named_parameters()) for name, student in students.items()}
+
+    def loss(name: str, step: int, weight: torch.Tensor) -> Loss:
+        chosen = rows_of_step(step, settings.rows, len(lessons[name]), seed)
+        tokens, hidden = lessons[name].tokens[chosen].to(device), lessons[name].hidden[chosen].to(device)
+        return loss_of(module, parameters[name], teach, tokens, hidden, weight)
+
+    return fit(students, loss, budget, path, device=device, joined=joined, settings=settings, stop=stop)
+
+
+def fit(
+    students: Mapping[str, nn.Module],
+    loss_of: Callable[[str, int, torch.Tensor], Loss],
+    budget: Budget,
+    path: Path,
+    *,
+    device: torch.device,
+    joined: bool = False,
+    settings: DistilSettings = DistilSettings(),
+    stop: Callable[[int], bool] = lambda _: False,
+) -> list[dict[str, Any]]:
+    """The same for any drafters: `loss_of(name, step, weight of total variation)` is what one learns by at a step."""
     optimisers = {name: Optimisers(student, settings.rates) for name, student in students.items()}
     first, *others = students
     step, joined, history = 0, joined or not others, list[dict[str, Any]]()
@@ -131,9 +155,6 @@ def train(
             optimisers[name].restore(state["optimisers"][name])
         step, history, budget.seconds_before = state["step"], state["history"], state["seconds"]
         joined = state["joined"]
-    loss_of = torch.compile(lesson_loss, dynamic=False) if settings.compiled else lesson_loss
-    module = students[first]
-    parameters = {name: dict(student.named_parameters()) for name, student in students.items()}
 
     def save() -> None:
         models = {name: student.state_dict() for name, student in students.items()}
@@ -155,9 +176,7 @@ def train(
                     students[name].load_state_dict(students[first].state_dict())
                     optimisers[name].restore(copy.deepcopy(optimisers[first].state()))
             for name in students if joined else [first]:
-                chosen = rows_of_step(step, settings.rows, len(lessons[name]), seed)
-                tokens, hidden = lessons[name].tokens[chosen].to(device), lessons[name].hidden[chosen].to(device)
-                loss, variation = loss_of(module, parameters[name], teach, tokens, hidden, weight)
+                loss, variation = loss_of(name, step, weight)
                 torch.autograd.backward(loss)
                 optimisers[name].step(step, progress)
                 variations[name].append(variation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,8 +60,9 @@ class Optimisers:
     def __init__(self, model: nn.Module, rates: Rates) -> None:
         self.rates = rates
         self.parameters = list(model.parameters())
-        matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-        others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+        hidden = {name for name, p in model.named_parameters() if p.ndim == 2 and not re.search("embed|lm_head", name)}
+        matrices = [p for name, p in model.named_parameters() if name in hidden]
+        others = [p for name, p in model.named_parameters() if name not in hidden]
         self.parts: list[tuple[Optimizer, float]] = [
             (Muon(matrices, lr=rates.muon, momentum=0.95, weight_decay=rates.weight_decay), rates.muon),
             (AdamW(others, lr=rates.adam, betas=(0.9, 0.95), weight_decay=0.0), rates.adam),

@@ -14,7 +14,7 @@ from covey.contracts.profile import GENERAL, load
 from covey.models import loading, refusals
 from covey.server import Options
 from covey.text import vocabulary
-from covey_training import own
+from covey_training import own, texts
 from covey_training.__main__ import parse
 from covey_training.sampling import Sample
 from covey_training.tokenizer import save, train
@@ -72,7 +72,9 @@ def test_it_beats_n_grams_fits_its_target_and_goes_on_where_it_stopped(target: P
 @pytest.mark.parametrize("family", ["bloom", "gpt_oss"])
 def test_targets_whose_code_knows_one_attention_are_read_with_it(family: str, tmp_path: Path) -> None:
     config = loading.read_config(build(tmp_path, family))
-    loading.load_module(tmp_path, config, torch.float32, torch.device("cpu"), own.attention_of(config), streamed=False)
+    loading.load_module(
+        tmp_path, config, torch.float32, torch.device("cpu"), texts.attention_of(config), streamed=False
+    )
 
 
 def test_n_grams_are_right_about_what_was_there_before() -> None:
@@ -84,6 +86,6 @@ def test_prompts_are_lines_and_some_are_needed_to_measure_by(tmp_path: Path) -> 
     path = tmp_path / "prompts.txt"
     path.write_text("one\n\ntwo\n")
     with pytest.raises(SettingError, match=r"prompts\.txt: 2 prompts, allowed: 10 lines or more"):
-        own.read_prompts(path)
+        texts.read_prompts(path)
     path.write_text("\n".join(map(str, range(12))))
-    assert own.read_prompts(path) == list(map(str, range(12)))
+    assert texts.read_prompts(path) == {"prompts.txt": list(map(str, range(12)))}

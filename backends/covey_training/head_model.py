@@ -1,0 +1,209 @@
+"""An EAGLE-3 head: one layer that reads the target's hidden states and drafts what comes after the token drawn from
+them.
+
+At index i it reads the target's states at position i and the token at position i + 1, and predicts the token at
+position i + 2, so that n tokens have n - 1 indices; the rotary position of index i is i. When it drafts deeper, what
+its own layer put out at the index before stands in for the target's states. A parameter's name is its tensor's name on
+disk. The embedding is the target's: the caller looks tokens up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import LlamaConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+)
+
+from covey.contracts.errors import UnsupportedModel
+from covey.models import loading
+
+__all__ = ["Head", "begin", "check", "save", "tapped_layers"]
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
+Past = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def tapped_layers(layers: int) -> list[int]:
+    """The layers whose input the head reads, counted from 0: an early one, the middle one and a late one. Targets of
+    so few layers that two of these are one have the first, the middle and the last that read another layer."""
+    if layers < 2:
+        raise UnsupportedModel(f"a target of {layers} layer is not supported: a head reads what a layer put out")
+    chosen = [2, layers // 2, layers - 3]
+    if not 0 < chosen[0] < chosen[1] < chosen[2]:
+        chosen = [1, max(1, layers // 2), layers - 1]
+    return chosen
+
+
+def describe(target: PretrainedConfig, draft_vocabulary: int) -> LlamaConfig:
+    """The configuration of a head for this target, as SpecForge writes it: its layers are counted by what they put
+    out."""
+    heads = int(target.num_attention_heads)
+    return LlamaConfig(
+        architectures=[ARCHITECTURE],
+        vocab_size=int(target.vocab_size),
+        draft_vocab_size=draft_vocabulary,
+        hidden_size=int(target.hidden_size),
+        intermediate_size=int(target.intermediate_size),
+        num_hidden_layers=1,
+        num_attention_heads=heads,
+        num_key_value_heads=int(getattr(target, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(target, "head_dim", None) or target.hidden_size // heads),
+        hidden_act="silu",
+        rms_norm_eps=float(target.rms_norm_eps),
+        max_position_embeddings=loading.find_max_positions(target),
+        rope_parameters=dict(target.rope_parameters),
+        tie_word_embeddings=False,
+        bos_token_id=target.bos_token_id,
+        eos_token_id=target.eos_token_id,
+        pad_token_id=None,
+        eagle_config={
+            AUX_LAYERS: [layer - 1 for layer in tapped_layers(int(target.num_hidden_layers))],
+            "use_aux_hidden_state": True,
+        },
+    )
+
+
+class Attention(nn.Module):
+    """Causal attention over the target's own states, and over the head's own outputs since."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.head_dim, self.kv_heads = config.head_dim, config.num_key_value_heads
+        inputs, queries = 2 * config.hidden_size, config.num_attention_heads * self.head_dim
+        keys = self.kv_heads * self.head_dim
+        self.q_proj = nn.Linear(inputs, queries, bias=False)
+        self.k_proj = nn.Linear(inputs, keys, bias=False)
+        self.v_proj = nn.Linear(inputs, keys, bias=False)
+        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
+
+    def forward(self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], past: Past) -> torch.Tensor:
+        """Attend from each place of `x`, (rows, n, 2 * width), and append its keys and values to `past`.
+
+        Place t sees the places up to t of the first keys in `past`, and of all later ones place t alone: those are
+        steps of the draft that begins there.
+        """
+        rows, n, _ = x.shape
+        q, k, v = (
+            projection(x).view(rows, n, -1, self.head_dim).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = apply_rotary_pos_emb(q, k, *rotary)
+        past.append((k, v))
+        q = q.unflatten(1, (self.kv_heads, -1)) * self.head_dim**-0.5
+        (keys, values), *drafted = [(k[:, :, None, :n], v[:, :, None, :n]) for k, v in past]
+        later = torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1)
+        scores = [(q @ keys.transpose(-1, -2)).masked_fill(later, -torch.inf)]
+        scores += [(q * k).sum(-1, keepdim=True) for k, _ in drafted]
+        shares = torch.cat(scores, -1).softmax(-1, dtype=torch.float32).to(v.dtype)
+        mixed = shares[..., :n] @ values
+        for place, (_, v) in enumerate(drafted, n):
+            mixed = mixed + shares[..., place, None] * v
+        return cast(torch.Tensor, self.o_proj(mixed.flatten(1, 2).transpose(1, 2).flatten(2)))
+
+
+class Layer(nn.Module):
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = LlamaMLP(config)
+        for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
+            self.add_module(name, LlamaRMSNorm(config.hidden_size, config.rms_norm_eps))
+
+    def forward(
+        self, embedding: torch.Tensor, state: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], past: Past
+    ) -> torch.Tensor:
+        both = torch.cat([self.input_layernorm(embedding), self.hidden_norm(state)], -1)
+        state = state + self.self_attn(both, rotary, past)
+        return cast(torch.Tensor, state + self.mlp(self.post_attention_layernorm(state)))
+
+
+class Head(nn.Module):
+    """The module; `kept` are the target's ids of its draft vocabulary where that is smaller."""
+
+    def __init__(self, config: Any, kept: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.config, self.kept = config, kept
+        self.layers = [layer + 1 for layer in config.eagle_config[AUX_LAYERS]]  # those whose input it reads
+        width = config.hidden_size
+        self.fc = nn.Linear(3 * width, width, bias=False)
+        self.midlayer = Layer(config)
+        self.norm = LlamaRMSNorm(width, config.rms_norm_eps)
+        self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    def unroll(self, taps: torch.Tensor, embeddings: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
+        """Yield, for each step, the logits of the drafts' tokens at that depth with all tokens before them true.
+
+        `taps` is (rows, n, 3 * width), `embeddings` (rows, n, width) of the token after each. Step s yields (rows,
+        n - s, draft vocabulary): place t is the draft that reads the target's states up to index t, s of its own steps
+        after that, and the tokens up to position t + s + 1; it predicts the token at position t + s + 2.
+        """
+        state, past = self.fc(taps), Past()
+        positions = torch.arange(taps.shape[1], device=taps.device)[None]
+        cos, sin = self.rotary(embeddings, positions)
+        for step in range(steps):
+            n = taps.shape[1] - step
+            state = self.midlayer(embeddings[:, step:], state[:, :n], (cos[:, step:], sin[:, step:]), past)
+            yield self.lm_head(self.norm(state))
+
+    def widen(self, logits: torch.Tensor) -> torch.Tensor:
+        """The same logits over the target's vocabulary: what is not in the draft vocabulary is never drafted."""
+        if self.kept is None:
+            return logits
+        wide = logits.new_full((*logits.shape[:-1], self.config.vocab_size), -torch.inf)
+        wide[..., self.kept] = logits
+        return wide
+
+    def read(self, target: PreTrainedModel, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the head reads of (rows, n) tokens and has to say, at n - 1 indices: the taps beside one another, the
+        embeddings of the next tokens, and the target's logits for those after them."""
+        with torch.no_grad():
+            out = target(input_ids=tokens, use_cache=False, output_hidden_states=True)
+            taps = torch.cat([out.hidden_states[layer][:, :-1] for layer in self.layers], -1)
+            return taps, target.get_input_embeddings()(tokens[:, 1:]), out.logits[:, 1:]
+
+
+def check(folder: Path, target: PreTrainedModel) -> None:
+    """Refuse a target that a head's one layer could not be made like."""
+    parts = [part for part in ("layers", "embed_tokens", "norm") if not hasattr(target.base_model, part)]
+    rope = getattr(target.config, "rope_parameters", None) or {}
+    settings = [key for key in ("rms_norm_eps", "intermediate_size") if not hasattr(target.config, key)]
+    if lacking := [*parts, *settings, *([] if "rope_theta" in rope else ["rope_theta"])]:
+        kind = target.config.model_type
+        raise UnsupportedModel(f"{folder}: a head for model type {kind!r} is not supported: it has no {lacking[0]}")
+
+
+def begin(target: PreTrainedModel, kept: torch.Tensor | None) -> Head:
+    """A head that has learnt nothing, with the target's own output embedding."""
+    table = target.get_output_embeddings().weight.detach()
+    table = table if kept is None else table[kept]
+    head = Head(describe(target.config, len(table)), kept)
+    with torch.no_grad():
+        head.lm_head.weight.copy_(table)
+    return head
+
+
+def save(head: Head, folder: Path) -> None:
+    """Write `config.json` and `model.safetensors`, in bf16, into the folder."""
+    tensors = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in head.named_parameters()}
+    if head.kept is not None:
+        known = torch.zeros(head.config.vocab_size, dtype=torch.bool)
+        known[head.kept] = True
+        tensors |= {"d2t": head.kept - torch.arange(len(head.kept)), "t2d": known}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = head.config.to_dict() | {"dtype": "bfloat16"}
+    rope = config["rope_parameters"]
+    config |= {"rope_theta": rope["rope_theta"], "rope_scaling": None if rope["rope_type"] == "default" else rope}
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,122 @@
+"""What a target of any folder wrote itself: texts to learn from, and others to be measured by, kept beside a run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from covey import prompts
+from covey.contracts.errors import SettingError
+from covey.models import loading, refusals
+from covey.server import hub
+from covey.server.options import state_folder
+from covey_training.sampling import Sample, ends_of, sample
+
+__all__ = ["HELD_OUT", "WINDOW", "Target", "add_arguments", "attention_of", "kept", "open_target", "read_prompts"]
+
+HELD_OUT = 10  # of so many prompts one teaches nothing
+WINDOW = 256  # tokens of a lesson
+TOGETHER = 64  # samples drawn at once
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target's folder, opened."""
+
+    folder: Path
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def window(self) -> int:
+        return min(WINDOW, loading.find_max_positions(self.model.config))
+
+    def write(
+        self, asked: Sequence[str], measured: Sequence[str], options: argparse.Namespace
+    ) -> tuple[torch.Tensor, list[Sample]]:
+        """Draw a text for each prompt: the tokens of those asked for, one after the other, and the samples to be
+        measured by."""
+        most = self.window - options.tokens
+        if most < 1:
+            raise SettingError(f"--tokens: got {options.tokens}, allowed: fewer than {self.window} for this target")
+        limits = {"tokens": options.tokens, "rows": TOGETHER, "longest": most}
+        Console().print(f"The target writes {len(asked)} texts to learn from, of {options.tokens} tokens at most.")
+        held_out = sample(self.model, self.tokenizer, measured, seed=options.seed + 1, **limits)
+        written = sample(self.model, self.tokenizer, asked, seed=options.seed, **limits)
+        ends = ends_of(self.model.config)[:1]
+        joined = [token for one in written for token in (*one.prompt, *one.continuation, *ends)]
+        if len(joined) < self.window:
+            raise SettingError(f"the target wrote {len(joined)} tokens: too few to learn from; ask for more --samples")
+        return torch.tensor(joined), held_out
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", required=True, metavar="MODEL", help="folder, or name on the Hugging Face hub")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the drafter is to be")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt in each line (default: bundled ones)")
+    parser.add_argument("--samples", type=int, default=1024, help="texts that the target writes to learn from")
+    parser.add_argument("--tokens", type=int, default=128, help="most tokens of each")
+
+
+def open_target(name: str, device: torch.device, dtype: torch.dtype) -> Target:
+    folder = Path(hub.folder(name, state_folder()))
+    refusals.by_files(folder)
+    config = loading.read_config(folder)
+    loading.check_config(folder, config)
+    model = loading.load_module(folder, config, dtype, device, attention_of(config), streamed=False)
+    assert isinstance(model, PreTrainedModel)
+    return Target(folder, model, _tokenizer(folder))
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
+        raise SettingError(f"{folder}: its tokenizer cannot be read: {error}; copy its files again") from error
+
+
+def attention_of(config: PretrainedConfig) -> str:
+    """The faster of transformers' own where the target's class knows it: Bloom, MPT and GPT-OSS do not."""
+    return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"
+
+
+def read_prompts(path: Path | None) -> dict[str, list[str]]:
+    """The lines of a file under its name, or the bundled prompts under their domains'."""
+    if path is None:
+        return {domain: prompts.load(domain) for domain in prompts.DOMAINS}
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if len(lines) < HELD_OUT:
+        raise SettingError(
+            f"{path}: {len(lines)} prompts, allowed: {HELD_OUT} lines or more, a tenth of them to measure"
+        )
+    return {path.name: lines}
+
+
+def kept(path: Path, made_with: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what was made, from the file where a run that goes on has it."""
+    if path.is_file():
+        found: dict[str, Any] = torch.load(path, weights_only=True)
+        if found["made_with"] != made_with:
+            raise SettingError(
+                f"{path} is of another target, other prompts or samples: remove it or choose another --out"
+            )
+        return found
+    made = make() | {"made_with": made_with}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    torch.save(made, partial)
+    partial.replace(path)
+    return made

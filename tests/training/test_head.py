@@ -1,0 +1,267 @@
+"""`python -m covey.training head`: the head's arithmetic, its files, and that it learns."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+from covey import prompts
+from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.contracts.profile import load
+from covey_training import chains, distil, head, head_model
+from covey_training.__main__ import parse
+from covey_training.optimiser import Budget
+from covey_training.sampling import Sample
+from covey_training.tokenizer import save, train
+from tests.models.tiny_models import build
+
+LAYER = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+ATTENTION = [f"self_attn.{name}_proj" for name in "qkvo"]
+MLP = [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+TENSORS = {
+    f"{name}.weight" for name in ("fc", "norm", "lm_head", *(f"midlayer.{part}" for part in (*LAYER, *ATTENTION, *MLP)))
+}
+
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("head") / "target"
+    learned = train([prompts.load("chat")], vocabulary=384)
+    build(folder, "qwen3", torch.bfloat16, vocab_size=learned.get_vocab_size(), num_hidden_layers=8, eos_token_id=[1])
+    save(learned, folder, max_length=256)
+    return folder
+
+
+@pytest.fixture
+def model(target: Path) -> LlamaForCausalLM:
+    return AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).requires_grad_(False)
+
+
+@pytest.fixture
+def windows() -> torch.Tensor:
+    return torch.randint(2, 300, (16, 24), generator=torch.Generator().manual_seed(1))
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return x / torch.sqrt((x * x).mean() + eps) * weight
+
+
+def rotated(x: torch.Tensor, position: int, theta: float) -> torch.Tensor:
+    """Each pair (i, i + half) of a head turns by position x theta^(-2i/width)."""
+    half = x.shape[-1] // 2
+    angles = torch.tensor([position * theta ** (-i / half) for i in range(half)])
+    cos, sin = angles.cos(), angles.sin()
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def stepped(
+    w: Weights, config: Any, embedding: torch.Tensor, state: torch.Tensor, place: int, cache: list[Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token through the head as its formula is written: (logits, what stands in for the next state)."""
+    eps, size, theta = config.rms_norm_eps, config.head_dim, config.rope_parameters["rope_theta"]
+    read = torch.cat(
+        [normed(embedding, w["midlayer.input_layernorm"], eps), normed(state, w["midlayer.hidden_norm"], eps)]
+    )
+    q, k, v = ((w[f"midlayer.self_attn.{name}_proj"] @ read).view(-1, size) for name in "qkv")
+    cache.append((rotated(k, place, theta), v))
+    q = rotated(q, place, theta)
+    mixed = []
+    for one in range(len(q)):
+        group = one // (len(q) // len(k))
+        scores = torch.stack([q[one] @ keys[group] for keys, _ in cache]) / math.sqrt(size)
+        mixed.append(sum(share * values[group] for share, (_, values) in zip(scores.softmax(0), cache)))
+    x = state + w["midlayer.self_attn.o_proj"] @ torch.cat(mixed)
+    read = normed(x, w["midlayer.post_attention_layernorm"], eps)
+    gate = w["midlayer.mlp.gate_proj"] @ read
+    x = x + w["midlayer.mlp.down_proj"] @ (gate * gate.sigmoid() * (w["midlayer.mlp.up_proj"] @ read))
+    return w["lm_head"] @ normed(x, w["norm"], eps), x
+
+
+def shaken(model: LlamaForCausalLM, kept: torch.Tensor | None = None) -> head_model.Head:
+    """A head all of whose weights matter."""
+    torch.manual_seed(2)
+    made = head_model.begin(model, kept)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return made
+
+
+@torch.no_grad()
+def test_every_step_is_what_drafting_token_by_token_computes(model: LlamaForCausalLM, windows: torch.Tensor) -> None:
+    made, tokens = shaken(model), windows[:1, :10]
+    weights = {name.removesuffix(".weight"): value for name, value in made.named_parameters()}
+    taps, embeddings, expected = made.read(model, tokens)
+    states = model(input_ids=tokens, output_hidden_states=True).hidden_states
+    assert torch.equal(taps, torch.cat([states[layer] for layer in (2, 4, 5)], -1)[:, :-1])
+    assert torch.equal(embeddings, model.get_input_embeddings().weight[tokens[:, 1:]])
+    assert torch.allclose(expected, model(input_ids=tokens).logits[:, 1:])
+    drafted = list(made.unroll(taps, embeddings, 4))
+    assert [step.shape[1] for step in drafted] == [9, 8, 7, 6]
+    for begun in range(9):
+        cache: list[Any] = []
+        for place in range(begun + 1):
+            logits, out = stepped(
+                weights, made.config, embeddings[0, place], weights["fc"] @ taps[0, place], place, cache
+            )
+        for step in range(min(4, 9 - begun)):
+            assert torch.allclose(drafted[step][0, begun], logits, atol=2e-5), (begun, step)
+            if begun + step + 1 < 9:
+                place = begun + step + 1
+                logits, out = stepped(weights, made.config, embeddings[0, place], out, place, cache)
+
+
+def test_taps_are_three_layers_where_there_are_so_many() -> None:
+    assert [head_model.tapped_layers(n) for n in (16, 32, 7)] == [[2, 8, 13], [2, 16, 29], [2, 3, 4]]
+    for layers in range(4, 40):
+        early, middle, late = head_model.tapped_layers(layers)
+        assert 0 < early < middle < late < layers
+    assert head_model.tapped_layers(2) == [1, 1, 1]
+    with pytest.raises(UnsupportedModel, match="a target of 1 layer is not supported"):
+        head_model.tapped_layers(1)
+
+
+def test_the_folder_is_an_eagle_3_checkpoint(model: LlamaForCausalLM, tmp_path: Path) -> None:
+    made = shaken(model)
+    head_model.save(made, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert set(tensors) == TENSORS
+    for name, value in made.named_parameters():
+        assert torch.equal(tensors[name], value.to(torch.bfloat16))
+    config = json.loads((tmp_path / "config.json").read_text())
+    theirs = model.config
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert (config["model_type"], config["hidden_act"], config["tie_word_embeddings"]) == ("llama", "silu", False)
+    assert config["num_hidden_layers"] == 1
+    for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+                "rms_norm_eps", "vocab_size", "max_position_embeddings"):  # fmt: skip
+        assert config[key] == getattr(theirs, key), key
+    assert config["draft_vocab_size"] == theirs.vocab_size
+    assert config["rope_parameters"] == theirs.rope_parameters
+    assert (config["rope_theta"], config["rope_scaling"]) == (theirs.rope_parameters["rope_theta"], None)
+    assert config["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True}
+
+
+def test_a_draft_vocabulary_is_the_most_frequent_tokens(model: LlamaForCausalLM, tmp_path: Path) -> None:
+    size = model.config.vocab_size
+    tokens = torch.tensor([7, 7, 7, 300, 300, 5, 5, 5, 5, 9])
+    kept = head.most_frequent(tokens, size, 3)
+    assert kept is not None
+    assert kept.tolist() == [5, 7, 300]
+    assert head.most_frequent(tokens, size, None) is head.most_frequent(tokens, size, size) is None
+    with pytest.raises(SettingError, match=f"--draft-vocab: got 0, allowed: 1 to {size}"):
+        head.most_frequent(tokens, size, 0)
+    made = shaken(model, kept)
+    head_model.save(made, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert set(tensors) == TENSORS | {"d2t", "t2d"}
+    assert tensors["d2t"].dtype == torch.int64
+    assert (torch.arange(3) + tensors["d2t"]).tolist() == [5, 7, 300]
+    assert tensors["t2d"].dtype == torch.bool
+    assert tensors["t2d"].nonzero().flatten().tolist() == [5, 7, 300]
+    assert tensors["lm_head.weight"].shape == (3, model.config.hidden_size)
+    wide = made.widen(torch.tensor([[0.0, 1.0, 2.0]])).softmax(-1)
+    assert wide.shape == (1, size)
+    assert wide[0, [5, 7, 300]].tolist() == pytest.approx([0.0900, 0.2447, 0.6652], abs=1e-4)
+    assert float(wide.sum()) == pytest.approx(1.0)
+
+
+def test_chains_begin_at_every_sampled_token_with_enough_after_it(model: LlamaForCausalLM) -> None:
+    """The chain from position p begins with the state before the last token: at index p - 2."""
+    made = shaken(model)
+    samples = [Sample([3, 4, 5], [6, 7, 8, 9, 10, 11]), Sample([9] * 11, [8, 7, 6, 5, 4])]
+    found = chains.of_head(model, made, samples)
+    rates = []
+    for one, starts in zip(samples, ((3, 4), (11,))):
+        tokens = torch.tensor([[*one.prompt, *one.continuation]])
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            taps, embeddings, expected = made.read(model, tokens)
+            drafted = list(made.unroll(taps, embeddings, 5))
+        for start in starts:
+            chain = [
+                torch.minimum(
+                    expected[0, start - 2 + step].float().softmax(-1), logits[0, start - 2].float().softmax(-1)
+                )
+                for step, logits in enumerate(drafted)
+            ]
+            rates.append([float(both.sum()) for both in chain])
+    assert found.acceptance == pytest.approx(torch.tensor(rates).mean(0).tolist(), abs=5e-3)
+    assert found.accepted_length == pytest.approx(float(torch.tensor(rates).cumprod(1).sum(1).mean()), abs=2e-2)
+    others = chains.of_others(model, {}, samples, [[True] * 6, [True, False, True, True, True]])
+    assert others["n-gram"].accepted_length == pytest.approx((5 + 5 + 1) / 3)
+
+
+def learnt(model: LlamaForCausalLM, windows: torch.Tensor, path: Path, *stops: int) -> torch.Tensor:
+    """Train a head for 12 steps, leaving and resuming at `stops`."""
+    for stop in (*stops, 12):
+        torch.manual_seed(0)
+        made = head_model.begin(model, None)
+        loss = head.lessons(made, model, windows, seed=0)
+        distil.fit(
+            {"draft_head": made}, loss, Budget(steps=12), path, device=torch.device("cpu"),
+            stop=lambda step, at=stop: step >= at,
+        )  # fmt: skip
+    return torch.cat([parameter.detach().flatten() for parameter in made.parameters()])
+
+
+def test_a_resumed_head_has_the_weights_of_an_uninterrupted_one(
+    model: LlamaForCausalLM, windows: torch.Tensor, tmp_path: Path
+) -> None:
+    whole = learnt(model, windows, tmp_path / "whole.pt")
+    assert torch.equal(whole, learnt(model, windows, tmp_path / "resumed.pt", 4, 9))
+
+
+def trained(target: Path, out: Path, *more: str) -> head.Report:
+    words = ["head", "--target", str(target), "--out", str(out), "--samples", "60", "--tokens", "24", "--device", "cpu"]
+    folder, report = head.make(parse([*words, *more]))
+    assert folder == out
+    return report
+
+
+def test_training_brings_what_the_target_accepts(target: Path, tmp_path: Path) -> None:
+    """The same command with more steps goes on, with the same samples; a profile serves what came of it."""
+    out = tmp_path / "head"
+    first = trained(target, out, "--steps", "1")
+    before = load_file(out / "model.safetensors")
+    report = trained(target, out, "--steps", "40")
+    assert set(report) == set(prompts.DOMAINS)
+    for domain, row in report.items():
+        assert set(row) == {"draft_head", "n-gram"}, "the repository beside it has no general drafter"
+        one = row["draft_head"]
+        assert one.accepted_length > first[domain]["draft_head"].accepted_length
+        assert one.accepted_length > row["n-gram"].accepted_length
+    after = load_file(out / "model.safetensors")
+    assert not any(torch.equal(after[name], before[name]) for name in TENSORS)
+    profile = load(str(out / "profile.toml"))
+    assert profile.target.folder == str(target)
+    assert profile.drafter.folder_of("draft_head") == str(out)
+    assert profile.speculation.drafters == ("draft_head", "draft_ngram", "draft_suffix")
+    with pytest.raises(SettingError, match="another target, other prompts or samples"):
+        trained(target, out, "--steps", "40", "--draft-vocab", "100")
+    compared = trained(target, tmp_path / "small", "--steps", "2", "--draft-vocab", "100", "--beside", str(target))
+    assert compared["chat"]["target"].accepted_length == pytest.approx(5.0, abs=1e-2), "the target as its own drafter"
+    assert load_file(tmp_path / "small" / "model.safetensors")["lm_head.weight"].shape[0] == 100
+
+
+def test_with_corpora_all_bundled_prompts_are_held_out(target: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    trained(target, out, "--steps", "1", "--data", str(data))
+    kept = torch.load(tmp_path / ".head.run" / "texts.pt", weights_only=True)
+    assert {domain: len(samples) for domain, samples in kept["held_out"].items()} == dict.fromkeys(prompts.DOMAINS, 40)
+
+
+def test_targets_of_other_families_are_refused_by_name(tmp_path: Path) -> None:
+    folder = build(tmp_path, "gpt_neox")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with pytest.raises(UnsupportedModel, match="a head for model type 'gpt_neox' is not supported: it has no norm"):
+        head_model.check(folder, model)
