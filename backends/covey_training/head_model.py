@@ -186,12 +186,13 @@ def check(folder: Path, target: PreTrainedModel) -> None:
 
 
 def begin(target: PreTrainedModel, kept: torch.Tensor | None) -> Head:
-    """A head that has learnt nothing, with the target's own output embedding."""
+    """A head that has learnt nothing, with the target's own last norm and output embedding."""
     table = target.get_output_embeddings().weight.detach()
     table = table if kept is None else table[kept]
     head = Head(describe(target.config, len(table)), kept)
     with torch.no_grad():
         head.lm_head.weight.copy_(table)
+        head.norm.weight.copy_(target.base_model.norm.weight)
     return head
 
 

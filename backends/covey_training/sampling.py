@@ -35,7 +35,9 @@ def sample(
 ) -> list[Sample]:
     """One continuation per prompt, or of its last `longest` tokens; prompts of similar length share a batch, and the
     answer keeps their order."""
-    served = copy.deepcopy(model).to(torch.bfloat16).eval()
+    served = copy.deepcopy(model).eval()
+    for parameter in served.parameters():  # rotary frequencies, which are no parameters, stay as exact as they are
+        parameter.data = parameter.data.to(torch.bfloat16)
     encoded: list[list[int]] = [tokenizer(prompt).input_ids[-(longest or 0) :] for prompt in prompts]
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
     samples: dict[int, Sample] = {}

@@ -55,6 +55,20 @@ def test_samples_do_not_depend_on_padding(tiny_target: LlamaForCausalLM) -> None
     assert together == alone
 
 
+def test_samples_are_of_bf16_weights_at_exact_positions(
+    tiny_target: LlamaForCausalLM, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bf16 frequencies would turn keys far from a query by another angle."""
+    served: list[LlamaForCausalLM] = []
+    real = sampling.continue_batch
+    monkeypatch.setattr(sampling, "continue_batch", lambda model, *rest: served.append(model) or real(model, *rest))
+    sampling.sample(tiny_target, tokenizer.load(tokenizer_folder), ["red"], tokens=2, seed=0)
+    (model,) = served
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert torch.equal(model.model.rotary_emb.inv_freq, tiny_target.model.rotary_emb.inv_freq)
+    assert {parameter.dtype for parameter in tiny_target.parameters()} == {torch.float32}
+
+
 def test_compare_gives_the_target_itself_full_acceptance(
     tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, tokenizer_folder: Path, tmp_path: Path
 ) -> None:
