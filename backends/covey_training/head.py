@@ -97,7 +97,7 @@ def make(options: argparse.Namespace) -> tuple[Path, Report]:
     )
     with architecture.staged(folder) as staging:
         head_model.save(head, staging)
-        own.describe(staging, target.folder, HEAD, folder, said)
+        own.describe(staging, target.folder, HEAD, folder, said, is_head=True)
     return folder, report
 
 

@@ -145,9 +145,10 @@ def _save(student: LlamaForCausalLM, target: Path, made: Made) -> None:
         describe(staging, target, GENERAL, made.folder, said)
 
 
-def describe(staging: Path, target: Path, name: str, folder: Path, said: str) -> None:
+def describe(staging: Path, target: Path, name: str, folder: Path, said: str, *, is_head: bool = False) -> None:
     """Put beside a drafter's weights, which are to be in `folder`, the target's tokenizer and a profile that serves
     both."""
+    head = f"head = {json.dumps(name)}\n" if is_head else ""
     for file in (*TOKENIZERS, "special_tokens_map.json", "merges.txt", "added_tokens.json"):
         if (target / file).is_file():
             shutil.copyfile(target / file, staging / file)
@@ -160,7 +161,7 @@ models = {json.dumps(models)}
 
 [target]
 folder = {json.dumps(str(target.resolve()))}
-
+{head}
 [speculation]
 drafters = {json.dumps(drafters)}
 

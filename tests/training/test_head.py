@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from covey import prompts
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.contracts.profile import load
+from covey.models import heads
+from covey.models.lanes import chain
+from covey.models.native.head import HeadModel
 from covey_training import chains, distil, head, head_model
 from covey_training.__main__ import parse
 from covey_training.optimiser import Budget
@@ -244,6 +248,7 @@ def test_training_brings_what_the_target_accepts(target: Path, tmp_path: Path) -
     assert not any(torch.equal(after[name], before[name]) for name in TENSORS)
     profile = load(str(out / "profile.toml"))
     assert profile.target.folder == str(target)
+    assert profile.target.head == "draft_head"
     assert profile.drafter.folder_of("draft_head") == str(out)
     assert profile.speculation.drafters == ("draft_head", "draft_ngram", "draft_suffix")
     with pytest.raises(SettingError, match="another target, other prompts or samples"):
@@ -251,6 +256,20 @@ def test_training_brings_what_the_target_accepts(target: Path, tmp_path: Path) -
     compared = trained(target, tmp_path / "small", "--steps", "2", "--draft-vocab", "100", "--beside", str(target))
     assert compared["chat"]["target"].accepted_length == pytest.approx(5.0, abs=1e-2), "the target as its own drafter"
     assert load_file(tmp_path / "small" / "model.safetensors")["lm_head.weight"].shape[0] == 100
+
+
+def test_what_is_trained_is_what_a_server_computes(target: Path, model: LlamaForCausalLM, tmp_path: Path) -> None:
+    learner = head_model.begin(model, None)
+    head_model.save(learner, tmp_path)
+    learner.load_state_dict({name: each.to(torch.bfloat16).float() for name, each in learner.state_dict().items()})
+    tokens = torch.randint(2, 300, (1, 24), generator=torch.Generator().manual_seed(3))
+    taps, embeddings, _ = learner.read(model, tokens)
+    with torch.inference_mode():
+        (expected,) = (each[0].numpy() for each in learner.unroll(taps, embeddings, 1))
+    loaded, states = heads.read(tmp_path, target), heads.taps_of(tmp_path, target).states(taps[0].numpy())
+    served = HeadModel(loaded, dtype="float32", blocks=4, threads=1, max_pass_tokens=64, most_blocks=0)
+    work = chain(tokens[0, 1:].numpy().astype("int32"), 32)
+    assert abs(served.forward(replace(work, states=states)) - expected).max() < 1e-3
 
 
 def test_with_corpora_all_bundled_prompts_are_held_out(target: Path, data: Path, tmp_path: Path) -> None:
@@ -263,5 +282,7 @@ def test_with_corpora_all_bundled_prompts_are_held_out(target: Path, data: Path,
 def test_targets_of_other_families_are_refused_by_name(tmp_path: Path) -> None:
     folder = build(tmp_path, "gpt_neox")
     model = AutoModelForCausalLM.from_pretrained(folder)
-    with pytest.raises(UnsupportedModel, match="a head for model type 'gpt_neox' is not supported: it has no norm"):
+    with pytest.raises(
+        UnsupportedModel, match="a head for model type 'gpt_neox' is not supported: it has no embed_tokens"
+    ):
         head_model.check(folder, model)

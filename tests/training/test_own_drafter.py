@@ -78,8 +78,8 @@ def test_targets_whose_code_knows_one_attention_are_read_with_it(family: str, tm
 
 
 def test_n_grams_are_right_about_what_was_there_before() -> None:
-    assert own.looked_up([Sample([5, 6, 7, 5], [6, 7, 5, 6])]) == 1.0
-    assert own.looked_up([Sample([5, 6], [7, 8, 9])]) == 0.0
+    assert own.looked_up([Sample([5, 6, 7, 5], [6, 7, 5, 6])]) == [[True] * 4]
+    assert own.looked_up([Sample([5, 6], [7, 8, 9])]) == [[False] * 3]
 
 
 def test_prompts_are_lines_and_some_are_needed_to_measure_by(tmp_path: Path) -> None:
