@@ -12,7 +12,7 @@ import pytest
 from covey.care import presence, processes
 from covey.care.presence import FIND_EVERY, Presence
 from covey.contracts.errors import PortError
-from tests.care.triton import SECONDS, Triton
+from tests.care.model_control import SECONDS, Triton
 from tests.waiting import until
 
 

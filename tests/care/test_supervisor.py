@@ -17,7 +17,7 @@ from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, Contro
 from covey.care.deaths import Deaths, read
 from covey.care.health import Health
 from covey.care.supervisor import Supervisor, roles
-from tests.care.triton import SECONDS, SLEEP, Triton
+from tests.care.model_control import SECONDS, SLEEP, Triton
 from tests.waiting import until
 
 ROLES = {"target": "target", "draft": "drafter", "tokenize": "tokenizer", "covey": "orchestrator"}

@@ -23,7 +23,7 @@ from covey.requests.scheduler import Batch
 from covey.trees.joining import joined
 
 MISSED = 64  # tokens of a text whose states wait here for a head that does not draft now
-IDLE = 16  # rounds without a head's drafts, after which prompts' states are not sent on the chance of it
+IDLE = 16  # rounds without drafts of a head, after which it is not sent the states of prompts
 SENDING = 0.0005  # seconds in which the calls are on their way: only one thread at a time can run Python
 
 
@@ -35,7 +35,7 @@ class Drafting:
         self._roster = roster
         self._clock = clock
         self._deadline = deadline
-        self._without_heads = 0  # rounds that decoded and had no head draft, since one had
+        self._without_head = 0  # rounds that decoded without drafts of a head, since it last drafted
 
     def draft(self, batch: Batch, plan: Plan, meanwhile: Callable[[], None]) -> Drafted:
         """Proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is called
@@ -74,37 +74,39 @@ class Drafting:
         """The position of each row from which on its head needs states. -1: none; empty, where nobody needs any.
 
         A head that drafts or reads needs them all. One that does not draft for now is sent what it misses of a text as
-        long as that is little, and what is read of prompts while heads draft for others."""
-        heads = [channel for channel in self._channels.values() if channel.state_width]
-        if not heads:
+        long as that is little, and what is read of prompts while it drafts for others."""
+        head = self._head
+        if head is None:
             return NO_INTS
-        used = {head.name: head for head in heads}
-        depths = plan.depth.tolist()
+        drafted = [depth if name == head.name else 0 for name, depth in zip(plan.drafter, plan.depth.tolist())]
         if batch.decoding:
-            planned = zip(plan.drafter[: batch.decoding], depths)
-            drafts = any(depth and name in used for name, depth in planned)
-            self._without_heads = 0 if drafts else self._without_heads + 1
-        reads = {row: reader.drafter for reader in plan.readers for row in reader.rows.tolist()}
+            self._without_head = 0 if any(drafted) else self._without_head + 1
+        reads = {row for reader in plan.readers if reader.drafter == head.name for row in reader.rows.tolist()}
         found = np.full(len(batch.rows), -1, np.int32)
         for row, active in enumerate(batch.rows):
-            named = [name for name in (plan.drafter[row], reads.get(row)) if name in used]
-            if not named and row >= batch.decoding and self._without_heads < IDLE:
-                named = [head.name for head in heads]
-            first = min((used[name].first_state(active) for name in named), default=0)
-            if named and (depths[row] or row in reads or row >= batch.decoding or active.known - first < MISSED):
+            first = head.first_state(active)
+            if row >= batch.decoding:
+                wanted = self._without_head < IDLE and active.request.drafter in ("", head.name)
+            else:
+                wanted = plan.drafter[row] == head.name and active.known - first < MISSED
+            if wanted or drafted[row] or row in reads:
                 found[row] = active.next_state(first)
         return found
 
     def take_states(self, batch: Batch, work: TargetWork, reply: TargetReply) -> None:
         """Keep what the target shipped until a head has been told of it."""
-        if not len(reply.state_offsets):
+        head = self._head
+        if head is None or not len(reply.state_offsets):
             return
-        heads = [channel for channel in self._channels.values() if channel.state_width]
         bounds, firsts = reply.state_offsets.tolist(), work.states_from.tolist()
         for active, first, start, end in zip(batch.rows, firsts, bounds, bounds[1:]):
             if end > start:
-                wanted = min((head.first_state(active) for head in heads if head.name in active.seen), default=0)
-                active.add_states(first, reply.states[start:end], wanted)
+                active.add_states(first, reply.states[start:end], head.first_state(active))
+
+    @property
+    def _head(self) -> Channel | None:
+        """The drafter that reads the target's states, if one is there: a target makes them for one."""
+        return next((channel for channel in self._channels.values() if channel.state_width), None)
 
     def put_back(self, drafted: Drafted) -> None:
         """The round came to nothing and nobody learns from it, so the next one says what its reading took."""
