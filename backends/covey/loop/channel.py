@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from covey.contracts.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.contracts.ports import Clock, Drafter
 from covey.contracts.types import (
     NO_FLOATS,
-    NO_INTS,
     NO_STATES,
     DraftReply,
     DraftWork,
@@ -97,9 +97,8 @@ class Channel:
         return max(0, active.seen.get(self.name, 0) - 1)
 
     def ready(self, active: ActiveRequest) -> bool:
-        """Whether what the drafter has not been told of a request can be told: a head is told no token without the
-        state before it."""
-        return not self.state_width or active.next_state(self.first_state(active)) >= active.known - 1
+        """Whether what a head has not been told of a request can be told: no token without the state before it."""
+        return active.next_state(self.first_state(active)) >= active.known - 1
 
     def draft(self, batch: Batch, rows: list[int], plan: Plan, deadline: float) -> DrafterCall:
         """Ask for drafts of these rows as they are planned. `reply` waits for them."""
@@ -166,12 +165,9 @@ class Channel:
 
     def _update(self, requests: list[ActiveRequest], depth: Ints, width: Ints) -> DraftWork:
         """A message with all that the drafter has not seen of the requests. Takes what is to be freed."""
-        opens, parts, states = [], [], []
+        opens, parts = [], []
         keep = np.zeros(len(requests), np.int32)
         for row, active in enumerate(requests):
-            if self.state_width:
-                first = self.first_state(active)
-                states.append(active.states[first - active.first_state : active.known - 1 - active.first_state])
             seen = active.seen.setdefault(self.name, 0)
             if not seen:
                 opens.append(active.opening())
@@ -194,9 +190,20 @@ class Channel:
             epoch=self._epoch,
             origin=self.origin,
             plain=self.plain() or 0.0,
-            state_offsets=np.cumsum([0, *map(len, states)], dtype=np.int32) if states else NO_INTS,
-            states=np.concatenate([part for part in states if len(part)] or [NO_STATES]),
+            **(self._untold_states(requests) if self.state_width else {}),
         )
+
+    def _untold_states(self, requests: list[ActiveRequest]) -> dict[str, Any]:
+        """The fields of a message to a head that go with what it has not seen of the requests."""
+        parts = []
+        for active in requests:
+            first = self.first_state(active) - active.first_state
+            parts.append(active.states[first : active.known - 1 - active.first_state])
+        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+        return {
+            "state_offsets": offsets,
+            "states": np.concatenate([part for part in parts if len(part)]) if offsets[-1] else NO_STATES,
+        }
 
     def _send(self, requests: list[ActiveRequest], work: DraftWork) -> DrafterCall:
         call = DrafterCall(requests, work, self.clock.now(), self._worker.submit(self.drafter.draft, work))

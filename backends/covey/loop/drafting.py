@@ -65,10 +65,14 @@ class Drafting:
     def read(self, batch: Batch, readers: Sequence[Reader]) -> None:
         """Ask those drafters to read that can be asked and have no such call outstanding."""
         for reader in readers:
+            if not self._roster.serves(reader.drafter):
+                continue
             channel = self._channels[reader.drafter]
-            ready = np.asarray([channel.ready(batch.rows[row]) for row in reader.rows.tolist()], np.bool_)
-            if ready.any() and self._roster.serves(reader.drafter):
-                channel.read(batch, replace(reader, rows=reader.rows[ready], judge=reader.judge[ready]))
+            if channel.state_width:
+                ready = np.asarray([channel.ready(batch.rows[row]) for row in reader.rows.tolist()], np.bool_)
+                reader = replace(reader, rows=reader.rows[ready], judge=reader.judge[ready])
+            if len(reader.rows):
+                channel.read(batch, reader)
 
     def states_from(self, batch: Batch, plan: Plan) -> Ints:
         """The position of each row from which on its head needs states. -1: none; empty, where nobody needs any.
@@ -136,7 +140,11 @@ class Drafting:
         """The rows that are to be drafted for, by those drafters that can be asked."""
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(plan.depth).tolist():
-            name = plan.drafter[row]
-            if name in self._channels and self._channels[name].ready(batch.rows[row]):
-                asked.setdefault(name, []).append(row)
-        return {name: rows for name, rows in asked.items() if self._roster.serves(name)}
+            asked.setdefault(plan.drafter[row], []).append(row)
+        serving = {name: rows for name, rows in asked.items() if self._roster.serves(name)}
+        head = self._head
+        if head is not None and head.name in serving:
+            ready = [row for row in serving.pop(head.name) if head.ready(batch.rows[row])]
+            if ready:
+                serving[head.name] = ready
+        return serving
