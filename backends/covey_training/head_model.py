@@ -118,8 +118,9 @@ class Layer(nn.Module):
         super().__init__()
         self.self_attn = Attention(config)
         self.mlp = LlamaMLP(config)
-        for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
-            self.add_module(name, LlamaRMSNorm(config.hidden_size, config.rms_norm_eps))
+        size = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm, self.hidden_norm = LlamaRMSNorm(*size), LlamaRMSNorm(*size)
+        self.post_attention_layernorm = LlamaRMSNorm(*size)
 
     def forward(
         self, embedding: torch.Tensor, state: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], past: Past
