@@ -398,7 +398,7 @@ def test_an_error_that_nobody_foresaw_says_nothing_of_a_prompt(capsys: pytest.Ca
     for _ in range(100):
         with pytest.raises(UnicodeEncodeError) as caught:
             "a secret\ud800".encode()
-        assert "secret" not in failures.text(failures.as_client_error("a test", caught.value))
+        assert "secret" not in failures.text(failures.public("a test", caught.value))
     logging.getLogger().handlers.clear()
     said = capsys.readouterr().err
     assert "secret" not in said
