@@ -99,7 +99,7 @@ def test_who_leaves_is_not_served_any_longer(covey: Application) -> None:
     assert answer.readline().startswith(b"data: ")
     answer.close()
     connection.close()
-    until(lambda: cancelled() == before + 1, 60.0)
+    until(lambda: cancelled() > before, 60.0)
 
 
 def test_a_draft_server_that_dies_costs_speed_alone_and_another_takes_its_place(covey: Application) -> None:
