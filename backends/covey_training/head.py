@@ -77,6 +77,7 @@ def make(options: argparse.Namespace) -> tuple[Path, Report]:
     kept = most_frequent(tokens, int(target.model.config.vocab_size), options.draft_vocab)
     head = head_model.begin(target.model, kept).to(device)
     windows = tokens[: len(tokens) // target.window * target.window].view(-1, target.window)
+    head.scale_to(head.read(target.model, windows[: SETTINGS.rows].to(device))[0])
     loss = lessons(head, target.model, windows, seed=options.seed, compiled=options.compile)
     budget = Budget(steps=options.steps, minutes=options.minutes)
     distil.fit({HEAD: head}, loss, budget, own.work(options.out) / "head.pt", device=device, settings=SETTINGS)

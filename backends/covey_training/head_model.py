@@ -139,6 +139,7 @@ class Head(nn.Module):
         self.layers = [layer + 1 for layer in config.eagle_config[AUX_LAYERS]]  # those whose input it reads
         width = config.hidden_size
         self.fc = nn.Linear(3 * width, width, bias=False)
+        self.scale = nn.Buffer(torch.ones(3, 1))  # of each tap before `fc`, in whose weights a folder has it
         self.midlayer = Layer(config)
         self.norm = LlamaRMSNorm(width, config.rms_norm_eps)
         self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
@@ -151,13 +152,18 @@ class Head(nn.Module):
         n - s, draft vocabulary): place t is the draft that reads the target's states up to index t, s of its own steps
         after that, and the tokens up to position t + s + 1; it predicts the token at position t + s + 2.
         """
-        state, past = self.fc(taps), Past()
+        state, past = self.fc((taps.unflatten(-1, (3, -1)) * self.scale).flatten(-2)), Past()
         positions = torch.arange(taps.shape[1], device=taps.device)[None]
         cos, sin = self.rotary(embeddings, positions)
         for step in range(steps):
             n = taps.shape[1] - step
             state = self.midlayer(embeddings[:, step:], state[:, :n], (cos[:, step:], sin[:, step:]), past)
             yield self.lm_head(self.norm(state))
+
+    def scale_to(self, taps: torch.Tensor) -> None:
+        """Have the head learn from taps of size 1, whatever the target's: with large ones what it reads of the token
+        would be lost beside the state, and a learning rate would mean another thing to `fc` than to the rest."""
+        self.scale.copy_(taps.float().unflatten(-1, (3, -1)).square().mean((0, 1, 3))[:, None].rsqrt())
 
     def widen(self, logits: torch.Tensor) -> torch.Tensor:
         """The same logits over the target's vocabulary: what is not in the draft vocabulary is never drafted."""
@@ -199,7 +205,9 @@ def begin(target: PreTrainedModel, kept: torch.Tensor | None) -> Head:
 
 def save(head: Head, folder: Path) -> None:
     """Write `config.json` and `model.safetensors`, in bf16, into the folder."""
-    tensors = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in head.named_parameters()}
+    weights = {name: value.detach() for name, value in head.named_parameters()}
+    weights["fc.weight"] = (weights["fc.weight"].unflatten(1, (3, -1)) * head.scale).flatten(1)
+    tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in weights.items()}
     if head.kept is not None:
         known = torch.zeros(head.config.vocab_size, dtype=torch.bool)
         known[head.kept] = True

@@ -156,6 +156,23 @@ def test_the_folder_is_an_eagle_3_checkpoint(model: LlamaForCausalLM, tmp_path: 
     assert config["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True}
 
 
+@torch.no_grad()
+def test_taps_are_learnt_at_size_1_and_a_folder_s_weights_take_them_as_they_are(
+    model: LlamaForCausalLM, windows: torch.Tensor, tmp_path: Path
+) -> None:
+    made = shaken(model)
+    taps, embeddings, _ = made.read(model, windows)
+    made.scale_to(taps)
+    sized = taps.unflatten(-1, (3, -1)) * made.scale
+    assert sized.square().mean((0, 1, 3)).tolist() == pytest.approx([1.0] * 3, rel=1e-4)
+    head_model.save(made, tmp_path)
+    plain = head_model.begin(model, None)
+    plain.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)
+    of_it, of_folder = (next(each.unroll(taps, embeddings, 1)) for each in (made, plain))
+    assert torch.nn.functional.cosine_similarity(of_it, of_folder, dim=-1).min() > 0.999
+    assert plain.scale.flatten().tolist() == [1.0] * 3
+
+
 def test_a_draft_vocabulary_is_the_most_frequent_tokens(model: LlamaForCausalLM, tmp_path: Path) -> None:
     size = model.config.vocab_size
     tokens = torch.tensor([7, 7, 7, 300, 300, 5, 5, 5, 5, 9])
