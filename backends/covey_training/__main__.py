@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> None:
     interruption.by_signals()
     try:
         command(options)
-    except SettingError as error:
+    except (SettingError, corpora.MissingCorpus) as error:
         raise SystemExit(f"covey: {error}") from None
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

@@ -31,7 +31,7 @@ from covey.models.identity import of_model
 from covey.text import vocabulary
 from covey_training import architecture, chains, corpora, distil, head_model, own, teacher, texts
 from covey_training.head_model import Head
-from covey_training.optimiser import Budget, Rates
+from covey_training.optimiser import Budget
 from covey_training.sampling import Sample, ends_of
 
 __all__ = ["add_arguments", "make", "run"]
@@ -40,7 +40,7 @@ HEAD = "draft_head"
 STEPS = 4  # of a draft, in training
 FADE = 0.8  # from the weight of a step to the next one's
 PASSAGES = 0.25  # tokens of the corpora for each token of the samples
-SETTINGS = distil.DistilSettings(rates=Rates(muon=0.02, adam=2e-3, weight_decay=0.0, warmup=10), rows=8)
+SETTINGS = distil.DistilSettings()
 
 Report = dict[str, dict[str, chains.Measured]]  # by group of prompts, then by drafter
 
@@ -186,7 +186,7 @@ def _passages(
         for document in order.sample(documents[name], len(documents[name])):
             if len(read) >= tokens * place // len(documents):
                 break
-            read += [*target.tokenizer(document).input_ids, *ends]
+            read += [*target.tokenizer(document, verbose=False).input_ids, *ends]
     return torch.tensor(read)
 
 
@@ -201,13 +201,14 @@ def most_frequent(tokens: torch.Tensor, vocabulary_size: int, draft_vocab: int |
 
 
 def show(report: Report, console: Console) -> None:
-    """By group of prompts and drafter: acceptance at each place of a chain, and how much of a chain is kept."""
+    """By group of prompts and drafter: acceptance at each place of a chain, and how much of a chain is kept; greedy:
+    how often the head's likeliest token is the target's."""
     table = Table("prompts", "drafter", *map(str, range(1, chains.DEPTH + 1)), "kept", title="Acceptance, 1 - TV")
     for group, row in report.items():
         for name, one in row.items():
             table.add_row(group, name, *(f"{rate:.3f}" for rate in one.acceptance), f"{one.accepted_length:.2f}")
             if one.agreement is not None:
-                table.add_row(group, "same likeliest token", *(f"{share:.3f}" for share in one.agreement), "")
+                table.add_row(group, f"{name}, greedy", *(f"{share:.3f}" for share in one.agreement), "")
     for name in next(iter(report.values())):
         rates = [statistics.fmean(place) for place in zip(*(row[name].acceptance for row in report.values()))]
         length = statistics.fmean(row[name].accepted_length for row in report.values())
