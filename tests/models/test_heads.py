@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from covey.contracts.errors import CoveyError
 from covey.models import heads
@@ -93,9 +95,15 @@ def test_states_follow_copied_slots_and_moved_blocks(target: Path, tmp_path: Pat
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no sizes": ({"hidden_size": "32"}, "hidden_size of config.json is '32'"),
+    "layers in words": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": "123"}}, "the target has 6 layers"),
+    "no table": ({"eagle_config": [1, 2, 3]}, "the target has 6 layers"),
     "another kind": ({"architectures": ["LlamaForCausalLM"]}, "is not of an EAGLE-3 head"),
     "layers": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, "the target has 6 layers"),
-    "fewer taps": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}}, "a head of another target"),
+    "fewer taps": (
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}},
+        "fc.weight is .*is it another one's head",
+    ),
     "norms": ({"fc_norm": True}, "fc_norm is not supported"),
 }
 
@@ -107,10 +115,29 @@ def test_what_it_cannot_serve_is_refused_by_name(name: str, target: Path, tmp_pa
         heads.read(tiny_heads.build(tmp_path, **changes), target)
 
 
-def test_ids_beyond_the_target_are_refused(target: Path, tmp_path: Path) -> None:
-    known = list(range(50, 98))
-    with pytest.raises((CoveyError, IndexError)):
-        heads.read(tiny_heads.build(tmp_path, known=known), target)
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("d2t", lambda tensor: tensor + 20),  # beyond the target's tokens
+        ("d2t", lambda tensor: tensor.index_fill(0, torch.tensor([4]), int(tensor[5]) + 1)),  # one of them twice
+        ("d2t", lambda tensor: tensor.int()),
+        ("midlayer.self_attn.q_proj.weight", lambda tensor: tensor[:, :WIDTH].contiguous()),  # reads no state
+        ("midlayer.self_attn.o_proj.weight", lambda tensor: tensor[:, 1:].contiguous()),
+        ("midlayer.hidden_norm.weight", lambda _: None),
+        ("lm_head.weight", lambda _: None),
+        ("norm.weight", lambda tensor: tensor.to(torch.int8)),
+    ],
+)
+def test_tensors_that_cannot_be_a_heads_are_refused_by_name(
+    name: str, made: Callable[[torch.Tensor], torch.Tensor | None], target: Path, tmp_path: Path
+) -> None:
+    folder = tiny_heads.build(tmp_path, known=range(40, 90))
+    heads.read(folder, target)
+    weights = load_file(folder / "model.safetensors")
+    changed = made(weights.pop(name))
+    save_file(weights if changed is None else weights | {name: changed}, folder / "model.safetensors")
+    with pytest.raises(CoveyError, match=name.rpartition("midlayer.")[2]):
+        heads.read(folder, target)
 
 
 def test_a_head_is_no_model_of_its_own(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from covey.models.native import architecture
 from covey.models.native.architecture import Architecture
 from covey.models.stored import Stored
 
-_EMBEDDING = "embed_tokens.weight"
+_EMBEDDING = "model.embed_tokens.weight"
+_LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _LAYER, _NESTED_LAYER, _OURS = "midlayer.", "layers.0.", "model.layers.0."
 _UNREAD = ("norm_before_fc", "fc_norm")  # norms of taps, which are in neither of the forms that could be looked at
-_NEEDED = ("fc.weight", "lm_head.weight", "norm.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +78,14 @@ def read(folder: Path, target: Path) -> Head:
     inner = config.get("transformer_layer_config") if nested else config
     if not isinstance(inner, dict):
         raise SettingError(f"{folder}: transformer_layer_config of config.json is {inner!r}, allowed: an object")
-    files = refusals.weight_files(folder)
-    found = stored.tensors(files)
-    missing = [name for name in _NEEDED if name not in found]
-    if missing:
-        raise SettingError(f"{folder}: the weights lack {missing[0]}: copy them whole")
-    base = refusals.described(target)
-    vocab, layers, width = base["vocab_size"], base["num_hidden_layers"], base["hidden_size"]
-    if _EMBEDDING not in found:
-        embedding = stored.tensors(refusals.weight_files(target)).get("model.embed_tokens.weight")
-        if embedding is None:
-            raise SettingError(f"{folder}: neither it nor {target} has an embedding that it could read tokens by")
-        found[_EMBEDDING] = embedding
-    taps = _taps(folder, config, nested, layers)
-    own, fc = inner["hidden_size"], found["fc.weight"]
-    if fc.shape != (own, len(taps) * width) or found[_EMBEDDING].shape != (vocab, own) or own % 2:
-        raise SettingError(
-            f"{folder} is a head of another target: its fc is {fc.shape}, its embedding {found[_EMBEDDING].shape}; "
-            f"{target} has {vocab} tokens and states of {width}"
-        )
-    ids = _ids(folder, found, vocab)
-    weights = {_ours(name): tensor for name, tensor in found.items()}
-    drafted = found["lm_head.weight"].shape[0]
-    described = dict(inner, vocab_size=vocab, num_hidden_layers=1, tie_word_embeddings=False)
+    base = architecture.read(target)
+    described = dict(inner, vocab_size=base.vocab_size, num_hidden_layers=1, tie_word_embeddings=False)
+    refusals.by_values(folder, described)
+    taps = _taps(folder, config, nested, base.layers)
+    weights = {_ours(name): tensor for name, tensor in stored.tensors(refusals.weight_files(folder)).items()}
+    weights.setdefault(_EMBEDDING, base.weights[_EMBEDDING])
     of = architecture.of(folder, described, weights, inputs=2)
+    drafted = _check_shapes(folder, of, (of.width, len(taps) * base.width))
     return Head(
         of=replace(
             of,
@@ -111,9 +95,9 @@ def read(folder: Path, target: Path) -> Head:
             end_ids=(),
         ),
         taps=taps,
-        fc=fc,
-        target_vocab=vocab,
-        ids=ids,
+        fc=weights["fc.weight"],
+        target_vocab=base.vocab_size,
+        ids=_ids(folder, weights, drafted, base.vocab_size),
     )
 
 
@@ -127,26 +111,51 @@ def taps_of(folder: Path, target: Path) -> Taps:
 
 def _taps(folder: Path, config: Mapping[str, Any], nested: bool, layers: int) -> tuple[int, ...]:
     named = config if nested else config.get("eagle_config") or {}
-    chosen = named.get("eagle_aux_hidden_state_layer_ids")
+    chosen: Any = named.get(_LAYER_IDS) if isinstance(named, dict) else str(named)
     if chosen is None:
         chosen = [2, layers // 2, layers - 3] if nested else [1, layers // 2 - 1, layers - 4]
-    taps = tuple(each if nested else each + 1 for each in chosen)
-    if not taps or any(type(each) is not int or not 0 < each < layers for each in taps):
-        raise SettingError(f"{folder}: eagle_aux_hidden_state_layer_ids are {chosen}; the target has {layers} layers")
+    whole = isinstance(chosen, list) and bool(chosen) and all(type(each) is int for each in chosen)
+    taps = tuple(each if nested else each + 1 for each in chosen) if whole else ()
+    if not taps or not all(0 < each < layers for each in taps):
+        raise SettingError(f"{folder}: {_LAYER_IDS} are {chosen!r}; the target has {layers} layers")
     return taps
 
 
-def _ids(folder: Path, found: Mapping[str, Stored], vocab: int) -> Ints | None:
+def _check_shapes(folder: Path, of: Architecture, fc: tuple[int, int]) -> int:
+    """Refuse tensors that are missing or not of the sizes that config.json and the target have. Returns how many tokens
+    the head can draft."""
+    width, query, key = of.width, of.heads * of.head_dim, of.kv_heads * of.head_dim
+    head = of.weights.get("lm_head.weight")
+    drafted = head.shape[0] if head is not None and head.shape else 0
+    read = {f"self_attn.{name}_proj": (rows, 2 * width) for name, rows in (("q", query), ("k", key), ("v", key))}
+    fed = {"mlp.gate_proj": (of.inner, width), "mlp.up_proj": (of.inner, width), "mlp.down_proj": (width, of.inner)}
+    norms = dict.fromkeys(("input_layernorm", "hidden_norm", "post_attention_layernorm"), (width,))
+    layer = {**read, "self_attn.o_proj": (width, query), **fed, **norms}
+    due = {f"{_OURS}{name}.weight": shape for name, shape in layer.items()}
+    due |= {_EMBEDDING: (of.vocab_size, width), "fc.weight": fc, "lm_head.weight": (drafted, width)}
+    due["model.norm.weight"] = (width,)
+    for name, shape in due.items():
+        tensor = of.weights.get(name)
+        if tensor is None or tensor.shape != shape or tensor.dtype not in stored.PLAIN:
+            there = "missing" if tensor is None else f"{tensor.dtype} {tensor.shape}"
+            raise SettingError(
+                f"{folder}: {name} is {there}, for this target {shape} is due: is it another one's head?"
+            )
+    if width % 2:
+        raise UnsupportedModel(f"{folder}: states of an odd width, {width}, are not supported")
+    return drafted
+
+
+def _ids(folder: Path, weights: Mapping[str, Stored], drafted: int, vocab: int) -> Ints | None:
     """The target's id of each of the head's tokens: on disk lie their differences."""
-    tensor, drafted = found.get("d2t"), found["lm_head.weight"].shape[0]
+    tensor = weights.get("d2t")
     if tensor is None:
         if drafted != vocab:
             raise SettingError(f"{folder}: its lm_head has {drafted} tokens of {vocab}, and no d2t says which")
         return None
     if tensor.dtype != "I64" or tensor.shape != (drafted,):
         raise UnsupportedModel(f"{folder}: d2t is {tensor.dtype} {tensor.shape}, due is I64 ({drafted},)")
-    offsets = np.fromfile(tensor.file, np.int64, drafted, offset=tensor.begin)
-    ids = np.arange(drafted) + offsets
+    ids = np.arange(drafted) + np.fromfile(tensor.file, np.int64, drafted, offset=tensor.begin)
     if drafted and (ids.min() < 0 or ids.max() >= vocab or len(np.unique(ids)) < drafted):
         raise SettingError(f"{folder}: d2t names tokens twice, or beyond the {vocab} of the target")
     return ids.astype(np.int32)
