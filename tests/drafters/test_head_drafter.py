@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from covey.contracts.clock import RealClock
 from covey.contracts.ports import Drafter
@@ -18,6 +19,7 @@ from covey.drafters.neural import NeuralDrafter
 from covey.loop.configuration import EngineConfig
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
+from covey.sampling.drawing import SettingsTable, draw_unpenalised
 from covey.target.runner import TargetRunner
 from covey.wire import codec
 from tests.drafters.drafting import Sender, Text, hits_of, paths_of, rows_of
@@ -63,18 +65,28 @@ class HeadSender(Sender):
 
     def expected(self, text: Text, depth: int) -> list[int]:
         states = tiny_heads.words(self._formula.states(text.tokens))[:-1]
-        return self._formula.chain(text.tokens, tiny_heads.floats(states), depth)
+        table = SettingsTable()
+        row = np.asarray([table.add(text.sampling, text.num_prompt)])
+
+        def drawn(logits: torch.Tensor, position: int) -> int:
+            return int(draw_unpenalised(logits[None].numpy(), table, row, np.asarray([position]))[0])
+
+        return self._formula.chain(text.tokens, tiny_heads.floats(states), depth, drawn)
 
 
 def loaded(head: Path, target: Path, **changes: Any) -> NeuralDrafter:
     return NeuralDrafter.load(head, replace(SETTINGS, **changes), name="draft_head", target=target)
 
 
-def test_chains_are_those_of_the_formula_as_texts_grow(head: Path, target: Path, formula: Formula) -> None:
-    """Told whole or piece by piece, behind what it proposed or not, after being called stale, several at once."""
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_chains_are_those_of_the_formula_as_texts_grow(
+    temperature: float, head: Path, target: Path, formula: Formula
+) -> None:
+    """With the noise of their positions, as the target draws; told whole or piece by piece, behind what it proposed or
+    not, after being called stale, several at once."""
     drafter = loaded(head, target)
     sender = HeadSender(drafter, formula)
-    texts = [Text(tag, list(prompt)) for tag, prompt in enumerate(PROMPTS)]
+    texts = [Text(tag, list(prompt), Sampling(temperature, seed=tag)) for tag, prompt in enumerate(PROMPTS)]
     for accepted in (0, 3, 2, 1, 4):
         depths = [4, 2, 3, 4]
         reply = sender.send(texts, depths)
@@ -118,17 +130,20 @@ def test_each_path_of_a_tree_is_a_chain_of_the_formula(head: Path, target: Path,
             assert path[-1] in formula.best(text.tokens, states, path[:-1], 3)
 
 
-def test_it_judges_a_text_by_its_own_first_draws(head: Path, target: Path, formula: Formula) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_it_judges_a_text_by_its_own_first_draws(
+    temperature: float, head: Path, target: Path, formula: Formula
+) -> None:
     drafter = loaded(head, target)
     sender = HeadSender(drafter, formula)
-    text = Text(1, PROMPTS[0][:20])
+    text = Text(1, PROMPTS[0][:20], Sampling(temperature, seed=3))
     for _ in range(4):
         text.tokens += sender.expected(text, 1)
     text.tokens += [3, 4]
     _, judged = sender.read([text], [20])
     first = int(judged.first[0])
     assert first == 20
-    own = [sender.expected(Text(2, text.tokens[:at]), 1)[0] == text.tokens[at] for at in range(20, 26)]
+    own = [sender.expected(Text(2, text.tokens[:at], text.sampling), 1)[0] == text.tokens[at] for at in range(20, 26)]
     assert own[:4] == [True] * 4
     assert hits_of(judged)[0] == [Hit.HIT if hit else Hit.MISS for hit in own]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,12 @@ from covey.models.loading import quiet
 TARGET: dict[str, Any] = {"num_hidden_layers": 6, "tie_word_embeddings": True}  # of `tiny_models.build`
 WIDTH, HEADS, KV_HEADS, DIM, INNER, VOCAB, EPS = 32, 4, 2, 8, 48, 97, 1e-6
 TAPS = (2, 3, 4)  # before these layers of the target: ids that differ from either form's own choice for six layers
+
+Pick = Callable[[torch.Tensor, int], int]
+
+
+def likeliest(logits: torch.Tensor, _position: int) -> int:
+    return int(logits.argmax())
 
 
 def build(folder: Path, *, nested: bool = False, known: Sequence[int] = (), **changes: Any) -> Path:
@@ -114,12 +120,13 @@ class Formula:
         x = x + (functional.silu(gate) * up) @ self._w["mlp.down_proj.weight"].T
         return norm(x, "norm") @ self._w["lm_head.weight"].T, x
 
-    def chain(self, tokens: Sequence[int], states: torch.Tensor, depth: int) -> list[int]:
-        """What it drafts greedily behind a text, of whose positions but the last these are the states."""
+    def chain(self, tokens: Sequence[int], states: torch.Tensor, depth: int, pick: Pick = likeliest) -> list[int]:
+        """What it drafts behind a text, of whose positions but the last these are the states. `pick` takes the token of
+        a position by its logits."""
         text, found = list(tokens), list[int]()
         for _ in range(depth):
             logits, outputs = self.step(states, text)
-            found.append(int(self.ids[int(logits[-1].argmax())]))
+            found.append(int(self.ids[pick(logits[-1], len(text))]))
             text.append(found[-1])
             states = torch.cat([states, outputs[-1:]])
         return found
