@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,21 @@ import torch
 from covey.contracts.clock import RealClock
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import DrafterSettings, TargetSettings
-from covey.contracts.types import NO_INTS, DraftReply, DraftWork, Hit, RowStatus, Rule, Sampling
+from covey.contracts.types import (
+    NO_INTS,
+    DraftReply,
+    DraftWork,
+    Hit,
+    RowStatus,
+    Rule,
+    Sampling,
+    TargetReply,
+    TargetWork,
+)
 from covey.drafters.neural import NeuralDrafter
+from covey.drafters.ngram import NgramDrafter
 from covey.loop.configuration import EngineConfig
+from covey.loop.drafting import MISSED
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
 from covey.sampling.drawing import SettingsTable, draw_unpenalised
@@ -116,18 +129,27 @@ def test_a_long_text_is_read_over_several_calls(head: Path, target: Path, formul
     assert statuses == [RowStatus.SKIPPED, RowStatus.OK, RowStatus.OK, RowStatus.OK]
 
 
-def test_each_path_of_a_tree_is_a_chain_of_the_formula(head: Path, target: Path, formula: Formula) -> None:
-    """A node's best child is what the formula says behind that path, by its own outputs along the path."""
+def test_trees_are_the_formulas_beams(head: Path, target: Path, formula: Formula) -> None:
+    """Each node reads the output of the node above it."""
     sender = HeadSender(loaded(head, target), formula)
-    text = Text(1, list(PROMPTS[2]))
-    reply = sender.send([text], 3, 3)
-    paths = paths_of(reply.trees, 0)
-    assert len(paths) == 9
-    states = tiny_heads.floats(tiny_heads.words(formula.states(text.tokens))[:-1])
-    assert [path[0] for path in paths if len(path) == 1] == formula.best(text.tokens, states, [], 3)
-    for path in paths:
-        if len(path) > 1:
-            assert path[-1] in formula.best(text.tokens, states, path[:-1], 3)
+    texts = [Text(tag, list(prompt)) for tag, prompt in enumerate(PROMPTS)]
+    reply = sender.send(texts, 4, 3)
+    branches = 0
+    for row, text in enumerate(texts):
+        states = tiny_heads.floats(tiny_heads.words(formula.states(text.tokens))[:-1])
+        paths = paths_of(reply.trees, row)
+        assert paths == formula.beam(text.tokens, states, 4, 3)
+        branches += len({tuple(path[:-1]) for path in paths if len(path) > 2}) > 2
+    assert branches > 1, "some have nodes below several of a level"
+
+
+def test_a_text_that_was_cut_keeps_too_few_states_for_others_pace(head: Path, target: Path, formula: Formula) -> None:
+    sender = HeadSender(loaded(head, target), formula)
+    cut, slow = Text(1, list(PROMPTS[3])), Text(2, PROMPTS[0][:20])
+    sender.send([cut], 1)
+    cut.tokens, cut.seen = [*cut.tokens[:30], 7], 30
+    for text, drafted in zip((cut, slow), rows_of(sender.send([cut, slow], 3).trees)):
+        assert drafted == sender.expected(text, 3)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -257,3 +279,44 @@ def test_what_it_drafts_behind_the_targets_own_states_is_the_formulas(
         assert len(cold.keys() & warm.keys()) > 15
     assert len(same) > 150
     assert np.mean(same) > 0.95, "the last bit of a state may differ, and hardly ever says which token is best"
+
+
+class Shipping:
+    """A target that notes how many states it shipped for each request."""
+
+    def __init__(self, runner: TargetRunner) -> None:
+        self._runner = runner
+        self.info, self.resize = runner.info, runner.resize
+        self.shipped: Counter[int] = Counter()
+
+    def step(self, work: TargetWork) -> TargetReply:
+        reply = self._runner.step(work)
+        if len(reply.state_offsets):
+            self.shipped.update(dict(zip(work.tags.tolist(), np.diff(reply.state_offsets).tolist())))
+        return reply
+
+
+def test_states_are_shipped_once_and_only_where_they_may_be_of_use(head: Path, target: Path) -> None:
+    settings = TargetSettings(dtype="float32", device="cpu", kv_blocks=40, threads=1, head="draft_head")
+    runner = TargetRunner.load(target, settings, token_budget=64, name="target", head=str(head))
+    shipping, planner = Shipping(runner), StaticPlanner(3)
+    drafters: dict[str, Drafter] = {
+        "draft_head": loaded(head, target),
+        "draft_ngram": NgramDrafter(SETTINGS, name="draft_ngram", vocab_size=97),
+    }
+    scheduler = Scheduler(max_running=3, max_waiting=64, token_budget=64, growth_tokens=16, block_size=32)
+    engine = Engine(shipping, scheduler, planner, Collector(), RealClock(), EngineConfig(drafters, draft_deadline=30.0))
+    for name, drafter in drafters.items():
+        engine.roster.came(name, drafter.info())
+
+    def shipped(key: int, prompt: list[int] = PROMPTS[2], **settings: Any) -> int:
+        engine.submit(request(key, prompt, 100, **settings))
+        while engine.round():
+            pass
+        return shipping.shipped[key]
+
+    assert len(PROMPTS[2]) + 90 < shipped(1) <= len(PROMPTS[2]) + 100, "each position's once"
+    assert shipped(2, drafter="draft_ngram") == 0
+    planner.depth = 0
+    assert shipped(3) == MISSED - 1, "a text that the head does not draft for"
+    assert shipped(4, PROMPTS[3]) == 0, "a long prompt, after rounds without the head"

@@ -131,14 +131,21 @@ class Formula:
             states = torch.cat([states, outputs[-1:]])
         return found
 
-    def best(self, tokens: Sequence[int], states: torch.Tensor, path: Sequence[int], count: int) -> list[int]:
-        """The likeliest tokens behind a text and a path of drafts, the best first."""
-        text = list(tokens)
-        for token in path:
-            states = torch.cat([states, self.step(states, text)[1][-1:]])
-            text.append(token)
-        logits = self.step(states, text)[0][-1]
-        return [int(self.ids[at]) for at in logits.topk(count).indices.tolist()]
+    def beam(self, tokens: Sequence[int], states: torch.Tensor, depth: int, width: int) -> list[list[int]]:
+        """The paths of a greedy beam, level by level, the likeliest of a level first."""
+        level: list[tuple[float, list[int], torch.Tensor]] = [(0.0, [], states)]
+        found = list[list[int]]()
+        for _ in range(depth):
+            longer = []
+            for score, path, seen in level:
+                logits, outputs = self.step(seen, [*tokens, *path])
+                best = logits[-1].log_softmax(-1).topk(width)
+                after = torch.cat([seen, outputs[-1:]])
+                for value, at in zip(best.values.tolist(), best.indices.tolist()):
+                    longer.append((score + value, [*path, int(self.ids[at])], after))
+            level = sorted(longer, key=lambda each: -each[0])[:width]
+            found += [path for _, path, _ in level]
+        return found
 
 
 def words(states: torch.Tensor) -> npt.NDArray[np.uint16]:
