@@ -1,8 +1,9 @@
 """EAGLE-3 heads as they lie on disk: drafters of one layer that read, beside a token, what the target knew before it.
 
 At index i a head is given the target's state of position i and the token of position i + 1, and predicts that of i + 2.
-A state is one product (`fc`) of three taps, the residual stream before three of the target's layers. The target makes
-it, so that it ships one row of its width for each token, not three.
+A state is one product (`fc`) of three taps, the residual stream before three of the target's layers. The target keeps
+the taps of every token beside its KV, for a head may ask for them late or find a prompt in the cache, and makes the
+states that are asked for: it ships one row of its width for each token, not three.
 
 Two forms are read. SafeAILab's and SpecForge's is flat and counts layers by their outputs, so that its layer 1 is
 tapped before layer 2; that of vLLM's `speculators` is nested and counts as the taps do. Reads neither torch nor
@@ -38,15 +39,20 @@ class Taps:
     layers: tuple[int, ...]
     fc: Floats  # [width, layers * the target's width]
 
+    @property
+    def numbers(self) -> int:
+        """How many a token has in all taps."""
+        return int(self.fc.shape[1])
+
     def states(self, tapped: Floats) -> Floats:
-        """The states [tokens, width] of taps [tokens, layers, the target's width]."""
-        found: Floats = tapped.reshape(len(tapped), -1) @ self.fc.T
+        """The states [tokens, width] of taps [tokens, numbers]."""
+        found: Floats = tapped @ self.fc.T
         return found
 
 
 @runtime_checkable
 class StateMaker(Protocol):
-    """A model whose passes leave states in the slots of their tokens."""
+    """A model whose passes leave in the slots of their tokens what states are made of."""
 
     state_width: int  # 0: it was given no taps
 

@@ -456,7 +456,7 @@ def open_target(
         build = one if ranks == 1 else partial(ParallelModel, ranks=ranks)
         given |= {"dtype": settings.dtype, "device": settings.device, "block_size": settings.block_size}
     blocks = settings.kv_blocks or blocks_in(
-        settings.kv_memory_mb << 20, folder, settings, "target", 0 if taps is None else len(taps.fc)
+        settings.kv_memory_mb << 20, folder, settings, "target", 0 if taps is None else taps.numbers
     )
     model = compute.run(build, folder, blocks=blocks, **given)
     if model.device.startswith("cuda"):
@@ -482,10 +482,10 @@ def _warm_up_draws(vocab: int) -> None:
     draw(torch.zeros(2, vocab, device=device), table, settings, np.ones(2, np.int32))
 
 
-def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str, states: int = 0) -> int:
-    """How many KV blocks of the folder's model, with states of that width, fit in `memory` bytes of each device, which
-    the profile's `section` gives."""
-    block = block_bytes(folder, settings, states)
+def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str, taps: int = 0) -> int:
+    """How many KV blocks of the folder's model, whose slots keep so many numbers of taps, fit in `memory` bytes of each
+    device, which the profile's `section` gives."""
+    block = block_bytes(folder, settings, taps)
     if memory < block:
         raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
     return memory // block
@@ -518,13 +518,13 @@ def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
     return min(memory // block_bytes(folder, settings), (1 << 31) // settings.block_size - (1 << 16))
 
 
-def block_bytes(folder: str | Path, settings: TargetSettings, states: int = 0) -> int:
-    """Bytes of one KV block of the folder's model, with states of that width, on each device."""
+def block_bytes(folder: str | Path, settings: TargetSettings, taps: int = 0) -> int:
+    """Bytes of one KV block of the folder's model, whose slots keep so many numbers of taps, on each device."""
     if settings.runtime == NATIVE:
         from covey.models.native import architecture
         from covey.models.native.model import block_bytes as bytes_of
 
-        return bytes_of(architecture.read(Path(folder)), settings.dtype, states)
+        return bytes_of(architecture.read(Path(folder)), settings.dtype, taps)
     from covey.models import known
     from covey.models.loading import choose_device, choose_dtype, read_config
     from covey.models.parallel.plan import share_of_heads

@@ -23,7 +23,7 @@ from covey.models.native import KINDS, SMALL, architecture, attention, matmul, t
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS, Compared, Seen
 from covey.models.native.matmul import COLUMNS, Multiplied, Rows
-from covey.models.native.pool import KeyValuePool, planes_of_states
+from covey.models.native.pool import KeyValuePool, planes_of_taps
 from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work, run
 from covey.models.native.tasks import LINE, Team
 from covey.models.native.tiles import BYTES, FLOATS, GROUP, LANES, PAIRS, WIDENED
@@ -64,8 +64,8 @@ class NativeModel:
         most_blocks: int = 0,
         taps: Taps | None = None,
     ) -> None:
-        """Load the model; with `most_blocks` the pool can become so large, with `taps` passes leave states of their
-        tokens, too. Raises UnsupportedModel where the model is of another family."""
+        """Load the model; with `most_blocks` the pool can become so large, with `taps` passes leave what
+        states are made of in their tokens' slots. Raises UnsupportedModel where the model is of another family."""
         if dtype not in (*KINDS, SMALL):
             raise SettingError(f"dtype: got {dtype!r}, this runtime computes in: {', '.join(KINDS)}")
         self._of = of = folder if isinstance(folder, Architecture) else architecture.read(Path(folder))
@@ -75,13 +75,12 @@ class NativeModel:
         self.vocab_size, self.max_positions, self.end_ids = of.vocab_size, of.max_positions, of.end_ids
         kind, seen = kinds(dtype)
         self._weights = Weights(of, kind)
-        self.pool = KeyValuePool(
-            of.layers, of.kv_heads, of.head_dim, seen, blocks=blocks, most=most_blocks, states=self.state_width
-        )
+        kept = 0 if taps is None else taps.numbers
+        self.pool = KeyValuePool(of.layers, of.kv_heads, of.head_dim, seen, blocks=blocks, most=most_blocks, taps=kept)
         self._shape = _shape(of, kind, seen)
         layers = () if taps is None else taps.layers
         self._tapped_layers = np.asarray(layers, np.int32)
-        self._work = _work(of, self._shape, max_pass_tokens, threads, len(layers))
+        self._work = _work(of, self._shape, max_pass_tokens, threads)
         self._turns = np.zeros((0, 2, of.head_dim // 2), np.float32)  # of the positions so far
         self._logits: Floats = np.zeros((0, of.vocab_size), np.float32)
         self._helpers = [Thread(f"compute-{number}") for number in range(1, threads)]
@@ -130,17 +129,17 @@ class NativeModel:
         )  # whole: Numba compiles anew for parts of arrays
         counters = np.zeros((AROUND + STAGES * self._shape.layers, LINE * (self._threads + 1)), np.int64)
         logits, pool = self._logits[:rows], self.pool
-        given = self._shape, self._weights.held, pool.keys, pool.values, self._work, asked, logits
+        given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, logits
         for number, helper in enumerate(self._helpers, start=1):
             helper.submit(_help, (Team(counters, number, self._threads), *given))
         run(Team(counters, 0, self._threads), *given)
-        if self._taps is not None:
-            pool.put_states(slots, words(self._taps.states(self._work.tapped[: work.size])))
         return logits
 
     def states(self, slots: Ints) -> Words:
         """The states [slots, width] of the tokens there."""
-        return self.pool.states(slots)
+        assert self._taps is not None, "it was given taps"
+        tapped = self.pool.tapped(slots).astype(np.uint32) << 16
+        return words(self._taps.states(tapped.view(np.float32)))
 
     def outputs(self, tokens: Ints) -> Floats:
         """What the last layer left of these tokens of the last pass [tokens, width]: a head's later steps read it in
@@ -199,11 +198,11 @@ def code() -> list[object]:
     return [numba.__version__, llvmlite.__version__, sorted(tiles.features()), texts]
 
 
-def block_bytes(of: Architecture, dtype: str, states: int = 0) -> int:
-    """Bytes of one KV block of a model, whose slots have states of that width, too."""
+def block_bytes(of: Architecture, dtype: str, taps: int = 0) -> int:
+    """Bytes of one KV block of a model, whose slots keep so many numbers of taps, too."""
     number = 4 if dtype == "float32" else 2
     plane = of.kv_heads * whole(of.head_dim, LANES) * SLOTS * number
-    return (2 * of.layers + planes_of_states(states, plane)) * plane
+    return (2 * of.layers + planes_of_taps(taps, plane)) * plane
 
 
 def _shape(of: Architecture, kind: int, seen: int) -> Shape:
@@ -223,7 +222,7 @@ def _rows(tokens: int, width: int) -> Rows:
     return Rows(memory.view(np.uint16), memory.view(np.float32), memory.view(np.int8), factors, factors.view(np.int32))
 
 
-def _work(of: Architecture, shape: Shape, tokens: int, threads: int, taps: int) -> Work:
+def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
     group, vectors = of.heads // of.kv_heads, whole(of.head_dim, LANES)
     rows = max(TOGETHER, group)
     number: type[np.generic] = np.uint16 if shape.attention.kind == PAIRS else np.float32
@@ -243,7 +242,6 @@ def _work(of: Architecture, shape: Shape, tokens: int, threads: int, taps: int) 
         own_keys=np.zeros((threads, paths, vectors * SLOTS), stored),
         own_values=np.zeros((threads, paths, SLOTS, vectors), stored),
         pair=np.zeros((threads, of.inputs * of.width if shape.paired else 0), np.float32),
-        tapped=np.zeros((tokens, taps, of.width), np.float32),
     )
 
 

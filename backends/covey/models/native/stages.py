@@ -23,7 +23,7 @@ from covey.models.native.attention import SLOTS, Compared, Seen, attend, exponen
 from covey.models.native.matmul import COLUMNS, Multiplied, Rows, panel, put
 from covey.models.native.tasks import finish, take
 from covey.models.native.tiles import PAIRS
-from covey.models.native.words import Array, as_float, as_stored, compiled, compiled_sum
+from covey.models.native.words import Array, as_float, as_stored, compiled, compiled_sum, rounded
 
 STAGES = 9  # of a layer
 AROUND = 3  # before and after the layers
@@ -78,7 +78,6 @@ class Work(NamedTuple):
     own_keys: Array  # [threads, blocks, ...]
     own_values: Array
     pair: Array  # [threads, 2 * width], of a head; or none
-    tapped: Array  # [tokens, taps, width]
 
 
 class Asked(NamedTuple):
@@ -95,8 +94,9 @@ class Asked(NamedTuple):
 
 
 @compiled
-def run(team, shape, held, keys, values, work, asked, logits):
-    """Do one thread's part of a pass. `keys` and `values` [layers, blocks, kv heads, ...], `logits` [wanted, vocab]."""
+def run(team, shape, held, keys, values, taps, work, asked, logits):
+    """Do one thread's part of a pass. `keys` and `values` [layers, blocks, kv heads, ...], `taps` [planes, blocks,
+    slots, part of a slot's numbers], `logits` [wanted, vocab]."""
     tokens, after = len(asked.tokens), held.after
     _embed(team, 0, held.embedding, asked.tokens, work.x)
     for layer in range(shape.layers):
@@ -104,17 +104,19 @@ def run(team, shape, held, keys, values, work, asked, logits):
         if shape.paired:
             _pair(team, stage, shape, held.norms[0], held.state_norm, work, asked.states)
         else:
-            _norm(team, stage, shape, held.norms[2 * layer], work, asked.every, _tap(asked.taps, layer))
+            _norm(
+                team, stage, shape, held.norms[2 * layer], work, asked.every, _tap(asked.taps, layer), asked.slots, taps
+            )
         _write(team, stage + 1, shape.products, panels[0], work.a, shape.inputs, after[0][layer], work, work.y[:tokens])
         _turn(team, stage + 2, shape, held.head_norms, layer, work, asked, keys[layer], values[layer])
         _attend(team, stage + 3, shape, work, asked.seen, keys[layer], values[layer])
         _take_heads(team, stage + 4, shape.products.kind, work, tokens)
         _add(team, stage + 5, shape.products, panels[1], work.a, shape.widths[1], after[1][layer], work, tokens)
-        _norm(team, stage + 6, shape, held.norms[2 * layer + 1], work, asked.every, -1)
+        _norm(team, stage + 6, shape, held.norms[2 * layer + 1], work, asked.every, -1, asked.slots, taps)
         _gate(team, stage + 7, shape, panels[2], after[2][layer], work, tokens)
         _add(team, stage + 8, shape.products, panels[3], work.b, shape.widths[2], after[3][layer], work, tokens)
     stage = 1 + shape.layers * STAGES
-    _norm(team, stage, shape, held.norms[2 * shape.layers], work, asked.wanted, -1)
+    _norm(team, stage, shape, held.norms[2 * shape.layers], work, asked.wanted, -1, asked.slots, taps)
     _write(team, stage + 1, shape.products, held.head, work.a, shape.widths[0], held.after_head, work, logits)
 
 
@@ -157,6 +159,15 @@ def _tap(taps, layer):
 
 
 @compiled
+def _keep(x, slot, tap, taps):
+    """Keep a token's x in its slot."""
+    block, place, part = slot // SLOTS, slot % SLOTS, taps.shape[3]
+    for i in range(len(x)):
+        at = tap * len(x) + i
+        taps[at // part, block, place, at % part] = rounded(x[i])
+
+
+@compiled
 def _pair(team, stage, shape, weights, state_norm, work, states):
     """An embedding's norm beside a state's, as the rows of `a`; x becomes the state."""
     mine, count, width, pair = 0, len(states), shape.width, work.pair[team.thread]
@@ -174,16 +185,15 @@ def _pair(team, stage, shape, weights, state_norm, work, states):
 
 
 @compiled
-def _norm(team, stage, shape, weights, work, rows, tap):
-    """The norm of these rows, as the first rows of `a`. What it is of is kept as a tap where there is one."""
+def _norm(team, stage, shape, weights, work, rows, tap, slots, taps):
+    """The norm of these rows, as the first rows of `a`. What it is of is kept as a tap, where it is one."""
     mine, count, row = 0, len(rows), work.row[team.thread]
     task = take(team, stage, count)
     while task >= 0:
         _normed(work.x[rows[task]], weights, shape.eps, row)
         put(shape.products.kind, row, work.a, task, 0)
         if tap >= 0:
-            for i in range(shape.width):
-                work.tapped[task, tap, i] = work.x[task, i]
+            _keep(work.x[task], slots[task], tap, taps)
         mine += 1
         task = take(team, stage, count)
     finish(team, stage, count, mine)
