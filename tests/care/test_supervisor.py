@@ -368,6 +368,16 @@ def test_who_is_paused_while_the_server_starts_is_ended(
     assert not triton.calls, "the launcher starts all of it again"
 
 
+def until_decided(cared: Supervisor, server: subprocess.Popen[bytes], ended: bool) -> None:
+    """A server that is to end is killed, and another goes on."""
+    if ended:
+        assert server.wait(SECONDS) == -signal.SIGKILL
+    else:
+        time.sleep(A_WHILE)
+        assert server.poll() is None
+    cared.stop(SECONDS)
+
+
 @pytest.mark.parametrize(("state", "ended"), [(LOADING, True), (READY, False)])
 def test_a_death_that_triton_overlooks_ends_a_server_that_starts(
     triton: Triton, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, state: str, ended: bool
@@ -377,12 +387,7 @@ def test_a_death_that_triton_overlooks_ends_a_server_that_starts(
     until_followed(cared, triton)
     triton.kill("draft")
     triton.running["draft"].wait()
-    if ended:
-        assert server.wait(SECONDS) == -signal.SIGKILL
-    else:
-        time.sleep(A_WHILE)
-        assert server.poll() is None
-    cared.stop(SECONDS)
+    until_decided(cared, server, ended)
     assert not triton.calls
 
 
@@ -395,12 +400,7 @@ def test_a_model_that_never_had_a_process_ends_a_server_that_has_begun_to_load_i
     triton.kill("draft")
     triton.running["draft"].wait()
     cared = starting(monkeypatch, server.pid, lambda: dict.fromkeys(ROLES, LOADING) | {"draft": state})
-    if ended:
-        assert server.wait(SECONDS) == -signal.SIGKILL
-    else:
-        time.sleep(A_WHILE)
-        assert server.poll() is None
-    cared.stop(SECONDS)
+    until_decided(cared, server, ended)
 
 
 def beside(monkeypatch: pytest.MonkeyPatch, triton: Triton, server: int) -> Supervisor:
