@@ -20,15 +20,17 @@ from covey.contracts.types import (
     DraftReply,
     DraftWork,
     Hit,
+    Open,
     RowStatus,
     Rule,
     Sampling,
     TargetReply,
     TargetWork,
+    Trees,
 )
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.ngram import NgramDrafter
-from covey.loop.configuration import EngineConfig
+from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.drafting import MISSED
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
@@ -188,6 +190,22 @@ def test_tokens_without_their_states_are_stale(head: Path, target: Path, formula
     assert rows_of(sender.send([text], 2).trees) == [sender.expected(text, 2)]
 
 
+def test_a_text_of_which_nothing_new_is_told_is_drafted_for_again(head: Path, target: Path, formula: Formula) -> None:
+    drafter = loaded(head, target)
+    sender = HeadSender(drafter, formula)
+    text = Text(1, list(PROMPTS[0]))
+    for _ in range(3):
+        assert rows_of(sender.send([text], 2).trees) == [sender.expected(text, 2)]
+    short = replace(sender.work([text], 2), keep=np.zeros(1, np.int32))
+    assert drafter.draft(short).status.tolist() == [RowStatus.STALE], "of its first token it knows nothing"
+    drafter.check()
+    work = sender.work([Text(1, [*text.tokens, 5], seen=text.seen)], 2)
+    reply = drafter.draft(replace(work, states=work.states[:0], state_offsets=NO_INTS))
+    assert reply.status.tolist() == [RowStatus.STALE]
+    again = replace(sender.work([text], 2), keep=np.asarray([len(text.tokens) + 1], np.int32))
+    assert drafter.draft(again).status.tolist() == [RowStatus.STALE], "the states that it has are of other tokens"
+
+
 class OverTheWire:
     """A drafter behind messages, which may lose what it knows."""
 
@@ -222,8 +240,10 @@ def answers(
     sink = Collector()
     scheduler = Scheduler(max_running=3, max_waiting=64, token_budget=32, growth_tokens=16, block_size=32)
     drafters: dict[str, Drafter] = {} if head is None else {"draft_head": head}
+    failed: list[object] = []
+    hooks = EngineHooks(drafter_failed=lambda *problem: failed.append(problem))
     planner = StaticPlanner(0 if head is None else depth, width)
-    engine = Engine(runner, scheduler, planner, sink, RealClock(), EngineConfig(drafters, draft_deadline=30.0))
+    engine = Engine(runner, scheduler, planner, sink, RealClock(), EngineConfig(drafters, draft_deadline=30.0), hooks)
     if head is not None:
         engine.roster.came("draft_head", head.info())
     key = 0
@@ -233,6 +253,7 @@ def answers(
             engine.submit(request(key, prompt, 30, sampling=replace(sampling, seed=key % len(PROMPTS))))
         while engine.round():
             pass
+    assert not failed
     return sink
 
 
@@ -247,7 +268,8 @@ def test_the_text_is_the_same_with_a_head_and_without(sampling: Sampling, width:
     settings = TargetSettings(dtype="bfloat16", device="cpu", kv_blocks=40, threads=1)
     without = TargetRunner.load(target, settings, token_budget=64, name="target")
     plain = answers(without, None, replace(sampling, rule=Rule.COUPLED), times=2)
-    runner = TargetRunner.load(target, replace(settings, head="draft_head"), token_budget=64, name="t", head=str(head))
+    named = replace(settings, head="draft_head", kv_blocks=6)  # so few that requests are preempted
+    runner = TargetRunner.load(target, named, token_budget=64, name="target", head=str(head))
     drafter = OverTheWire(loaded(head, target), lose=9)
     found = answers(runner, drafter, sampling, times=2, width=width)
     runner.check()
@@ -322,3 +344,17 @@ def test_states_are_shipped_once_and_only_where_they_may_be_of_use(head: Path, t
     planner.depth = 0
     assert shipped(3) == MISSED - 1, "a text that the head does not draft for"
     assert shipped(4, PROMPTS[3]) == 0, "a long prompt, after rounds without the head"
+
+
+def test_a_row_that_was_not_computed_brings_no_states(head: Path, target: Path) -> None:
+    settings = TargetSettings(dtype="float32", device="cpu", kv_blocks=40, threads=1, head="draft_head")
+    runner = TargetRunner.load(target, settings, token_budget=64, name="target", head=str(head))
+    one, prompt = np.ones(1, np.int32), np.asarray(PROMPTS[2], np.int32)
+    opening = Open(1, prompt, len(prompt), Sampling())
+    work = TargetWork(
+        one, one * len(prompt), one * len(prompt), Trees.empty(1), (opening,), states_from=0 * one, origin=5, sequence=1
+    )
+    assert np.diff(runner.step(work).state_offsets).tolist() == [len(prompt)]
+    stale = runner.step(replace(work, opens=(), base=work.base - 1, sequence=2))
+    assert stale.status.tolist() == [RowStatus.STALE]
+    assert not len(stale.states)

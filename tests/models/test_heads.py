@@ -98,6 +98,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no sizes": ({"hidden_size": "32"}, "hidden_size of config.json is '32'"),
     "layers in words": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": "123"}}, "the target has 6 layers"),
     "no table": ({"eagle_config": [1, 2, 3]}, "the target has 6 layers"),
+    "ids that are true": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [True] * 3}}, "has 6 layers"),
+    "no heads": ({"num_attention_heads": None}, "num_attention_heads of config.json is None"),
+    "no rotation": ({"rope_scaling": "x"}, "config.json cannot be read"),
+    "no number": ({"rms_norm_eps": "x"}, "config.json cannot be read"),
+    "no flag": ({"norm_before_residual": "false"}, "norm_before_residual of config.json is 'false'"),
     "another kind": ({"architectures": ["LlamaForCausalLM"]}, "is not of an EAGLE-3 head"),
     "layers": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, "the target has 6 layers"),
     "fewer taps": (
@@ -126,6 +131,9 @@ def test_what_it_cannot_serve_is_refused_by_name(name: str, target: Path, tmp_pa
         ("midlayer.hidden_norm.weight", lambda _: None),
         ("lm_head.weight", lambda _: None),
         ("norm.weight", lambda tensor: tensor.to(torch.int8)),
+        ("midlayer.input_layernorm.weight", lambda tensor: tensor[:1].contiguous()),
+        ("fc.weight", lambda tensor: tensor.double()),
+        ("lm_head.weight", lambda tensor: tensor[:0].contiguous()),
     ],
 )
 def test_tensors_that_cannot_be_a_heads_are_refused_by_name(
@@ -138,6 +146,15 @@ def test_tensors_that_cannot_be_a_heads_are_refused_by_name(
     save_file(weights if changed is None else weights | {name: changed}, folder / "model.safetensors")
     with pytest.raises(CoveyError, match=name.rpartition("midlayer.")[2]):
         heads.read(folder, target)
+
+
+def test_what_it_would_not_read_is_refused_by_name(target: Path, tmp_path: Path) -> None:
+    folder = tiny_heads.build(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    for name in ("fc.bias", "lm_head.bias", "layers.1.mlp.up_proj.weight", "midlayer.self_attn.q_norm.weight"):
+        save_file(weights | {name: torch.zeros(WIDTH)}, folder / "model.safetensors")
+        with pytest.raises(CoveyError, match="a head of one layer without biases"):
+            heads.read(folder, target)
 
 
 def test_a_head_is_no_model_of_its_own(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import (
     NO_FLOATS,
     NO_INTS,
+    NO_STATES,
     DrafterInfo,
     DraftReply,
     DraftWork,
@@ -131,7 +132,7 @@ class NeuralDrafter:
             weights=sum(path.stat().st_size for path in Path(folder).glob("*.safetensors")),
             identity=opened.identity,
             elastic=elastic and opened.model.device == "cpu",
-            folder=str(folder),
+            folder=str(target or folder),  # a head has its target's tokens, and seldom their names
             state_width=opened.state_width,
         )
 
@@ -230,7 +231,7 @@ class NeuralDrafter:
         bounds, keeps = work.offsets.tolist(), (work.keep - self._first).tolist()
         opened = {opening.tag for opening in work.opens}
         for row, tag in enumerate(work.tags.tolist()):
-            session = self._ledger.find(work, tag, keeps[row])
+            session = self._ledger.find(work, tag, keeps[row]) if keeps[row] >= 0 else None
             if session is None:
                 status[row] = RowStatus.STALE
                 rows.append(None)
@@ -254,8 +255,10 @@ class NeuralDrafter:
         """Whether the states of all tokens that were told came along."""
         offsets = work.state_offsets[row : row + 2].tolist()
         states = work.states[slice(*offsets)] if len(offsets) == 2 else work.states[:0]
-        whole = len(states) == told and (not told or states.shape[1] == self._state_width)
-        return whole and session.add_states(states, TOGETHER)
+        if len(states) != told or (told and states.shape[1] != self._state_width):
+            session.states = NO_STATES  # those that are here are not of its last tokens any more
+            return False
+        return session.add_states(states, TOGETHER)
 
     def _open(self, opening: Open) -> Session:
         if self._first:

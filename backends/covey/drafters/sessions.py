@@ -94,10 +94,11 @@ class Session:
 
     def add_states(self, states: Words, most: int) -> bool:
         """Take the states of the tokens that were told last; those of `most` tokens are kept, and of all unread.
-        Whether no unread token lacks its state."""
+        Whether no token that may have to be read lacks its state: the last one may, for its logits."""
         kept = self.states[max(0, len(self.states) + len(states) - max(most, self.unread)) :]
-        self.states = np.concatenate([kept, states]) if len(kept) else states
-        return len(self.states) >= self.unread
+        parts = [part for part in (kept, states) if len(part)]
+        self.states = np.concatenate(parts) if parts else NO_STATES
+        return len(self.states) >= min(self.known, self.pending)
 
     def states_of(self, start: int, count: int) -> Floats:
         """The states of so many tokens, the first of them `start` tokens before the text's end."""

@@ -29,6 +29,7 @@ from covey.models.stored import Stored
 _EMBEDDING = "model.embed_tokens.weight"
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _LAYER, _NESTED_LAYER, _OURS = "midlayer.", "layers.0.", "model.layers.0."
+_READ = ("BF16", "F16", "F32")
 _UNREAD = ("norm_before_fc", "fc_norm")  # norms of taps, which are in neither of the forms that could be looked at
 
 
@@ -96,8 +97,8 @@ def read(folder: Path, target: Path) -> Head:
         of=replace(
             of,
             vocab_size=drafted,
-            normed_residual=bool(config.get("norm_before_residual")),
-            normed_output=bool(config.get("norm_output")),
+            normed_residual=_said(folder, config, "norm_before_residual"),
+            normed_output=_said(folder, config, "norm_output"),
             end_ids=(),
         ),
         taps=taps,
@@ -127,6 +128,13 @@ def _taps(folder: Path, config: Mapping[str, Any], nested: bool, layers: int) ->
     return taps
 
 
+def _said(folder: Path, config: Mapping[str, Any], key: str) -> bool:
+    value = config.get(key) or False
+    if type(value) is not bool:
+        raise SettingError(f"{folder}: {key} of config.json is {value!r}, allowed: true, false")
+    return value
+
+
 def _check_shapes(folder: Path, of: Architecture, fc: tuple[int, int]) -> int:
     """Refuse tensors that are missing or not of the sizes that config.json and the target have. Returns how many tokens
     the head can draft."""
@@ -138,15 +146,18 @@ def _check_shapes(folder: Path, of: Architecture, fc: tuple[int, int]) -> int:
     norms = dict.fromkeys(("input_layernorm", "hidden_norm", "post_attention_layernorm"), (width,))
     layer = {**read, "self_attn.o_proj": (width, query), **fed, **norms}
     due = {f"{_OURS}{name}.weight": shape for name, shape in layer.items()}
-    due |= {_EMBEDDING: (of.vocab_size, width), "fc.weight": fc, "lm_head.weight": (drafted, width)}
+    due |= {_EMBEDDING: (of.vocab_size, width), "fc.weight": fc, "lm_head.weight": (max(1, drafted), width)}
     due["model.norm.weight"] = (width,)
     for name, shape in due.items():
         tensor = of.weights.get(name)
-        if tensor is None or tensor.shape != shape or tensor.dtype not in stored.PLAIN:
+        if tensor is None or tensor.shape != shape or tensor.dtype not in _READ:
             there = "missing" if tensor is None else f"{tensor.dtype} {tensor.shape}"
             raise SettingError(
                 f"{folder}: {name} is {there}, for this target {shape} is due: is it another one's head?"
             )
+    more = [name for name in of.weights.keys() - due.keys() if name.startswith(("model.layers.", "fc.", "lm_head."))]
+    if any(not name.endswith("inv_freq") for name in more):
+        raise UnsupportedModel(f"{folder}: {min(more)} is not supported: a head of one layer without biases is")
     if width % 2:
         raise UnsupportedModel(f"{folder}: states of an odd width, {width}, are not supported")
     return drafted

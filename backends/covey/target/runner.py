@@ -252,16 +252,16 @@ class TargetRunner:
             top=top,
             scored=np.cumsum([0, *counts], dtype=np.int32) if counts.any() else NO_INTS,
             scores=scores,
-            **self._states(work.states_from, known),
+            **self._states(work.states_from, known, status),
         )
 
-    def _states(self, first: Ints, rows: list[Sequence | None]) -> dict[str, Any]:
+    def _states(self, first: Ints, rows: list[Sequence | None], status: Ints) -> dict[str, Any]:
         """The states that were asked for, of each row from that position on to where its KV reaches."""
         if not len(first) or self._maker is None:
             return {}
         slots = [
-            NO_INTS if row is None or at < 0 else row.slots[at : row.num_cached_tokens]
-            for row, at in zip(rows, first.tolist())
+            NO_INTS if row is None or at < 0 or failed else row.slots[at : row.num_cached_tokens]
+            for row, at, failed in zip(rows, first.tolist(), status.tolist())
         ]
         offsets = np.cumsum([0, *map(len, slots)], dtype=np.int32)
         return {"state_offsets": offsets, "states": self._maker.states(np.concatenate(slots))}

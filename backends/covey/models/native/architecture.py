@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.contracts.errors import UnsupportedModel
+from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models import refusals, stored
 from covey.models.refusals import FAMILIES
 from covey.models.stored import Stored
@@ -59,29 +59,33 @@ def read(folder: Path) -> Architecture:
 
 def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *, inputs: int = 1) -> Architecture:
     """The architecture that a configuration and a folder's weights describe."""
-    reason = _why_not(config)
-    if reason:
-        raise UnsupportedModel(f"{folder}: this runtime serves no model with {reason}")
-    heads, width = config["num_attention_heads"], config["hidden_size"]
+    try:
+        reason = _why_not(config)
+        if reason:
+            raise UnsupportedModel(f"{folder}: this runtime serves no model with {reason}")
+        heads, width, eps = config["num_attention_heads"], config["hidden_size"], float(config["rms_norm_eps"])
+        layers, tokens = config["num_hidden_layers"], config["vocab_size"]
+        dim = config.get("head_dim") or width // heads
+        frequencies, factor = rotary(config, dim)
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        raise SettingError(f"{folder}: config.json cannot be read: {error!r}: copy it again") from error
     try:
         query, key = (weights[f"model.layers.0.self_attn.{name}_proj.weight"].shape[0] for name in "qk")
         vocab = weights["model.embed_tokens.weight"].shape[0]
         inner = weights["model.layers.0.mlp.down_proj.weight"].shape[1]
     except (KeyError, IndexError) as error:
         raise UnsupportedModel(f"{folder}: this runtime does not know such weights: no {error}") from error
-    dim = config.get("head_dim") or width // heads
     kv_heads = config.get("num_key_value_heads") or heads
-    if (heads * dim, kv_heads * dim, config["vocab_size"]) != (query, key, vocab):
+    if (heads * dim, kv_heads * dim, tokens) != (query, key, vocab):
         raise UnsupportedModel(f"{folder}: config.json and the weights are not of one model: copy both from one")
-    frequencies, factor = rotary(config, dim)
     return Architecture(
         vocab_size=vocab,
         width=width,
-        layers=config["num_hidden_layers"],
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=dim,
-        eps=config["rms_norm_eps"],
+        eps=eps,
         max_positions=config["max_position_embeddings"],
         end_ids=tuple(i for i in refusals.end_ids(folder, config.get("eos_token_id")) if 0 <= i < vocab),
         tied=bool(config.get("tie_word_embeddings")),
