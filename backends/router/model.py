@@ -67,8 +67,8 @@ class TritonPythonModel:
         self._router = Router(names)
         self._ids = itertools.count(1)
         self._open: dict[int, _Open] = {}
-        self._lines: dict[str, link.Peer] = {}
-        self._asked: dict[tuple[int, int], int] = {}  # by line and exchange of who asks over one: the request's id
+        self._links: dict[str, link.Peer] = {}
+        self._asked: dict[tuple[int, int], int] = {}  # by link and exchange of who asks over one: the request's id
         self._lock = threading.RLock()
         self._stopped = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="poll", daemon=True)
@@ -82,8 +82,8 @@ class TritonPythonModel:
         self._stopped.set()
         self._poller.join()
         self._exchange.close()
-        for line in list(self._lines.values()):
-            line.close()
+        for peer in list(self._links.values()):
+            peer.close()
 
     # ---- those who ask ----------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class TritonPythonModel:
 
             try:
                 made = self._hand_on("submit", message.arrays, message.value, _Asker(answer, fail, lambda: False))
-            except Exception as error:  # of one request; the line is the others', too
+            except Exception as error:  # of one request; the link is the others', too
                 fail(error)
                 return
             with self._lock:
@@ -156,12 +156,12 @@ class TritonPythonModel:
         for at, target in enumerate(order):
             with self._lock:
                 if not self._holds(made, held):
-                    return  # it was cancelled, or handed on by who saw its line cut
+                    return  # it was cancelled, or handed on by who saw its link cut
                 self._ended(made)
                 self._open[made], held = _Open(target, asker, asked, order[at + 1 :]), target
                 self._router.begun(target, asked.prompt, asked.tenant)
             try:
-                self._line(target).send(link.Message(made, asked.kind, asked.parameters, asked.tensors))
+                self._link(target).send(link.Message(made, asked.kind, asked.parameters, asked.tensors))
                 return
             except PortError as error:
                 problem = Overloaded(str(error))
@@ -182,15 +182,15 @@ class TritonPythonModel:
 
     # ---- the targets ------------------------------------------------------------------------------------------------
 
-    def _line(self, target: str) -> link.Peer:
+    def _link(self, target: str) -> link.Peer:
         with self._lock:
-            if target not in self._lines:
+            if target not in self._links:
 
                 def lost(peer: link.Peer) -> None:
                     self._lost(target, peer)
 
-                self._lines[target] = link.connect(self._models[target], self._answered, lost)
-            return self._lines[target]
+                self._links[target] = link.connect(self._models[target], self._answered, lost)
+            return self._links[target]
 
     def _answered(self, _peer: link.Peer, message: link.Message) -> None:
         made, entry = message.exchange, self._open.get(message.exchange)
@@ -204,7 +204,7 @@ class TritonPythonModel:
             if message.kind == "report" or message.value["finish"] is not None:
                 self._ended(made)
             entry.asker.answer(message)
-        except Exception as error:  # of one request; the line is the others', too
+        except Exception as error:  # of one request; the link is the others', too
             pb_utils.Logger.log_error(f"{self._name}: {type(error).__name__}: {error}")
             self._cancel(made)
 
@@ -222,8 +222,8 @@ class TritonPythonModel:
 
     def _lost(self, target: str, peer: link.Peer) -> None:
         with self._lock:
-            if self._lines.get(target) is peer:
-                del self._lines[target]
+            if self._links.get(target) is peer:
+                del self._links[target]
             self._router.lost(target)
             lost = [(made, entry) for made, entry in self._open.items() if entry.target == target]
         for made, entry in lost:
@@ -240,7 +240,7 @@ class TritonPythonModel:
         entry = self._ended(made)
         if entry is not None:
             with suppress(PortError):
-                self._line(entry.target).send(link.Message(made, "cancel"))
+                self._link(entry.target).send(link.Message(made, "cancel"))
 
     def _all_serve(self) -> bool | str:
         """Why not, where one of them never will."""

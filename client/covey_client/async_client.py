@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(BaseClient):
-    """A client for one event loop, with many streams at once. Connects at the first call."""
+    """A client for one event loop, with many streams at once. May be made outside the loop: connects at the first
+    call."""
 
     def _prepare(self) -> None:
         self._opened: AsyncTransport | None = None

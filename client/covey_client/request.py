@@ -32,7 +32,7 @@ class Request:
     def build(
         cls, prompt: str | Sequence[int], settings: Mapping[str, object], *, stream: bool, model: str = MODEL
     ) -> Request:
-        """Build a request. Raises InvalidRequest for unknown settings and values of the wrong type."""
+        """Build a request. Raises InvalidRequest for unknown settings and values that a setting's type cannot hold."""
         given: dict[str, object] = {"text_input" if isinstance(prompt, str) else "input_ids": prompt, "stream": stream}
         for name, value in settings.items():
             if name in given or name in PROMPT or name not in INPUT_BY_NAME:

@@ -1,5 +1,5 @@
 """The addresses on which this user's servers on this machine listen, so that tools need only one of a server's ports,
-or none. The launcher writes a file for each server that it runs, beside the server's secret.
+or none.
 
 The launcher writes a file for each server that it runs; it lies beside the server's secret.
 """

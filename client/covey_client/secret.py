@@ -1,5 +1,4 @@
 """Finds the secret that restricts a server's administrative interfaces, for tools of the server's user on its machine.
-The server draws and keeps it (`covey.server.admin`).
 
 The server draws it and keeps it there (`covey.server.admin`).
 """

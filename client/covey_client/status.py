@@ -87,7 +87,7 @@ def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:
 
 def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
     """Return one number for each metric and its labels; a histogram becomes its count and its mean. Triton's own model
-    and version labels are left out, and NaN."""
+    and version labels are left out, and what is no figure, as `covey_target_info`."""
     found: dict[str, float] = {}
     sums: dict[str, float] = {}
     for sample in samples:

@@ -91,7 +91,7 @@ class Injection:
         return fault is not None
 
     def look(self) -> None:
-        """Return which hurt parts are whole again."""
+        """Mend what has been hurt for long enough, and note which parts are whole again, or lost."""
         if not self.open:
             return
         ready, now = self.server.ready(), time.monotonic()

@@ -81,7 +81,7 @@ class Launched:
 
     @property
     def pid(self) -> int:
-        """Return the launcher's process."""
+        """Return the id of the launcher's process."""
         return self._process.pid
 
     @property
@@ -104,7 +104,7 @@ class Launched:
             return False
 
     def processes(self) -> dict[str, int]:
-        """Return processes by name: the front, tritonserver, every model's."""
+        """Return process ids by name: the front, tritonserver, every model's."""
         found: dict[str, int] = {}
         for pid in _children(self._process.pid):
             words = _words(pid)

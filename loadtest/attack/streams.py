@@ -42,7 +42,8 @@ class Ask:
     def answered(
         self, clients: dict[str, Client], seconds: float, *, resume: bool = True
     ) -> tuple[tuple[int, ...], float]:
-        """Return its tokens, whatever happens meanwhile, and when the first came. Raises CoveyClientError."""
+        """Return its tokens, and when the first came: with `resume` whatever happens meanwhile. Raises
+        CoveyClientError."""
         client = clients[self.door]
         if self.door == "unary":
             tokens = client.generate(self.prompt, timeout=seconds, resume=resume, **self.settings).tokens

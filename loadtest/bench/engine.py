@@ -62,7 +62,8 @@ ADAPTER = "lookups alone"  # of our proposer: what drafting by earlier text brin
 
 @dataclass
 class Measured:
-    """Runs by load and name, in the order of turns; and milliseconds of our proposer's calls, by kind."""
+    """Runs by load and name, in the order of turns; and milliseconds of our proposer's calls, without drafting and in
+    it."""
 
     runs: dict[str, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     call_ms: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))

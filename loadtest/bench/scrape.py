@@ -29,5 +29,5 @@ def round_ms(span: Span) -> dict[str, float]:
 
 
 def loop_overhead_ms(phases: Mapping[str, float]) -> float:
-    """Return the milliseconds of a round outside the call to the target, transport included in that."""
+    """Return the milliseconds of a round outside the call to the target, which is the pass and its transport."""
     return sum(phases.get(phase, 0.0) for phase in LOOP)

@@ -78,7 +78,7 @@ def test_draining_is_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("ready", [True, False, None])
-def test_whether_it_serves_is_asked_over_the_line(ready: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_it_serves_is_asked_over_the_link(ready: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "ANSWER_SECONDS", 0.2 if ready is None else SECONDS)
 
     def receive(peer: link.Peer, message: link.Message) -> None:

@@ -1,4 +1,4 @@
-"""Frames of the private line: what is sent arrives, and nothing else is read."""
+"""Frames of the private link: what is sent arrives, and nothing else is read."""
 
 from __future__ import annotations
 

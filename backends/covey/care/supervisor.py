@@ -146,7 +146,8 @@ class Supervisor:
             self._server = NOBODY if gone else self._server
 
     def look(self, seconds: float) -> None:
-        """Judge every process, and bring back models whose process has ended. Raises ControlError."""
+        """Judge every process, and bring back models whose process has ended. Raises ControlError if the server does
+        not say enough."""
         if not self._server:
             return
         for fd, health in list(self._healths.items()):
@@ -159,7 +160,7 @@ class Supervisor:
             self._find(self._found)
 
     def _settled(self) -> bool:
-        """Whether every model has its process, and none is being loaded or unloaded."""
+        """Whether every model has its process or was unloaded, and none is being loaded or unloaded."""
         followed = {health.name for health in self._healths.values()}
         away = {model for model, role in self._roles.items() if self._said.get(model) == UNLOADED and role != TARGET}
         return all(model in away or (model in followed and self._said.get(model) == READY) for model in self._roles)
@@ -210,8 +211,8 @@ class Supervisor:
                 self._revival.begin(model)
 
     def _overlooked(self, model: str) -> None:
-        """Start the server again: Triton waits beyond every timeout for a process that ended before it had said
-        anything. Without a drafter requests are served, so it stays missing."""
+        """End the server, for its launcher to start it again: Triton waits beyond every timeout for a process that
+        ended before it had said anything. Without a drafter requests are served, so it stays missing."""
         if self._starting or self._roles[model] != DRAFTER:
             log.warning("%s: its process ended while it was loading, and the server is started again", model)
             for fd, health in self._healths.items():

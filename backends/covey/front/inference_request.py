@@ -55,7 +55,7 @@ class InferenceRequest:
         outputs: Sequence[str] = (),
         id: str = "",
     ) -> InferenceRequest:
-        """Check values by field, lists of one where the field is no list. Raises InvalidRequest."""
+        """Make a request of values by field, lists of one where the field is no list. Raises InvalidRequest."""
         values = {name: checked(field_of(name), given) for name, given in tensors.items()}
         prompts = [name for name in PROMPT if name in values]
         if len(prompts) != 1:

@@ -54,7 +54,8 @@ def knee(costs: CostTable | None, slack: float = SLACK) -> int:
 
 
 def selected(ranked: Ranked, needs: Array, demands: Array, allowed: int, most: int, fixed: Flags) -> Flags:
-    """Return the nodes of both selections: `allowed` nodes, with those `fixed`, at most `most` of a row."""
+    """Return the nodes of both selections, at most `allowed`, with those `fixed`. `most` is n_max, which bounds a row
+    in the first selection alone."""
     spare = allowed - int(np.count_nonzero(fixed))
     return filled(ranked, ranked.taken(customised(ranked, needs, demands, spare, most - 1)) | fixed, allowed)
 

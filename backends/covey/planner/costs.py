@@ -157,7 +157,8 @@ class RoundCosts:
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
     def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
-        """Return the time of drafters that are asked together, from the time of each alone."""
+        """Return the time of drafters that are asked together, from the seconds of each alone: a number each, or one
+        for each depth."""
         longest = np.max(seconds, axis=0)
         together: Array = longest + self._crowding * (np.sum(seconds, axis=0) - longest)
         return together

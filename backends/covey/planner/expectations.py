@@ -88,7 +88,7 @@ class Expectations:
         return expected
 
     def without_drafts(self, rows: int) -> Array:
-        """Return the seconds of a round without its drafting, by depth; equal if unknown."""
+        """Return the seconds of a round in which all rows draft, without the drafting, by depth; equal if unknown."""
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
         return self._costs.without_drafts(rows, passes) if self._costs.known else np.ones(self._max_depth + 1)
 
@@ -111,7 +111,8 @@ class Expectations:
         return self._costs.drafting(drafter, most)
 
     def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
-        """Return the time of drafters that are asked together, from the time of each alone."""
+        """Return the time of drafters that are asked together, from the seconds of each alone: a number each, or one
+        for each depth."""
         return self._costs.side_by_side(seconds)
 
     def more(self, situation: Situation) -> list[float]:

@@ -63,7 +63,8 @@ class Outlook:
         return tokens[best], rows * nodes[best]
 
     def of_row(self, wide: bool) -> tuple[Array, Array]:
-        """Return, by depth from 0, the tokens of a row's likeliest nodes, and how many nodes there are."""
+        """Return, by depth from 0, the tokens that the first of a row's nodes bring together, the likeliest first,
+        and how many nodes those are."""
         found = self._stacked.get(wide)
         if found is None:
             parts: list[tuple[Array, Array, Index]] = []

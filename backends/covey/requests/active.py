@@ -144,7 +144,8 @@ class ActiveRequest:
         return (now - self.first_token + round_seconds) / self.request.objective.tpot - (len(self.output) - 1)
 
     def hopeless(self, now: float, fastest: float) -> bool:
-        """Whether its objective is missed, or will be even if each further token takes only `fastest`."""
+        """Whether its objective is missed, or will be even if each token that it may still emit takes only `fastest`
+        seconds."""
         objective, request = self.request.objective, self.request
         if self.first_token is None:
             return now + fastest > self.deadline

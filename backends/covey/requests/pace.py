@@ -1,6 +1,6 @@
 """Estimates how fast rounds go from those that are over, for predictions of a request's future.
 
-The sums decay: a round counts 1/e after `MEMORY` others. Every figure is 0 before the first round.
+The sums decay: a round counts 1/e after `MEMORY` others. A figure is 0 before the first round of its kind.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """The cost and the yield of one round, in numbers alone; seconds by phase. `pass_seconds` is inside the target, the
-    rest of `verify_seconds` is transport."""
+    """The cost and the yield of one round, in what may be kept; seconds by phase. `pass_seconds` is inside the target,
+    the rest of `verify_seconds` is transport."""
 
     rows: int
     decoding: int

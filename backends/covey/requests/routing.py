@@ -43,7 +43,8 @@ class Router:
         return dict(self._open)
 
     def order(self, named: str, prompt: bytes, tenant: bytes = b"") -> list[str]:
-        """Return the targets for the request, the best first. Raises BadField. Does not mutate."""
+        """Return the targets that may serve the request, the best first. Raises BadField if `named` is not here. Does
+        not mutate."""
         if named:
             if named not in self._open:
                 raise BadField("target", named, ", ".join(self._open))

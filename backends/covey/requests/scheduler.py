@@ -306,7 +306,8 @@ class Scheduler:
         return self._by_urgency((each for each in self.running.values() if each.request.tenant == other), now)[-1]
 
     def _last_of_longest(self) -> ActiveRequest:
-        """Return the least urgent request of the longest queue that has not run. Raises Overloaded."""
+        """Return the least urgent request, of those that have not run, of the tenant with the longest queue. Raises
+        Overloaded if all have run."""
         longest = self.shares.longest()
         for active in reversed(self.waiting):
             if active.request.tenant == longest and not active.output:

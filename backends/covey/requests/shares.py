@@ -40,13 +40,13 @@ class Shares:
         self._had[tenant] += tokens / self.rules.weight(tenant)
 
     def returned(self, tenant: str, tokens: int) -> None:
-        """Return all that a running request was charged, because it waits again."""
+        """Give back all that a running request was charged, because it waits again."""
         self._had[tenant] -= tokens / self.rules.weight(tenant)
         self._move(self.running, tenant)
         self.waiting[tenant] += 1
 
     def ended(self, tenant: str, unneeded: int) -> None:
-        """Return the tokens that a running request did not need, because it has ended."""
+        """Give back the tokens that a running request did not need, because it has ended."""
         self._had[tenant] -= unneeded / self.rules.weight(tenant)
         self._move(self.running, tenant)
         self._forget(tenant)

@@ -164,7 +164,8 @@ def wanted(options: Options) -> bool:
 
 
 def with_ports(options: Options) -> Options:
-    """Return the options with every FREE port of the front chosen; refuses ports in use and targets' names."""
+    """Return the options with every FREE port of the front chosen; refuses ports in use, and served names
+    that a target has."""
     for name in options.served_model_name:
         if name in _folders(options):
             raise StartError(f"--served-model-name: got {name!r}, allowed: names that no target has")

@@ -16,8 +16,8 @@ RANKS = "covey-ranks-*"  # covey.models.parallel makes them, named by their proc
 
 
 def sweep(triton: Path = Path("/tmp")) -> None:
-    """Remove them, but only while this user has no tritonserver, because nothing says which server one belongs to. Only
-    empty folders, as Covey's models make, are removed."""
+    """Remove them. Nothing says whose an environment is, so all stay while this user has a tritonserver; only empty
+    ones, as Covey's models leave, are removed. A folder of ranks is removed when its process has ended."""
     environments = list(_own(triton, ENVIRONMENTS))  # before the look: who makes one later is not looked at
     if not processes.called("tritonserver"):
         for path in environments:

@@ -221,8 +221,8 @@ def _servable(folder: Path) -> dict[str, stored.Stored]:
 
 
 def _same_vocabulary(folder: Path) -> None:
-    """Refuse a tokenizer that cannot be read, or that writes tokens which the model does not have. Added tokens that
-    are never written are often beyond the model's vocabulary, and are left there."""
+    """Refuse a tokenizer that cannot be read, or that writes tokens which the model does not have. Added tokens may
+    be beyond the model's vocabulary: ones that are never written are often left there."""
     tokenizer = load_tokenizer(folder)
     words, known = (
         0 if tokenizer is None else tokenizer.get_vocab_size(with_added_tokens=False),
@@ -268,7 +268,7 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
 
 
 def _target_folder(options: Options) -> Path:
-    """Return the folder of the target's files; None if it has none."""
+    """Return the folder of the target's files, whether there are any or not."""
     named = options.model or options.deployment().target.folder
     return Path(named) if named else options.repository_folder() / "target" / "1"
 

@@ -105,7 +105,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Return tritonserver's process; 0 if it does not run."""
+        """Return the id of tritonserver's process; 0 if it does not run."""
         return self._process.pid if self._process is not None else 0
 
     @property

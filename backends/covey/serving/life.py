@@ -43,7 +43,7 @@ class Life:
         self._thread.start()
 
     def wait(self, seconds: float = START_SECONDS) -> Service:
-        """Return the service when there is one; raises CoveyError if it has failed or never will be."""
+        """Return the service when there is one; raises its failure, or Overloaded if the start takes longer."""
         if not self._known.wait(seconds):
             raise Overloaded("the server is still starting")
         return self.check()

@@ -114,7 +114,7 @@ class Peer:
         except (EOFError, OSError):
             pass  # the other end is gone
         except Exception:
-            log.exception("a line between two models is cut")
+            log.exception("a link between two models is cut")
         finally:
             self.close()
             with self._sending, self._closing:

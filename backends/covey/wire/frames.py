@@ -1,4 +1,4 @@
-"""One message of the private line between two models (`covey.tritonio.link`), as bytes.
+"""One message of the private link between two models (`covey.tritonio.link`), as bytes.
 
     |<- 4 bytes: length of the head ->|<- head, JSON ->|<- the arrays' bytes, one behind the other ->|
 
@@ -46,7 +46,7 @@ def encode(message: Message) -> bytes:
         texts = array.dtype == np.object_
         data = _texts_out(array) if texts else np.ascontiguousarray(array).tobytes()
         if not texts and array.dtype.str not in _NUMBERS:
-            raise TypeError(f"{name}: arrays of {array.dtype} do not go over the line")
+            raise TypeError(f"{name}: arrays of {array.dtype} do not go over the link")
         described.append([name, _TEXTS if texts else array.dtype.str, array.shape, len(data)])
         parts.append(data)
     head = json.dumps([message.exchange, message.kind, message.value, described]).encode()

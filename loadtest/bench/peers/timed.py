@@ -40,7 +40,8 @@ class Timed:
         return {"threads": settings.target.threads or os.cpu_count() or 1}
 
     def passes(self, shapes: list[list[int]], kinds: list[str]) -> JsonDict:
-        """Return milliseconds by kind and shape, which is rows and tokens of each. All take turns."""
+        """Return milliseconds by kind and shape, which is rows and tokens of each; of a level always one token of each
+        row. All take turns."""
         seconds: dict[tuple[str, int], list[float]] = {(kind, at): [] for kind in kinds for at in range(len(shapes))}
         for turn in range(1 + REPEATS):
             for (kind, at), taken in seconds.items():

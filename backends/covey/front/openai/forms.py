@@ -63,7 +63,8 @@ class Form:
 
 
 def of_template(render: Callable[..., str]) -> Form:
-    """Return the form that a template shows. `render` takes messages and settings. Raises InvalidRequest."""
+    """Return the form that a template shows. `render` takes messages and settings. Raises InvalidRequest if it is
+    none that is known."""
     if PROBE not in render([QUESTION], tools=[TOOL]):
         raise InvalidRequest(NO_TOOLS)
     problem = "arguments as JSON or between tags are, behind a tag or a bracket"
