@@ -79,11 +79,11 @@ def test_who_has_a_key_waits_for_no_turns_of_others_at_its_address(tmp_path: Pat
     file.write_text("".join(f"{name} {hashed(name)}\n" for name in ("one", "two")))
     file.chmod(0o600)
     admission = Admission(replace(SETTINGS, keys=str(file)), Clock())
-    one, two, nobody = (admission.read_key("a", f"Bearer {key}") for key in ("one", "two", "no key"))
+    one, two, nobody = (admission.reader("a", f"Bearer {key}") for key in ("one", "two", "no key"))
     assert max(admission.charge_read(nobody) for _ in range(200)) > 0.5
     assert max(admission.charge_read(one) for _ in range(200)) > 0.5
     assert admission.charge_read(two) == 0.0
-    assert nobody == admission.read_key("a", "")
+    assert nobody == admission.reader("a", "")
     assert one == admission.caller("b", "Bearer one").name
 
 

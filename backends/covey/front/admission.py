@@ -66,7 +66,7 @@ class Admission:
             raise
         return Caller(f"{OF_KEY}{tenant}", tenant)
 
-    def read_key(self, address: str, authorization: str) -> str:
+    def reader(self, address: str, authorization: str) -> str:
         """Return under which name reading is charged: a valid key's owner, or the address."""
         if self._keys is not None:
             with suppress(NoKey, Overloaded):

@@ -135,7 +135,7 @@ class Service:
     async def wait_to_read(self, context: Any) -> None:
         """Wait until the next message of this caller is to be read (`Admission.charge_read`)."""
         admission = self._gateway.admission
-        if seconds := admission.charge_read(admission.read_key(_address(context), _authorization(context))):
+        if seconds := admission.charge_read(admission.reader(_address(context), _authorization(context))):
             await asyncio.sleep(seconds)
 
     def _who(self, context: Any) -> Caller:

@@ -18,7 +18,7 @@ from covey.planner.drafters.covey import CoveyDrafters
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
 from covey.planner.round_planner import RoundPlanner
-from covey.planner.selection import BestPerRow, Selector, VerifyAll
+from covey.planner.selection import BestOfBatch, Selector, VerifyAll
 from covey.planner.switching import SwitchCosts
 from covey.planner.worth import Worth
 from covey_client.costs.table import CostTable
@@ -94,7 +94,7 @@ def _selector(
     if isinstance(policy, AdaServe):
         return Customised(policy, drafters, max_depth)
     if policy.verified is not None:
-        return BestPerRow(policy.verified, max_depth)
+        return BestOfBatch(policy.verified, max_depth)
     if settings.selection == "all" or not drafters:
         return VerifyAll()
     shared = policy.expectations if isinstance(policy, Covey) else None

@@ -80,8 +80,8 @@ class VerifyAll(_Unkept):
         return iter(())
 
 
-class BestPerRow(_Unkept):
-    """Implements `Selector`: so many drafts a row, on average."""
+class BestOfBatch(_Unkept):
+    """Implements `Selector`: the best drafts of a batch are verified, so many a row on average."""
 
     def __init__(self, per_row: int, max_depth: int) -> None:
         self._per_row = per_row

@@ -98,7 +98,8 @@ def _serve(server: Server, frontend: front.Front | None) -> int:
 
 
 def _started_again(server: Server, restarts: Restarts, meanwhile: Callable[[], None]) -> bool:
-    """Start the server again on the same ports. Streams are broken; their clients can resume."""
+    """Start the server again on the same ports; False if it has died too often. Streams are broken; their clients can
+    resume."""
     while (rest := restarts.rest()) is not None:
         say(f"covey: tritonserver is started again in {rest:g} s")
         time.sleep(rest)

@@ -112,7 +112,7 @@ def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None
 
 
 def _remove(folder: Path) -> str:
-    """Rename a directory and remove it: a start that looks for it meanwhile builds it anew."""
+    """Rename a directory and remove it; returns its name. A start that looks for it meanwhile builds it anew."""
     doomed = folder.with_name(f".removing-{folder.name}-{os.getpid()}")
     os.rename(folder, doomed)
     shutil.rmtree(doomed)

@@ -26,7 +26,7 @@ class Remembered:
         self._server = f"{server} {started(server)}"  # another server may get its process id
 
     def recall(self) -> dict[str, int]:
-        """Return what was remembered of this server; None where there is nothing, or nothing that can be read."""
+        """Return what was remembered of this server; empty if there is nothing, or nothing that can be read."""
         try:
             checked(self._path.parent)
             told = json.loads(self._path.read_text(encoding="utf-8"))

@@ -107,7 +107,7 @@ def run_explain(given: argparse.Namespace) -> int:
 
 
 def explained(found: Profile, path: Path) -> Iterator[Explained]:
-    """Return every setting of a profile that was loaded from `path`, in the order in which they are declared."""
+    """Yield every setting of a profile that was loaded from `path`, in the order in which they are declared."""
     yield from _section(found, tomllib.loads(path.read_text(encoding="utf-8")), "")
 
 

@@ -154,7 +154,7 @@ class ToolCallParser:
         return len(self._text)
 
     def _argument(self, delta: Delta) -> bool:
-        """Parse the next argument's name, or the end of the arguments."""
+        """Parse the next argument's name, or the end of the arguments. Whether there was one."""
         begin, middle, _ = self._marks
         if self._text.startswith(begin):
             name, key, rest = self._text[len(begin) :].partition(middle)
