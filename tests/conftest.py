@@ -31,6 +31,7 @@ from covey.process.private import KEPT_VARIABLE
 from covey.server import FREE, Options, Server
 from covey_client import wire
 from tests import rare
+from tests.aborts import pytest_pyfunc_call  # noqa: F401 - a hook
 from tests.budget import pytest_runtest_makereport  # noqa: F401 - a hook
 
 if "PYTEST_XDIST_WORKER" not in os.environ:  # what a busy machine measures serves nobody later, but all of this run
