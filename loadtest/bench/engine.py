@@ -50,7 +50,7 @@ SHAPES: Mapping[str, Phases] = {
 QUICK_SHAPES: Mapping[str, Phases] = {"1": ((1, 2),), "32": ((32, 32),), WAVES: ((1, 1), (4, 4), (1, 1))}
 TEMPERATURES = {"": 0.0, " t1": 1.0}  # by what ends a load's name
 WARM_UP = 6  # turns of those that learn before they are compared; of others one
-WARM_SHARE = 0.3  # of the minutes, which warming up may take
+WARM_SHARE = 0.3  # of the minutes that loading leaves, which warming up may take
 OPENING = 4  # tokens drawn for each request at its prompt's beginning: no two are the same
 SHORTEST, LONGEST, QUICK_LONGEST = 16, 64, 24  # tokens of an answer
 DEPTH, DEEPEST, QUICK_DEPTHS = 4, 6, (2, 6)  # of vLLM's own methods, and ours by hand
@@ -147,10 +147,11 @@ def run(session: Session) -> None:
     most = max(callers for phases in loads.values() for callers, _ in phases)
     warm_up = 1 if quick else WARM_UP
     with _line_up(session, python, pair, most) as cast:
+        left = session.seconds_left
         for turn in range(1 - warm_up, session.repetitions(TURNS, FULL_TURNS) + 1):
             if turn > 1 and session.out_of_time():
                 break
-            if turn < 0 and session.out_of_time(WARM_SHARE):
+            if turn < 0 and session.seconds_left < (1 - WARM_SHARE) * left:
                 continue
             steps = [
                 (load, one)
