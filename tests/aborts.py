@@ -7,11 +7,15 @@ an exception that nobody there catches (`boost::interprocess::lock_exception`). 
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from covey.server import Server, ServerDied
 
 CRASHES = ("SIGABRT", "SIGSEGV")  # nobody here sends these
+ENDING_SECONDS = 3.0  # it writes where it was, first
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -20,22 +24,36 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not servers:
         return None  # pytest calls it
     test, arguments = pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    report, raised = threading.excepthook, list[threading.ExceptHookArgs]()
+    threading.excepthook = raised.append
     try:
         test(**arguments)
     except Exception:
-        crashed = [each for each in servers.values() if _crashed(each)]
+        crashed = _crashed(list(servers.values()))
         if not crashed:
             raise
+        raised.clear()
         for server in crashed:
             server.kill()
             server.start()
         test(**arguments)
+    finally:
+        threading.excepthook = report
+        for each in raised:
+            report(each)
     return True
 
 
-def _crashed(server: Server) -> bool:
+def _crashed(servers: list[Server]) -> list[Server]:
+    until = time.monotonic() + ENDING_SECONDS
+    while all(each.running for each in servers) and time.monotonic() < until:
+        time.sleep(0.1)
+    return [each for each in servers if any(name in _ending(each) for name in CRASHES)]
+
+
+def _ending(server: Server) -> str:
     try:
         server.check()
     except ServerDied as error:
-        return any(name in str(error).partition(";")[0] for name in CRASHES)
-    return False
+        return str(error).partition(";")[0]
+    return ""

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.budget(30)]
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = """
-import os, signal, time
+import os, signal, threading, time
 from pathlib import Path
 import pytest
 from covey.server import FREE, Options, Server
@@ -37,9 +37,16 @@ def end(server, number):
 def test_aborted(server):
     ran.append("aborted")
     if len(ran) == 1:
-        end(server, signal.SIGABRT)
-    server.check()
+        caller = threading.Thread(target=call, args=(server,))
+        caller.start()
+        os.kill(server.pid, signal.SIGABRT)
+        caller.join()
+        assert not caller, "at once"
     assert server.control.ready()
+
+def call(server):
+    while True:
+        server.control.states()
 
 def test_aborted_twice(server):
     end(server, signal.SIGABRT)
@@ -51,6 +58,13 @@ def test_killed(server):
     ran.append("killed")
     end(server, signal.SIGKILL)
     server.check()
+
+def test_thread(server):
+    server.kill()
+    server.start()
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
 
 def test_wrong(server):
     server.kill()
