@@ -67,7 +67,7 @@ def _plan(given: argparse.Namespace) -> Plan:
 def _report(folder: Path, earlier: object) -> int:
     from loadtest import records, report
 
-    assert earlier is None or isinstance(earlier, records.Run)
+    assert earlier is None or isinstance(earlier, records.RecordedRun)
     run = records.load(folder)
     path = report.write(run, earlier)
     report.show(run, earlier)

@@ -27,7 +27,7 @@ LETTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestContent:
     """The content of one request."""
 
     prompt: str | tuple[int, ...]
@@ -37,7 +37,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class AnswerLengths:
     """How long answers may be by default, and how long a request may be altogether."""
 
     shortest: int = 16
@@ -50,7 +50,7 @@ class Lengths:
 
 
 class Source(Protocol):
-    def ask(self, arrival: Arrival, rng: random.Random) -> Ask: ...
+    def ask(self, arrival: Arrival, rng: random.Random) -> RequestContent: ...
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Texts:
     """Prompts with their topics; answers as long as the trace says, as a length of their own, or as `lengths` draws."""
 
     rows: Sequence[tuple[str, str, int]]  # topic, text, tokens of its answer or 0
-    lengths: Lengths
+    lengths: AnswerLengths
 
-    def ask(self, arrival: Arrival, rng: random.Random) -> Ask:
+    def ask(self, arrival: Arrival, rng: random.Random) -> RequestContent:
         topic, text, known = rng.choice(self.rows)
         tokens = arrival.output_tokens or min(known, self.lengths.longest) or self.lengths.draw(rng)
-        return Ask(text, min(tokens, self.lengths.context // 2), topic=topic)
+        return RequestContent(text, min(tokens, self.lengths.context // 2), topic=topic)
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Synthetic:
 
     input_tokens: int
     output_tokens: int
-    lengths: Lengths
+    lengths: AnswerLengths
 
-    def ask(self, arrival: Arrival, rng: random.Random) -> Ask:
+    def ask(self, arrival: Arrival, rng: random.Random) -> RequestContent:
         most = self.lengths.context - 1
         output = min(arrival.output_tokens or self.output_tokens, most // 2)
         count = min(arrival.input_tokens or self.input_tokens, most - output)
@@ -84,10 +84,10 @@ class Synthetic:
                 break
             ids += random.Random(f"block {block}").choices(IDS, k=arrival.block_tokens)
         ids += rng.choices(IDS, k=max(0, count - len(ids)))
-        return Ask(tuple(ids[:count]), output, exact=True, topic="synthetic")
+        return RequestContent(tuple(ids[:count]), output, exact=True, topic="synthetic")
 
 
-def parse(text: str, lengths: Lengths) -> Source:
+def parse(text: str, lengths: AnswerLengths) -> Source:
     """Return the source of that description. Raises SettingError."""
     kind, _, rest = text.partition(":")
     if kind == "own":

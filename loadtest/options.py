@@ -111,7 +111,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         raise SettingError("mix, slo: allowed: one of the two")
     tokens = given.tokens or (levels.MIX_TOKENS if given.mix else "16:64")
     shortest, longest = _lengths(tokens)
-    lengths = asks.Lengths(shortest, longest, given.context)
+    lengths = asks.AnswerLengths(shortest, longest, given.context)
     trace = given.shape.partition(":")[0] in ("azure", "mooncake")
     prompts = given.prompts or ("synthetic" if trace else "own")
     data = Path(given.data) if given.data else None

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from covey_client.rates import MetricsSnapshot, Span
 from loadtest import summary
-from loadtest.records import Record, Run
+from loadtest.records import Record, RecordedRun
 from loadtest.summary import Points, attained, counted, gauge, over_time, quantile, share, streamed
 
 COLOURS = (  # told apart by the colour-blind too
@@ -34,7 +34,7 @@ GENERATED, DRAFTED, ACCEPTED, TREES = (
 @dataclass(frozen=True)
 class Line:
     label: str
-    points: Callable[[Run], Points]
+    points: Callable[[RecordedRun], Points]
     compared: bool = False  # the earlier run's is drawn too
 
 
@@ -51,7 +51,7 @@ class Picture:
     whole: bool = False  # counts: no fractions on the axis
 
 
-def pictures(run: Run) -> list[Picture]:
+def pictures(run: RecordedRun) -> list[Picture]:
     """Return the pictures that every run has; one without exported metrics stays empty and says so."""
     span = summary.width(run)
     per = f"requests that ended in each {span:g} s"
@@ -178,7 +178,7 @@ def pictures(run: Run) -> list[Picture]:
     ]
 
 
-def draw(picture: Picture, run: Run, earlier: Run | None) -> str:
+def draw(picture: Picture, run: RecordedRun, earlier: RecordedRun | None) -> str:
     """Return the picture as an `<svg>` element."""
     figure = Figure(figsize=(6.2, 3.0), layout="constrained")
     axes: Axes = figure.add_subplot()
@@ -239,7 +239,7 @@ def _tpots(rows: Sequence[Record]) -> list[float]:
     return [record.tpot for record in rows if record.finished and record.tpot is not None]
 
 
-def _quantiles(times: Callable[[Sequence[Record]], list[float]], percent: int) -> Callable[[Run], Points]:
+def _quantiles(times: Callable[[Sequence[Record]], list[float]], percent: int) -> Callable[[RecordedRun], Points]:
     def value(rows: Sequence[Record]) -> float | None:
         found = quantile(times(rows), percent / 100)
         return None if found is None else 1000 * found
@@ -247,8 +247,8 @@ def _quantiles(times: Callable[[Sequence[Record]], list[float]], percent: int) -
     return lambda run: over_time(run, value)
 
 
-def _attainment(level: str) -> Callable[[Run], Points]:
-    def points(run: Run) -> Points:
+def _attainment(level: str) -> Callable[[RecordedRun], Points]:
+    def points(run: RecordedRun) -> Points:
         def value(rows: Sequence[Record]) -> float | None:
             found = share([attained(run, record) for record in rows if record.level == level])
             return None if found is None else 100 * found
@@ -258,22 +258,22 @@ def _attainment(level: str) -> Callable[[Run], Points]:
     return points
 
 
-def _by_topic(topic: str) -> Callable[[Run], Points]:
+def _by_topic(topic: str) -> Callable[[RecordedRun], Points]:
     return lambda run: over_time(
         run, lambda rows: summary.acceptance([record for record in rows if record.finished and record.topic == topic])
     )
 
 
-def _values(run: Run, metric: str, label: str) -> list[str]:
+def _values(run: RecordedRun, metric: str, label: str) -> list[str]:
     """Return a label's values, in any look."""
     return sorted({value for reading in run.readings for value in reading.by(metric, label)})
 
 
-def _by_label(metric: str, label: str, value: str) -> Callable[[Run], Points]:
+def _by_label(metric: str, label: str, value: str) -> Callable[[RecordedRun], Points]:
     return lambda run: counted(run, lambda span: span.rate(metric, **{label: value}))
 
 
-def _acceptance_of(drafter: str) -> Callable[[Run], Points]:
+def _acceptance_of(drafter: str) -> Callable[[RecordedRun], Points]:
     def value(span: Span) -> float | None:
         drafted = span.grew(DRAFTED, drafter=drafter)
         return 100 * (span.grew(ACCEPTED, drafter=drafter) or 0.0) / drafted if drafted else None
@@ -281,7 +281,7 @@ def _acceptance_of(drafter: str) -> Callable[[Run], Points]:
     return lambda run: counted(run, value)
 
 
-def _memory_of(drafter: str) -> Callable[[Run], Points]:
+def _memory_of(drafter: str) -> Callable[[RecordedRun], Points]:
     def value(reading: MetricsSnapshot) -> float | None:
         held = reading.value(RESIDENT, drafter=drafter)
         return None if held is None else held / 2**20
@@ -289,7 +289,7 @@ def _memory_of(drafter: str) -> Callable[[Run], Points]:
     return lambda run: gauge(run, value)
 
 
-def _phase(phase: str) -> Callable[[Run], Points]:
+def _phase(phase: str) -> Callable[[RecordedRun], Points]:
     def value(span: Span) -> float | None:
         rounds = span.grew("covey_rounds_total")
         return 1000 * (span.grew("covey_round_seconds_total", phase=phase) or 0.0) / rounds if rounds else None

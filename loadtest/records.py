@@ -58,7 +58,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """A run that has ended, one way or another."""
 
     folder: Path
@@ -123,7 +123,7 @@ class Recorder:
         (self.folder / SETTINGS).write_text(json.dumps(self._settings, indent=1) + "\n", encoding="utf-8")
 
 
-def load(folder: Path) -> Run:
+def load(folder: Path) -> RecordedRun:
     """Read a run from its folder; a last line that was cut off is left out. Raises SettingError."""
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
@@ -133,7 +133,7 @@ def load(folder: Path) -> Run:
         levels = tuple(as_served(Level(**level), readings) for level in settings.pop("levels"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SettingError(f"{folder} holds no run of this load test: {error}") from None
-    return Run(folder, settings, levels, records, readings)
+    return RecordedRun(folder, settings, levels, records, readings)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest import pictures, summary
-from loadtest.records import Run
+from loadtest.records import RecordedRun
 from loadtest.summary import Figure
 
 FILE = "report.html"
@@ -41,14 +41,14 @@ NOTES = (
 )
 
 
-def write(run: Run, earlier: Run | None = None) -> Path:
+def write(run: RecordedRun, earlier: RecordedRun | None = None) -> Path:
     """Write the report beside the run's data; returns where."""
     path = run.folder / FILE
     path.write_text(html(run, earlier), encoding="utf-8")
     return path
 
 
-def html(run: Run, earlier: Run | None = None) -> str:
+def html(run: RecordedRun, earlier: RecordedRun | None = None) -> str:
     drawn = "".join(
         f"<figure><h3>{escape(picture.title)}</h3>{pictures.draw(picture, run, earlier)}"
         f"<figcaption>{escape(picture.about)}</figcaption></figure>"
@@ -71,7 +71,7 @@ def html(run: Run, earlier: Run | None = None) -> str:
 """
 
 
-def show(run: Run, earlier: Run | None = None) -> None:
+def show(run: RecordedRun, earlier: RecordedRun | None = None) -> None:
     """Show the summary on the terminal."""
     table = Table("figure", "unit", "value", *(("earlier", "change") if earlier else ()), box=None)
     for figure, before in _paired(run, earlier):
@@ -103,33 +103,33 @@ def change(figure: Figure, before: float | None) -> tuple[str, str]:
     return (f"{100 * relative:+.1f} %", "better" if (relative > 0) == figure.higher_is_better else "worse")
 
 
-def _subtitle(run: Run, earlier: Run | None) -> str:
+def _subtitle(run: RecordedRun, earlier: RecordedRun | None) -> str:
     said = f"{run.settings.get('started', '')} · {run.settings.get('shape', '')} · {run.seconds:.0f} s of load"
     if earlier is None:
         return said
     return f"{said} · compared with the run of {earlier.settings.get('started', '')}{_unlike(run, earlier)}"
 
 
-def _unlike(run: Run, earlier: Run) -> str:
+def _unlike(run: RecordedRun, earlier: RecordedRun) -> str:
     """Return what makes two runs' loads different ones, so that their figures say little about the servers."""
     names = dict.fromkeys((*run.settings, *earlier.settings))
     found = [name for name in names if name not in COMPARED and run.settings.get(name) != earlier.settings.get(name)]
     return f" · another load: other {', '.join(found)}" if found else ""
 
 
-def _cut(run: Run) -> str:
+def _cut(run: RecordedRun) -> str:
     if run.complete:
         return ""
     asked = run.settings.get("seconds", 0.0)
     return f'<p class="cut">This run was cut short: {run.seconds:.0f} of {asked:.0f} s.</p>'
 
 
-def _paired(run: Run, earlier: Run | None) -> list[tuple[Figure, float | None]]:
+def _paired(run: RecordedRun, earlier: RecordedRun | None) -> list[tuple[Figure, float | None]]:
     before = {(f.name, f.unit): f.value for f in summary.totals(earlier)} if earlier else {}
     return [(figure, before.get((figure.name, figure.unit))) for figure in summary.totals(run)]
 
 
-def _totals(run: Run, earlier: Run | None) -> str:
+def _totals(run: RecordedRun, earlier: RecordedRun | None) -> str:
     rows = []
     for figure, before in _paired(run, earlier):
         cells = [escape(figure.name), escape(figure.unit), number(figure.value)]
@@ -140,7 +140,7 @@ def _totals(run: Run, earlier: Run | None) -> str:
     return _table(("figure", "unit", "this run", *(("earlier", "change") if earlier else ())), rows)
 
 
-def _levels(run: Run) -> str:
+def _levels(run: RecordedRun) -> str:
     rows: list[list[str]] = []
     heads: tuple[str, ...] = ()
     for level in run.levels:
@@ -151,7 +151,7 @@ def _levels(run: Run) -> str:
     return _table(heads, rows)
 
 
-def _topics(run: Run) -> str:
+def _topics(run: RecordedRun) -> str:
     topics = summary.topics(run)
     figures = [summary.by_topic(run, topic) for topic in topics]
     if not figures:
@@ -160,14 +160,14 @@ def _topics(run: Run) -> str:
     return _table(("kind", *figures[0]), rows)
 
 
-def _errors(run: Run) -> str:
+def _errors(run: RecordedRun) -> str:
     found = summary.errors(run)
     if not found:
         return ""
     return "<h2>Failures</h2>" + _table(("what the client saw", "requests"), [[escape(w), str(n)] for w, n in found])
 
 
-def _settings(run: Run) -> list[list[str]]:
+def _settings(run: RecordedRun) -> list[list[str]]:
     hidden = ("levels", "ran_seconds", "complete")
     return [
         [escape(name.replace("_", " ")), escape(str(value))]

@@ -10,7 +10,7 @@ import numpy as np
 
 from covey_client.rates import MetricsSnapshot, Span
 from loadtest.levels import Level
-from loadtest.records import Record, Run
+from loadtest.records import Record, RecordedRun
 from loadtest.traffic import UNFINISHED
 
 Points = list[tuple[float, float]]  # (seconds after the start, value)
@@ -33,11 +33,11 @@ def quantile(values: Sequence[float], q: float) -> float | None:
     return float(np.quantile(values, q)) if values else None
 
 
-def level_of(run: Run, record: Record) -> Level:
+def level_of(run: RecordedRun, record: Record) -> Level:
     return next(level for level in run.levels if level.name == record.level)
 
 
-def attained(run: Run, record: Record) -> bool:
+def attained(run: RecordedRun, record: Record) -> bool:
     """Whether a request that ended met its level; a failed one did not."""
     level = level_of(run, record)
     return record.finished and level.meets_ttft(record.ttft) and level.meets_tpot(record.tpot)
@@ -47,11 +47,11 @@ def share(values: Sequence[bool]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def ended(run: Run) -> list[Record]:
+def ended(run: RecordedRun) -> list[Record]:
     return [record for record in run.records if record.outcome != UNFINISHED]
 
 
-def totals(run: Run) -> list[Figure]:
+def totals(run: RecordedRun) -> list[Figure]:
     over = ended(run)
     finished = [record for record in over if record.finished]
     ttfts = [record.ttft for record in finished if record.ttft is not None]
@@ -77,7 +77,7 @@ def totals(run: Run) -> list[Figure]:
     ]
 
 
-def by_level(run: Run, level: Level) -> dict[str, float | None]:
+def by_level(run: RecordedRun, level: Level) -> dict[str, float | None]:
     over = [record for record in ended(run) if record.level == level.name]
     finished = [record for record in over if record.finished]
     ttfts = [record.ttft for record in finished if record.ttft is not None]
@@ -112,7 +112,7 @@ def served_attainment(records: Sequence[Record]) -> float | None:
     return met / (len(told) + failed) if told else None
 
 
-def _goodput(run: Run, records: Sequence[Record]) -> float | None:
+def _goodput(run: RecordedRun, records: Sequence[Record]) -> float | None:
     """Return the tokens a second of requests that met their objective as the server judged it."""
     if served_attainment(records) is None:
         return None
@@ -120,7 +120,7 @@ def _goodput(run: Run, records: Sequence[Record]) -> float | None:
     return sum(record.output_tokens for record in records if record.attainment == "met") / busy
 
 
-def by_topic(run: Run, topic: str) -> dict[str, float | None]:
+def by_topic(run: RecordedRun, topic: str) -> dict[str, float | None]:
     """Return figures by kind of prompt: speculation fares differently on each."""
     finished = [record for record in run.records if record.finished and record.topic == topic]
     return {
@@ -133,7 +133,7 @@ def by_topic(run: Run, topic: str) -> dict[str, float | None]:
     }
 
 
-def topics(run: Run) -> list[str]:
+def topics(run: RecordedRun) -> list[str]:
     return sorted({record.topic for record in run.records if record.finished})
 
 
@@ -143,7 +143,7 @@ def acceptance(rows: Sequence[Record]) -> float | None:
     return 100 * sum(record.accepted_draft_tokens for record in rows) / drafted if drafted else None
 
 
-def kv_most(run: Run) -> float | None:
+def kv_most(run: RecordedRun) -> float | None:
     """Return the largest share of the KV pool that was in use at any look, in percent."""
     shares = []
     for reading in run.readings:
@@ -153,17 +153,17 @@ def kv_most(run: Run) -> float | None:
     return max(shares, default=None)
 
 
-def errors(run: Run) -> list[tuple[str, int]]:
+def errors(run: RecordedRun) -> list[tuple[str, int]]:
     """Return what failed requests said, most frequent first."""
     return Counter(f"{record.outcome}: {record.error}" for record in run.records if record.failed).most_common(10)
 
 
-def width(run: Run) -> float:
+def width(run: RecordedRun) -> float:
     """Return the seconds of a point in time series of requests."""
     return next((width for width in WIDTHS if run.seconds / width <= BINS), WIDTHS[-1])
 
 
-def over_time(run: Run, value: Callable[[Sequence[Record]], float | None], *, at_end: bool = True) -> Points:
+def over_time(run: RecordedRun, value: Callable[[Sequence[Record]], float | None], *, at_end: bool = True) -> Points:
     """Return `value` of the requests that ended (or were sent) in each bin, at its middle or the run's end."""
     step = width(run)
     bins: dict[int, list[Record]] = {}
@@ -178,7 +178,7 @@ def over_time(run: Run, value: Callable[[Sequence[Record]], float | None], *, at
     return points
 
 
-def streamed(run: Run, records: Sequence[Record]) -> Points:
+def streamed(run: RecordedRun, records: Sequence[Record]) -> Points:
     """Return the output tokens a second of those requests, each one's spread evenly from its first token to its last:
     counted when a request ends, all of its tokens would be that moment's."""
     step = width(run)
@@ -192,7 +192,7 @@ def streamed(run: Run, records: Sequence[Record]) -> Points:
     return list(zip(middles.tolist(), (tokens / step).tolist()))
 
 
-def counted(run: Run, value: Callable[[Span], float | None], seconds: float = 2.0) -> Points:
+def counted(run: RecordedRun, value: Callable[[Span], float | None], seconds: float = 2.0) -> Points:
     """Return `value` between readings at least `seconds` apart, at the middle."""
     points: Points = []
     before: MetricsSnapshot | None = None
@@ -207,7 +207,7 @@ def counted(run: Run, value: Callable[[Span], float | None], seconds: float = 2.
     return points
 
 
-def gauge(run: Run, value: Callable[[MetricsSnapshot], float | None]) -> Points:
+def gauge(run: RecordedRun, value: Callable[[MetricsSnapshot], float | None]) -> Points:
     found = ((reading.at, value(reading)) for reading in run.readings)
     return [(at, number) for at, number in found if number is not None]
 

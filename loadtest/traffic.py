@@ -17,7 +17,7 @@ from covey_client.errors import ConnectionLost, CoveyClientError, Overloaded
 from covey_client.response import Usage
 from loadtest import levels
 from loadtest.arrivals import Arrival
-from loadtest.asks import Ask
+from loadtest.asks import RequestContent
 from loadtest.options import Plan
 from loadtest.records import Record
 
@@ -138,7 +138,7 @@ class Traffic:
         for client in self._clients.values():
             client.close()
 
-    def _measured(self, blank: Record, ask: Ask, objective: dict[str, Any]) -> Record:
+    def _measured(self, blank: Record, ask: RequestContent, objective: dict[str, Any]) -> Record:
         settings: dict[str, Any] = self.plan.settings | objective | {"max_tokens": ask.max_tokens}
         if ask.exact:
             settings["min_tokens"] = ask.max_tokens

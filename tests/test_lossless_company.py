@@ -26,7 +26,7 @@ from covey.loop.engine import Engine
 from covey.models.model import PagedModel
 from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
-from loadtest.bench.exactness_rows import Counts, Rows, Seen, Tally, in_chunks, in_company
+from loadtest.bench.exactness_rows import Counts, Differences, Rows, Seen, in_chunks, in_company
 from tests.bundled import MODELS, SETTINGS, texts
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
@@ -87,7 +87,7 @@ def alone(exact: PagedModel) -> Alone:
     return Alone(rows, row, rows.alone(0, CHUNK))
 
 
-def assert_same(tally: Tally, positions: int) -> None:
+def assert_same(tally: Differences, positions: int) -> None:
     assert tally.total == Counts(positions), f"by length {tally.by_length}, by company {tally.by_company}"
 
 
@@ -95,13 +95,13 @@ def assert_same(tally: Tally, positions: int) -> None:
     "size", [249, *(pytest.param(size, marks=pytest.mark.slow) for size in (255, 100, 64, 33, 7, 512))]
 )
 def test_chunks_that_do_not_divide_give_the_same_bits_at_1100(exact: PagedModel, alone: Alone, size: int) -> None:
-    tally = Tally()
+    tally = Differences()
     tally.compare(Rows(exact, [alone.row[:1100]], 5), [alone.until(1100)], in_chunks(0, 1100, size))
     assert_same(tally, 1100)
 
 
 def test_700_beside_1250(exact: PagedModel, alone: Alone) -> None:
-    lengths, tally = (700, 1250), Tally()
+    lengths, tally = (700, 1250), Differences()
     expected = [alone.until(length) for length in lengths]
     rows = Rows(exact, [alone.row[:length] for length in lengths], 6)
     for start in range(0, 1250, 125):
@@ -121,7 +121,7 @@ SWITCHES = sorted({n + near for n in (*range(64, LONGEST, 64), 1, 384, 768, 1536
 @pytest.mark.timeout(1200)
 def test_every_length_in_company_of_any_other(alone: Alone, lengths: Sequence[int]) -> None:
     """Requests of these lengths decode, eight in a pass: all are beginnings of the longest row and share its blocks."""
-    tally = Tally()
+    tally = Differences()
     alone.rows.alone(0, CHUNK)  # others have had its blocks since
     for batch in np.array_split(np.random.default_rng(3).permutation(np.asarray(lengths)), -(-len(lengths) // 8)):
         tally.compare(alone.rows, [alone.seen], [[(0, length - 1, length) for length in batch.tolist()]])
@@ -131,7 +131,7 @@ def test_every_length_in_company_of_any_other(alone: Alone, lengths: Sequence[in
 
 @pytest.mark.slow
 def test_every_length_by_itself(exact: PagedModel, alone: Alone) -> None:
-    tally = Tally()
+    tally = Differences()
     tally.compare(Rows(exact, [alone.row], 8), [alone.seen], in_chunks(0, LONGEST, 1))
     assert_same(tally, LONGEST)
 
@@ -139,17 +139,17 @@ def test_every_length_by_itself(exact: PagedModel, alone: Alone) -> None:
 @pytest.mark.slow
 def test_eight_requests_of_2020_and_28_tokens(exact: PagedModel, alone: Alone) -> None:
     """All equal, so each is the one alone."""
-    rows, tally = Rows(exact, [alone.row] * 8, 9), Tally()
+    rows, tally = Rows(exact, [alone.row] * 8, 9), Differences()
     for start in range(0, 2020, 30):
         tally.compare(rows, [alone.seen] * 8, [[(row, start, min(start + 30, 2020)) for row in range(8)]])
     tally.compare(rows, [alone.seen] * 8, [[(row, at, at + 1) for row in range(8)] for at in range(2020, LONGEST)])
     assert_same(tally, 8 * LONGEST)
 
 
-def compared(seed: int) -> tuple[str, Tally]:
+def compared(seed: int) -> tuple[str, Differences]:
     """In a process of its own: rows of 600 to 2,040 tokens, and shorter ones, in company."""
     torch.set_num_threads(1)
-    paged, rng, tally = model(), np.random.default_rng(seed), Tally()
+    paged, rng, tally = model(), np.random.default_rng(seed), Differences()
     while tally.total.positions < BULK:
         lengths = [*rng.integers(600, 2040, 6).tolist(), *rng.integers(1, 600, 2).tolist()]
         given = [text(length, int(rng.integers(1 << 30))) for length in lengths]

@@ -20,7 +20,7 @@ from covey.front.keys import hashed
 from covey_client.progress import status
 from loadtest.attack.far import private
 from loadtest.attack.launched import Launched
-from loadtest.attack.streams import QUESTION, Answer, Ask, Streams
+from loadtest.attack.streams import QUESTION, Outcome, Question, Streams
 from loadtest.attack.tenant import CALLERS
 
 ALONE, MOST = "alone", 3.0  # times what the victim waits alone, at the median
@@ -40,7 +40,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace, console: Console) -> JsonDict:
     victim, other = secrets.token_hex(16), secrets.token_hex(16)
     server = Launched(_profile(given.out, victim=victim, other=other), given.out, small=False)
-    answers: dict[str, Sequence[Answer]] = {}
+    answers: dict[str, Sequence[Outcome]] = {}
     try:
         known = _asked(server, victim, 5).known  # nothing is warm yet
         for way in (ALONE, *CALLERS):
@@ -83,7 +83,7 @@ def _attacked(server: Launched, key: str, way: str) -> Iterator[None]:
 
 def _asked(server: Launched, key: str, count: int, known: Sequence[tuple[int, ...]] = ()) -> Streams:
     """So many requests one after the other, the first of which says what is right where nothing is `known`."""
-    ask = Ask("grpc", QUESTION, {"max_tokens": TOKENS, "min_tokens": TOKENS})
+    ask = Question("grpc", QUESTION, {"max_tokens": TOKENS, "min_tokens": TOKENS})
     streams = Streams(server, [ask], DEADLINE, known, pause=PAUSE, headers={"authorization": f"Bearer {key}"})
     if not known:
         streams.undisturbed()
@@ -94,7 +94,7 @@ def _asked(server: Launched, key: str, count: int, known: Sequence[tuple[int, ..
     return streams
 
 
-def judged(answers: dict[str, Sequence[Answer]]) -> JsonDict:
+def judged(answers: dict[str, Sequence[Outcome]]) -> JsonDict:
     """The victim's waits by what is beside it, and whether they or its texts are others than alone."""
     waits = {way: [answer.wait for answer in found] for way, found in answers.items()}
     medians = {way: statistics.median(times) for way, times in waits.items()}

@@ -20,7 +20,7 @@ from covey.server.process import LEAVE_SECONDS
 from loadtest.attack import verdict
 from loadtest.attack.injection import KILL, LOST_SECONDS, Fault, harm, wanted
 from loadtest.attack.launched import FRONT, LAUNCHER, LOOK_SECONDS, SERVER, Launched
-from loadtest.attack.streams import DOORS, Answer, Streams, asks
+from loadtest.attack.streams import DOORS, Outcome, Streams, asks
 
 PROFILE = """
 models = ["target", "tokenize", "covey", "covey_unary", "draft_ngram"]
@@ -60,7 +60,7 @@ class Blow:
         fault = self.fault
         return fault is None or (server.processes().get(self.what, fault.pid) != fault.pid and server.ready(self.what))
 
-    def breaks(self, answer: Answer) -> bool:
+    def breaks(self, answer: Outcome) -> bool:
         """Whether it may have ended that answer with an error."""
         return self.fault is not None and (
             self.what in BREAKING or (self.what, answer.door) == ("covey_unary", "unary")
@@ -79,7 +79,7 @@ class Cycles:
         self._known: list[tuple[int, ...]] = []
         self._start_seconds = self._drain_seconds = 0.0
         self.faults: list[Fault] = []
-        self.answers: list[Answer] = []
+        self.answers: list[Outcome] = []
         self.refused = 0
         self.problems: list[str] = []
 
@@ -148,7 +148,7 @@ class Cycles:
         self.refused += first.refused + streams.refused
         return [f"{before}, {self._said(blow)}: {problem}" for problem in problems]
 
-    def _untrue(self, answers: list[Answer], blow: Blow, seconds: float) -> list[str]:
+    def _untrue(self, answers: list[Outcome], blow: Blow, seconds: float) -> list[str]:
         """Return what is wrong with an end that took so long."""
         found = []
         if seconds > Options.drain_seconds + LEAVE_SECONDS + SLACK_SECONDS:
@@ -178,9 +178,9 @@ class Cycles:
         return blow.fault.kind if blow.fault is not None else "unhurt"
 
 
-def _right(answer: Answer) -> bool:
+def _right(answer: Outcome) -> bool:
     return answer.outcome == "right"
 
 
-def _told(answer: Answer) -> str:
+def _told(answer: Outcome) -> str:
     return f"{answer.door}: {answer.outcome}: {answer.error}"

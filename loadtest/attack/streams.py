@@ -32,7 +32,7 @@ STRAYS_SECONDS = 1.0  # between two clients that do not behave
 
 
 @dataclass(frozen=True)
-class Ask:
+class Question:
     """The question of one client."""
 
     door: str
@@ -58,7 +58,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Outcome:
     """The outcome of an ask: `right`, `wrong`, `late` or, with the reason, `error`."""
 
     door: str
@@ -69,7 +69,7 @@ class Answer:
     wait: float = 0.0  # to the first token, from the first time that it was asked: who is refused asks again
 
 
-def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[Ask]:
+def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[Question]:
     """Return asks, some of which name their drafter, so that each has work."""
     drawn = random.Random(seed)
     found = []
@@ -81,7 +81,7 @@ def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[As
         settings |= {"drafter": drawn.choice(drafters)} if drafters and drawn.random() < 0.7 else {}
         if index < len(drafters):
             settings |= {"speculation": "fixed:2", "drafter": drafters[index]}
-        found.append(Ask(DOORS[index % len(DOORS)], drawn.choice(PROMPTS), settings))
+        found.append(Question(DOORS[index % len(DOORS)], drawn.choice(PROMPTS), settings))
     return found
 
 
@@ -91,7 +91,7 @@ class Streams:
     def __init__(
         self,
         server: Launched,
-        wanted: Sequence[Ask],
+        wanted: Sequence[Question],
         deadline: float,
         known: Sequence[tuple[int, ...]] = (),
         *,
@@ -108,7 +108,7 @@ class Streams:
         self._asks = wanted
         self._pause = pause
         self.known: list[tuple[int, ...]] = list(known) or [()] * len(wanted)
-        self.answers: list[Answer] = []
+        self.answers: list[Outcome] = []
         self.refused = 0
         self._began = 0.0
         self._ended = threading.Event()
@@ -185,7 +185,7 @@ class Streams:
         seconds = time.monotonic() - began
         if seconds > self._deadline + GRACE_SECONDS:
             outcome = "late"
-        self.answers.append(Answer(ask.door, outcome, seconds, error, began - self._began, first - asked))
+        self.answers.append(Outcome(ask.door, outcome, seconds, error, began - self._began, first - asked))
         if outcome == "error":
             self._ended.wait(REST_SECONDS)
 

@@ -11,12 +11,12 @@ from rich.table import Table
 
 from covey.contracts.types import JsonDict
 from loadtest.attack.injection import LOST_SECONDS, Fault
-from loadtest.attack.streams import Answer
+from loadtest.attack.streams import Outcome
 
 BAD = ("wrong", "late")
 
 
-def of_answers(answers: Sequence[Answer], *, errors: bool = True) -> list[str]:
+def of_answers(answers: Sequence[Outcome], *, errors: bool = True) -> list[str]:
     """Where `errors` may be, an answer that ended in one said so: that is counted, and no problem of exactness."""
     bad = BAD if errors else (*BAD, "error")
     found = [f"{count} answers {what}" for what, count in Counter(a.outcome for a in answers).items() if what in bad]
@@ -32,7 +32,7 @@ def of_processes(before: Sequence[str], after: Sequence[str]) -> list[str]:
     return [] if before == after else [f"processes: {', '.join(before)} before, {', '.join(after)} after"]
 
 
-def said(answers: Sequence[Answer], refused: int) -> JsonDict:
+def said(answers: Sequence[Outcome], refused: int) -> JsonDict:
     """Return the outcome of all answers as JSON."""
     return {
         "answers": Counter(answer.outcome for answer in answers),

@@ -55,24 +55,24 @@ AGAINST = {
 
 
 @dataclass(frozen=True)
-class Case:
+class DrafterCase:
     """How many callers ask, and whom."""
 
     callers: int = 1
     systems: tuple[str, ...] = tuple(SIX)
 
 
-def cases(size: str) -> dict[str, Case]:
+def cases(size: str) -> dict[str, DrafterCase]:
     if size == QUICK:
-        return {"c1": Case(systems=QUICK_SYSTEMS), "mixed16": Case(16, QUICK_SYSTEMS)}
+        return {"c1": DrafterCase(systems=QUICK_SYSTEMS), "mixed16": DrafterCase(16, QUICK_SYSTEMS)}
     if size == FULL:
-        everybody = {"c1": Case(1, tuple(ALL)), "mixed16": Case(16, tuple(ALL))}
-        return everybody | {f"mixed{callers}": Case(callers) for callers in (2, 4)}
-    return {"c1": Case(), "mixed16": Case(16)}
+        everybody = {"c1": DrafterCase(1, tuple(ALL)), "mixed16": DrafterCase(16, tuple(ALL))}
+        return everybody | {f"mixed{callers}": DrafterCase(callers) for callers in (2, 4)}
+    return {"c1": DrafterCase(), "mixed16": DrafterCase(16)}
 
 
 @dataclass
-class Measured:
+class DrafterRuns:
     """Every answer, by case, system and repetition."""
 
     answers: dict[str, dict[str, dict[int, list[tuple[str, Answer]]]]] = field(
@@ -131,7 +131,7 @@ def by_domain(speeds: Mapping[str, Sequence[Mapping[str, float]]], base: str = O
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
-    wanted, measured = session.wanted, Measured()
+    wanted, measured = session.wanted, DrafterRuns()
     session.summarise = measured.summary
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, QUICK_REPETITIONS)
     tokens = QUICK_TOKENS if wanted.size == QUICK else OUTPUT_TOKENS
@@ -152,7 +152,7 @@ def run(session: Session) -> None:
 
 def _one_by_one(
     session: Session,
-    measured: Measured,
+    measured: DrafterRuns,
     name: str,
     repetition: int,
     asks: Sequence[Ask],
@@ -167,7 +167,7 @@ def _one_by_one(
 
 def _together(
     session: Session,
-    measured: Measured,
+    measured: DrafterRuns,
     name: str,
     repetition: int,
     asks: Sequence[Ask],
@@ -185,7 +185,7 @@ def _tenant(system: str, case: str) -> str:
     return f"{system} {case}"
 
 
-def asks(case: Case, repetition: int, repetitions: int, tokens: int, seed: int) -> list[Ask]:
+def asks(case: DrafterCase, repetition: int, repetitions: int, tokens: int, seed: int) -> list[Ask]:
     """This repetition's: of one caller the same number of each domain, of several one for each, of mixed domains."""
     rng = random.Random(f"{seed} {repetition} {case.callers}")
     each = EACH if case.callers == 1 else -(-case.callers // len(prompts.DOMAINS))

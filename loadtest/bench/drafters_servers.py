@@ -33,7 +33,7 @@ POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class System:
+class DrafterSystem:
     """Settings of the profile's `speculation`, and the drafters that requests name, by domain."""
 
     speculation: Mapping[str, str] = field(default_factory=dict)
@@ -43,19 +43,19 @@ class System:
         return replace(ask, drafter=self.names.get(ask.domain, ""))
 
 
-def _chosen_by(policy: str) -> System:
-    return System({"drafter_policy": policy})
+def _chosen_by(policy: str) -> DrafterSystem:
+    return DrafterSystem({"drafter_policy": policy})
 
 
 SIX = {  # `covey` and five that the keys compare it with, plain decoding, and both rewards of UCB, of which the better
-    OFF: System({"policy": "off"}),
+    OFF: DrafterSystem({"policy": "off"}),
     GENERAL: _chosen_by("fixed:draft_general"),
     RANDOM: _chosen_by(RANDOM),
     UCB_BE: _chosen_by(UCB_BE),
     UCB_BD: _chosen_by(UCB_BD),
     HEDGE: _chosen_by(HEDGE),
     COVEY: _chosen_by(COVEY),
-    ORACLE: System({"drafter_policy": "fixed"}, SPECIALISTS),
+    ORACLE: DrafterSystem({"drafter_policy": "fixed"}, SPECIALISTS),
 }
 ALONE = {domain: _chosen_by(f"fixed:{name}") for domain, name in SPECIALISTS.items()} | {
     "lookup": _chosen_by("fixed:draft_ngram"),
@@ -66,7 +66,7 @@ ALL = SIX | ALONE | OTHERS
 
 
 @contextmanager
-def serving(session: Session, systems: Mapping[str, System]) -> Iterator[dict[str, OverTriton]]:
+def serving(session: Session, systems: Mapping[str, DrafterSystem]) -> Iterator[dict[str, OverTriton]]:
     """Whom to ask, by system; all serve, and end with the context."""
     settings = profile.load(session.wanted.profile)
     with ExitStack() as stack:
@@ -86,7 +86,7 @@ def serving(session: Session, systems: Mapping[str, System]) -> Iterator[dict[st
 
 
 def _repository(
-    original: Path, folder: Path, settings: Profile, systems: Mapping[str, System], models: Mapping[str, str]
+    original: Path, folder: Path, settings: Profile, systems: Mapping[str, DrafterSystem], models: Mapping[str, str]
 ) -> Path:
     """The models as they are, and beside them the orchestrators, each with a profile of its own."""
     made = folder / "models"

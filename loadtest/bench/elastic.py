@@ -32,7 +32,7 @@ from covey_client.costs.surface import Surface
 from loadtest.bench import elastic_bundled, loads, report
 from loadtest.bench.elastic_bundled import Arm, Peaks
 from loadtest.bench.elastic_memory import Elastic
-from loadtest.bench.emulated_pairs import PAIRS, Pair, requests
+from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import FULL, QUICK, Session
 from loadtest.bench.statistics import percentile
@@ -52,11 +52,11 @@ REPETITIONS, FULL_REPETITIONS = 2, 5
 
 
 @dataclass(frozen=True)
-class Case:
+class ElasticCase:
     """An emulated pair and its load."""
 
     name: str
-    pair: Pair
+    pair: EmulatedPair
     length_policy: str = "covey"
     rate: float = 0.0  # requests a second; 0: two peaks
 
@@ -86,7 +86,7 @@ class Case:
         return count / ((LOW + (HIGH - LOW) * 3 / 8) * self.pair.capacity())  # the mean of a sine's fourth power is 3/8
 
 
-def serves(pair: Pair, gained: int = 0) -> float:
+def serves(pair: EmulatedPair, gained: int = 0) -> float:
     """Tokens a second of plain decoding while the pool, with so many blocks more, is full. A request that runs is more
     often a long one than a request that comes, and half of its last block is empty."""
     drawn = requests(pair, DRAWN, 0)
@@ -100,23 +100,23 @@ def serves(pair: Pair, gained: int = 0) -> float:
     return outputs / (outputs * time / rows + prompts * verify(1, budget) / budget)
 
 
-def cases(size: str) -> Iterator[Case]:
+def cases(size: str) -> Iterator[ElasticCase]:
     """What is emulated; the first is that of the bench's key."""
     pairs = {pair.name: pair for pair in PAIRS}
     seldom = replace(pairs[FIVE])
     seldom.__dict__["rates"] = {  # a cached property, as if it had been asked for
         name: dict.fromkeys(rates, (SELDOM,)) for name, rates in pairs[FIVE].rates.items()
     }
-    yield Case(KEY_CASE, seldom)
+    yield ElasticCase(KEY_CASE, seldom)
     if size != QUICK:
-        yield Case(f"{KEY_CASE}, {CONSTANT:g}/s", seldom, rate=CONSTANT)
+        yield ElasticCase(f"{KEY_CASE}, {CONSTANT:g}/s", seldom, rate=CONSTANT)
         for name in (FIVE, SEVEN):
-            yield Case(f"{name}, as it is", pairs[name])
-            yield Case(f"{name}, as it is, nightjar", pairs[name], "nightjar")
+            yield ElasticCase(f"{name}, as it is", pairs[name])
+            yield ElasticCase(f"{name}, as it is, nightjar", pairs[name], "nightjar")
 
 
 @dataclass(frozen=True)
-class Run:
+class ElasticRun:
     """What one policy made of a case."""
 
     throughput: float
@@ -125,10 +125,12 @@ class Run:
 
 
 @dataclass
-class Measured:
+class ElasticRuns:
     """All runs so far: emulated by case and memory policy, on servers by arm."""
 
-    emulated: dict[str, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    emulated: dict[str, dict[str, list[ElasticRun]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
     bundled: dict[str, list[Peaks]] = field(default_factory=lambda: defaultdict(list))
 
     def summary(self) -> JsonDict:
@@ -150,7 +152,7 @@ class Measured:
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
-    measured, wanted = Measured(), session.wanted
+    measured, wanted = ElasticRuns(), session.wanted
     session.summarise = measured.summary
     parts = wanted.parts_of((EMULATED, BUNDLED))
     if EMULATED in parts:
@@ -170,15 +172,15 @@ def run(session: Session) -> None:
                 measured.bundled[arm.name].append(elastic_bundled.play(session, Path(folder), arm))
 
 
-def _play(case: Case, policy: str, seed: int, count: int) -> Run:
+def _play(case: ElasticCase, policy: str, seed: int, count: int) -> ElasticRun:
     times = case.times(count, seed)
     elastic = Elastic(MemorySettings(policy=policy))
     asked = requests(case.pair, len(times), seed)
     served = play(case.pair, case.length_policy, times, asked, seed, elastic=elastic)
-    return Run(case.throughput(served, count), replace(served, emitted=()), case.closed_form())
+    return ElasticRun(case.throughput(served, count), replace(served, emitted=()), case.closed_form())
 
 
-def _case(by_policy: dict[str, list[Run]]) -> JsonDict:
+def _case(by_policy: dict[str, list[ElasticRun]]) -> JsonDict:
     off = by_policy[OFF]
     found: JsonDict = {"closed_form": off[0].closed_form}
     for policy, runs in by_policy.items():

@@ -21,7 +21,7 @@ from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
-from loadtest.bench.emulated_pairs import DATASETS, PAIRS, Pair, requests
+from loadtest.bench.emulated_pairs import DATASETS, PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, as_json, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
 from loadtest.bench.session import FULL, QUICK, Session
@@ -38,7 +38,7 @@ TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
 
 
 @dataclass
-class Measured:
+class EmulatedRuns:
     """All runs so far: pair -> load -> policy -> one run per repetition."""
 
     policies: Sequence[str] = POLICIES
@@ -100,7 +100,7 @@ def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     wanted = session.wanted
     policies = QUICK_POLICIES if wanted.size == QUICK else POLICIES
-    measured = Measured(policies)
+    measured = EmulatedRuns(policies)
     session.summarise = measured.summary
     chosen = _chosen(wanted.pairs, wanted.dataset)
     repetitions = session.repetitions(1, FULL_REPETITIONS)
@@ -123,7 +123,7 @@ def run(session: Session) -> None:
         measured.add(*key, served)
 
 
-def _loads(pair: Pair, size: str, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
+def _loads(pair: EmulatedPair, size: str, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
     quick, full = size == QUICK, size == FULL
     count = QUICK_REQUESTS if quick else FULL_REQUESTS if full else REQUESTS
     rates = (15.0,) if quick else FULL_RATES if full else RATES
@@ -133,7 +133,7 @@ def _loads(pair: Pair, size: str, trace: Sequence[Arrival] | None, seed: int) ->
     return made | loads.around(capacity, served / (loads.MEAN * capacity), trace, seed)
 
 
-def _chosen(names: Sequence[str], dataset: str) -> list[Pair]:
+def _chosen(names: Sequence[str], dataset: str) -> list[EmulatedPair]:
     datasets = {each.name: each for each in DATASETS}
     if dataset not in datasets:
         raise SettingError(f"--dataset: got {dataset!r}, allowed: {', '.join(datasets)}")

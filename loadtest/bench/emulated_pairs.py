@@ -40,7 +40,7 @@ DATASETS = (ALPACA, SHAREGPT, SPECBENCH)
 
 
 @dataclass(frozen=True)
-class Pair:
+class EmulatedPair:
     """A target and its drafters, by the name of their profile, and what it is asked."""
 
     name: str
@@ -90,16 +90,16 @@ class Pair:
 
 
 PAIRS = (
-    Pair("emulated-7b", "7B + 0.5B, 24 GB"),
-    Pair("emulated-13b-40g", "13B + 68M, 40 GB"),
-    Pair("emulated-32b-2x48g", "32B + 0.5B, 2 x 48 GB"),
-    Pair("emulated-70b-4x80g", "70B + 1B, 4 x 80 GB"),
-    Pair("emulated-7b-five", "7B + five 68M specialists, 24 GB"),
+    EmulatedPair("emulated-7b", "7B + 0.5B, 24 GB"),
+    EmulatedPair("emulated-13b-40g", "13B + 68M, 40 GB"),
+    EmulatedPair("emulated-32b-2x48g", "32B + 0.5B, 2 x 48 GB"),
+    EmulatedPair("emulated-70b-4x80g", "70B + 1B, 4 x 80 GB"),
+    EmulatedPair("emulated-7b-five", "7B + five 68M specialists, 24 GB"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class RequestLengths:
     """Of one request."""
 
     prompt: int
@@ -107,12 +107,12 @@ class Lengths:
     domain: str
 
 
-def requests(pair: Pair, count: int, seed: int) -> list[Lengths]:
+def requests(pair: EmulatedPair, count: int, seed: int) -> list[RequestLengths]:
     """The same for every policy."""
     rng = random.Random(f"{seed} requests")
     domains, of = tuple(pair.domains), pair.dataset
     return [
-        Lengths(
+        RequestLengths(
             draw_length(of.prompt, of.prompt_spread, rng),
             draw_length(of.output, of.output_spread, rng),
             rng.choice(domains),

@@ -25,7 +25,7 @@ from covey.planner.switching import SwitchCosts
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
 from loadtest.bench.elastic_memory import Elastic
-from loadtest.bench.emulated_pairs import Lengths, Pair
+from loadtest.bench.emulated_pairs import EmulatedPair, RequestLengths
 from loadtest.bench.loads import Times
 from loadtest.bench.statistics import percentile
 from loadtest.simulation.virtual import VirtualClock, serve
@@ -74,7 +74,7 @@ class Served:
         return found
 
 
-class Sink:
+class TimedSink:
     """Implements `covey.contracts.ports.Sink`: notes when tokens came and requests ended, by their keys."""
 
     def __init__(self, clock: Clock) -> None:
@@ -102,7 +102,7 @@ class Sink:
 class Ran:
     """What is left of a server's run."""
 
-    sink: Sink
+    sink: TimedSink
     records: Sequence[RoundRecord]
     engine: Engine
     ended: float  # by its clock
@@ -120,7 +120,7 @@ def run(
     until: float = math.inf,
 ) -> Ran:
     """Serve requests as they fall due, until all have ended or the time is up."""
-    sink, records = Sink(clock), list[RoundRecord]()
+    sink, records = TimedSink(clock), list[RoundRecord]()
     scheduler = Scheduler.of(replace(settings.scheduler, max_waiting=len(asked)), settings.target.block_size)
     engine = Engine(
         target,
@@ -146,10 +146,10 @@ def run(
 
 
 def play(
-    pair: Pair,
+    pair: EmulatedPair,
     policy: str,
     times: Times,
-    lengths: Sequence[Lengths],
+    lengths: Sequence[RequestLengths],
     seed: int,
     *,
     elastic: Elastic | None = None,
@@ -186,7 +186,7 @@ def play(
     )
 
 
-def _planner(policy: str, pair: Pair, seed: int) -> Planner:
+def _planner(policy: str, pair: EmulatedPair, seed: int) -> Planner:
     switches = {name: pair.table.switch[name] for name in pair.drafters}
     switch_costs = SwitchCosts(switches, pair.drafters[0])
     made = policies.make(
@@ -200,7 +200,7 @@ def _planner(policy: str, pair: Pair, seed: int) -> Planner:
     return RoundPlanner(made, max_depth=MAX_DEPTH, switch_costs=switch_costs)
 
 
-def _request(key: int, at: float, length: Lengths, pair: Pair) -> Request:
+def _request(key: int, at: float, length: RequestLengths, pair: EmulatedPair) -> Request:
     prompt = np.full(length.prompt, key % (MODEL.vocab_size - MODEL.low) + MODEL.low, np.int32)
     return Request(
         key,

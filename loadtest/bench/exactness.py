@@ -24,9 +24,9 @@ from covey.contracts.profile import TargetSettings
 from covey.contracts.types import JsonDict
 from covey.runtimes.resizing import Whole
 from loadtest.bench import exactness_models, report
-from loadtest.bench.exactness_models import SHAPES, Shape
-from loadtest.bench.exactness_rows import TEMPERATURES, Rows, Seen, Step, Tally, in_chunks, in_company
-from loadtest.bench.passes import Case
+from loadtest.bench.exactness_models import SHAPES, RandomModel
+from loadtest.bench.exactness_rows import TEMPERATURES, Differences, Rows, Seen, Step, in_chunks, in_company
+from loadtest.bench.passes import PassCase
 from loadtest.bench.session import FULL, QUICK, Session
 from loadtest.bench.statistics import Spread, ratios
 
@@ -48,19 +48,19 @@ POOL_ROWS = max(DECODING)
 
 
 @dataclass
-class Measured:
+class ExactnessFound:
     """By model."""
 
     modes: dict[str, str] = field(default_factory=dict)
-    tallies: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    glances: dict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    tallies: dict[str, Differences] = field(default_factory=lambda: defaultdict(Differences))
+    glances: dict[str, Differences] = field(default_factory=lambda: defaultdict(Differences))
     seconds: dict[tuple[str, str], dict[str, list[float]]] = field(
         default_factory=dict
     )  # model, case -> mode -> passes
 
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
-        exact, fast = Tally(), Tally()
+        exact, fast = Differences(), Differences()
         for name, tally in self.tallies.items():
             if self.modes.get(name) == INVARIANT:
                 exact.join(tally)
@@ -91,11 +91,11 @@ def run(session: Session) -> None:
     settings = profile.load(wanted.profile)
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.target.threads or threads)
-    measured = Measured()
+    measured = ExactnessFound()
     session.summarise = measured.summary
     session.notes["temperatures"] = list(TEMPERATURES)
     parts = wanted.parts_of((TARGET, RANDOM))
-    sources: dict[str, Shape | str] = {BUNDLED: wanted.target_folder(settings)} if TARGET in parts else {}
+    sources: dict[str, RandomModel | str] = {BUNDLED: wanted.target_folder(settings)} if TARGET in parts else {}
     sources |= SHAPES if RANDOM in parts else {}
     shares = {name: SHARE_OF_TARGET if name == BUNDLED else (1 - SHARE_OF_TARGET) / len(SHAPES) for name in sources}
     total, due = POSITIONS.get(wanted.size, USUAL_POSITIONS), 0.0
@@ -111,9 +111,9 @@ def run(session: Session) -> None:
 
 def _model(
     session: Session,
-    measured: Measured,
+    measured: ExactnessFound,
     name: str,
-    source: Shape | str,
+    source: RandomModel | str,
     settings: TargetSettings,
     positions: int,
     due: float,
@@ -143,7 +143,7 @@ def _lengths(rng: np.random.Generator, model: Whole) -> list[int]:
     return [most, *rng.integers(600, most, 3).tolist(), *rng.integers(1, 600, 2).tolist()]
 
 
-def _tally(tally: Tally, model: Whole, lengths: Sequence[int], rng: np.random.Generator, positions: int) -> None:
+def _tally(tally: Differences, model: Whole, lengths: Sequence[int], rng: np.random.Generator, positions: int) -> None:
     """Compare about so many positions, or some more: rows are read whole."""
     texts = [rng.integers(0, model.vocab_size, length).astype(np.int32) for length in lengths]
     rows = Rows(model, texts, int(rng.integers(1 << 30)))
@@ -163,12 +163,12 @@ def _compositions(lengths: Sequence[int], rng: np.random.Generator) -> Iterator[
         yield in_company(lengths, CHUNK, rng)
 
 
-def cases() -> list[Case]:
-    decoding = [Case(rows, keys) for keys in KEYS for rows in DECODING]
-    return decoding + [Case(1, keys, CHUNK_TOKENS) for keys in KEYS]
+def cases() -> list[PassCase]:
+    decoding = [PassCase(rows, keys) for keys in KEYS for rows in DECODING]
+    return decoding + [PassCase(1, keys, CHUNK_TOKENS) for keys in KEYS]
 
 
-def _alternating(model: Whole, fast: Whole, case: Case, times: int, seed: int) -> dict[str, list[float]]:
+def _alternating(model: Whole, fast: Whole, case: PassCase, times: int, seed: int) -> dict[str, list[float]]:
     """Seconds of a pass of each, by mode; nothing where there is but one mode."""
     found: dict[str, list[float]] = {INVARIANT: [], FAST: []}
     if model.numerics != INVARIANT:

@@ -22,7 +22,7 @@ BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
-class Shape:
+class RandomModel:
     """A random model's family and what its configuration adds to `_USUAL`."""
 
     family: str  # transformers' configuration class, less "Config"
@@ -53,9 +53,9 @@ _USUAL: dict[str, Any] = {
     "pad_token_id": None,
 }
 SHAPES = {
-    "qwen2, heads of 64": Shape("Qwen2", {"num_attention_heads": 8, "num_key_value_heads": 2}),
-    "llama, heads of 128": Shape("Llama", {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 128}),
-    "gemma2, heads of 256": Shape(
+    "qwen2, heads of 64": RandomModel("Qwen2", {"num_attention_heads": 8, "num_key_value_heads": 2}),
+    "llama, heads of 128": RandomModel("Llama", {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 128}),
+    "gemma2, heads of 256": RandomModel(
         "Gemma2",
         {
             "num_attention_heads": 4,
@@ -68,9 +68,9 @@ SHAPES = {
 }
 
 
-def load(source: Shape | str, numerics: str, rows: int, settings: TargetSettings) -> Whole:
+def load(source: RandomModel | str, numerics: str, rows: int, settings: TargetSettings) -> Whole:
     """With room for so many rows of all positions; a folder's model in the type that the settings ask for."""
-    if isinstance(source, Shape):
+    if isinstance(source, RandomModel):
         given: Source = source.modules()
         dtype = "auto"
     else:

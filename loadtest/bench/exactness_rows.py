@@ -127,7 +127,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Tally:
+class Differences:
     """What comparisons found: in all, by how many keys a position sees, and by who is in its pass."""
 
     total: Counts = field(default_factory=Counts)
@@ -147,7 +147,7 @@ class Tally:
                 for each in np.unique(band).tolist():
                     _of(self.by_length, length_band(each)).add(ids[band == each], bits[band == each])
 
-    def join(self, other: Tally) -> None:
+    def join(self, other: Differences) -> None:
         self.total.join(other.total)
         for mine, theirs in ((self.by_length, other.by_length), (self.by_company, other.by_company)):
             for name, counts in theirs.items():

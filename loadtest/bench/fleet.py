@@ -29,7 +29,7 @@ from loadtest.bench import report
 from loadtest.bench.emulated_pairs import PAIRS
 from loadtest.bench.fleet_planned import PARTS, POLICIES, Checked, by_part, capacity, check, server_of
 from loadtest.bench.session import FULL, QUICK, Session
-from loadtest.simulation.fleet import Fleet, Played, play
+from loadtest.simulation.fleet import Fleet, FleetPlayed, play
 from loadtest.simulation.routing import LeastQueue, Prefix, RoundRobin, Routing
 
 PLAN, FLEET = "plan", "fleet"
@@ -52,9 +52,9 @@ ROUTING: Mapping[str, Callable[[int], Routing]] = {
 
 
 @dataclass
-class Measured:
+class FleetFound:
     checked: dict[tuple[str, str], list[Checked]] = field(default_factory=dict)
-    played: dict[tuple[float, str], dict[int, Played]] = field(default_factory=dict)
+    played: dict[tuple[float, str], dict[int, FleetPlayed]] = field(default_factory=dict)
 
     def summary(self) -> JsonDict:
         ratios = [
@@ -95,12 +95,12 @@ class Measured:
             },
         }
 
-    def _sizes(self, load: float, policy: str) -> list[tuple[int, Played]]:
+    def _sizes(self, load: float, policy: str) -> list[tuple[int, FleetPlayed]]:
         return sorted(self.played.get((load, policy), {}).items())
 
 
 def run(session: Session) -> None:
-    measured = Measured()
+    measured = FleetFound()
     session.summarise = measured.summary
     parts = session.wanted.parts_of((PLAN, FLEET))
     if PLAN in parts:
@@ -109,7 +109,7 @@ def run(session: Session) -> None:
         _fleet(session, measured)
 
 
-def _plan(session: Session, measured: Measured) -> None:
+def _plan(session: Session, measured: FleetFound) -> None:
     size = session.wanted.size
     count = {QUICK: QUICK_REQUESTS, FULL: FULL_REQUESTS}.get(size, REQUESTS)
     pairs = [pair for pair in PAIRS if pair.name in (PLANNED[:1] if size == QUICK else PLANNED)]
@@ -137,11 +137,11 @@ def fleet(size: int, load: float, policy: str, seconds: float) -> Fleet:
     )
 
 
-def simulate(size: int, load: float, policy: str, seconds: float, seed: int) -> Played:
+def simulate(size: int, load: float, policy: str, seconds: float, seed: int) -> FleetPlayed:
     return play(fleet(size, load, policy, seconds), ROUTING[policy](size), seed)
 
 
-def _fleet(session: Session, measured: Measured) -> None:
+def _fleet(session: Session, measured: FleetFound) -> None:
     size, seed = session.wanted.size, session.wanted.seed
     seconds = {QUICK: QUICK_SECONDS, FULL: FULL_SECONDS}.get(size, SECONDS)
     jobs = [

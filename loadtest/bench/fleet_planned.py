@@ -12,7 +12,7 @@ import numpy as np
 
 from covey_client.star.capacity import QUANTILE, LatencyGoal, TargetLoad
 from loadtest.bench import loads
-from loadtest.bench.emulated_pairs import Pair, requests
+from loadtest.bench.emulated_pairs import EmulatedPair, requests
 from loadtest.bench.emulated_serving import play
 
 POLICIES = {"off": False, "covey": True}  # whether they draft
@@ -32,7 +32,7 @@ class Checked:
     planned: float  # requests a second at which the formula has QUANTILE keep to it
 
 
-def check(pair: Pair, policy: str, part: float, count: int, seed: int) -> Checked:
+def check(pair: EmulatedPair, policy: str, part: float, count: int, seed: int) -> Checked:
     """The formula knows the mean lengths of what is asked, and nothing of the engine's own time, which is none here."""
     lengths = requests(pair, count, seed)
     server = replace(
@@ -57,7 +57,7 @@ def check(pair: Pair, policy: str, part: float, count: int, seed: int) -> Checke
     return Checked(part, predicted, float((last - first).sum() / tokens.sum()), float(kept.mean()), most.rate)
 
 
-def server_of(pair: Pair, *, drafts: bool) -> TargetLoad:
+def server_of(pair: EmulatedPair, *, drafts: bool) -> TargetLoad:
     return TargetLoad(
         pair.table,
         pair.dataset.prompt,

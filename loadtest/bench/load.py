@@ -24,7 +24,7 @@ from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.derive import with_drafters
 from loadtest.bench.over_triton import OverTriton
-from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, Measured, fixed, panels, shown, take_turns
+from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, PolicyRuns, fixed, panels, shown, take_turns
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Ask
 
@@ -39,7 +39,7 @@ WARM_UP = (1, 4, 16, 32)  # callers; what a policy must have seen before it is c
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
-    measured = Measured()
+    measured = PolicyRuns()
     session.summarise = measured.summary
     quick = session.wanted.size == QUICK
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)

@@ -12,7 +12,7 @@ BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
-class Case:
+class PassCase:
     rows: int
     context: int
     tokens: int = 1  # of a row

@@ -27,7 +27,7 @@ STATIC = (OFF, *map(fixed, DEPTHS))
 
 
 @dataclass
-class Measured:
+class PolicyRuns:
     """All runs so far, by concurrency and entrant, in the order of repetitions."""
 
     runs: dict[int, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
@@ -62,7 +62,7 @@ class Measured:
 
 def take_turns(
     session: Session,
-    measured: Measured,
+    measured: PolicyRuns,
     entrants: Sequence[Competitor],
     requests: Mapping[int, int],
     asks: Callable[[int, int], list[Ask]],

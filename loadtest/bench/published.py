@@ -105,7 +105,7 @@ class Cell(NamedTuple):
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come, seed by seed."""
-    wanted, measured = session.wanted, Measured()
+    wanted, measured = session.wanted, PublishedRuns()
     session.summarise = measured.summary
     quick = wanted.size == QUICK
     measured.experiments = {name: EXPERIMENTS[name] for name in wanted.parts_of(EXPERIMENTS)}
@@ -135,7 +135,7 @@ def serve(cell: Cell, seed: int, trace: Sequence[Arrival] | None, count: int) ->
 
 
 @dataclass
-class Measured:
+class PublishedRuns:
     """Runs by cell and seed."""
 
     experiments: dict[str, Experiment] = field(default_factory=dict)

@@ -38,7 +38,7 @@ REPETITIONS, FULL_REPETITIONS = 4, 12
 
 
 @dataclass
-class Measured:
+class RayRuns:
     """By repetition: tokens a second by callers of each server, and seconds until first tokens."""
 
     rates: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -63,7 +63,7 @@ class Measured:
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
-    measured = {part: Measured() for part in session.wanted.parts_of(PARTS)}
+    measured = {part: RayRuns() for part in session.wanted.parts_of(PARTS)}
     session.summarise = lambda: {"parts": {part: found.summary() for part, found in measured.items()}}
     session.notes |= {"output_tokens": TOKENS, "target": PROFILE}
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
@@ -80,7 +80,7 @@ def run(session: Session) -> None:
 
 
 def _measure(
-    session: Session, part: str, measured: Measured, competitors: Sequence[OverOpenAI], repetitions: int
+    session: Session, part: str, measured: RayRuns, competitors: Sequence[OverOpenAI], repetitions: int
 ) -> None:
     """The first repetition, of fewer requests, only warms up."""
     order = [(number, each) for number in range(repetitions + 1) for each in workload.shuffled(competitors, number)]

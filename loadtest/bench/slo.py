@@ -28,9 +28,9 @@ from loadtest.bench.slo_serving import (
     SYSTEMS,
     TUNED_SYSTEMS,
     URGENT,
-    Asked,
     Point,
-    System,
+    SloRequest,
+    SloSystem,
     asked,
     play,
 )
@@ -44,7 +44,7 @@ QUICK_SYSTEMS = ("off", "adaserve", "covey")
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class SloDevice:
     """A pair, and seconds that a token takes on an idle one: 0: as its table says."""
 
     pair: str
@@ -53,20 +53,20 @@ class Device:
 
 
 DEVICES = {
-    "70B": Device("emulated-70b-4x80g", 0.0, (4.0, 6.0, 8.0, 10.0, 12.0, 16.0)),
-    "70B, 33 ms": Device("emulated-70b-4x80g", 0.033, (4.0, 6.0, 8.0, 10.0, 12.0)),  # as in the paper
-    "32B": Device("emulated-32b-2x48g", 0.0, (1.0, 2.0, 3.0, 4.0, 5.0)),
+    "70B": SloDevice("emulated-70b-4x80g", 0.0, (4.0, 6.0, 8.0, 10.0, 12.0, 16.0)),
+    "70B, 33 ms": SloDevice("emulated-70b-4x80g", 0.033, (4.0, 6.0, 8.0, 10.0, 12.0)),  # as in the paper
+    "32B": SloDevice("emulated-32b-2x48g", 0.0, (1.0, 2.0, 3.0, 4.0, 5.0)),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SloJob:
     """One point: what comes at a rate, served by whom."""
 
     device: str
     rate: float
-    system: System
-    load: tuple[Asked, ...]
+    system: SloSystem
+    load: tuple[SloRequest, ...]
     seed: int
 
     def play(self) -> Point:
@@ -75,12 +75,12 @@ class Job:
 
 
 @dataclass
-class Measured:
+class SloPoints:
     """Points so far: device -> rate -> system."""
 
     points: dict[str, dict[float, dict[str, Point]]] = field(default_factory=dict)
 
-    def add(self, job: Job, point: Point) -> dict[str, Point]:
+    def add(self, job: SloJob, point: Point) -> dict[str, Point]:
         """All systems' of that rate so far."""
         systems = self.points.setdefault(job.device, {}).setdefault(job.rate, {})
         systems[job.system.name] = point
@@ -158,13 +158,13 @@ def _as_json(point: Point) -> JsonDict:
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
-    measured, wanted = Measured(), session.wanted
+    measured, wanted = SloPoints(), session.wanted
     session.summarise = measured.summary
     trace = loads.azure(wanted.data)
     count = session.repetitions(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
     jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, wanted.parts))
     session.notes |= {"clock": "virtual", "requests": count, "arrivals": "azure" if trace else "poisson"}
-    for job, point in session.side_by_side([(job, Job.play, (job,)) for job in jobs]):
+    for job, point in session.side_by_side([(job, SloJob.play, (job,)) for job in jobs]):
         systems = measured.add(job, point)
         if len(systems) == sum((other.device, other.rate) == (job.device, job.rate) for other in jobs):
             session.console.print(f"{job.device}, {job.rate:g} a second: {_attained(systems)}")
@@ -176,7 +176,7 @@ def _attained(systems: dict[str, Point]) -> str:
     return ", ".join(f"{name} {systems[name].attainment:.3f}" for name in shown)
 
 
-def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, parts: Sequence[str]) -> Iterator[Job]:
+def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, parts: Sequence[str]) -> Iterator[SloJob]:
     every = [system.name for system in SYSTEMS]
     named = [name for name in every if name in parts] or (QUICK_SYSTEMS if quick else every)
     systems = [system for system in SYSTEMS if system.name in named]
@@ -191,7 +191,7 @@ def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, pa
             if not rates or RATE in rates or f"{RATE}:{rate:g}" in rates:
                 load = tuple(asked(_times(rate, count, trace, seed), MIX, seed))
                 for system in systems:
-                    yield Job(device, rate, system, load, seed)
+                    yield SloJob(device, rate, system, load, seed)
 
 
 def _times(rate: float, count: int, trace: Sequence[object] | None, seed: int) -> loads.Times:

@@ -40,7 +40,7 @@ TUNED = 160  # tokens of a pass that these devices read their weights for anyway
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class SloSystem:
     """A way to serve. Blind ones are not told of objectives, but judged by them."""
 
     name: str
@@ -54,17 +54,17 @@ class System:
 
 
 SYSTEMS = (
-    System("off", "off"),
-    System("off, chunks of 512", "off", token_budget=512),
-    System("off, priorities", "off", by_class=True),
-    *(System(f"fixed:{depth}", f"fixed:{depth}") for depth in range(1, 6)),
-    System("covey, no objectives", "covey"),
-    System("covey, no objectives, trees", "covey", selection="worth", width=WIDTH),
-    System("off, tuned chunks", "off", token_budget=TUNED),
-    System("covey, no objectives, tuned chunks", "covey", token_budget=TUNED),
-    System("adaserve", "adaserve", blind=False, width=WIDTH, adaserve=ADASERVE),
-    System("adaserve, tuned chunks", "adaserve", blind=False, width=WIDTH, token_budget=TUNED, adaserve=ADASERVE),
-    System("covey", "covey", blind=False, selection="worth", width=WIDTH),
+    SloSystem("off", "off"),
+    SloSystem("off, chunks of 512", "off", token_budget=512),
+    SloSystem("off, priorities", "off", by_class=True),
+    *(SloSystem(f"fixed:{depth}", f"fixed:{depth}") for depth in range(1, 6)),
+    SloSystem("covey, no objectives", "covey"),
+    SloSystem("covey, no objectives, trees", "covey", selection="worth", width=WIDTH),
+    SloSystem("off, tuned chunks", "off", token_budget=TUNED),
+    SloSystem("covey, no objectives, tuned chunks", "covey", token_budget=TUNED),
+    SloSystem("adaserve", "adaserve", blind=False, width=WIDTH, adaserve=ADASERVE),
+    SloSystem("adaserve, tuned chunks", "adaserve", blind=False, width=WIDTH, token_budget=TUNED, adaserve=ADASERVE),
+    SloSystem("covey", "covey", blind=False, selection="worth", width=WIDTH),
 )
 TUNED_SYSTEMS = tuple(system.name for system in SYSTEMS if system.token_budget == TUNED)
 BLIND = tuple(
@@ -73,7 +73,7 @@ BLIND = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SloRequest:
     """One request to be."""
 
     at: float
@@ -106,14 +106,14 @@ class Point:
         return self.good_tokens / self.seconds
 
 
-def asked(times: Sequence[float], shares: Mapping[str, float], seed: int) -> list[Asked]:
+def asked(times: Sequence[float], shares: Mapping[str, float], seed: int) -> list[SloRequest]:
     """A request for each of the times, its class by these shares."""
     rng = random.Random(f"{seed} classes")
     kinds = rng.choices(list(shares), list(shares.values()), k=len(times))
     found = []
     for at, kind in zip(times, kinds):
         prompt, output, spread = LENGTHS[kind]
-        found.append(Asked(at, kind, draw_length(prompt, spread, rng), draw_length(output, spread, rng)))
+        found.append(SloRequest(at, kind, draw_length(prompt, spread, rng), draw_length(output, spread, rng)))
     return found
 
 
@@ -156,8 +156,8 @@ def measured(table: CostTable, seed: int) -> CostTable:
 
 def play(
     pair: str,
-    system: System,
-    load: Sequence[Asked],
+    system: SloSystem,
+    load: Sequence[SloRequest],
     seed: int,
     *,
     unloaded: float = 0.0,
@@ -199,7 +199,7 @@ def opening(kind: str) -> int:
     return MODEL.low + list(SUBJECTS).index(kind)
 
 
-def prompt_of(key: int, each: Asked) -> Ints:
+def prompt_of(key: int, each: SloRequest) -> Ints:
     """A prompt of its own that says what it is about."""
     prompt = np.full(each.prompt, key % (MODEL.vocab_size - MODEL.low) + MODEL.low, np.int32)
     prompt[-1:] = key // (MODEL.vocab_size - MODEL.low) + MODEL.low
@@ -207,7 +207,7 @@ def prompt_of(key: int, each: Asked) -> Ints:
     return prompt
 
 
-def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objective]) -> Request:
+def _request(key: int, each: SloRequest, system: SloSystem, wanted: Mapping[str, Objective]) -> Request:
     prompt = prompt_of(key, each)
     objective = Objective() if system.blind else wanted[each.kind]
     return Request(
@@ -223,7 +223,7 @@ def _request(key: int, each: Asked, system: System, wanted: Mapping[str, Objecti
 
 
 def _point(
-    load: Sequence[Asked],
+    load: Sequence[SloRequest],
     ran: Ran,
     wanted: Mapping[str, Objective],
     reliability: tuple[tuple[float, float, float], ...],

@@ -37,7 +37,7 @@ Rates = dict[str, list[float]]
 
 
 @dataclass
-class Measured:
+class SpeedupAnswers:
     """Every answer, by temperature, domain and repetition: one entry per prompt, each by depth."""
 
     prompts: dict[tuple[float, str, int], list[dict[str, Answer]]] = field(default_factory=lambda: defaultdict(list))
@@ -107,7 +107,7 @@ def drafter_for(domain: str, settings: profile.Profile) -> str:
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     wanted = session.wanted
-    measured = Measured()
+    measured = SpeedupAnswers()
     session.summarise = measured.summary
     settings = profile.load(wanted.profile)
     if not settings.speculation.drafters:
@@ -142,7 +142,7 @@ def run(session: Session) -> None:
 
 def _repetition(
     session: Session,
-    measured: Measured,
+    measured: SpeedupAnswers,
     repetition: int,
     asks: list[Ask],
     asked: list[OverTriton],

@@ -39,7 +39,7 @@ from covey_client.star import paper
 from covey_client.star.model import Star
 from loadtest.bench import report, star_servers
 from loadtest.bench.session import QUICK, Session
-from loadtest.simulation.star import Device, Played, play
+from loadtest.simulation.star import StarPlayed, StarTarget, play
 
 EMULATED, SERVERS = "emulated", "servers"
 TARGETS = range(1, 9)
@@ -61,7 +61,7 @@ UNEQUAL = (16, 8, 12, 8, 16, 10)  # ... and of such as all could use more
 
 
 def run(session: Session) -> None:
-    measured = Measured()
+    measured = StarFound()
     session.summarise = measured.summary
     parts = session.wanted.parts_of((EMULATED, SERVERS))
     if EMULATED in parts:
@@ -70,7 +70,7 @@ def run(session: Session) -> None:
         star_servers.run(session, measured.servers)
 
 
-def emulated(session: Session, measured: Measured) -> None:
+def emulated(session: Session, measured: StarFound) -> None:
     seconds = QUICK_SECONDS if session.wanted.size == QUICK else SECONDS
     step = by_rows_and_gap()
     for name in session.steps([f"{rule}, {count} targets" for count in TARGETS for rule in (FIFO, JOINED)]):
@@ -80,15 +80,15 @@ def emulated(session: Session, measured: Measured) -> None:
         played = play(devices, step, rules, np.random.default_rng([session.wanted.seed, len(devices)]), seconds)
         measured.played[rule, len(devices)] = played
     for depths in (UNEQUAL, LIGHT):
-        devices = [Device(paper.AWAY - TRANSFER, TRANSFER, paper.star().acceptance, depth) for depth in depths]
+        devices = [StarTarget(paper.AWAY - TRANSFER, TRANSFER, paper.star().acceptance, depth) for depth in depths]
         played = play(devices, step, Rules(rows=1), np.random.default_rng(session.wanted.seed), seconds)
         measured.fairness[depths] = jain(played, devices)
 
 
-def fleet(count: int) -> list[Device]:
+def fleet(count: int) -> list[StarTarget]:
     acceptance = paper.star().acceptance
     return [
-        Device((paper.AWAY - TRANSFER) * (1 if target < SAME else FASTER), TRANSFER, acceptance, paper.DEPTH)
+        StarTarget((paper.AWAY - TRANSFER) * (1 if target < SAME else FASTER), TRANSFER, acceptance, paper.DEPTH)
         for target in range(count)
     ]
 
@@ -106,7 +106,7 @@ def by_rows_and_gap() -> Callable[[int, float], float]:
     return step
 
 
-def jain(played: Played, devices: list[Device]) -> float:
+def jain(played: StarPlayed, devices: list[StarTarget]) -> float:
     """Of each one's time of the drafter over its fair share: what it would use alone, or an equal part of what those
     with less leave."""
     step, left = median(played.steps), 1.0
@@ -120,7 +120,7 @@ def jain(played: Played, devices: list[Device]) -> float:
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
 
-def formula(played: Played, count: int) -> Any:
+def formula(played: StarPlayed, count: int) -> Any:
     """The point of `covey plan-star` with this run's means."""
     away = fmean(played.away)
     star = Star(fmean(played.steps), away, 0.0, paper.star().acceptance, paper.DEPTH, plain=paper.star().plain)
@@ -128,10 +128,10 @@ def formula(played: Played, count: int) -> Any:
 
 
 @dataclass
-class Measured:
-    played: dict[tuple[str, int], Played] = field(default_factory=dict)
+class StarFound:
+    played: dict[tuple[str, int], StarPlayed] = field(default_factory=dict)
     fairness: dict[tuple[int, ...], float] = field(default_factory=dict)  # by depths
-    servers: star_servers.Measured = field(default_factory=star_servers.Measured)
+    servers: star_servers.StarServerRates = field(default_factory=star_servers.StarServerRates)
 
     def summary(self) -> JsonDict:
         ratios = [

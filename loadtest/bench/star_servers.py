@@ -49,7 +49,7 @@ draft_deadline_ms = 5000
 
 
 @dataclass
-class Measured:
+class StarServerRates:
     """Tokens per second by number of targets, and of one with its drafter beside it; one more for each repetition."""
 
     rates: dict[str, list[float]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def _median(value: Spread | None) -> float | None:
     return None if value is None else value.median
 
 
-def run(session: Session, measured: Measured) -> None:
+def run(session: Session, measured: StarServerRates) -> None:
     tokens = QUICK_TOKENS if session.wanted.size == QUICK else TOKENS
     repetitions = session.repetitions(3, 6)
     with ExitStack() as stack:

@@ -42,7 +42,7 @@ REPETITIONS, FULL_REPETITIONS = 7, 20
 
 
 @dataclass
-class Measured:
+class TaxRuns:
     """All runs so far, by competitor and concurrency, in the order of repetitions."""
 
     runs: dict[tuple[str, int], list[Run]] = field(default_factory=lambda: defaultdict(list))
@@ -87,7 +87,7 @@ class Measured:
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     wanted = session.wanted
-    measured = Measured()
+    measured = TaxRuns()
     session.summarise = measured.summary
     settings = profile.load(wanted.profile)
     folder = wanted.target_folder(settings)
@@ -141,7 +141,7 @@ def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
 
 def _repetition(
     session: Session,
-    measured: Measured,
+    measured: TaxRuns,
     repetition: int,
     asks: dict[int, list[Ask]],
     competitors: Sequence[Competitor],

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey_client.star.capacity import LatencyGoal, TargetLoad
-from loadtest.simulation.replica import LONGEST, Asked, Pace, Replica
+from loadtest.simulation.replica import LONGEST, FleetStream, Pace, Replica
 from loadtest.simulation.routing import Routing, View
 
 HOP = 0.003  # seconds that a request takes through a router; a handle call of Ray Serve was measured at 2.8 to 3.4 ms
@@ -50,7 +50,7 @@ class Fleet:
 
 
 @dataclass(slots=True)
-class Played:
+class FleetPlayed:
     """The figures of the time that counts."""
 
     asked: int = 0
@@ -80,16 +80,16 @@ class Game:
         self._busy = [0.0] * fleet.routers  # until when each router is
         self._index = 0.0
         self._queue = np.zeros(fleet.replicas, np.int64)
-        self._asked: list[Asked] = []
+        self._asked: list[FleetStream] = []
         self._events: list[tuple[float, int, int, int]] = []
         self._pace = Pace(fleet.server)
         self._hits = self._looked = 0
         self._waits: list[float] = []
         self._deciding = 0.0
         self._decided = 0
-        self.played = Played()
+        self.played = FleetPlayed()
 
-    def play(self) -> Played:
+    def play(self) -> FleetPlayed:
         fleet = self._fleet
         self._offer()
         for at in np.arange(0.0, fleet.seconds, fleet.report).tolist():
@@ -115,7 +115,7 @@ class Game:
         weights = np.arange(1, fleet.prefixes * fleet.replicas + 1) ** -fleet.popularity
         prefixes = self._draws.choice(len(weights), count, p=weights / weights.sum())
         rows = zip(prefixes.tolist(), prompts.tolist(), outputs.tolist(), times.tolist())
-        self._asked = [Asked(prefix, int(1 + p), 1 + o, at, 1 + o) for prefix, p, o, at in rows]
+        self._asked = [FleetStream(prefix, int(1 + p), 1 + o, at, 1 + o) for prefix, p, o, at in rows]
         self._events = [(at, ARRIVE, key, 0) for key, at in enumerate(times.tolist())]
 
     def _fail(self) -> None:
@@ -220,7 +220,7 @@ class Game:
         if now < self._fleet.seconds:
             self._push(now + self._fleet.life * self._rng.expovariate(1.0), DIE, which)
 
-    def _summary(self) -> Played:
+    def _summary(self) -> FleetPlayed:
         fleet, played, objective = self._fleet, self.played, self._fleet.objective
         counted = [asked for asked in self._asked if asked.arrived >= fleet.warm]
         first = np.array([asked.first - asked.arrived for asked in counted])
@@ -243,5 +243,5 @@ class Game:
         return played
 
 
-def play(fleet: Fleet, routing: Routing, seed: int) -> Played:
+def play(fleet: Fleet, routing: Routing, seed: int) -> FleetPlayed:
     return Game(fleet, routing, seed).play()

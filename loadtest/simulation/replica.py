@@ -28,7 +28,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Asked:
+class FleetStream:
     """One stream."""
 
     prefix: int
@@ -71,7 +71,7 @@ class Replica:
             self.cache.popitem(last=False)
         return False
 
-    def begin(self, key: int, asked: Asked, pace: Pace, more: int) -> float:
+    def begin(self, key: int, asked: FleetStream, pace: Pace, more: int) -> float:
         """A row more, with so many tokens to read beside its prompt; how long its first token takes. Half of a round is
         over when it comes."""
         rows = len(self.rows)

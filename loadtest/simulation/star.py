@@ -25,7 +25,7 @@ WAYS = 0.5  # ... and of the messages'
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class StarTarget:
     """A target. Times in seconds."""
 
     verify: float
@@ -36,7 +36,7 @@ class Device:
 
 
 @dataclass(slots=True)
-class Played:
+class StarPlayed:
     """Figures by target, and of the drafter; seconds and tokens of the time that was measured."""
 
     seconds: float = 0.0
@@ -56,16 +56,16 @@ class Played:
 
 
 def play(
-    devices: Sequence[Device],
+    devices: Sequence[StarTarget],
     step: Callable[[int, float], float],
     rules: Rules,
     rng: np.random.Generator,
     seconds: float,
-) -> Played:
+) -> StarPlayed:
     """`step(rows, gap)`: a level of a draft for so many rows, so long after the last. The first tenth of the time does
     not count."""
     queue, speed = DraftQueue(rules), Speed()
-    played = Played(tokens=[0] * len(devices), rounds=[0] * len(devices), service=[0.0] * len(devices))
+    played = StarPlayed(tokens=[0] * len(devices), rounds=[0] * len(devices), service=[0.0] * len(devices))
     events = [(float(rng.uniform(0, device.verify)), target) for target, device in enumerate(devices)]
     heapq.heapify(events)
     now = free = 0.0
@@ -109,7 +109,7 @@ def _spread(rng: np.random.Generator, sigma: float) -> float:
     return float(math.exp(rng.normal(-sigma * sigma / 2, sigma)))
 
 
-def _work(target: int, device: Device) -> DraftWork:
+def _work(target: int, device: StarTarget) -> DraftWork:
     rows = np.zeros(device.rows, np.int32)
     return DraftWork(
         tags=np.arange(device.rows, dtype=np.int32),

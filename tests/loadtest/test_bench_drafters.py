@@ -48,7 +48,7 @@ def test_every_case_asks_every_system_it_names_and_prompts_differ_between_repeti
 
 
 def test_the_real_parts_keys_come_of_whole_repetitions() -> None:
-    found = drafters.Measured()
+    found = drafters.DrafterRuns()
     for repetition in range(2):
         for name, seconds in (("off", 2.0), ("covey", 1.0)):
             answer = Answer(tuple(range(60)), seconds, accepted=0 if name == "off" else 30)

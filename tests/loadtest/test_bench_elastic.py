@@ -15,7 +15,7 @@ from covey_client.costs.surface import Surface
 from loadtest.bench import elastic, elastic_bundled
 from loadtest.bench.elastic_bundled import Peaks
 from loadtest.bench.elastic_memory import Elastic
-from loadtest.bench.emulated_pairs import PAIRS, Lengths, requests
+from loadtest.bench.emulated_pairs import PAIRS, RequestLengths, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import QUICK, USUAL
 
@@ -27,12 +27,12 @@ def served(tokens: int) -> Served:
     return Served(tokens, 0, 10.0, (1.0, 2.0), 0.5, 3, report)
 
 
-def made_up() -> elastic.Measured:
+def made_up() -> elastic.ElasticRuns:
     """Thresholds and goodput bring a tenth more, on the real server a half."""
-    measured = elastic.Measured()
+    measured = elastic.ElasticRuns()
     for case in elastic.cases(USUAL):
         for policy, tokens in ((elastic.OFF, 1000), (elastic.THRESHOLDS, 1100), (elastic.GOODPUT, 1100)):
-            measured.emulated[case.name][policy].append(elastic.Run(tokens / 10, served(tokens), 1.06))
+            measured.emulated[case.name][policy].append(elastic.ElasticRun(tokens / 10, served(tokens), 1.06))
     for arm, tokens in ((elastic.OFF, 1000), (elastic.GOODPUT, 1500), (elastic.ON_WEIGHTS, 1200)):
         pauses = {"expand": [0.001, 0.002], "contract": [0.003], "reload_dispatch": [0.00001]}
         measured.bundled[arm].append(Peaks(tokens, 10.0, (1.0,), 0, 9, {"load done": 1}, pauses))
@@ -49,7 +49,7 @@ def test_it_has_the_keys_it_promises() -> None:
 
 
 def test_what_was_not_measured_is_null() -> None:
-    found = elastic.Measured().summary()
+    found = elastic.ElasticRuns().summary()
     assert not any(found["throughput_on_over_off"].values())
     assert not found["pause_ms_p99"]
 
@@ -106,7 +106,7 @@ def test_throughput_is_that_of_the_peaks() -> None:
 
 def test_plain_decoding_of_a_crowd_gains_the_drafters_blocks_in_virtual_time() -> None:
     """Fifty long requests at once; without drafts the drafters are of no use."""
-    asked = [Lengths(200, 400, "code")] * 50
+    asked = [RequestLengths(200, 400, "code")] * 50
     settings = MemorySettings(policy=elastic.THRESHOLDS)
     off, on = (
         play(SEVEN, "off", (0.0,) * 50, asked, 1, elastic=each)

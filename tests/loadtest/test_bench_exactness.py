@@ -17,7 +17,7 @@ from covey.models.lanes import Lanes, Pass
 from covey.models.model import PagedModel
 from covey.models.native.model import NativeModel
 from loadtest.bench import exactness, exactness_models
-from loadtest.bench.exactness_rows import BANDS, Counts, Rows, Seen, Tally, in_chunks, in_company
+from loadtest.bench.exactness_rows import BANDS, Counts, Differences, Rows, Seen, in_chunks, in_company
 from loadtest.bench.session import Session, Wanted
 from tests.models import tiny_models
 
@@ -47,9 +47,9 @@ def rows_of(fake: Fake, *lengths: int) -> tuple[Rows, list[Seen]]:
     return rows, [rows.alone(row, 64) for row in range(len(lengths))]
 
 
-def compared(fake: Fake, *lengths: int) -> Tally:
+def compared(fake: Fake, *lengths: int) -> Differences:
     rows, expected = rows_of(fake, *lengths)
-    tally = Tally()
+    tally = Differences()
     tally.compare(rows, expected, in_company(lengths, 200, np.random.default_rng(2)))
     tally.compare(rows, expected, in_chunks(0, lengths[0], 33))
     return tally
@@ -92,9 +92,9 @@ def test_the_target_is_computed_as_it_is_served(tmp_path: Path) -> None:
     assert isinstance(exactness_models.load(folder, "fast", 2, replace(settings, runtime="torch")), PagedModel)
 
 
-def made_up() -> exactness.Measured:
+def made_up() -> exactness.ExactnessFound:
     """Three positions of the target differ, and what came up in mode fast does not count."""
-    measured = exactness.Measured()
+    measured = exactness.ExactnessFound()
     for name, mode, wrong in ((exactness.BUNDLED, "invariant", 3), ("other", "fast", 50)):
         measured.modes[name] = mode
         measured.tallies[name].total = Counts(100, wrong - 1, wrong)
@@ -128,7 +128,7 @@ def test_the_bench_has_the_keys_it_promises(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
-    found = exactness.Measured().summary()
+    found = exactness.ExactnessFound().summary()
     assert (found["positions"], found["by_length"], found["price"]) == (0, {}, {})
     exactness.show(found, Console(quiet=True), tmp_path / "out.png")
 

@@ -18,9 +18,9 @@ from loadtest.bench.work import Answer, Run
 CONCURRENCIES = ("1", "8", "32")
 
 
-def made_up_tax() -> tax.Measured:
+def made_up_tax() -> tax.TaxRuns:
     """Unary is as fast as in process, streaming half, OpenAI's door a quarter."""
-    measured = tax.Measured()
+    measured = tax.TaxRuns()
     speeds = {tax.IN_PROCESS: 1.0, tax.UNARY: 1.0, tax.STREAM: 2.0, tax.FRONT: 2.5, tax.OPENAI: 4.0}
     for name, seconds in speeds.items():
         for concurrency in tax.CONCURRENCIES:
@@ -49,9 +49,9 @@ def test_tax_has_the_keys_it_promises() -> None:
     assert found["chunk_tokens_p99"] == dict.fromkeys(CONCURRENCIES, 3)
 
 
-def made_up_speedup(repetitions: int = 4) -> speedup.Measured:
+def made_up_speedup(repetitions: int = 4) -> speedup.SpeedupAnswers:
     """fixed:3 is twice as fast as off; one code prompt of each repetition loops when greedy."""
-    measured = speedup.Measured()
+    measured = speedup.SpeedupAnswers()
     seconds = {OFF: 2.0} | {fixed(depth): 1.0 + abs(depth - 3) for depth in speedup.DEPTHS}
     for temperature in (speedup.GREEDY, speedup.HOT):
         for domain in ("code", "chat"):
@@ -79,11 +79,11 @@ def test_loops_are_left_out_of_greedy_text_and_counted() -> None:
     assert found["overall"]["looping"] == 4
 
 
-@pytest.mark.parametrize("measured", [tax.Measured(), speedup.Measured()])
-def test_what_was_not_measured_is_null(measured: tax.Measured | speedup.Measured) -> None:
+@pytest.mark.parametrize("measured", [tax.TaxRuns(), speedup.SpeedupAnswers()])
+def test_what_was_not_measured_is_null(measured: tax.TaxRuns | speedup.SpeedupAnswers) -> None:
     found = measured.summary()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    if isinstance(measured, speedup.Measured):
+    if isinstance(measured, speedup.SpeedupAnswers):
         assert found["overall"]["best_static_over_off"] is None
 
 

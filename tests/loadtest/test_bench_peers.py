@@ -23,7 +23,7 @@ from covey.server import Server
 from loadtest.bench import peers
 from loadtest.bench.__main__ import main
 from loadtest.bench.peers import asked, comparison, shown
-from loadtest.bench.peers.asked import Asked, Peer, named, ours, pythons
+from loadtest.bench.peers.asked import OverPipe, Peer, named, ours, pythons
 from loadtest.bench.peers.comparison import Comparison
 from loadtest.bench.peers.line_up import Cast, Pair
 from loadtest.bench.peers.measured import (
@@ -35,7 +35,7 @@ from loadtest.bench.peers.measured import (
     SERVER_OFF,
     STAGES,
     STREAMED,
-    Measured,
+    PeerRuns,
     acceptance_of,
 )
 from loadtest.bench.peers.pipe import Pipe, PipeError
@@ -207,7 +207,7 @@ class Through:
     """Stands where the server would: Covey alone, with the counts that drafts of so many tokens would have."""
 
     name: str
-    asked: Asked
+    asked: OverPipe
     depth: int = 0
     closed: bool = field(default=False)
 
@@ -229,7 +229,9 @@ class Serverless(Cast):
 
     def covey(self, choice: str, *, stream: bool = False) -> Any:
         depth = int(choice.partition(":")[2] or 0)
-        return Through(f"server {choice}{STREAMED if stream else ''}", Asked(choice, lambda: self.pipes[ALONE]), depth)
+        return Through(
+            f"server {choice}{STREAMED if stream else ''}", OverPipe(choice, lambda: self.pipes[ALONE]), depth
+        )
 
     def watched(self, callers: int, asks: Sequence[Ask], tenant: str) -> tuple[Run, dict[str, float]]:
         return self.covey(OFF).run(asks, callers, tenant), {"served": 1.0, "round": 2.0, "client": 3.0}
@@ -242,7 +244,7 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
     monkeypatch.setattr(comparison, "QUICK_DEPTHS", (4, 3))  # the stub refuses 4
     wanted = Wanted(tmp_path / "out.json", QUICK, repetitions=2, model=str(tokenized))
     session = Session("peers", wanted, Console(quiet=True))
-    pair, measured = Pair.of(session), Measured()
+    pair, measured = Pair.of(session), PeerRuns()
     session.summarise = measured.summary
     given = {"target": pair.target, "profile_name": pair.profile_name}
     first, said = ours(ALONE, "alone", numerics="auto", **given)
@@ -294,17 +296,17 @@ def test_of_depths_in_processes_of_their_own_the_best_over_all_callers_is_kept(
     monkeypatch.setattr(comparison, "QUICK_DEPTHS", (1, 2, 3))
     rates = {1: {1: 5.0, 2: 4.0, 3: 1.0}, 4: {1: 1.0, 2: 4.0, 3: 3.0}}
 
-    def run(one: Asked, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
+    def run(one: OverPipe, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         assert asks
         assert tenant
         one._pipe()
         return run_of(1.0, tokens=int(10 * rates[concurrency][one._depth]))
 
-    monkeypatch.setattr(Asked, "run", run)
+    monkeypatch.setattr(OverPipe, "run", run)
     session = Session("peers", Wanted(tmp_path / "out.json", QUICK), Console(quiet=True))
     with closing(Peer(asked.OPENVINO, sys.executable, {"apart": "yes"})) as peer:
         everybody = Quiet(Pair.of(session), peer)
-        compared = Comparison(session, Measured(), cast(Cast, everybody))
+        compared = Comparison(session, PeerRuns(), cast(Cast, everybody))
         compared.invite()
         assert not peer._pipes, "what was only tried still holds memory"
         for callers in (1, 4):
@@ -333,7 +335,7 @@ class Quiet:
 
     def covey(self, choice: str) -> Any:
         depth = int(choice.partition(":")[2] or 0)
-        return Asked(f"server {choice}", lambda: cast(Pipe, None), depth)
+        return OverPipe(f"server {choice}", lambda: cast(Pipe, None), depth)
 
     def costs(self, callers: int, depths: int) -> list[tuple[float, float]]:
         return [(float(callers), 1.0)] * (depths + 1)
@@ -343,10 +345,10 @@ def run_of(seconds: float, tokens: int = 60, drafted: int = 0, accepted: int = 0
     return Run((Answer(tuple(range(tokens)), seconds, drafted=drafted, accepted=accepted),), seconds)
 
 
-def made_up() -> Measured:
+def made_up() -> PeerRuns:
     """The machine is slower in every turn, for all alike. Covey's policy is three times as fast as OpenVINO plainly and
     one and a half times as fast as its drafts."""
-    measured = Measured()
+    measured = PeerRuns()
     seconds = {
         ALONE: 2.0,
         FAST: 1.0,
@@ -403,7 +405,7 @@ def test_the_bound_is_of_acceptance_and_costs() -> None:
 
 
 def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
-    session = Session("peers", Wanted(tmp_path / "out.json"), Console(quiet=True), Measured().summary)
+    session = Session("peers", Wanted(tmp_path / "out.json"), Console(quiet=True), PeerRuns().summary)
     found = session.write()
     assert found["best_over_openvino"] == found["limit_share"] == found["waterfall_ms"] == {}
     peers.show(found, Console(quiet=True), tmp_path / "out.png")
@@ -444,7 +446,7 @@ def test_drafting_breaks_even_between_the_pairs_that_lose_and_gain(tmp_path: Pat
     assert hot["breaks_even"]["fixed"]["4"] == pytest.approx(0.5)
     assert hot["breaks_even"][COVEY]["4"] is None
     assert found["sweep"]["greedy"]["pairs"] == {}
-    shown.pictures(Measured().summary() | found, tmp_path / "out.png")
+    shown.pictures(PeerRuns().summary() | found, tmp_path / "out.png")
     assert (tmp_path / "out-sweep.png").is_file()
     assert shown.sweep_table("t1", hot).row_count == 8
 

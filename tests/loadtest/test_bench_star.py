@@ -13,9 +13,9 @@ from covey.star.queue import Rules
 from covey_client.star.model import Star
 from loadtest.bench import star, star_servers
 from loadtest.bench.session import Session, Wanted
-from loadtest.simulation.star import Device, play
+from loadtest.simulation.star import StarTarget, play
 
-DEVICE = Device(verify=0.028, transfer=0.002, acceptance=0.7, depth=4)
+DEVICE = StarTarget(verify=0.028, transfer=0.002, acceptance=0.7, depth=4)
 STEP = 0.002
 
 
@@ -39,8 +39,8 @@ def test_joined_rows_bring_more_where_the_drafter_is_full() -> None:
 
 def test_a_greedy_target_does_not_starve_a_modest_one() -> None:
     """Five send calls eight times as long; the sixth gets its rounds all the same."""
-    greedy = Device(0.010, 0.001, 0.7, depth=16)
-    modest = Device(0.010, 0.001, 0.7, depth=2)
+    greedy = StarTarget(0.010, 0.001, 0.7, depth=16)
+    modest = StarTarget(0.010, 0.001, 0.7, depth=2)
     played = play([*[greedy] * 5, modest], flat, Rules(rows=1), np.random.default_rng(2), 60.0)
     assert played.rounds[5] > 1.2 * max(played.rounds[:5])
     alone = play([modest], flat, Rules(rows=1), np.random.default_rng(2), 60.0)
@@ -69,6 +69,6 @@ def test_what_one_target_s_times_predict() -> None:
     found = star_servers.seen(before, after, rate=100.0, tokens=400)
     assert (found.depth, found.step) == (8, pytest.approx(0.00125))
     assert found.away == pytest.approx(0.04 - 0.01)
-    measured = star_servers.Measured({"1": [100.0], "3": [280.0], "local": [125.0]}, {"3": [0.95]})
+    measured = star_servers.StarServerRates({"1": [100.0], "3": [280.0], "local": [125.0]}, {"3": [0.95]})
     summary = measured.summary()
     assert (summary["scaling_n3"], summary["predicted_n3"], summary["remote_over_local"]) == (2.8, 0.95, 0.8)

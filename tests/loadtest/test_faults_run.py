@@ -18,7 +18,7 @@ from loadtest.attack import injection, rooms, spin, verdict
 from loadtest.attack.injection import Fault, Injection, kinds, turns
 from loadtest.attack.messages import Messages
 from loadtest.attack.starts import IN_FLIGHT, Blow, Cycles
-from loadtest.attack.streams import Answer, asks
+from loadtest.attack.streams import Outcome, asks
 from tests.waiting import until
 
 
@@ -137,11 +137,11 @@ def test_asks_and_requests_are_the_same_for_a_seed() -> None:
 
 
 def test_what_is_lost_is_said_and_what_failed_openly_is_counted() -> None:
-    right, wrong = Answer("grpc", "right", 1.0), Answer("http", "wrong", 1.0)
-    failed = Answer("http", "error", 1.0, "ServerError: oh")
+    right, wrong = Outcome("grpc", "right", 1.0), Outcome("http", "wrong", 1.0)
+    failed = Outcome("http", "error", 1.0, "ServerError: oh")
     assert verdict.of_answers([right, failed]) == []
     assert verdict.of_answers([right, failed], errors=False) == ["1 answers error"]
-    assert verdict.of_answers([right, wrong, Answer("grpc", "late", 9.0)]) == ["1 answers wrong", "1 answers late"]
+    assert verdict.of_answers([right, wrong, Outcome("grpc", "late", 9.0)]) == ["1 answers wrong", "1 answers late"]
     assert verdict.of_answers([failed]) == ["no answer was right"]
     back, lost = Fault("target", "kill", 1, 0.0, 2.0), Fault("target", "pause", 1, 0.0)
     assert verdict.of_faults([back, lost]) == ["pause target: not back after 120 s"]
@@ -154,7 +154,7 @@ def test_what_is_lost_is_said_and_what_failed_openly_is_counted() -> None:
 def test_what_an_end_may_break_and_what_may_be_said_of_it(tmp_path: Path) -> None:
     given = SimpleNamespace(out=tmp_path, profile="", streams=1, tokens=1, seed=1)
     cycles = Cycles(given)  # type: ignore[arg-type]
-    right, broken = Answer("grpc", "right", 1.0), Answer("unary", "error", 1.0, "ConnectionLost: oh")
+    right, broken = Outcome("grpc", "right", 1.0), Outcome("unary", "error", 1.0, "ConnectionLost: oh")
     target, covey, unary, server = (blow(what) for what in ("target", "covey", "covey_unary", "tritonserver"))
 
     def untrue(said: str, *given: object) -> list[str]:

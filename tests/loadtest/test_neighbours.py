@@ -12,7 +12,7 @@ from covey.front.failures import NoKey
 from covey.front.keys import Keys
 from covey_client import Chunk, Overloaded, Usage
 from loadtest.attack import neighbours, streams
-from loadtest.attack.streams import Answer
+from loadtest.attack.streams import Outcome
 from loadtest.attack.tenant import BOMB, BOMBS, CALLERS, FLOOD, STREAMS
 
 
@@ -66,8 +66,8 @@ def test_a_refusal_is_part_of_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_median_is_judged_and_so_is_the_text() -> None:
-    def answers(*waits: float, outcome: str = "right") -> list[Answer]:
-        return [Answer("grpc", outcome, wait, wait=wait) for wait in waits]
+    def answers(*waits: float, outcome: str = "right") -> list[Outcome]:
+        return [Outcome("grpc", outcome, wait, wait=wait) for wait in waits]
 
     found = neighbours.judged({"alone": answers(1.0, 1.0, 9.0), FLOOD: answers(1.0, 4.0, 4.0)})
     assert found["ratios"] == {"alone": 1.0, FLOOD: 4.0}

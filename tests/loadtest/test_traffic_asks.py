@@ -16,13 +16,13 @@ from covey_client.rates import MetricsSnapshot
 from covey_client.status import Sample
 from loadtest import asks, levels, options
 from loadtest.arrivals import Arrival
-from loadtest.asks import Lengths
+from loadtest.asks import AnswerLengths
 
-LENGTHS = Lengths(8, 32, context=200)
+LENGTHS = AnswerLengths(8, 32, context=200)
 SOON = Arrival(0.0)
 
 
-def asked(source: str, arrival: Arrival = SOON, count: int = 200) -> list[asks.Ask]:
+def asked(source: str, arrival: Arrival = SOON, count: int = 200) -> list[asks.RequestContent]:
     rng = random.Random(1)
     parsed = asks.parse(source, LENGTHS)
     return [parsed.ask(arrival, rng) for _ in range(count)]

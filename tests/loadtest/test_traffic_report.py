@@ -14,7 +14,7 @@ from covey_client.rates import MetricsSnapshot
 from covey_client.status import Sample
 from loadtest import pictures, records, report, summary
 from loadtest.levels import Level
-from loadtest.records import Record, Recorder, Run
+from loadtest.records import Record, RecordedRun, Recorder
 
 LEVELS = (Level("fast", 1.0, 0.1, 0.02), Level("slow", 1.0, 1.0, 0.1))
 
@@ -50,7 +50,7 @@ RECORDS = (
 READINGS = tuple(reading(float(at), generation_tokens=100.0 * at, rounds=10.0 * at) for at in range(9))
 
 
-def a_run(tmp_path: Path, rows: tuple[Record, ...] = RECORDS, name: str = "one") -> Run:
+def a_run(tmp_path: Path, rows: tuple[Record, ...] = RECORDS, name: str = "one") -> RecordedRun:
     with Recorder(tmp_path / name, {"shape": "closed:2", "started": name, "seconds": 10.0}, LEVELS) as recorder:
         for row in rows:
             recorder.request(row)
@@ -60,7 +60,7 @@ def a_run(tmp_path: Path, rows: tuple[Record, ...] = RECORDS, name: str = "one")
     return records.load(tmp_path / name)
 
 
-def figure(run: Run, name: str, unit: str | None = None) -> float | None:
+def figure(run: RecordedRun, name: str, unit: str | None = None) -> float | None:
     return next(f.value for f in summary.totals(run) if f.name == name and unit in (None, f.unit))
 
 

@@ -14,7 +14,7 @@ from covey.models.lanes import Lanes, windows_of
 from loadtest.bench.gpu.kernels import bandwidth, store_of
 from loadtest.bench.gpu.rig import BLOCK_SIZE, Rig
 from loadtest.bench.gpu.timing import captured, over
-from loadtest.bench.passes import Case
+from loadtest.bench.passes import PassCase
 
 if TYPE_CHECKING:
     from covey.gpu.kernels.attention import Launch
@@ -23,8 +23,8 @@ KEYS, WARPS, PARTS, STAGES = (32, 64, 128), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2,
 REPEATS = 10
 
 
-CASES = (Case(1, 4096), Case(64, 1024), Case(64, 1024, 5))
-SMALL = (Case(1, 64), Case(2, 48, 3))
+CASES = (PassCase(1, 4096), PassCase(64, 1024), PassCase(64, 1024, 5))
+SMALL = (PassCase(1, 64), PassCase(2, 48, 3))
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _settings(rig: Rig, product: Setting) -> list[Setting]:
 class _Launched:
     """One case's tiles, and launches over all layers: of a single one a cache would hold the keys."""
 
-    def __init__(self, rig: Rig, store: Any, case: Case) -> None:
+    def __init__(self, rig: Rig, store: Any, case: PassCase) -> None:
         from covey.gpu.inputs import Inputs
         from covey.gpu.tilings import Tiling, programs_of
 

@@ -10,7 +10,7 @@ from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from loadtest.bench.gpu.rig import OFF, Rig
 from loadtest.bench.gpu.timing import milliseconds, over, queued
-from loadtest.bench.passes import Case
+from loadtest.bench.passes import PassCase
 from loadtest.bench.policies import fixed
 from loadtest.bench.work import Ask
 
@@ -21,8 +21,15 @@ REQUESTS, REQUESTS_OFF_GPU = 24, 4
 PROMPT, OUTPUT = (32, 600), (48, 64)
 PROMPT_OFF_GPU, OUTPUT_OFF_GPU = (8, 24), (6, 8)
 
-CASES = (Case(1, 512), Case(1, 3968), Case(16, 512), Case(64, 512), Case(64, 512, 4), Case(1, 1000, 1000))
-CASES_OFF_GPU = (Case(1, 16), Case(2, 16, 3))
+CASES = (
+    PassCase(1, 512),
+    PassCase(1, 3968),
+    PassCase(16, 512),
+    PassCase(64, 512),
+    PassCase(64, 512, 4),
+    PassCase(1, 1000, 1000),
+)
+CASES_OFF_GPU = (PassCase(1, 16), PassCase(2, 16, 3))
 
 
 def exactness(rig: Rig, found: JsonDict) -> None:

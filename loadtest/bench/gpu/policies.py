@@ -9,7 +9,7 @@ from typing import Any
 
 from covey.contracts.types import JsonDict
 from loadtest.bench.gpu.rig import Rig
-from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, Measured, fixed, take_turns
+from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, PolicyRuns, fixed, take_turns
 from loadtest.bench.work import Ask, Competitor
 
 REQUESTS = {1: 3, 4: 10, 16: 40, 64: 144, 128: 256}  # by concurrency
@@ -20,7 +20,7 @@ REPETITIONS, FULL_REPETITIONS = 4, 10
 
 
 def speculation(rig: Rig, found: JsonDict) -> None:
-    session, measured = rig.session, Measured()
+    session, measured = rig.session, PolicyRuns()
     requests = REQUESTS if rig.on_gpu else REQUESTS_OFF_GPU
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, quick=2)
     policies = (OFF, fixed(2), COVEY) if rig.small else (OFF, *map(fixed, DEPTHS), *LEARNERS)

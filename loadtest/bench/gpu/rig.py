@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """What models are loaded for."""
 
     running: int  # requests at once
@@ -52,7 +52,7 @@ class Room:
     budget: int  # tokens of a pass
 
 
-ROOM, ROOM_OFF_GPU = Room(128, 8192, 1024), Room(16, 512, 128)
+ROOM, ROOM_OFF_GPU = Capacity(128, 8192, 1024), Capacity(16, 512, 128)
 
 
 @dataclass(frozen=True)

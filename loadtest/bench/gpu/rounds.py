@@ -77,7 +77,7 @@ def overhead(rig: Rig, found: JsonDict) -> None:
             ("off, nothing ahead", OFF, at_once),
             (SPECULATIVE, SPECULATIVE, loaded.runner),
         ):
-            passes = {"target": _Timed(rig, loaded.target), "drafter": _Timed(rig, loaded.drafter)}
+            passes = {"target": _TimedGraphs(rig, loaded.target), "drafter": _TimedGraphs(rig, loaded.drafter)}
             rounds = _Rounds(passes)
             with ExitStack() as stack:
                 engine = stack.enter_context(_engine(rig, policy, rounds, runner))
@@ -154,7 +154,7 @@ class _Round:
 class _Rounds:
     """Everything an engine has told so far."""
 
-    passes: Mapping[str, _Timed]
+    passes: Mapping[str, _TimedGraphs]
     found: list[_Round] = field(default_factory=list)
     _last: float = 0.0
 
@@ -177,7 +177,7 @@ class _Rounds:
         return [each for each, fits, before in zip(self.found[1:], good[1:], good) if fits and before]
 
 
-class _Timed:
+class _TimedGraphs:
     """Stands in for a model's recordings: an event before and after each run of one."""
 
     def __init__(self, rig: Rig, model: Any) -> None:

@@ -18,7 +18,7 @@ from loadtest.bench.peers import shown
 from loadtest.bench.peers.asked import pythons
 from loadtest.bench.peers.comparison import Comparison
 from loadtest.bench.peers.line_up import Pair, line_up
-from loadtest.bench.peers.measured import GREEDY, Measured
+from loadtest.bench.peers.measured import GREEDY, PeerRuns
 from loadtest.bench.peers.sweep import Swept, sweep
 from loadtest.bench.peers.texts import texts
 from loadtest.bench.session import QUICK, Session
@@ -32,7 +32,7 @@ def run(session: Session) -> None:
     wanted = session.wanted
     parts = wanted.parts_of((COMPARE, WATERFALL, SWEEP), usual=(COMPARE,))
     pythons(wanted.peers)  # a name that nobody knows is told of before anything starts
-    measured, swept = Measured(), Swept()
+    measured, swept = PeerRuns(), Swept()
     session.summarise = lambda: measured.summary() | (swept.summary() if swept.runs else {})
     if SWEEP in parts:
         sweep(session, swept)
@@ -43,7 +43,7 @@ def run(session: Session) -> None:
         _turns(session, measured, folder, alone=COMPARE not in parts)
 
 
-def _turns(session: Session, measured: Measured, folder: str, *, alone: bool) -> None:
+def _turns(session: Session, measured: PeerRuns, folder: str, *, alone: bool) -> None:
     with line_up(session, folder) as cast:
         session.notes |= {
             "pair": {"target": Path(cast.pair.target).parent.name, "drafter": cast.pair.drafter},

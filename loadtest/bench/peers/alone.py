@@ -25,7 +25,7 @@ from loadtest.bench.peers.scripts.answering import answer
 BLOCKS = 512
 
 
-class Sink:
+class TokenSink:
     """Where the engine's progress goes: tokens by request."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Alone:
         limits = settings.scheduler
         runner = TargetRunner.load(target, wanted, token_budget=limits.token_budget, name="target")
         info = runner.info()
-        self._sink = Sink()
+        self._sink = TokenSink()
         scheduler = Scheduler.of(limits, info.block_size)
         planner = build(settings.speculation, (), max_rows=limits.max_running)
         self._engine = Engine(

@@ -23,7 +23,7 @@ def named(who: str, depth: int) -> str:
     return f"{who} {fixed(depth) if depth else OFF}"
 
 
-class Asked:
+class OverPipe:
     """Competitor: whoever is behind a pipe, at one depth. Requests go there so many at a time, as one batch, and are of
     one length; seconds are those that the far end takes for a batch, without the pipe."""
 
@@ -60,8 +60,8 @@ class Peer:
         self._words, self._given = [python, str(SCRIPTS[name])], dict(given)
         self._pipes: dict[tuple[int, ...], Pipe] = {}
 
-    def at(self, depth: int) -> Asked:
-        return Asked(named(self.name, depth), lambda: self._opened(depth)[1], depth)
+    def at(self, depth: int) -> OverPipe:
+        return OverPipe(named(self.name, depth), lambda: self._opened(depth)[1], depth)
 
     def depths_beside(self, depth: int) -> tuple[int, ...]:
         """Those that the process of this depth can be asked for too."""

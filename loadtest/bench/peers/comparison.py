@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from covey.contracts.errors import CoveyError
 from loadtest.bench import workload
-from loadtest.bench.peers.asked import DEPTHS, Asked, named
+from loadtest.bench.peers.asked import DEPTHS, OverPipe, named
 from loadtest.bench.peers.line_up import Cast
-from loadtest.bench.peers.measured import ALONE, GREEDY, HOT, SERVER_OFF, STAGES, STREAMED, Measured
+from loadtest.bench.peers.measured import ALONE, GREEDY, HOT, SERVER_OFF, STAGES, STREAMED, PeerRuns
 from loadtest.bench.policies import COVEY, OFF, fixed
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Competitor
@@ -33,7 +33,7 @@ Point = tuple[float, int]  # temperature, callers
 class Comparison:
     """Owns who takes part where; what it measures goes into `measured` turn by turn."""
 
-    def __init__(self, session: Session, measured: Measured, cast: Cast, callers: Sequence[int] = ()) -> None:
+    def __init__(self, session: Session, measured: PeerRuns, cast: Cast, callers: Sequence[int] = ()) -> None:
         self._session, self._measured, self._cast = session, measured, cast
         quick = session.wanted.size == QUICK
         self._callers = callers or (QUICK_CALLERS if quick else CALLERS)
@@ -118,7 +118,7 @@ class Comparison:
             return
         if stages is None:
             return
-        if one.name == ALONE and temperature == GREEDY and isinstance(one, Asked) and one.said["pass_ms"]:
+        if one.name == ALONE and temperature == GREEDY and isinstance(one, OverPipe) and one.said["pass_ms"]:
             seen = {"step": one.said["pass_ms"]}
         stages |= seen
         self._measured.runs[temperature, callers][one.name].append(done)

@@ -23,7 +23,7 @@ from covey_client.reports import Reports
 from loadtest.bench import workload
 from loadtest.bench.derive import with_drafters
 from loadtest.bench.over_triton import OverTriton
-from loadtest.bench.peers.asked import Asked, Peer, ours, pythons
+from loadtest.bench.peers.asked import OverPipe, Peer, ours, pythons
 from loadtest.bench.peers.measured import ALONE, FAST, SERVER, STREAMED
 from loadtest.bench.peers.pipe import Pipe
 from loadtest.bench.policies import COVEY, OFF
@@ -99,7 +99,7 @@ class Cast:
 
     def plain(self) -> list[Competitor]:
         """Covey without drafts, in every way."""
-        alone = [Asked(name, lambda pipe=pipe: pipe) for name, pipe in self.pipes.items()]
+        alone = [OverPipe(name, lambda pipe=pipe: pipe) for name, pipe in self.pipes.items()]
         return [*alone, self.covey(OFF), self.covey(OFF, stream=True)]
 
     def limits(self, callers: Sequence[int]) -> dict[int, dict[str, float]]:

@@ -38,7 +38,7 @@ Rates = dict[str, list[float]]
 
 
 @dataclass
-class Measured:
+class PeerRuns:
     """Runs by temperature, callers and name, and stages by callers, in the order of turns; and what is known once."""
 
     runs: dict[tuple[float, int], dict[str, list[Run]]] = field(

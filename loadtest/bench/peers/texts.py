@@ -9,7 +9,7 @@ from pathlib import Path
 
 from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
-from loadtest.bench.peers.asked import Asked, Peer, ours, pythons
+from loadtest.bench.peers.asked import OverPipe, Peer, ours, pythons
 from loadtest.bench.peers.line_up import Pair, given_to_peers
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Run
@@ -30,7 +30,7 @@ def texts(session: Session, pair: Pair) -> JsonDict:
         given = {"profile_name": pair.profile_name, "numerics": "auto", "dtype": FLOAT32}
         pipe, _ = ours("alone in float32", "alone", target=pair.target, **given)
         with closing(pipe):
-            expected = Asked("alone", lambda: pipe).run(asks, count)
+            expected = OverPipe("alone", lambda: pipe).run(asks, count)
         for name, python in pythons(session.wanted.peers).items():
             peer = Peer(name, python, given_to_peers(pair, FLOAT32, Path(kept)))
             for depth in (0, DEPTH):

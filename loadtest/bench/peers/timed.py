@@ -16,7 +16,7 @@ from covey.contracts.types import JsonDict
 from covey.drafters.opening import open_drafter
 from covey.runtimes.compute import Compute
 from covey.target.runner import open_target, typed
-from loadtest.bench.passes import Case
+from loadtest.bench.passes import PassCase
 from loadtest.bench.peers.scripts.answering import answer
 
 BLOCKS = 512
@@ -47,13 +47,13 @@ class Timed:
             for (kind, at), taken in seconds.items():
                 rows, tokens = shapes[at]
                 compute, model = self._models[kind]
-                passed = compute.run(_pass, model, Case(rows, CONTEXT, 1 if kind == LEVEL else tokens))
+                passed = compute.run(_pass, model, PassCase(rows, CONTEXT, 1 if kind == LEVEL else tokens))
                 if turn:  # the first of each compiles what it needs
                     taken.append(passed)
         return {kind: [1000 * median(seconds[kind, at]) for at in range(len(shapes))] for kind in kinds}
 
 
-def _pass(model: Any, case: Case) -> float:
+def _pass(model: Any, case: PassCase) -> float:
     work = case.work(model.blocks, case.rows, model.padding_slot, model.block_size)
     started = time.perf_counter()
     model.forward(work)
