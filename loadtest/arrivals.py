@@ -45,7 +45,7 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """When one request comes, and what a trace says of it. Lengths of 0 are for the prompt source to choose."""
+    """Says when one request comes, and what a trace says of it. The prompt source chooses lengths that are 0."""
 
     at: float  # seconds after the start
     input_tokens: int = 0

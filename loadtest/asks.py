@@ -38,7 +38,7 @@ class RequestContent:
 
 @dataclass(frozen=True)
 class AnswerLengths:
-    """How long answers may be by default, and how long a request may be altogether."""
+    """Says how long answers may be by default, and how long a request may be altogether."""
 
     shortest: int = 16
     longest: int = 64

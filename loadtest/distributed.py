@@ -1,4 +1,4 @@
-"""One load from several processes: a master that waits for workers, tells them when, and writes what each of them
+"""Offers one load from several processes: a master waits for workers, tells them when, and writes what each of them
 measured into one folder. Users and their messages are Locust's own."""
 
 from __future__ import annotations

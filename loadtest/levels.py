@@ -38,7 +38,7 @@ class Level:
         return ttft is not None and ttft <= self.ttft
 
     def meets_tpot(self, tpot: float | None) -> bool:
-        """Whether an answer is within `tpot`; one of one token always is."""
+        """Return whether an answer is within `tpot`; one of a single token always is."""
         return tpot is None or tpot <= self.tpot
 
 

@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Picture:
-    """What one pair of axes shows; `about` is the sentence under it."""
+    """Describes what one pair of axes shows; `about` is the sentence under it."""
 
     title: str
     unit: str

@@ -23,7 +23,7 @@ SETTINGS, REQUESTS, METRICS = "run.json", "requests.jsonl", "metrics.jsonl"
 
 @dataclass(frozen=True)
 class Record:
-    """One request, seen from the client. Times in seconds; None if there was none."""
+    """Describes one request as the client saw it. Times are in seconds, and None where there was none."""
 
     at: float  # when it was sent, after the start
     transport: str

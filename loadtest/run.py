@@ -1,4 +1,5 @@
-"""One headless run: users, a look at the metrics port every second, progress, and a folder of what happened."""
+"""Runs a load test without a page: starts users, looks at the metrics port every second, shows progress, and writes a
+folder of what happened."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ BINS = 30
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a run; None where it has none."""
+    """Holds one number of a run; its value is None where the run has none."""
 
     name: str
     unit: str
@@ -38,7 +38,7 @@ def level_of(run: RecordedRun, record: Record) -> Level:
 
 
 def attained(run: RecordedRun, record: Record) -> bool:
-    """Whether a request that ended met its level; a failed one did not."""
+    """Return whether a request that ended met its level; a failed one did not."""
     level = level_of(run, record)
     return record.finished and level.meets_ttft(record.ttft) and level.meets_tpot(record.tpot)
 

@@ -41,7 +41,8 @@ class HttpUser(CoveyUser):
 
 
 class ArrivalsUser(User):  # type: ignore[misc]
-    """All of an open shape's arrivals: requests come when they are due, whether or not earlier ones have ended."""
+    """Sends all of an open shape's arrivals: requests come when they are due, whether or not earlier ones have
+    ended."""
 
     fixed_count: ClassVar[int] = 1
     wait_time = constant(0)

@@ -1,4 +1,4 @@
-"""What a server bears: `python -m loadtest.attack SCENARIO`.
+"""Finds out what a server bears: `python -m loadtest.attack SCENARIO`.
 
 __main__.py     the command line, one JSON for each scenario
 launched.py     the server: a launcher with its front, and all processes below it

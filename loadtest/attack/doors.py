@@ -133,7 +133,7 @@ class Attack:
 
 
 def _documented(event: bytes, status: int) -> bool:
-    """Whether the answer is JSON, and an error where it should be one."""
+    """Return whether the answer is JSON, and an error where it should be one."""
     body = event.removeprefix(b"data: ")
     if status == 200 and not body.startswith(b"{"):
         return False

@@ -1,4 +1,4 @@
-"""Requests by the hundred thousand that no client would send, beside clients whose answers must stay the same."""
+"""Sends hundreds of thousands of requests that no client would, beside clients whose answers must stay the same."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ DEADLY = ((SERVER, rooms.MEMORY), (FRONT,))
 
 @dataclass
 class Fault:
-    """One fault of one process, place or cable."""
+    """Describes one fault of a process, place or cable."""
 
     what: str
     way: str

@@ -30,7 +30,7 @@ USED = r'covey_kv_blocks\{[^}]*state="used"[^}]*\}'
 
 
 class Launched:
-    """One launcher; `processes()` says what runs below it now. `rooms` are those of its places that can be filled,
+    """Owns one launcher; `processes()` says what runs below it now. `rooms` are those of its places that can be filled,
     `far` is another server's drafter that it uses."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Launched:
         return f"127.0.0.1:{self.options.front_grpc_port}"
 
     def ready(self, process: str = FRONT) -> bool:
-        """Whether the front says that it and the server are ready, or Triton says so of a model."""
+        """Return whether the front says that it and the server are ready, or Triton says so of a model."""
         url = f"http://{self.front_http}/v2/health/ready"
         if process not in (FRONT, SERVER):
             url = f"http://127.0.0.1:{self.options.http_port}/v2/models/{process}/ready"

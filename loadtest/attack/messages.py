@@ -46,7 +46,7 @@ HEADERS = (
 
 
 class Messages:
-    """One stream of random requests."""
+    """Draws random requests without end."""
 
     def __init__(self, seed: int) -> None:
         self._drawn = random.Random(seed)
@@ -101,7 +101,7 @@ class Messages:
         return self.mutated(whole) if self._drawn.random() < 0.5 else whole
 
     def mutated(self, data: bytes) -> bytes:
-        """Some bytes changed, lost, doubled or put in; or the end cut off."""
+        """Return the bytes with some of them changed, lost, doubled or put in, or with the end cut off."""
         found = bytearray(data or b"\0")
         for _ in range(self._drawn.choice((1, 1, 2, 8))):
             at = self._drawn.randrange(len(found))
@@ -119,7 +119,8 @@ class Messages:
         return struct.pack("<I", length) + text if self._drawn.random() < 0.7 else self._drawn.randbytes(4)
 
     def _openai(self, name: str) -> dict[str, Any]:
-        """Chats and their templates' arguments, completions, schemas, and texts to be cut into tokens."""
+        """Return the body of a chat with its template's arguments, of a completion, with or without a schema, or of a
+        text that is to be cut into tokens."""
         found: dict[str, Any] = {"model": "covey"}
         if name in OPENAI:
             found["max_tokens"] = 1

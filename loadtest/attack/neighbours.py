@@ -82,7 +82,7 @@ def _attacked(server: Launched, key: str, way: str) -> Iterator[None]:
 
 
 def _asked(server: Launched, key: str, count: int, known: Sequence[tuple[int, ...]] = ()) -> Streams:
-    """So many requests one after the other, the first of which says what is right where nothing is `known`."""
+    """Ask so many requests one after the other, the first of which says what is right where nothing is `known`."""
     ask = Question("grpc", QUESTION, {"max_tokens": TOKENS, "min_tokens": TOKENS})
     streams = Streams(server, [ask], DEADLINE, known, pause=PAUSE, headers={"authorization": f"Bearer {key}"})
     if not known:
@@ -95,7 +95,7 @@ def _asked(server: Launched, key: str, count: int, known: Sequence[tuple[int, ..
 
 
 def judged(answers: dict[str, Sequence[Outcome]]) -> JsonDict:
-    """The victim's waits by what is beside it, and whether they or its texts are others than alone."""
+    """Return the victim's waits by what is beside it, and whether they or its texts are others than alone."""
     waits = {way: [answer.wait for answer in found] for way, found in answers.items()}
     medians = {way: statistics.median(times) for way, times in waits.items()}
     ratios = {way: median / medians[ALONE] for way, median in medians.items()}

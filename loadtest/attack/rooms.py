@@ -34,7 +34,7 @@ def words(kept: Path) -> list[str]:
 
 
 class Room:
-    """One small place of a living process. It stays until it is left, also if that process ends."""
+    """Holds one small place of a living process open. It stays until it is left, also if that process ends."""
 
     def __init__(self, process: int, folder: Path) -> None:
         seen = Path("/proc", str(process), "root") / folder.relative_to("/")

@@ -1,4 +1,4 @@
-"""A long run: what tritonserver, the launcher and every model take must not add up, and texts stay what they are.
+"""Runs for long: what tritonserver, the launcher and every model take must not add up, and texts stay what they are.
 
 Figures are medians over the first and the last third of the time; without faults of what follows the warm-up, with them
 of all of it, so that the first third is mostly before the first fault. Triton keeps four threads and a region of shared
@@ -43,7 +43,7 @@ LIMIT, LIMIT_WITH_FAULTS = 0.01 * 2 / 3, 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """What one process takes at one time."""
+    """Holds what one process takes at one time."""
 
     at: float  # seconds after the start
     pid: int
@@ -54,7 +54,7 @@ class Taken:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """One process and its successors."""
+    """Holds what a process and its successors took in the first and in the last third of the time."""
 
     name: str
     lives: int

@@ -56,12 +56,12 @@ class Blow:
                 self.fault = Fault(self.what, self.way, pid, time.monotonic(), when=self.when)
 
     def back(self, server: Launched) -> bool:
-        """Whether another process serves in the hurt one's place, or nothing was hurt."""
+        """Return whether another process serves in the hurt one's place, or nothing was hurt."""
         fault = self.fault
         return fault is None or (server.processes().get(self.what, fault.pid) != fault.pid and server.ready(self.what))
 
     def breaks(self, answer: Outcome) -> bool:
-        """Whether it may have ended that answer with an error."""
+        """Return whether the blow may have ended that answer with an error."""
         return self.fault is not None and (
             self.what in BREAKING or (self.what, answer.door) == ("covey_unary", "unary")
         )

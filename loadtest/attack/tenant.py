@@ -32,7 +32,7 @@ NICE = 10  # a tenth of a processor that others want: what it computes would be 
 
 
 class Attacker:
-    """One tenant with its key, and where the front listens for gRPC and HTTP."""
+    """Attacks as one tenant with its key; the URLs say where the front listens for gRPC and HTTP."""
 
     def __init__(self, grpc_url: str, http_url: str, key: str) -> None:
         self._grpc, self._http = grpc_url, http_url

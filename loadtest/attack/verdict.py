@@ -17,7 +17,8 @@ BAD = ("wrong", "late")
 
 
 def of_answers(answers: Sequence[Outcome], *, errors: bool = True) -> list[str]:
-    """Where `errors` may be, an answer that ended in one said so: that is counted, and no problem of exactness."""
+    """Return what is wrong with all answers together. Where `errors` may be, an answer that ended in one said so: that
+    is counted elsewhere, and no problem of exactness."""
     bad = BAD if errors else (*BAD, "error")
     found = [f"{count} answers {what}" for what, count in Counter(a.outcome for a in answers).items() if what in bad]
     return found if any(a.outcome == "right" for a in answers) else [*found, "no answer was right"]

@@ -21,7 +21,8 @@ def derive(profile: Profile, path: Path, **changes: JsonDict | tuple[str, ...]) 
 
 
 def with_drafters(profile: Profile, path: Path, drafters: Sequence[str], **speculation: object) -> Path:
-    """As `derive`, with those drafters of the profile alone: no other is loaded or said to lie anywhere."""
+    """Does what `derive` does, and leaves the profile those drafters alone: no other is loaded or said to lie
+    anywhere."""
     gone = set(profile.speculation.drafters) - set(drafters)
     return derive(
         profile,

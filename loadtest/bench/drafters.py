@@ -56,7 +56,7 @@ AGAINST = {
 
 @dataclass(frozen=True)
 class DrafterCase:
-    """How many callers ask, and whom."""
+    """Says how many callers ask, and which systems."""
 
     callers: int = 1
     systems: tuple[str, ...] = tuple(SIX)
@@ -73,7 +73,7 @@ def cases(size: str) -> dict[str, DrafterCase]:
 
 @dataclass
 class DrafterRuns:
-    """Every answer, by case, system and repetition."""
+    """Holds every answer, by case, system and repetition."""
 
     answers: dict[str, dict[str, dict[int, list[tuple[str, Answer]]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
@@ -97,7 +97,7 @@ class DrafterRuns:
         }
 
     def _rate(self, case: str, name: str, repetition: int, done: Sequence[tuple[str, Answer]]) -> float:
-        """Tokens per second: of one caller the geometric mean over domains, of several what all get."""
+        """Return tokens per second: the geometric mean over domains of one caller, or what several have together."""
         seconds = self.seconds.get((case, name, repetition))
         if seconds is not None:
             return sum(len(answer.tokens) for _, answer in done) / seconds
@@ -105,7 +105,8 @@ class DrafterRuns:
 
 
 def keys(rates: Mapping[str, Sequence[float]]) -> JsonDict:
-    """covey against the others, by tokens per second in each repetition. Of two opponents in one key, the better."""
+    """Return how covey fares against the others, by tokens per second in each repetition. Of two opponents in one key
+    the better counts."""
     found: JsonDict = {}
     for key, names in AGAINST.items():
         there = [name for name in names if rates.get(name)]
@@ -118,8 +119,8 @@ def keys(rates: Mapping[str, Sequence[float]]) -> JsonDict:
 
 
 def by_domain(speeds: Mapping[str, Sequence[Mapping[str, float]]], base: str = OFF) -> JsonDict:
-    """Speed-up over `base` by system and domain, the median over repetitions, and the geometric mean over domains:
-    Table 3. `speeds`: by system and repetition, tokens per second of each domain."""
+    """Return the speed-up over `base` by system and domain, the median over repetitions, and the geometric mean over
+    domains: Table 3. `speeds`: by system and repetition, tokens per second of each domain."""
     table: JsonDict = {}
     for name, repetitions in speeds.items():
         pairs = list(zip(repetitions, speeds.get(base, ())))
@@ -181,12 +182,14 @@ def _together(
 
 
 def _tenant(system: str, case: str) -> str:
-    """What a system has learnt stays with it, case by case; nobody finds another's prompts in a cache."""
+    """Return a tenant that is the system's own in a case: what it has learnt stays with it, and nobody finds another's
+    prompts in a cache."""
     return f"{system} {case}"
 
 
 def asks(case: DrafterCase, repetition: int, repetitions: int, tokens: int, seed: int) -> list[Ask]:
-    """This repetition's: of one caller the same number of each domain, of several one for each, of mixed domains."""
+    """Return this repetition's requests: one caller's have the same number of each domain, several callers have one
+    each, of mixed domains."""
     rng = random.Random(f"{seed} {repetition} {case.callers}")
     each = EACH if case.callers == 1 else -(-case.callers // len(prompts.DOMAINS))
     asks = [
@@ -199,7 +202,7 @@ def asks(case: DrafterCase, repetition: int, repetitions: int, tokens: int, seed
 
 
 def _warm_up(session: Session, asked: Mapping[str, OverTriton]) -> None:
-    """Shapes are compiled, and what rounds take is known; of drafters nothing is that a tenant could use."""
+    """Have shapes compiled and rounds timed; nothing is learnt of drafters that a tenant could use."""
     asks = [Ask(t, 24, TEMPERATURE, 7, domain=d) for d in prompts.DOMAINS for t in prompts.load(d)[:WARM_UP]]
     for name, _ in zip(asked, session.steps([f"warming up: {name}" for name in asked])):
         for callers in (1, 16):
@@ -207,7 +210,7 @@ def _warm_up(session: Session, asked: Mapping[str, OverTriton]) -> None:
 
 
 def _speeds(done: Sequence[tuple[str, Answer]]) -> dict[str, float]:
-    """Tokens per second of a request, by domain."""
+    """Return tokens per second of a request, by domain."""
     tokens: dict[str, float] = defaultdict(float)
     seconds: dict[str, float] = defaultdict(float)
     for domain, answer in done:
@@ -217,14 +220,14 @@ def _speeds(done: Sequence[tuple[str, Answer]]) -> dict[str, float]:
 
 
 def _per_round(answers: Sequence[Answer]) -> float | None:
-    """Every round emits one token that was not drafted."""
+    """Return the tokens of a round, each of which emits one token that was not drafted."""
     tokens = sum(len(answer.tokens) for answer in answers)
     rounds = tokens - sum(answer.accepted for answer in answers)
     return tokens / rounds if rounds else None
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Tables, and beside them a picture."""
+    """Show tables, and draw a picture beside the JSON."""
     found = {name: part for name, part in result.items() if isinstance(part, dict) and "covey_over_general" in part}
     for name in ("c1", "mixed16"):
         table = found.get(name, {}).get("speedups", {})

@@ -1,4 +1,4 @@
-"""One server, and on it an orchestrator for each system that is compared.
+"""Starts one server, and on it an orchestrator for each system that is compared.
 
 Target and drafters are the same processes for all, so that nothing but the choice differs; a server for each system
 would take some 4 GB each and could not be asked in turns of a second. Orchestrators are asked one after the other: the
@@ -34,7 +34,7 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class DrafterSystem:
-    """Settings of the profile's `speculation`, and the drafters that requests name, by domain."""
+    """Names a system's settings of the profile's `speculation`, and the drafters that requests name, by domain."""
 
     speculation: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ ALL = SIX | ALONE | OTHERS
 
 @contextmanager
 def serving(session: Session, systems: Mapping[str, DrafterSystem]) -> Iterator[dict[str, OverTriton]]:
-    """Whom to ask, by system; all serve, and end with the context."""
+    """Yield whom to ask, by system; all serve, and end with the context."""
     settings = profile.load(session.wanted.profile)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -88,7 +88,8 @@ def serving(session: Session, systems: Mapping[str, DrafterSystem]) -> Iterator[
 def _repository(
     original: Path, folder: Path, settings: Profile, systems: Mapping[str, DrafterSystem], models: Mapping[str, str]
 ) -> Path:
-    """The models as they are, and beside them the orchestrators, each with a profile of its own."""
+    """Make a repository of the models as they are, and beside them the orchestrators, each with a profile of its
+    own."""
     made = folder / "models"
     made.mkdir()
     for each in original.iterdir():
@@ -104,7 +105,8 @@ def _repository(
 
 
 def _load(server: Server, model: str) -> None:
-    """One after the other: each may measure what rounds take, on a target that serves one at a time."""
+    """Load an orchestrator while no other is: each may measure what rounds take, on a target that serves one at a
+    time."""
     replace(server.control, seconds=LOAD_SECONDS).load(model)
     while not link.serves(model, server.pid):
         server.check()

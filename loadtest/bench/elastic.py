@@ -53,7 +53,7 @@ REPETITIONS, FULL_REPETITIONS = 2, 5
 
 @dataclass(frozen=True)
 class ElasticCase:
-    """An emulated pair and its load."""
+    """Names an emulated pair and its load."""
 
     name: str
     pair: EmulatedPair
@@ -61,14 +61,14 @@ class ElasticCase:
     rate: float = 0.0  # requests a second; 0: two peaks
 
     def times(self, count: int, seed: int) -> loads.Times:
-        """When `count` requests come, about."""
+        """Return when about `count` requests come."""
         if self.rate:
             return loads.poisson(self.rate, count, seed)
         capacity = self.pair.capacity()
         return loads.two_peaks(LOW * capacity, HIGH * capacity, self._seconds(count), seed)
 
     def throughput(self, served: Served, count: int) -> float:
-        """Of the peaks, while more comes than can be served."""
+        """Return the throughput in the peaks, while more comes than can be served."""
         if self.rate:
             return served.throughput
         whole, angle = self._seconds(count), math.asin(((1 - LOW) / (HIGH - LOW)) ** 0.25)
@@ -77,7 +77,7 @@ class ElasticCase:
         )
 
     def closed_form(self) -> float:
-        """What a pool with all drafters' bytes serves over what it serves without."""
+        """Return what a pool with all drafters' bytes serves over what it serves without."""
         emulated, held = self.pair.profile.emulated, len(self.pair.drafters) * self.pair.profile.emulated.drafter_mb
         gained = (held << 20) // (emulated.kv_token_bytes * self.pair.profile.target.block_size)
         return serves(self.pair, gained) / serves(self.pair)
@@ -87,8 +87,8 @@ class ElasticCase:
 
 
 def serves(pair: EmulatedPair, gained: int = 0) -> float:
-    """Tokens a second of plain decoding while the pool, with so many blocks more, is full. A request that runs is more
-    often a long one than a request that comes, and half of its last block is empty."""
+    """Return the tokens a second of plain decoding while the pool, with so many blocks more, is full. A request that
+    runs is more often a long one than a request that comes, and half of its last block is empty."""
     drawn = requests(pair, DRAWN, 0)
     prompts, outputs = sum(each.prompt for each in drawn), sum(each.output for each in drawn)
     size, budget = pair.profile.target.block_size, pair.profile.scheduler.token_budget
@@ -101,7 +101,7 @@ def serves(pair: EmulatedPair, gained: int = 0) -> float:
 
 
 def cases(size: str) -> Iterator[ElasticCase]:
-    """What is emulated; the first is that of the bench's key."""
+    """Yield what is emulated; the first is that of the bench's key."""
     pairs = {pair.name: pair for pair in PAIRS}
     seldom = replace(pairs[FIVE])
     seldom.__dict__["rates"] = {  # a cached property, as if it had been asked for
@@ -117,7 +117,7 @@ def cases(size: str) -> Iterator[ElasticCase]:
 
 @dataclass(frozen=True)
 class ElasticRun:
-    """What one policy made of a case."""
+    """Holds what one policy made of a case."""
 
     throughput: float
     served: Served
@@ -126,7 +126,7 @@ class ElasticRun:
 
 @dataclass
 class ElasticRuns:
-    """All runs so far: emulated by case and memory policy, on servers by arm."""
+    """Holds all runs so far: emulated by case and memory policy, on servers by arm."""
 
     emulated: dict[str, dict[str, list[ElasticRun]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -134,7 +134,7 @@ class ElasticRuns:
     bundled: dict[str, list[Peaks]] = field(default_factory=lambda: defaultdict(list))
 
     def summary(self) -> JsonDict:
-        """The JSON's keys; what was not measured is null."""
+        """Return the JSON's keys; what was not measured is null."""
         found = {name: _case(by_policy) for name, by_policy in self.emulated.items() if len(by_policy) == len(ALL)}
         key = found.get(KEY_CASE)
         servers = _served(self.bundled) if len(self.bundled) == len(ARMS) else {}

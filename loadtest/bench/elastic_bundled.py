@@ -46,7 +46,7 @@ calm_seconds = 2.0
 
 @dataclass(frozen=True)
 class Arm:
-    """When drafters leave, and what of them the pool has then."""
+    """Says when drafters leave, and which of their bytes the pool has then."""
 
     name: str
     policy: str
@@ -55,7 +55,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Peaks:
-    """What one server made of both peaks."""
+    """Holds what one server made of both peaks."""
 
     tokens: float
     seconds: float
@@ -80,7 +80,7 @@ class Peaks:
 
 
 def play(session: Session, folder: Path, arm: Arm) -> Peaks:
-    """Quiet, a peak, quiet, a peak, on a server of its own."""
+    """Play quiet, a peak, quiet and a peak on a server of its own."""
     profile = folder / "elastic.toml"
     profile.write_text(PROFILE.format(arm=arm))
     options, quick = session.wanted.options(), session.wanted.size == QUICK
@@ -106,7 +106,7 @@ def play(session: Session, folder: Path, arm: Arm) -> Peaks:
 
 
 def _call(url: str, asked: Sequence[str], callers: int, seconds: float) -> list[float]:
-    """Requests one after the other from each of so many callers; how long those took that ended in time."""
+    """Have so many callers ask one request after the other; return how long those took that ended in time."""
     until = time.monotonic() + seconds
     numbers, found = itertools.count(), []
 

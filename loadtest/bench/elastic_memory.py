@@ -16,7 +16,7 @@ from loadtest.simulation.virtual import VirtualClock
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """When drafters leave, and what their ways take: a process ends, or is started and reads its weights."""
+    """Says when drafters leave, and how long it takes them: a process ends, or is started and reads its weights."""
 
     settings: MemorySettings = field(default_factory=lambda: MemorySettings(policy="goodput"))
     unload_seconds: float = 0.2

@@ -39,7 +39,7 @@ TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
 
 @dataclass
 class EmulatedRuns:
-    """All runs so far: pair -> load -> policy -> one run per repetition."""
+    """Holds all runs so far: pair -> load -> policy -> one run per repetition."""
 
     policies: Sequence[str] = POLICIES
     runs: dict[str, dict[str, dict[str, list[Served]]]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class EmulatedRuns:
         self.runs.setdefault(pair, {}).setdefault(load, {}).setdefault(policy, []).append(served)
 
     def whole(self, pair: str) -> dict[str, dict[str, list[Served]]]:
-        """The loads that every policy has served as often."""
+        """Return the loads that every policy has served as often."""
         loads_ = self.runs.get(pair, {})
         return {
             load: by_policy
@@ -145,7 +145,7 @@ def _chosen(names: Sequence[str], dataset: str) -> list[EmulatedPair]:
 
 
 def _ratio(by_policy: dict[str, list[Served]], above: str, below: str, *, latency: bool = False) -> float:
-    """Of throughputs or mean latencies; the median over repetitions, each with its own requests."""
+    """Return the ratio of throughputs or of mean latencies: the median over repetitions, each with its own requests."""
     pairs = zip(by_policy[above], by_policy[below])
     if latency:
         return median(one.latency / other.latency for one, other in pairs)
@@ -157,7 +157,7 @@ def _span(ratios: Sequence[float]) -> JsonDict:
 
 
 def _best_static(by_policy: dict[str, list[Served]]) -> tuple[str, str]:
-    """Of `off` and `fixed:k`, the best by throughput and by mean latency."""
+    """Return the best of `off` and `fixed:k` by throughput, and by mean latency."""
     static = [policy for policy in STATIC if policy in by_policy]
     return (
         max(static, key=lambda policy: median(served.throughput for served in by_policy[policy])),
@@ -166,7 +166,7 @@ def _best_static(by_policy: dict[str, list[Served]]) -> tuple[str, str]:
 
 
 def _best_fixed(by_policy: dict[str, list[Served]]) -> JsonDict:
-    """0 is off."""
+    """Return the best fixed depth by throughput and by latency; 0 is off."""
     fastest, soonest = _best_static(by_policy)
     return {"throughput": STATIC.index(fastest), "latency": STATIC.index(soonest)}
 
@@ -177,7 +177,7 @@ def _middle(runs: Sequence[Served]) -> JsonDict:
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """A table for each pair, and for each a picture beside the JSON."""
+    """Show a table of each pair, and draw each a picture beside the JSON."""
     for name, pair in result["pairs"].items():
         titles = {one.name: one.title for one in PAIRS}
         console.print(_table(f"{name}: {titles[name]}", pair))
@@ -195,7 +195,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
 
 
 def _table(title: str, pair: JsonDict) -> Table:
-    """Throughputs, and covey's gain over each policy on average and where it is least."""
+    """Return a table of throughputs, and of covey's gain over each policy on average and where it is least."""
     loads_: JsonDict = pair["loads"]
     rows = []
     for policy in next(iter(loads_.values())):

@@ -25,7 +25,7 @@ LONGEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Mean tokens of a request, and the deviations of their logarithms."""
+    """Holds the mean tokens of a request, and the deviations of their logarithms."""
 
     name: str
     prompt: int
@@ -41,7 +41,7 @@ DATASETS = (ALPACA, SHAREGPT, SPECBENCH)
 
 @dataclass(frozen=True)
 class EmulatedPair:
-    """A target and its drafters, by the name of their profile, and what it is asked."""
+    """Names a target and its drafters by their profile, and what they are asked."""
 
     name: str
     title: str
@@ -61,12 +61,13 @@ class EmulatedPair:
 
     @cached_property
     def rates(self) -> Mapping[str, Mapping[str, tuple[float, ...]]]:
-        """Acceptance by drafter and tenant, "" being all others."""
+        """Return acceptance by drafter and tenant, "" being all others."""
         return {name: acceptance(self.profile.emulated.acceptance, name) for name in self.drafters}
 
     @property
     def domains(self) -> Mapping[str, str]:
-        """Tenants of requests, each with the drafter that its requests name: its specialist, or "" for none."""
+        """Return the tenants of requests, each with the drafter that its requests name: its specialist, or "" for
+        none."""
         return {tenant: name for name, rates in self.rates.items() for tenant in rates if tenant} or {"": ""}
 
     @property
@@ -75,12 +76,12 @@ class EmulatedPair:
         return (settings.kv_memory_mb << 20) // (settings.block_size * self.profile.emulated.kv_token_bytes)
 
     def right(self) -> float:
-        """How often a request's own drafter is right, over the domains."""
+        """Return how often a request's own drafter is right, over the domains."""
         own = [(domain, self.rates[drafter or self.drafters[0]]) for domain, drafter in self.domains.items()]
         return sum(rates[domain][0] for domain, rates in own) / len(own)
 
     def capacity(self) -> float:
-        """Requests a second that plain decoding can finish, prefill included, when the memory is full."""
+        """Return the requests a second that plain decoding can finish, prefill included, when the memory is full."""
         verify = Surface(self.table.verify)
         budget = self.profile.scheduler.token_budget
         held = self.blocks * self.profile.target.block_size
@@ -100,7 +101,7 @@ PAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class RequestLengths:
-    """Of one request."""
+    """Says how long one request and its answer are, and of which domain."""
 
     prompt: int
     output: int
@@ -108,7 +109,7 @@ class RequestLengths:
 
 
 def requests(pair: EmulatedPair, count: int, seed: int) -> list[RequestLengths]:
-    """The same for every policy."""
+    """Return so many requests, the same for every policy."""
     rng = random.Random(f"{seed} requests")
     domains, of = tuple(pair.domains), pair.dataset
     return [

@@ -1,4 +1,5 @@
-"""One emulated server in virtual time: the engine, scheduler and planner that serve, over devices that are not there.
+"""Plays one emulated server in virtual time: the engine, scheduler and planner that serve, over devices that are not
+there.
 
 Every number from here is a simulation's.
 """
@@ -37,7 +38,7 @@ PATIENCE = 3600.0  # seconds of real time for a drafter's answer: a busy machine
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one policy made of one load."""
+    """Holds what one policy made of one load."""
 
     tokens: int  # of output
     prompts: int  # tokens of prompts that were read
@@ -54,13 +55,13 @@ class Served:
         return self.tokens / self.seconds
 
     def throughput_within(self, spans: Sequence[tuple[float, float]]) -> float:
-        """Of these times, from and to how many seconds after the start."""
+        """Return the tokens a second within these spans, each from and to how many seconds after the start."""
         tokens = sum(count for at, count in self.emitted if any(start < at <= end for start, end in spans))
         return tokens / sum(end - start for start, end in spans)
 
     @property
     def total_throughput(self) -> float:
-        """With the prompts' tokens, as some papers count."""
+        """Return the tokens a second with those of prompts, as some papers count."""
         return (self.tokens + self.prompts) / self.seconds
 
     @property
@@ -100,7 +101,7 @@ class TimedSink:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What is left of a server's run."""
+    """Holds what is left of a server's run."""
 
     sink: TimedSink
     records: Sequence[RoundRecord]

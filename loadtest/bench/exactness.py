@@ -1,4 +1,4 @@
-"""Whether a token's draw is the same bits whatever shares its passes, at every length; and what that costs.
+"""Measures whether a token's draw is the same bits whatever shares its passes, at every length; and what that costs.
 
 Rows of random tokens are read alone, then in other chunks and in changing company. At every position the ids drawn at
 temperature 0 and 1 and the bits of their log-probabilities are compared. `positions`, `ids_differing` and
@@ -49,7 +49,7 @@ POOL_ROWS = max(DECODING)
 
 @dataclass
 class ExactnessFound:
-    """By model."""
+    """Holds what was found, by model."""
 
     modes: dict[str, str] = field(default_factory=dict)
     tallies: dict[str, Differences] = field(default_factory=lambda: defaultdict(Differences))
@@ -74,7 +74,7 @@ class ExactnessFound:
         }
 
     def _price(self, model: str) -> JsonDict | None:
-        """By kind of pass, by keys; null where the model has one mode alone."""
+        """Return the price by kind of pass and by keys; null where the model has one mode alone."""
         found: JsonDict = {}
         for (name, case), by_mode in self.seconds.items():
             if name == model and by_mode[INVARIANT]:
@@ -138,7 +138,7 @@ def _model(
 
 
 def _lengths(rng: np.random.Generator, model: Whole) -> list[int]:
-    """Rows of unlike lengths, most of them long, one as long as can be."""
+    """Return the lengths of rows that are unlike, most of them long, one as long as can be."""
     most = min(model.max_positions, exactness_models.POSITIONS) - 1
     return [most, *rng.integers(600, most, 3).tolist(), *rng.integers(1, 600, 2).tolist()]
 
@@ -169,7 +169,7 @@ def cases() -> list[PassCase]:
 
 
 def _alternating(model: Whole, fast: Whole, case: PassCase, times: int, seed: int) -> dict[str, list[float]]:
-    """Seconds of a pass of each, by mode; nothing where there is but one mode."""
+    """Return the seconds of a pass of each, by mode; nothing where there is but one mode."""
     found: dict[str, list[float]] = {INVARIANT: [], FAST: []}
     if model.numerics != INVARIANT:
         return found

@@ -30,7 +30,7 @@ class RandomModel:
     seed: int = 1
 
     def modules(self) -> Modules:
-        """Equal ones at every call."""
+        """Return the model's modules, equal ones at every call."""
         import transformers
 
         device = choose_device("cpu")
@@ -69,7 +69,8 @@ SHAPES = {
 
 
 def load(source: RandomModel | str, numerics: str, rows: int, settings: TargetSettings) -> Whole:
-    """With room for so many rows of all positions; a folder's model in the type that the settings ask for."""
+    """Return the model with room for so many rows of all positions; a folder's model has the type that the settings ask
+    for."""
     if isinstance(source, RandomModel):
         given: Source = source.modules()
         dtype = "auto"

@@ -22,12 +22,12 @@ BANDS = (256, 512, 768, 1024, 1280, 1536, 1792)  # keys that a position sees: wh
 SIZES = (1, 1, 2, 5, 9, 33, 64, 100, 177, 249)  # of a row's chunk in a mixed pass; none divides another's sum
 
 Step = tuple[int, int, int]
-"""Positions of a row that a pass computes: row, start, stop."""
+"""Names positions of a row that a pass computes: row, start, stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is drawn after each position, as [positions, temperatures]: its id, and its log-probability's bits."""
+    """Holds what is drawn after each position, as [positions, temperatures]: its id, and its log-probability's bits."""
 
     ids: Ints
     bits: Ints
@@ -51,7 +51,7 @@ class Rows:
         self._slots = [self._settings.add(sampling, 0) for sampling in samplings]
 
     def read(self, steps: Sequence[Step]) -> list[Seen]:
-        """One pass."""
+        """Read these steps in one pass; return what is drawn in each."""
         sizes = [stop - start for _, start, stop in steps]
         rows = [row for row, _, _ in steps]
         positions = np.concatenate([np.arange(start, stop, dtype=np.int32) for _, start, stop in steps])
@@ -72,19 +72,20 @@ class Rows:
         return [Seen(*parts) for parts in zip(np.split(ids, bounds), np.split(bits, bounds))]
 
     def alone(self, row: int, chunk: int) -> Seen:
-        """A whole row, with nothing beside it."""
+        """Read a whole row with nothing beside it."""
         parts = [self.read([step])[0] for (step,) in in_chunks(row, len(self._rows[row]), chunk)]
         return Seen(np.concatenate([part.ids for part in parts]), np.concatenate([part.bits for part in parts]))
 
 
 def in_chunks(row: int, length: int, size: int) -> Iterator[list[Step]]:
-    """Passes that read one row from its beginning."""
+    """Yield passes that read one row from its beginning."""
     for start in range(0, length, size):
         yield [(row, start, min(start + size, length))]
 
 
 def in_company(lengths: Sequence[int], limit: int, rng: np.random.Generator) -> Iterator[list[Step]]:
-    """Passes of up to `limit` tokens that read all rows, in stretches of many sizes and in company that changes."""
+    """Yield passes of up to `limit` tokens that read all rows, in stretches of many sizes and in company that
+    changes."""
     done = [0] * len(lengths)
     while any(at < length for at, length in zip(done, lengths)):
         steps, left = [], limit
@@ -102,7 +103,7 @@ def in_company(lengths: Sequence[int], limit: int, rng: np.random.Generator) -> 
 
 @dataclass(slots=True)
 class Counts:
-    """Of so many positions, at how many an id differs at some temperature, and at how many a bit does."""
+    """Counts positions, those of them at which an id differs at some temperature, and those at which a bit does."""
 
     positions: int = 0
     ids_differing: int = 0
@@ -128,7 +129,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Differences:
-    """What comparisons found: in all, by how many keys a position sees, and by who is in its pass."""
+    """Counts what comparisons found: in all, by how many keys a position sees, and by who is in its pass."""
 
     total: Counts = field(default_factory=Counts)
     by_length: dict[str, Counts] = field(default_factory=dict)
@@ -154,7 +155,7 @@ class Differences:
                 _of(mine, name).join(counts)
 
     def as_json(self) -> JsonDict:
-        """Bands in order of what they are of."""
+        """Return the counts as JSON, bands in order of what they are of."""
         lengths = [length_band(each) for each in range(len(BANDS) + 1)]
         return {
             **self.total.as_json(),
@@ -164,13 +165,13 @@ class Differences:
 
 
 def length_band(index: int) -> str:
-    """The name of a band of `BANDS`, by its number."""
+    """Return the name of a band of `BANDS`, by its number."""
     low = BANDS[index - 1] if index else 1
     return f"{low} to {BANDS[index] - 1} keys" if index < len(BANDS) else f"{low} keys and more"
 
 
 def company(others: int, longer: bool) -> str:
-    """The name of a band: so many rows beside, some of them longer or none."""
+    """Return the name of a band of company: so many rows beside, some of them longer or none."""
     if not others:
         return "alone, in other chunks"
     count = "1 to 3" if others < 4 else "4 and more"

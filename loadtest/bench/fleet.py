@@ -1,4 +1,4 @@
-"""How many replicas a load takes, and what becomes of many of them. Everything here is a simulation's.
+"""Measures how many replicas a load takes, and what becomes of many of them. Everything here is a simulation's.
 
 `plan`: what `covey plan` says of one target beside the engine, scheduler and planner that serve, over emulated devices
 in virtual time. The rate is the most at which the formula has the objective kept in 95 % of the time, and parts of it.

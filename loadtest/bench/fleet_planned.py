@@ -1,5 +1,5 @@
-"""What `covey plan` says of one target beside the engine, scheduler and planner that serve, over emulated devices in
-virtual time."""
+"""Compares what `covey plan` says of one target with the engine, scheduler and planner that serve, over emulated
+devices in virtual time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EDGES = 6  # an n-th part of the requests at either end does not count: the serv
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One rate of one pair: what the formula says, and what was simulated."""
+    """Holds what the formula says of one rate of one pair, and what was simulated."""
 
     part: float
     predicted: float | None  # seconds per token; None: more than it finishes
@@ -71,8 +71,8 @@ def server_of(pair: EmulatedPair, *, drafts: bool) -> TargetLoad:
 
 
 def capacity(checked: Sequence[Checked]) -> float | None:
-    """The planned rate over that at which QUANTILE kept to the objective, on lines between those that were simulated;
-    None where it is not between them."""
+    """Return the planned rate over that at which QUANTILE kept to the objective, on lines between those that were
+    simulated; None where it is not between them."""
     points = sorted(checked, key=by_part)
     for low, high in itertools.pairwise(points):
         if low.kept >= QUANTILE > high.kept:

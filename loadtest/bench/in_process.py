@@ -35,8 +35,8 @@ LOOK_SECONDS = 1.0  # between looks whether it still runs
 
 
 class InProcess:
-    """One engine over a target and drafters of this process. Its threads sleep while nobody asks, and then nothing of
-    it is under way: engines that share a target may be asked in turns."""
+    """Runs one engine over a target and drafters of this process. Its threads sleep while nobody asks, and then nothing
+    of it is under way: engines that share a target may be asked in turns."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class InProcess:
 
     @classmethod
     def load(cls, profile: Profile, folder: str, end_id: int) -> InProcess:
-        """Plain decoding of the model in a folder."""
+        """Return an engine that decodes plainly with the model in a folder."""
 
         def target(name: str) -> TargetRunner:
             return TargetRunner.load(folder, profile.target, token_budget=profile.scheduler.token_budget, name=name)
@@ -161,7 +161,7 @@ class InProcess:
 
 @dataclass(slots=True)
 class _Loop:
-    """What one run has brought so far."""
+    """Collects what one run has brought so far."""
 
     count: int
     answers: list[Answer | None] = field(init=False)
@@ -174,7 +174,7 @@ class _Loop:
 
 
 class _Outlet:
-    """One answer; asks the next question from the streamer's thread."""
+    """Takes one answer, and asks the next question from the streamer's thread."""
 
     needs_state = False
     streams = True

@@ -52,7 +52,7 @@ def run(session: Session) -> None:
 
 @contextmanager
 def line_up(session: Session) -> Iterator[list[OverTriton]]:
-    """Servers up and warm; they end with the context."""
+    """Yield entrants on servers that are up; they end with the context."""
     wanted = session.wanted
     settings = profile.load(wanted.profile)
     if not settings.speculation.drafters:
@@ -77,13 +77,13 @@ def line_up(session: Session) -> Iterator[list[OverTriton]]:
 
 
 def asks(count: int, seed: int) -> list[Ask]:
-    """Requests of mixed domains; the same for every entrant."""
+    """Return requests of mixed domains, the same for every entrant."""
     mixed = workload.mixed(count, shortest=SHORTEST, longest=LONGEST, seed=seed)
     return [replace(ask, temperature=TEMPERATURE) for ask in mixed]
 
 
 def warm_up(session: Session, entrants: Sequence[OverTriton]) -> None:
-    """Every entrant answers something; those that learn, so much that they know what a round costs."""
+    """Have every entrant answer something; those that learn, so much that they know what a round costs."""
     steps = [(entrant, callers) for entrant in entrants for callers in WARM_UP]
     for (entrant, callers), _ in zip(steps, session.steps([f"warming up: {e.name} at {c}" for e, c in steps])):
         learns = entrant.name in LEARNERS and session.wanted.size != QUICK

@@ -1,4 +1,5 @@
-"""When the requests of an open loop come: the benches' own loads over `loadtest.arrivals`. Knows no prompts."""
+"""Says when the requests of an open loop come: has the benches' own loads over `loadtest.arrivals`. Knows no
+prompts."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ Times = tuple[float, ...]  # seconds after the start, in order
 
 
 def around(capacity: float, seconds: float, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
-    """Two peaks, and the trace where there is one, so scaled that `capacity` requests a second are what can be served
-    without speculation: quiet times and crowded ones."""
+    """Return two peaks, and the trace where there is one, so scaled that `capacity` requests a second are what can be
+    served without speculation: quiet times and crowded ones."""
     made = {TWO_PEAKS: two_peaks(LOW * capacity, HIGH * capacity, seconds, seed)}
     if trace is not None:
         made[AZURE] = recorded(trace, MEAN * capacity, seconds, seed)
@@ -29,18 +30,18 @@ def around(capacity: float, seconds: float, trace: Sequence[Arrival] | None, see
 
 
 def poisson(rate: float, count: int, seed: int) -> Times:
-    """So many requests, `rate` a second on average."""
+    """Return when so many requests come, `rate` a second on average."""
     shape = arrivals.parse(f"poisson:{rate}")
     return _times(itertools.islice(shape.arrivals(math.inf, _rng(seed, f"poisson {rate}")), count))
 
 
 def two_peaks(low: float, high: float, seconds: float, seed: int) -> Times:
-    """`low` a second, rising to `high` at a quarter and at three quarters."""
+    """Return when requests come, `low` a second, rising to `high` at a quarter and at three quarters."""
     return _times(arrivals.parse(f"peaks:{low},{high}").arrivals(seconds, _rng(seed, "peaks")))
 
 
 def recorded(trace: Sequence[Arrival], rate: float, seconds: float, seed: int) -> Times:
-    """The whole of a trace pressed into `seconds`, thinned at random to `rate` requests a second: its hours' rise and
+    """Press the whole of a trace into `seconds`, thinned at random to `rate` requests a second: its hours' rise and
     fall stay, its lengths are left out."""
     count = min(len(trace), max(2, round(rate * seconds)))
     thinned = sorted(_rng(seed, "trace").sample(list(trace), count), key=lambda arrival: arrival.at)
@@ -48,8 +49,8 @@ def recorded(trace: Sequence[Arrival], rate: float, seconds: float, seed: int) -
 
 
 def azure(data: Path | None) -> list[Arrival] | None:
-    """Azure's trace: `data` itself or the one in that folder, else in the folder COVEY_DATA names; None when nobody
-    says where. Raises SettingError when it is not there."""
+    """Return Azure's trace: `data` itself or the one in that folder, else in the folder COVEY_DATA names; None when
+    nobody says where. Raises SettingError when it is not there."""
     if data is not None and data.is_file():
         return arrivals.read_azure(data)
     if data is None and not os.environ.get(DATA_VARIABLE):

@@ -79,7 +79,7 @@ async def _whole(reader: asyncio.StreamReader) -> list[tuple[float, bytes]]:
 
 
 def _answer(started: float, came: Sequence[tuple[float, bytes]]) -> Answer:
-    """Tokens of which only the number is known: texts do not say theirs."""
+    """Return an answer whose tokens are known only by their number: texts do not say theirs."""
     lines = b"".join(part for _, part in came).split(b"\n")
     events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
     count = events[-1]["usage"]["completion_tokens"]

@@ -28,7 +28,7 @@ STATIC = (OFF, *map(fixed, DEPTHS))
 
 @dataclass
 class PolicyRuns:
-    """All runs so far, by concurrency and entrant, in the order of repetitions."""
+    """Holds all runs so far, by concurrency and entrant, in the order of repetitions."""
 
     runs: dict[int, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
@@ -68,8 +68,8 @@ def take_turns(
     asks: Callable[[int, int], list[Ask]],
     repetitions: int,
 ) -> None:
-    """Every entrant at every concurrency, so many `requests` each, in an order drawn anew each time; fewer times when
-    time is up. `asks`: a number of requests by a seed, the same for every entrant."""
+    """Ask every entrant at every concurrency, so many `requests` each, in an order drawn anew each time; fewer times
+    when time is up. `asks`: a number of requests by a seed, the same for every entrant."""
     for repetition in range(repetitions):
         seed = session.wanted.seed * 1000 + repetition
         steps = [(c, entrant) for c in requests for entrant in workload.shuffled(entrants, seed, c)]
@@ -84,7 +84,7 @@ def take_turns(
 
 
 def _depth(runs: list[Run]) -> float | None:
-    """Drafted tokens of a row and round, on average: every round emits one token that was not drafted."""
+    """Return the drafted tokens of a row and round, on average: every round emits one token that was not drafted."""
     drafted = sum(answer.drafted for run in runs for answer in run.answers)
     rounds = sum(len(answer.tokens) - answer.accepted for run in runs for answer in run.answers)
     return drafted / rounds if rounds else None
@@ -96,7 +96,7 @@ def _there(points: JsonDict) -> list[str]:
 
 
 def shown(title: str, points: JsonDict) -> Table:
-    """A column for each concurrency."""
+    """Return a table with a column for each concurrency."""
     rates = [point["tokens_per_second"] for point in points.values()]
     rows = [[name, *(report.number((by.get(name) or {}).get("median"), 0) for by in rates)] for name in _there(points)]
     for key, digits in (("best_fixed_over_off", 2), ("covey_over_off", 2), ("covey_over_best_static", 3)):
@@ -106,7 +106,7 @@ def shown(title: str, points: JsonDict) -> Table:
 
 
 def panels(points: JsonDict) -> list[report.Panel]:
-    """Throughput, which is itself mostly the concurrency's, over `off`'s; and depths."""
+    """Return a panel of throughput, which is itself mostly the concurrency's, over `off`'s; and one of depths."""
     speeds: dict[str, list[tuple[float, float]]] = defaultdict(list)
     depths: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for concurrency, point in points.items():

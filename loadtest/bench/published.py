@@ -1,4 +1,4 @@
-"""What Nightjar (v2) printed, beside the same methods on emulated pairs in virtual time: 480 requests, lengths by
+"""Sets what Nightjar (v2) printed beside the same methods on emulated pairs in virtual time: 480 requests, lengths by
 dataset, five seeds.
 
 Nothing was fitted to these tables but what the notes in `profiles/costs/` say; Figure 2, to which nothing was, is the
@@ -95,7 +95,7 @@ LATENCY_MS = {
 
 
 class Cell(NamedTuple):
-    """One policy under one load."""
+    """Names one policy under one load."""
 
     pair: str
     dataset: str
@@ -136,7 +136,7 @@ def serve(cell: Cell, seed: int, trace: Sequence[Arrival] | None, count: int) ->
 
 @dataclass
 class PublishedRuns:
-    """Runs by cell and seed."""
+    """Holds runs by cell and seed."""
 
     experiments: dict[str, Experiment] = field(default_factory=dict)
     runs: dict[Cell, dict[int, Served]] = field(default_factory=dict)
@@ -207,7 +207,7 @@ def _printed(cell: Cell) -> JsonDict | None:
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """A table for each experiment, and all gains as a picture."""
+    """Show a table of each experiment, and all gains as a picture."""
     heads = ["method", "output tokens/s", "total tokens/s", "latency, s", "gain", "printed", "sooner", "printed"]
     panels = []
     for name, datasets in result["experiments"].items():

@@ -1,5 +1,5 @@
-"""What Ray Serve costs and brings, on one machine with an emulated target: how much later a first token comes through
-the ingress than from a server's own front, and two servers behind it beside one without Ray, in turns.
+"""Measures what Ray Serve costs and brings, on one machine with an emulated target: how much later a first token comes
+through the ingress than from a server's own front, and two servers behind it beside one without Ray, in turns.
 
 `--part haproxy` is with Serve's own HAProxy and without its extra threads, as docs/ray.md says; `--part proxy` with
 Serve's usual proxy. An emulated device sleeps, so that two of them are as fast as two machines, as far as the
@@ -39,7 +39,7 @@ REPETITIONS, FULL_REPETITIONS = 4, 12
 
 @dataclass
 class RayRuns:
-    """By repetition: tokens a second by callers of each server, and seconds until first tokens."""
+    """Holds by repetition tokens a second by callers of each server, and seconds until first tokens."""
 
     rates: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     firsts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -82,7 +82,7 @@ def run(session: Session) -> None:
 def _measure(
     session: Session, part: str, measured: RayRuns, competitors: Sequence[OverOpenAI], repetitions: int
 ) -> None:
-    """The first repetition, of fewer requests, only warms up."""
+    """Take all turns; the first repetition, of fewer requests, only warms up."""
     order = [(number, each) for number in range(repetitions + 1) for each in workload.shuffled(competitors, number)]
     steps = [(*each, callers) for each in order for callers in (1, *CALLERS)]
     labels = [f"{part} {number}: {competitor.name}, {callers}" for number, competitor, callers in steps]

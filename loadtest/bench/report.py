@@ -21,7 +21,7 @@ SOUGHT = ("covey", "oracle", "off", "general", "nightjar")
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes and its lines by name."""
+    """Describes one pair of axes and its lines by name."""
 
     title: str
     x: str
@@ -34,7 +34,7 @@ class Panel:
 
 
 def number(value: object, digits: int = 2) -> str:
-    """A dash where nothing was measured."""
+    """Return the number as text; a dash where nothing was measured."""
     return f"{value:.{digits}f}" if isinstance(value, (int, float)) else "-"
 
 
@@ -54,9 +54,10 @@ def as_json(spread: Spread | None) -> JsonDict | None:
 
 
 def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
-    """Panels side by side. A name has one colour in all of them; covey is drawn thick and on top. Of many names the few
-    that matter most have colours, and the others are faint. A panel that shares no name with the first has colours and
-    a legend of its own. A line whose panel says all of it has the name "". A line without points is not there."""
+    """Draw panels side by side. A name has one colour in all of them; covey is drawn thick and on top. Of many names
+    the few that matter most have colours, and the others are faint. A panel that shares no name with the first has
+    colours and a legend of its own. A line whose panel says all of it has the name "". A line without points is not
+    there."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -96,7 +97,7 @@ def panels(path: Path, title: str, shown: Sequence[Panel]) -> None:
 
 
 def _foremost(names: Sequence[str], panel: Panel) -> list[str]:
-    """The ones that a reader looks for, and those that are highest in a panel, in the order given."""
+    """Return the names that a reader looks for, and those that are highest in a panel, in the order given."""
     heights = {name: sum(y for _, y in points) / len(points) for name, points in panel.lines.items()}
     wanted = [name for name in SOUGHT if name in names]
     wanted += sorted((name for name in names if name not in wanted), key=lambda name: -heights.get(name, 0.0))
@@ -114,7 +115,7 @@ def _scale(plot: Any, panel: Panel) -> None:
 
 
 def _double(plot: Any, values: Sequence[float]) -> None:
-    """An x axis by doublings, marked where there are values."""
+    """Have the x axis go by doublings, marked where there are values."""
     plot.set_xscale("log", base=2)
     plot.set_xticks(sorted(set(values)))
     plot.xaxis.set_major_formatter("{x:g}")

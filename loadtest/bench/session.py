@@ -1,4 +1,5 @@
-"""One run of a bench: its options, its time budget, its progress, and what is written when it ends or is cut short."""
+"""Runs a bench once: has its options, its time budget, its progress, and what is written when it ends or is cut
+short."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Wanted:
     run_ahead: bool = True  # ... and whether its target computes the next plain pass early
 
     def parts_of(self, allowed: Iterable[str], usual: Iterable[str] = ()) -> tuple[str, ...]:
-        """The parts that are wanted; where none is named, the usual ones, else all. SettingError for any other."""
+        """Return the parts that are wanted; where none is named, the usual ones, else all. SettingError for any
+        other."""
         allowed = tuple(allowed)
         for part in self.parts:
             if part not in allowed:
@@ -83,7 +85,7 @@ class Session:
     _longest: float = 0.0  # seconds of any step
 
     def out_of_time(self, share: float = 1.0) -> bool:
-        """Whether that share of the time would be up after another step as long as the longest so far."""
+        """Return whether that share of the time would be up after another step as long as the longest so far."""
         return self._longest > self.seconds_left - (1 - share) * 60 * self.wanted.minutes
 
     @property
@@ -108,8 +110,8 @@ class Session:
         return status(self.console, doing)
 
     def turns(self, count: int) -> Iterator[int]:
-        """0, 1, 2 ..., the first of them whatever it takes. None of the others begins that will not fit in the time
-        that is left, if it takes as long as the longest before it."""
+        """Yield 0, 1, 2 ..., the first of them whatever it takes. None of the others begins that will not fit in the
+        time that is left, if it takes as long as the longest before it."""
         longest = 0.0
         for turn in range(count):
             if turn and longest > self.seconds_left:
@@ -133,7 +135,8 @@ class Session:
                 self._longest = max(self._longest, longest)
 
     def side_by_side(self, jobs: Sequence[tuple[K, Callable[..., V], tuple[Any, ...]]]) -> Iterator[tuple[K, V]]:
-        """A key of each job and what its call gives, as they end: on all cores, and fewer of them when time is up."""
+        """Yield a key of each job and what its call gives, as they end: on all cores, and fewer of them when time is
+        up."""
         with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             waiting = {pool.submit(call, *given): key for key, call, given in jobs}
             try:
@@ -147,7 +150,7 @@ class Session:
                 pool.shutdown(cancel_futures=True)
 
     def write(self) -> JsonDict:
-        """Everything there is, to the JSON file."""
+        """Write everything there is to the JSON file, and return it."""
         result: JsonDict = {
             "bench": self.bench,
             "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -45,7 +45,7 @@ QUICK_SYSTEMS = ("off", "adaserve", "covey")
 
 @dataclass(frozen=True, slots=True)
 class SloDevice:
-    """A pair, and seconds that a token takes on an idle one: 0: as its table says."""
+    """Names a pair, and the seconds that a token takes on an idle one: 0 is as its table says."""
 
     pair: str
     unloaded: float
@@ -61,7 +61,7 @@ DEVICES = {
 
 @dataclass(frozen=True, slots=True)
 class SloJob:
-    """One point: what comes at a rate, served by whom."""
+    """Plays one point: what comes at a rate, served by one system."""
 
     device: str
     rate: float
@@ -76,12 +76,12 @@ class SloJob:
 
 @dataclass
 class SloPoints:
-    """Points so far: device -> rate -> system."""
+    """Holds the points so far: device -> rate -> system."""
 
     points: dict[str, dict[float, dict[str, Point]]] = field(default_factory=dict)
 
     def add(self, job: SloJob, point: Point) -> dict[str, Point]:
-        """All systems' of that rate so far."""
+        """Add a point; return all systems' of that rate so far."""
         systems = self.points.setdefault(job.device, {}).setdefault(job.rate, {})
         systems[job.system.name] = point
         return systems
@@ -111,8 +111,8 @@ def _device(rates: dict[float, dict[str, Point]]) -> JsonDict:
 
 
 def hardest(rates: dict[float, dict[str, Point]], baselines: Sequence[str]) -> JsonDict | None:
-    """Covey beside the best of these systems, at the highest rate at which that one still attains `HARDEST`; `reached`:
-    at a higher one it does not."""
+    """Return Covey beside the best of these systems, at the highest rate at which that one still attains `HARDEST`;
+    `reached`: at a higher one it does not."""
     found = None
     for rate, systems in sorted(rates.items()):
         blind = {name: systems[name] for name in baselines if name in systems}
@@ -211,7 +211,7 @@ def _reliability(points: JsonDict) -> dict[str, list[tuple[float, float]]]:
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Tables, and a picture of each device: the first one's is `picture`, the others' are beside it."""
+    """Show tables, and draw a picture of each device: the first one's is `picture`, the others' are beside it."""
     for place, (device, found) in enumerate(result["emulated"].items()):
         panels, points = [], found["points"]
         names = list(next(iter(points.values())))

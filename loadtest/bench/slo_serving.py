@@ -1,4 +1,4 @@
-"""One emulated server whose requests have latency objectives, in virtual time: what became of them.
+"""Plays one emulated server whose requests have latency objectives, in virtual time, and says what became of them.
 
 Urgent requests (a copilot), chats and summaries, with the lengths of the sets that AdaServe's paper takes them from,
 as remembered: HumanEval, Alpaca, CNN/DailyMail. Guesses are those recorded on the bundled pair. The planner starts from
@@ -74,7 +74,7 @@ BLIND = tuple(
 
 @dataclass(frozen=True, slots=True)
 class SloRequest:
-    """One request to be."""
+    """Describes one request before it is made."""
 
     at: float
     kind: str
@@ -84,7 +84,7 @@ class SloRequest:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one system made of one load."""
+    """Holds what one system made of one load."""
 
     requests: int
     met: int
@@ -107,7 +107,7 @@ class Point:
 
 
 def asked(times: Sequence[float], shares: Mapping[str, float], seed: int) -> list[SloRequest]:
-    """A request for each of the times, its class by these shares."""
+    """Return a request for each of the times, its class by these shares."""
     rng = random.Random(f"{seed} classes")
     kinds = rng.choices(list(shares), list(shares.values()), k=len(times))
     found = []
@@ -118,15 +118,15 @@ def asked(times: Sequence[float], shares: Mapping[str, float], seed: int) -> lis
 
 
 def objectives(settings: Profile, table: CostTable) -> dict[str, Objective]:
-    """The classes' own, the urgent one 1.2 times what an idle server takes for a token."""
+    """Return the classes' own objectives, the urgent one 1.2 times what an idle server takes for a token."""
     verify, overhead = Surface(table.verify), dict(table.overhead)
     classes = Classes(settings.slo.classes, lambda: verify(1, 1) + overhead.get(1, 0.0))
     return {name: classes.objective(name, 0.0, 0.0) for name in SUBJECTS}
 
 
 def slowed(table: CostTable, unloaded: float) -> CostTable:
-    """The same device where a token of one request takes so long on an idle server, each pass longer by what that is
-    longer; 0: as it is."""
+    """Return the same device where a token of one request takes so long on an idle server, each pass longer by what
+    that is longer; 0: as it is."""
     if not unloaded:
         return table
     more = unloaded - Surface(table.verify)(1, 1) - dict(table.overhead).get(1, 0.0)
@@ -135,7 +135,7 @@ def slowed(table: CostTable, unloaded: float) -> CostTable:
 
 
 def measured(table: CostTable, seed: int) -> CostTable:
-    """Curves as a server measures them: other points than the table's, each with noise."""
+    """Return curves as a server measures them: other points than the table's, each with noise."""
     rng = np.random.default_rng([seed, 77])
 
     def noisy(seconds: float) -> float:
@@ -195,12 +195,12 @@ def play(
 
 
 def opening(kind: str) -> int:
-    """The first token of such a request's prompt, which says what it is about: all are of one tenant."""
+    """Return the first token of such a request's prompt, which says what it is about: all are of one tenant."""
     return MODEL.low + list(SUBJECTS).index(kind)
 
 
 def prompt_of(key: int, each: SloRequest) -> Ints:
-    """A prompt of its own that says what it is about."""
+    """Return a prompt of its own that says what it is about."""
     prompt = np.full(each.prompt, key % (MODEL.vocab_size - MODEL.low) + MODEL.low, np.int32)
     prompt[-1:] = key // (MODEL.vocab_size - MODEL.low) + MODEL.low
     prompt[0] = opening(each.kind)

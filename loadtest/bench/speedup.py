@@ -1,4 +1,4 @@
-"""What static speculation gains over none at concurrency 1, domain by domain.
+"""Measures what static speculation gains over none at concurrency 1, domain by domain.
 
 Every prompt is put to every depth, greedily and at temperature 1, in an order drawn anew each time. Texts end where the
 model ends them. The best depth is picked on odd repetitions and compared on even ones, then the other way round; every
@@ -38,7 +38,7 @@ Rates = dict[str, list[float]]
 
 @dataclass
 class SpeedupAnswers:
-    """Every answer, by temperature, domain and repetition: one entry per prompt, each by depth."""
+    """Holds every answer, by temperature, domain and repetition: one entry per prompt, each by depth."""
 
     prompts: dict[tuple[float, str, int], list[dict[str, Answer]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -47,7 +47,7 @@ class SpeedupAnswers:
         return temperature == GREEDY and OFF in answers and loops(answers[OFF].tokens)
 
     def kept(self, temperature: float, domain: str) -> dict[int, list[dict[str, Answer]]]:
-        """By repetition, what counts of one domain, or of all."""
+        """Return by repetition what counts of one domain, or of all."""
         found: dict[int, list[dict[str, Answer]]] = defaultdict(list)
         for (hot, where, repetition), entries in self.prompts.items():
             if hot == temperature and domain in (where, OVERALL):
@@ -55,7 +55,7 @@ class SpeedupAnswers:
         return {repetition: found[repetition] for repetition in sorted(found) if found[repetition]}
 
     def rates(self, temperature: float, domain: str) -> Rates:
-        """Tokens per second by depth, one value per repetition."""
+        """Return tokens per second by depth, one value per repetition."""
         kept = self.kept(temperature, domain)
         names = sorted({name for entries in kept.values() for entry in entries for name in entry})
         return {name: [_rate([entry[name] for entry in entries]) for entries in kept.values()] for name in names}
@@ -92,14 +92,14 @@ class SpeedupAnswers:
         }
 
     def _acceptance(self, temperature: float, domain: str, name: str) -> float | None:
-        """Accepted tokens over drafted ones, loops left out."""
+        """Return accepted tokens over drafted ones, loops left out."""
         answers = [entry[name] for entries in self.kept(temperature, domain).values() for entry in entries]
         drafted = sum(answer.drafted for answer in answers)
         return sum(answer.accepted for answer in answers) / drafted if drafted else None
 
 
 def drafter_for(domain: str, settings: profile.Profile) -> str:
-    """The domain's specialist, else the drafter that serves requests which name none."""
+    """Return the domain's specialist, else the drafter that serves requests which name none."""
     known = settings.speculation.drafters
     return SPECIALISTS[domain] if SPECIALISTS[domain] in known else known[0]
 
@@ -148,7 +148,7 @@ def _repetition(
     asked: list[OverTriton],
     seconds: float,
 ) -> int:
-    """Each of these prompts to every depth, as far as the seconds go; to how many it was."""
+    """Put each of these prompts to every depth, as far as the seconds go; return to how many it was."""
     labels = [f"repetition {repetition + 1}: {ask.domain} at temperature {ask.temperature:g}" for ask in asks]
     done = 0
     for index, _ in enumerate(session.steps(labels, seconds)):

@@ -1,4 +1,4 @@
-"""One drafter for several targets.
+"""Measures one drafter for several targets.
 
 `emulated`, in virtual time: the service's own queue before a drafter with the paper's timings, one to eight targets,
 calls served one at a time and joined, beside the formula of `covey plan-star` and the paper's Table 1. Times and
@@ -94,8 +94,8 @@ def fleet(count: int) -> list[StarTarget]:
 
 
 def by_rows_and_gap() -> Callable[[int, float], float]:
-    """A level takes the paper's warm time after short gaps, its cold one after long ones; more rows as much more as the
-    cost table says."""
+    """Return how long a level takes: the paper's warm time after short gaps, its cold one after long ones, and for more
+    rows as much more as the cost table says."""
     surface = Surface(load_costs(costs_file(TABLE)).draft[DRAFTER])
 
     def step(rows: int, gap: float) -> float:
@@ -107,8 +107,8 @@ def by_rows_and_gap() -> Callable[[int, float], float]:
 
 
 def jain(played: StarPlayed, devices: list[StarTarget]) -> float:
-    """Of each one's time of the drafter over its fair share: what it would use alone, or an equal part of what those
-    with less leave."""
+    """Return Jain's index of each target's time of the drafter over its fair share, which is what it would use alone,
+    or an equal part of what those with less leave."""
     step, left = median(played.steps), 1.0
     wants = [device.depth * step / (device.depth * step + device.verify + device.transfer) for device in devices]
     order = sorted(range(len(devices)), key=wants.__getitem__)
@@ -121,7 +121,7 @@ def jain(played: StarPlayed, devices: list[StarTarget]) -> float:
 
 
 def formula(played: StarPlayed, count: int) -> Any:
-    """The point of `covey plan-star` with this run's means."""
+    """Return the point of `covey plan-star` with this run's means."""
     away = fmean(played.away)
     star = Star(fmean(played.steps), away, 0.0, paper.star().acceptance, paper.DEPTH, plain=paper.star().plain)
     return star.point(count)

@@ -50,7 +50,8 @@ draft_deadline_ms = 5000
 
 @dataclass
 class StarServerRates:
-    """Tokens per second by number of targets, and of one with its drafter beside it; one more for each repetition."""
+    """Holds tokens per second by number of targets, and of one with its drafter beside it; one more for each
+    repetition."""
 
     rates: dict[str, list[float]] = field(default_factory=dict)
     predicted: dict[str, list[float]] = field(default_factory=dict)
@@ -111,7 +112,7 @@ def run(session: Session, measured: StarServerRates) -> None:
 
 
 def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Server], Server, Server]:
-    """The targets' servers, the drafters', and one that has its drafter beside itself."""
+    """Start the targets' servers, the drafters', and one that has its drafter beside itself."""
     costs = folder / "star.json"
     star = paper.star()
     passes = tuple((rows, tokens, star.verify - BESIDE) for rows in (1, 64) for tokens in (1, 2048))
@@ -140,7 +141,7 @@ def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Serv
 
 
 def generate(targets: Sequence[Server], tokens: int) -> float:
-    """Tokens per second of all, one request at a time on each, while all of them decode."""
+    """Return the tokens per second of all targets, one request at a time on each, while all of them decode."""
     rates: list[float] = []
 
     def one(server: Server) -> None:
@@ -162,7 +163,7 @@ def generate(targets: Sequence[Server], tokens: int) -> float:
 
 
 def figures(server: Server) -> dict[str, float]:
-    """Totals of the drafters' service."""
+    """Return the totals of the drafters' service."""
     found: dict[str, float] = {}
     for sample in scrape.read(server.metrics_url).samples:
         prefix, _, name = sample.name.partition("covey_draft_")
@@ -172,8 +173,8 @@ def figures(server: Server) -> dict[str, float]:
 
 
 def seen(before: Mapping[str, float], after: Mapping[str, float], rate: float, tokens: int) -> Star:
-    """t_s and Z of one target alone: from a call to the next its tokens take as long as its rate says, and all of that
-    which the drafter does not work it is away."""
+    """Return t_s and Z of one target alone: from a call to the next its tokens take as long as its rate says, and all
+    of that which the drafter does not work it is away."""
     names = ("calls_total", "levels_total", "service_seconds_total")
     calls, levels, service = (after[name] - before.get(name, 0.0) for name in names)
     whole = tokens / calls / rate

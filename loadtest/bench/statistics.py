@@ -51,8 +51,8 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """How much the best of several static choices gains over a baseline. `low` and `high` span the paired ratios of
-    the repetitions it was not picked on."""
+    """Says how much the best of several static choices gains over a baseline. `low` and `high` span the paired ratios
+    of the repetitions it was not picked on."""
 
     ratio: float
     low: float
@@ -106,7 +106,7 @@ def _fastest(rates: Mapping[str, Sequence[float]], repetitions: range) -> str:
 
 
 def loops(tokens: Sequence[int], cycle: int = CYCLE) -> bool:
-    """Whether the same `cycle` tokens occur twice: the text repeats itself, and drafting it proves nothing."""
+    """Return whether the same `cycle` tokens occur twice: the text repeats itself, and drafting it proves nothing."""
     seen: set[tuple[int, ...]] = set()
     for end in range(cycle, len(tokens) + 1):
         window = tuple(tokens[end - cycle : end])

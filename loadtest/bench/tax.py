@@ -1,6 +1,6 @@
-"""What Triton costs: the engine in process, behind Triton (unary and streaming) and behind the front before Triton
-(streaming, by Triton's protocol and by OpenAI's), on the same weights and requests, at several concurrencies. `--part
-NAME` measures these alone.
+"""Measures what Triton costs: the engine in process, behind Triton (unary and streaming) and behind the front before
+Triton (streaming, by Triton's protocol and by OpenAI's), on the same weights and requests, at several concurrencies.
+`--part NAME` measures these alone.
 
 Throughput is tokens per second over a closed loop: so many callers, each asking for the next request of a fixed list
 when its last answer is complete. All decode greedily without speculation and run to their own output length.
@@ -43,7 +43,7 @@ REPETITIONS, FULL_REPETITIONS = 7, 20
 
 @dataclass
 class TaxRuns:
-    """All runs so far, by competitor and concurrency, in the order of repetitions."""
+    """Holds all runs so far, by competitor and concurrency, in the order of repetitions."""
 
     runs: dict[tuple[str, int], list[Run]] = field(default_factory=lambda: defaultdict(list))
     rounds: dict[tuple[str, int], list[dict[str, float]]] = field(default_factory=lambda: defaultdict(list))
@@ -76,7 +76,7 @@ class TaxRuns:
         return _average([scrape.loop_overhead_ms(phases) for phases in self.rounds[UNARY, concurrency]])
 
     def _first(self, name: str, concurrency: int) -> float | None:
-        """The median over all requests."""
+        """Return the median milliseconds until the first token, over all requests."""
         found = [answer.first for run in self.runs[name, concurrency] for answer in run.answers if answer.first]
         return 1000 * percentile(found, 0.5) if found else None
 
@@ -147,7 +147,7 @@ def _repetition(
     competitors: Sequence[Competitor],
     metrics_url: str,
 ) -> None:
-    """Every competitor once at every concurrency, in an order drawn anew each time."""
+    """Ask every competitor once at every concurrency, in an order drawn anew each time."""
     steps = [(c, competitor) for c in CONCURRENCIES for competitor in workload.shuffled(competitors, repetition, c)]
     labels = [f"repetition {repetition + 1}: {competitor.name} at {c}" for c, competitor in steps]
     for (concurrency, competitor), _ in zip(steps, session.steps(labels)):

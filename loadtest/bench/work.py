@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, the same for every competitor."""
+    """Describes one request, the same for every competitor."""
 
     text: str
     max_tokens: int
@@ -23,7 +23,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of one Ask for one competitor; times in seconds from the moment it was asked."""
+    """Holds the outcome of one Ask for one competitor; times are in seconds from the moment it was asked."""
 
     tokens: tuple[int, ...]
     seconds: float
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A set of requests and their answers, which are in the order of the asks."""
+    """Holds the answers to a set of requests, in the order of the asks."""
 
     answers: tuple[Answer, ...]
     seconds: float  # from the first ask to the last answer

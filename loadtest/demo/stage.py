@@ -37,7 +37,8 @@ class NotSeen(CoveyError):
 
 @dataclass(frozen=True)
 class Look:
-    """What a server reported since the last look: counters, planner decisions, rounds; and its memory now."""
+    """Holds what a server reported since the last look, which is counters, planner decisions and rounds, and its memory
+    now."""
 
     span: Span
     decisions: Sequence[JsonDict]
@@ -67,7 +68,7 @@ class Answered:
 
 
 class Stage:
-    """One server during one step. Times are seconds since the step began."""
+    """Asks and watches one server during one step. Times are seconds since the step began."""
 
     def __init__(self, name: str, server: Server, session: Session, pace: float) -> None:
         """`pace`: of the seconds that a step takes."""
@@ -91,7 +92,7 @@ class Stage:
         self._watching.join()
 
     def ask(self, domain: str, **settings: Any) -> Callable[[int], Ask]:
-        """Makes the request of a number: none has another one's seed."""
+        """Return a function that makes the request of a number: none has another one's seed."""
         texts = prompts.load(domain)
         return lambda number: Ask(texts[number % len(texts)], TOKENS, 1.0, number, domain, settings=settings)
 

@@ -1,4 +1,5 @@
-"""One function for each step: what is asked of a running server, and what is drawn of what it reported."""
+"""Plays the demo's steps, a function for each: it asks a running server, and says what is drawn of what the server
+reported."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ SECONDS = "seconds"
 
 @dataclass(frozen=True)
 class Shown:
-    """What a step found: a sentence with its figures, and the panels of its picture."""
+    """Holds what a step found: a sentence with its figures, and the panels of its picture."""
 
     sentence: str
     panels: Sequence[Panel]
@@ -150,7 +151,8 @@ def death(stage: Stage) -> Shown:
         os.kill(processes.named(stage.server.pid)[victim], signal.SIGKILL)
 
         def back(look: Look) -> bool:
-            """Whether it has drafted since; what a look says of states may be from before its death was noticed."""
+            """Return whether it has drafted since; what a look says of states may be from before its death was
+            noticed."""
             return look.span.before.at > stage.marks[-1][0] and look.drafted.get(victim, 0.0) > 0
 
         stage.wait(f"{victim} killed", 0, back)

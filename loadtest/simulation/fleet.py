@@ -28,7 +28,7 @@ ARRIVE, END, REPORT, DIE, COME = range(5)
 
 @dataclass(frozen=True)
 class Fleet:
-    """What is played. Seconds; what is assumed of routers is said here."""
+    """Describes what is played, in seconds; what is assumed of routers is said here."""
 
     server: TargetLoad  # one replica, and the lengths of what it is asked beside the prefix
     replicas: int
@@ -69,7 +69,7 @@ class FleetPlayed:
 
 
 class Game:
-    """One run."""
+    """Plays one run, event by event."""
 
     def __init__(self, fleet: Fleet, routing: Routing, seed: int) -> None:
         self._fleet, self._routing = fleet, routing

@@ -61,7 +61,7 @@ class Environment:
 
 @dataclass(slots=True)
 class Replay:
-    """What happened. `checkpoints` are (round, time regret, paper regret)."""
+    """Holds what happened. `checkpoints` are (round, time regret, paper regret)."""
 
     seconds: float = 0.0  # as measured
     tokens: int = 0

@@ -29,7 +29,7 @@ class Pace:
 
 @dataclass(slots=True)
 class FleetStream:
-    """One stream."""
+    """Follows one client's stream from replica to replica."""
 
     prefix: int
     prompt: int  # tokens behind the prefix
@@ -62,7 +62,8 @@ class Replica:
         self.at = now
 
     def keeps(self, prefix: int, most: int) -> bool:
-        """Whether it has the prefix; from now on it has, and the one that was not asked for the longest makes room."""
+        """Return whether the replica has the prefix; from now on it has, and the one that was not asked for the longest
+        makes room."""
         if prefix in self.cache:
             self.cache.move_to_end(prefix)
             return True
@@ -72,8 +73,8 @@ class Replica:
         return False
 
     def begin(self, key: int, asked: FleetStream, pace: Pace, more: int) -> float:
-        """A row more, with so many tokens to read beside its prompt; how long its first token takes. Half of a round is
-        over when it comes."""
+        """Begin a row more, with so many tokens to read beside its prompt; return how long its first token takes. Half
+        of a round is over when it comes."""
         rows = len(self.rows)
         self.reading += pace.longer(rows, asked.prompt + more)
         asked.began = self.served
@@ -81,6 +82,6 @@ class Replica:
         return self.reading + 1.5 * pace.round[rows + 1]
 
     def next_end(self, pace: Pace) -> float:
-        """When the next row ends if nothing else happens."""
+        """Return when the next row ends if nothing else happens."""
         left = max(0.0, self.rows[0][0] - self.served) / pace.tokens[len(self.rows)]
         return self.at + self.reading + left

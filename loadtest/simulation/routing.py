@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 
 class View:
-    """What one router believes: the requests that each replica has, and which replicas are there."""
+    """Holds what one router believes: the requests that each replica has, and which replicas are there."""
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
         self.queue = np.zeros(replicas, np.int64)
@@ -51,7 +51,7 @@ class View:
 
 
 class Routing(Protocol):
-    """One policy, for all routers of a fleet."""
+    """Chooses replicas, as one policy for all routers of a fleet."""
 
     def choose(self, view: View, prefix: int) -> int: ...
 

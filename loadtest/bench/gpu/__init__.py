@@ -1,4 +1,4 @@
-"""How near Covey comes to what an accelerator can do, part by part: `--part NAME` measures one alone.
+"""Measures how near Covey comes to what an accelerator can do, part by part: `--part NAME` measures one alone.
 
 Parts are measured one after the other, each by itself: one that fails is reported, and the others go on. Engine, target
 and drafter run in this process, over a synthetic pair (`covey_training.aligned`): the bench `load` with a profile of
@@ -84,7 +84,7 @@ def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """A table for each part that was measured, with what was to be reached; two curves."""
+    """Show a table of each part that was measured, with what was to be reached, and draw two curves."""
     for table in gpu_shown.tables(result):
         console.print(table)
     for name, failure in result["failures"].items():

@@ -29,7 +29,7 @@ SMALL = (PassCase(1, 64), PassCase(2, 48, 3))
 
 @dataclass(frozen=True)
 class Setting:
-    """How it is launched, and in how many parts."""
+    """Says how attention is launched, and in how many parts."""
 
     launch: Launch
     parts: int
@@ -75,7 +75,7 @@ def _settings(rig: Rig, product: Setting) -> list[Setting]:
 
 
 class _Launched:
-    """One case's tiles, and launches over all layers: of a single one a cache would hold the keys."""
+    """Launches one case's tiles over all layers: of a single one a cache would hold the keys."""
 
     def __init__(self, rig: Rig, store: Any, case: PassCase) -> None:
         from covey.gpu.inputs import Inputs
@@ -97,14 +97,14 @@ class _Launched:
         self._heights = torch.full((most,), -torch.inf, device=rig.device)
 
     def product(self) -> Setting:
-        """As the product launches it."""
+        """Return the setting that the product launches it with."""
         from covey.gpu.kernels.attention import launch_of, rows_of
 
         rows = rows_of(self._tiles.tokens, self._shape.share)
         return Setting(launch_of(rows, self._rig.dtype == torch.float32), self._tiles.parts)
 
     def rate(self, setting: Setting) -> float | None:
-        """Bytes of keys and values a second; None where a GPU cannot run it so."""
+        """Return the bytes of keys and values a second; None where a GPU cannot run it so."""
         rig, case = self._rig, self._case
         size = 2 * rig.layers * case.rows * case.context * rig.kv_heads * rig.head_dim * rig.dtype.itemsize
         try:

@@ -48,14 +48,14 @@ def exactness(rig: Rig, found: JsonDict) -> None:
 
 
 def _passes(rig: Rig, model: Any) -> JsonDict:
-    """On the device, one pass after the other."""
+    """Return the milliseconds of passes on the device, one after the other."""
     cases, seed = CASES if rig.on_gpu else CASES_OFF_GPU, rig.session.wanted.seed
     works = {case.name: case.work(model.blocks, seed, model.padding_slot) for case in cases}
     return {name: milliseconds(queued(lambda w=work: model.forward(w), rig.device)) for name, work in works.items()}
 
 
 def _texts(rig: Rig, target: Any, numerics: str, temperature: float) -> JsonDict:
-    """How many of the requests have other tokens than alone: in company, and in company with drafts."""
+    """Return how many of the requests have other tokens than alone: in company, and in company with drafts."""
     if rig.on_gpu:
         asks = rig.asks(REQUESTS, prompt=PROMPT, output=OUTPUT, seed=9, temperature=temperature)
     else:

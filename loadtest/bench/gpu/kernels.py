@@ -22,7 +22,7 @@ TEMPERATURES = (0.0, 1.0)
 
 
 def ceilings(rig: Rig, found: JsonDict) -> None:
-    """What a copy and a matrix product reach; a copy reads and writes, and both count."""
+    """Measure what a copy and a matrix product reach; a copy reads and writes, and both count."""
     found |= {"copy_bytes_per_s": None, "product_flops_per_s": None}
     if not rig.on_gpu:
         return
@@ -35,14 +35,14 @@ def ceilings(rig: Rig, found: JsonDict) -> None:
 
 
 def _copy_of(rig: Rig, size: int) -> Callable[[], object]:
-    """A copy of so many bytes from one place of the device to another."""
+    """Return a copy of so many bytes from one place of the device to another."""
     source = torch.ones(size, dtype=torch.uint8, device=rig.device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
 
 def bandwidth(rig: Rig) -> float | None:
-    """The copy's bytes a second, measured now where no part has."""
+    """Return the copy's bytes a second, measured now where no part has."""
     if "ceilings" not in rig.results:
         ceilings(rig, rig.results.setdefault("ceilings", {}))
     found: float | None = rig.results["ceilings"].get("copy_bytes_per_s")
@@ -50,7 +50,7 @@ def bandwidth(rig: Rig) -> float | None:
 
 
 def moves(rig: Rig, found: JsonDict) -> None:
-    """Blocks of all layers from place to place, over a plain copy of as many bytes."""
+    """Move blocks of all layers from place to place, over a plain copy of as many bytes."""
     counts = MOVED if rig.on_gpu else (2, 4)
     found |= {str(count): None for count in counts}
     if not rig.kernels:
@@ -79,7 +79,7 @@ def _moved(rig: Rig, store: Any, count: int) -> JsonDict:
 
 
 def draws(rig: Rig, found: JsonDict) -> None:
-    """A target's draws, by kernels and with the race's end on the host."""
+    """Time a target's draws, by kernels and with the race's end on the host."""
     for rows in ROWS if rig.on_gpu else ROWS[:2]:
         logits = 3.0 * torch.randn(rows, rig.config.vocab_size, device=rig.device)
         for temperature in TEMPERATURES:
@@ -101,7 +101,7 @@ def _drawn(rig: Rig, logits: torch.Tensor, temperature: float) -> JsonDict:
 
 
 def _kernels(rig: Rig, logits: torch.Tensor, table: SettingsTable, slots: Index, positions: Index) -> float | None:
-    """Seconds of the kernels alone."""
+    """Return the seconds of the kernels alone."""
     if not rig.on_gpu:
         return None
     from covey.gpu.kernels.draws import DeviceDraw
@@ -113,7 +113,7 @@ def _kernels(rig: Rig, logits: torch.Tensor, table: SettingsTable, slots: Index,
 
 
 def store_of(rig: Rig, blocks: int) -> Any:
-    """KV memory of at least so many blocks of the target's shape, filled with noise."""
+    """Return KV memory of at least so many blocks of the target's shape, filled with noise."""
     from covey.gpu.kernels.layout import Layout
     from covey.gpu.model import SEGMENT_BYTES
     from covey.gpu.store import KVStore

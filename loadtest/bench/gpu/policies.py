@@ -39,7 +39,7 @@ def speculation(rig: Rig, found: JsonDict) -> None:
 
 
 def asks(rig: Rig, count: int, seed: int) -> list[Ask]:
-    """The same for every entrant."""
+    """Return so many requests, the same for every entrant."""
     if rig.on_gpu:
         return rig.asks(count, prompt=PROMPT, output=OUTPUT, seed=seed)
     return rig.asks(count, prompt=PROMPT_OFF_GPU, output=OUTPUT_OFF_GPU, seed=seed)

@@ -1,4 +1,4 @@
-"""What the bench `gpu` measures: a device, a synthetic pair in its memory, and engines that share it.
+"""Owns what the bench `gpu` measures: a device, a synthetic pair in its memory, and engines that share it.
 
 The pair is built where it runs (`covey_training.aligned`), never on a disk. One target and one drafter serve all
 engines, on one CUDA stream: an engine asks them in turns anyway, and two engines are never asked at a time.
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Capacity:
-    """What models are loaded for."""
+    """Says what models are loaded for."""
 
     running: int  # requests at once
     blocks: int  # of KV memory
@@ -57,7 +57,7 @@ ROOM, ROOM_OFF_GPU = Capacity(128, 8192, 1024), Capacity(16, 512, 128)
 
 @dataclass(frozen=True)
 class Loaded:
-    """The pair, and the models that run it. The pair's own modules stay as they are."""
+    """Holds the pair, and the models that run it. The pair's own modules stay as they are."""
 
     pair: Pair
     target: Model
@@ -114,12 +114,13 @@ class Rig:
         return self._loaded
 
     def target(self, numerics: str) -> Model:
-        """Another one over the pair's weights; its passes are recorded as they come."""
+        """Return another target over the pair's weights; its passes are recorded as they come."""
         module = first_layers(self.loaded().pair.target, self.layers)
         return self._model(module, "target", self.room.budget, numerics=numerics)
 
     def runner(self, *, run_ahead: bool, target: Model | None = None) -> TargetRunner:
-        """Another one over `target`, usually the pair's; it must not be asked while another has open requests."""
+        """Return another runner over `target`, usually the pair's; it must not be asked while another has open
+        requests."""
         return self._runner(target or self.loaded().target, run_ahead=run_ahead)
 
     def engine(
@@ -129,7 +130,8 @@ class Rig:
         runner: TargetRunner | None = None,
         observe: Callable[[RoundRecord], None] | None = None,
     ) -> InProcess:
-        """An engine of its own, which keeps what its policy learns, over the target and drafter that all share."""
+        """Return an engine of its own, which keeps what its policy learns, over the target and drafter that all
+        share."""
         loaded = self.loaded()
         return InProcess(
             policy,
@@ -151,7 +153,7 @@ class Rig:
     def asks(
         self, count: int, *, prompt: tuple[int, int], output: tuple[int, int], seed: int, temperature: float = 1.0
     ) -> list[Ask]:
-        """Prompts of random ids; lengths spread evenly on a logarithmic scale between the two of each pair."""
+        """Return prompts of random ids; lengths spread evenly on a logarithmic scale between the two of each pair."""
         rng = random.Random(seed)
 
         def length(low: int, high: int) -> int:
@@ -213,7 +215,7 @@ class Rig:
 
 
 def find_device(name: str) -> tuple[torch.device, bool]:
-    """The device, and whether our kernels run on it. Raises SettingError."""
+    """Return the device, and whether our kernels run on it. Raises SettingError."""
     if name == "cpu":
         return torch.device("cpu"), False
     if name == "interpreted":

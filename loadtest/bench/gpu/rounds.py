@@ -31,7 +31,7 @@ SETTLING = 4  # rounds before any is counted
 
 
 def plain(rig: Rig, found: JsonDict) -> None:
-    """One row, token by token: the recorded pass alone, and all of the engine around it."""
+    """Decode one row, token by token: time the recorded pass alone, and all of the engine around it."""
     for context in CONTEXTS if rig.on_gpu else CONTEXTS_OFF_GPU:
         found[str(context)] = _plain(rig, context, STEPS if rig.on_gpu else 12)
 
@@ -66,8 +66,8 @@ def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
 
 
 def overhead(rig: Rig, found: JsonDict) -> None:
-    """What a round takes beside the device's passes, which events before and after each give. Draws are not passes:
-    what the device takes for them counts here too."""
+    """Measure what a round takes beside the device's passes, which events before and after each give. Draws are not
+    passes: what the device takes for them counts here too."""
     loaded = rig.loaded()
     at_once = rig.runner(run_ahead=False)
     outputs = 128 if rig.on_gpu else 12
@@ -126,7 +126,7 @@ def _engine(rig: Rig, policy: str, rounds: _Rounds, runner: Any = None) -> Itera
 
 
 def _one_token(context: int, block_size: int) -> Pass:
-    """The pass over a row's last token, its keys in the pool's first blocks."""
+    """Return the pass over a row's last token, its keys in the pool's first blocks."""
     table = np.arange(-(-context // block_size), dtype=np.int32)[None]
     lanes = Lanes(np.array([0, 1], np.int32), np.array([context], np.int32), table)
     last = np.array([context - 1], np.int32)
@@ -135,14 +135,14 @@ def _one_token(context: int, block_size: int) -> Pass:
 
 @dataclass
 class _Round:
-    """A round: how long after the one before it ended, what it was, and what its passes took."""
+    """Describes a round: how long after the one before it ended, what it was, and what its passes took."""
 
     seconds: float
     record: RoundRecord
     events: Mapping[str, list[tuple[Any, Any]]]
 
     def device(self, name: str) -> float:
-        """Seconds on the device; waits for it."""
+        """Return the seconds on the device; waits for it."""
         found = 0.0
         for before, after in self.events[name]:
             after.synchronize()
@@ -152,7 +152,7 @@ class _Round:
 
 @dataclass
 class _Rounds:
-    """Everything an engine has told so far."""
+    """Collects everything an engine has told so far."""
 
     passes: Mapping[str, _TimedGraphs]
     found: list[_Round] = field(default_factory=list)
@@ -169,7 +169,7 @@ class _Rounds:
         self._last = time.perf_counter()
 
     def plain(self, rows: int) -> list[_Round]:
-        """Rounds of so many rows, all of them decoding, after another such."""
+        """Return the rounds of so many rows, all of them decoding, after another such."""
         good = [
             each.record.decoding == rows and not each.record.prefill_tokens and each.record.rows == rows
             for each in self.found
@@ -205,6 +205,6 @@ class _TimedGraphs:
         return found
 
     def taken(self) -> list[tuple[Any, Any]]:
-        """Events since it was last asked."""
+        """Return the events since it was last asked."""
         events, self._events = self._events, []
         return events

@@ -1,4 +1,4 @@
-"""What the bench `gpu` found, as tables and curves; each number beside what it was to reach on an H200."""
+"""Shows what the bench `gpu` found, as tables and curves; each number is beside what it was to reach on an H200."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tables(result: JsonDict) -> Iterator[Table]:
 
 
 def judged(value: float | None, bar: float | None, *, most: bool = False) -> str:
-    """Whether a number reached its bar; a dash where there is no number or no bar."""
+    """Say whether a number reached its bar; a dash where there is no number or no bar."""
     if value is None or bar is None:
         return "-"
     met = value <= bar if most else value >= bar
@@ -85,7 +85,7 @@ def _attention(found: JsonDict) -> Iterator[Table]:
 
 
 def _sweep(case: str, sweep: Sequence[JsonDict]) -> Table:
-    """TB/s; a column for each count of parts."""
+    """Return a table of TB/s, with a column for each count of parts."""
     parts = sorted({entry["parts"] for entry in sweep})
     by = {tuple(entry[key] for key in ("keys", "warps", "stages", "parts")): entry["bytes_per_s"] for entry in sweep}
     rows = []
@@ -185,7 +185,8 @@ SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
 
 
 def panels(result: JsonDict) -> list[report.Panel]:
-    """Throughput by policy over none, and plain decoding's share of the limit; those that have points."""
+    """Return panels of throughput by policy over none, and of plain decoding's share of the limit; those that have
+    points."""
     points = (result.get("speculation") or {}).get("points") or {}
     made = policies.panels(points) if points else []
     shares = result.get("plain") or {}

@@ -1,4 +1,4 @@
-"""How long a device works on something, by its own clock; None where that device is not a GPU."""
+"""Measures how long a device works on something, by its own clock; gives None where that device is not a GPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ REPEATS = 30
 
 
 def queued(work: Work, device: torch.device, repeats: int = REPEATS) -> float | None:
-    """Seconds on the device of one run of `work`, the median of runs that follow each other: the host must enqueue
-    them faster than the device works them off. Off a GPU `work` runs once, for nothing."""
+    """Return the seconds on the device of one run of `work`, the median of runs that follow each other: the host must
+    enqueue them faster than the device works them off. Off a GPU `work` runs once, for nothing."""
     if device.type != "cuda":
         work()
         return None
@@ -33,8 +33,8 @@ def queued(work: Work, device: torch.device, repeats: int = REPEATS) -> float | 
 
 
 def captured(work: Work, device: torch.device, repeats: int = REPEATS, inner: int = 1) -> float | None:
-    """The same of `work` recorded `inner` times over, so that what the host takes to launch it does not show. `work`
-    must wait for nothing."""
+    """Return the same of `work` recorded `inner` times over, so that what the host takes to launch it does not show.
+    `work` must wait for nothing."""
     if device.type != "cuda":
         work()
         return None
@@ -52,7 +52,8 @@ def captured(work: Work, device: torch.device, repeats: int = REPEATS, inner: in
 
 
 def waited(work: Work, device: torch.device, repeats: int = REPEATS) -> float:
-    """Seconds until the caller has the result of one run of `work`: the host's part and the device's, median."""
+    """Return the seconds until the caller has the result of one run of `work`: the host's part and the device's,
+    median."""
     work()
     seconds = []
     for _ in range(repeats):
@@ -69,7 +70,7 @@ def milliseconds(seconds: float | None) -> float | None:
 
 
 def over(above: float | None, below: float | None) -> float | None:
-    """A ratio of what was measured."""
+    """Return a ratio of what was measured; None where either was not."""
     return above / below if above is not None and below else None
 
 

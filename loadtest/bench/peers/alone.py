@@ -26,7 +26,7 @@ BLOCKS = 512
 
 
 class TokenSink:
-    """Where the engine's progress goes: tokens by request."""
+    """Takes the engine's progress: tokens by request."""
 
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
@@ -47,7 +47,7 @@ class Alone:
         self._records: list[RoundRecord] = []
 
     def load(self, target: str, profile_name: str, numerics: str, dtype: str = "") -> JsonDict:
-        """The target in a folder under a profile's settings."""
+        """Load the target in a folder under a profile's settings."""
         settings = profile.load(profile_name)
         wanted = replace(
             settings.target,
@@ -72,8 +72,8 @@ class Alone:
     def generate(
         self, prompts: list[list[int]], tokens: int, temperature: float, seed: int, depth: int = 0
     ) -> JsonDict:
-        """All at once, plainly. `pass_ms` is the target's own time of a round in which all rows decode, `round_ms`
-        the whole round's; medians, null where there was no such round."""
+        """Answer all prompts at once, plainly. `pass_ms` is the target's own time of a round in which all rows decode,
+        `round_ms` the whole round's; medians, null where there was no such round."""
         assert not depth, "nobody drafts here"
         self._records.clear()
         keys = [next(self._keys) for _ in prompts]

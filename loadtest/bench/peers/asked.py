@@ -19,13 +19,13 @@ DEPTHS = (4, 2, 8, 3, 6, 1, 5, 7)  # that are tried, in this order
 
 
 def named(who: str, depth: int) -> str:
-    """A peer at a depth; 0: plainly."""
+    """Return the name of a peer at a depth; at 0 it decodes plainly."""
     return f"{who} {fixed(depth) if depth else OFF}"
 
 
 class OverPipe:
-    """Competitor: whoever is behind a pipe, at one depth. Requests go there so many at a time, as one batch, and are of
-    one length; seconds are those that the far end takes for a batch, without the pipe."""
+    """Asks whoever is behind a pipe, at one depth. Requests go there so many at a time, as one batch, and are of one
+    length; seconds are those that the far end takes for a batch, without the pipe."""
 
     def __init__(self, name: str, pipe: Callable[[], Pipe], depth: int = 0) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Peer:
         return OverPipe(named(self.name, depth), lambda: self._opened(depth)[1], depth)
 
     def depths_beside(self, depth: int) -> tuple[int, ...]:
-        """Those that the process of this depth can be asked for too."""
+        """Return the depths that the process of this depth can be asked for."""
         return self._opened(depth)[0]
 
     def keep(self, depths: Collection[int]) -> None:
@@ -92,7 +92,7 @@ class Peer:
 
 
 def pythons(given: Sequence[str]) -> dict[str, str]:
-    """NAME=PYTHON of each, checked."""
+    """Return the Python of each NAME=PYTHON, checked."""
     found = {}
     for entry in given:
         name, _, python = entry.partition("=")
@@ -103,7 +103,7 @@ def pythons(given: Sequence[str]) -> dict[str, str]:
 
 
 def ours(name: str, module: str, **given: object) -> tuple[Pipe, JsonDict]:
-    """A process of Covey's own, loaded, and what it says."""
+    """Return a process of Covey's own, loaded, and what it says."""
     pipe = Pipe(name, [sys.executable, "-m", f"loadtest.bench.peers.{module}"])
     try:
         return pipe, pipe.call("load", **given)

@@ -67,7 +67,7 @@ class Comparison:
             self._run(one, GREEDY, each, 0, "warm-up")
 
     def turns(self, temperatures: Sequence[float] = (GREEDY, HOT), share: float = 1.0) -> None:
-        """Until so much of the time is up."""
+        """Take turns until so much of the time is up."""
         session = self._session
         for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS)):
             if turn and session.out_of_time(share):
@@ -103,7 +103,7 @@ class Comparison:
         tenant: str,
         stages: dict[str, float] | None = None,
     ) -> None:
-        """Counts where there are stages to fill; who fails takes part no longer."""
+        """Have one competitor answer. The run counts where there are stages to fill; who fails takes part no longer."""
         asks = self._cast.pair.asks(REQUESTS[callers], self._tokens, temperature, seed)
         tenant = f"{tenant} {one.name} {callers} {temperature}"  # finds nothing of others in any cache
         try:

@@ -1,4 +1,4 @@
-"""What the machine allows a pass at this moment: `python -m loadtest.bench.peers.limit`, asked over a pipe.
+"""Measures what the machine allows a pass at this moment: `python -m loadtest.bench.peers.limit`, asked over a pipe.
 
 Plain reading by all threads says how soon the weights can have been seen once; the pass's products alone, back to back,
 how soon they can be multiplied by. A process of its own: a thread that computes here slows nobody's passes.
@@ -27,8 +27,8 @@ class Limit:
     """Owns random weights of a model's shapes, in the form in which products are fastest here."""
 
     def load(self, target: str, dtype: str) -> JsonDict:
-        """All cores read; of one core and all of them those count that multiply faster, since small products do not
-        repay waiting for each other."""
+        """Make the weights. All cores read them; of one core and all of them those count that multiply faster, since
+        small products do not repay waiting for each other."""
         cores = os.cpu_count() or 1
         self._threads = sorted({1, cores})  # all at last: the next reading finds them
         torch.set_num_threads(cores)
@@ -41,7 +41,7 @@ class Limit:
 
     @torch.inference_mode()
     def measure(self, rows: list[int]) -> JsonDict:
-        """Bytes a second, and milliseconds of all products by rows."""
+        """Return bytes a second, and milliseconds of all products by rows."""
         reading = min(_seconds(self._memory.sum) for _ in range(READS))
         return {
             "bytes_per_s": READ_BYTES / reading,
@@ -51,7 +51,7 @@ class Limit:
         }
 
     def _multiplied(self, rows: int, threads: int) -> float:
-        """Every product reads weights of its own, as in a pass."""
+        """Return the milliseconds of all products, each of which reads weights of its own, as in a pass."""
         torch.set_num_threads(threads)
         widths = {product.width for product in self._products}
         inputs = {width: torch.randn(rows, width).to(self._dtype) for width in widths}
@@ -65,7 +65,7 @@ class Limit:
 
 
 def _shapes(folder: Path) -> list[tuple[int, int]]:
-    """Of the products of a pass, in and out."""
+    """Return the widths in and out of a pass's products."""
     config = read_config(folder)
     hidden, wide = config.hidden_size, config.intermediate_size
     dim = getattr(config, "head_dim", None) or hidden // config.num_attention_heads

@@ -1,4 +1,5 @@
-"""Who takes part in the bench `peers`: Covey alone in processes and behind Triton, the peers, and the machine's limit.
+"""Lines up who takes part in the bench `peers`: Covey alone in processes and behind Triton, the peers, and the
+machine's limit.
 
 All are there the whole time and asked in turns. Those who wait sleep.
 """
@@ -46,7 +47,7 @@ class Pair:
 
     @classmethod
     def of(cls, session: Session, folder: str = "") -> Pair:
-        """An aligned pair in its folder, else the profile's target and its first drafter."""
+        """Return an aligned pair in its folder, else the profile's target and its first drafter."""
         wanted = session.wanted
         name = str(Path(folder) / PAIR_PROFILE) if folder else wanted.profile
         settings = profile.load(name)
@@ -59,7 +60,7 @@ class Pair:
         return cls(name, settings, target, drafter, source)
 
     def asks(self, count: int, tokens: int, temperature: float, seed: int) -> list[Ask]:
-        """Bundled prompts as ids of the target's own tokenizer, all of one length."""
+        """Return bundled prompts as ids of the target's own tokenizer, all of one length."""
         tokenizer = load_tokenizer(self.target)
         if tokenizer is None:
             raise SettingError(f"{self.target} has no tokenizer")
@@ -87,8 +88,8 @@ class Cast:
     _servers: dict[tuple[str, bool], OverTriton] = field(default_factory=dict)
 
     def covey(self, choice: str, *, stream: bool = False) -> OverTriton:
-        """Behind Triton: `off` or `fixed:K`, from which the policy does not learn, or the policy. Answers are whole, as
-        the peers' are, or streams."""
+        """Return Covey behind Triton: `off` or `fixed:K`, from which the policy does not learn, or the policy. Answers
+        are whole, as the peers' are, or streams."""
         if (choice, stream) not in self._servers:
             given: dict[str, object] = {"end_id": self.vocabulary - 1}  # no text holds it, so that none ends early
             given |= {} if choice == COVEY else {"speculation": choice}
@@ -98,12 +99,12 @@ class Cast:
         return self._servers[choice, stream]
 
     def plain(self) -> list[Competitor]:
-        """Covey without drafts, in every way."""
+        """Return Covey without drafts, in every way."""
         alone = [OverPipe(name, lambda pipe=pipe: pipe) for name, pipe in self.pipes.items()]
         return [*alone, self.covey(OFF), self.covey(OFF, stream=True)]
 
     def limits(self, callers: Sequence[int]) -> dict[int, dict[str, float]]:
-        """Of this moment, and passes within seconds of it; milliseconds by callers."""
+        """Return the limits of this moment, and passes within seconds of them: milliseconds by callers."""
         limit = self.limit.call("measure", rows=list(callers))
         passes = self.timed.call("passes", shapes=[[each, 1] for each in callers], kinds=["pass", "fast"])
         reading = 1000 * self.weight_bytes / limit["bytes_per_s"]
@@ -121,7 +122,8 @@ class Cast:
         return costs_of(self.timed, callers, depths)
 
     def watched(self, callers: int, asks: Sequence[Ask], tenant: str) -> tuple[Run, dict[str, float]]:
-        """Plain decoding behind Triton, in streams, and the stages of its rounds in which all callers decode."""
+        """Decode plainly behind Triton, in streams; return the run, and the stages of its rounds in which all callers
+        decode."""
         reports = Reports(self.server.http_url)
         before = reports.last_round()
         run = self.covey(OFF, stream=True).run(asks, callers, tenant=tenant)
@@ -142,7 +144,7 @@ class Cast:
 
 @contextmanager
 def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
-    """Of the pair in a folder; "": of the profile."""
+    """Yield everybody, up and loaded, for the pair in a folder; "" is that of the profile."""
     wanted, pair = session.wanted, Pair.of(session, folder)
     with ExitStack() as stack:
 
@@ -173,14 +175,15 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
 
 
 def costs_of(timed: Pipe, callers: int, depths: int) -> list[tuple[float, float]]:
-    """Milliseconds of a pass that verifies so many drafts a row, 0 and up, and of a level of these drafts."""
+    """Return the milliseconds of a pass that verifies so many drafts a row, 0 and up, and of a level of these
+    drafts."""
     shapes = [[callers, 1 + depth] for depth in range(depths + 1)]
     found = timed.call("passes", shapes=shapes, kinds=["pass", "level"])
     return list(zip(found["pass"], found["level"]))
 
 
 def given_to_peers(pair: Pair, dtype: str, kept: Path) -> JsonDict:
-    """What every peer is to load, and where it may leave what it makes of it. It has all cores."""
+    """Return what every peer is to load, and where it may leave what it makes of it. It has all cores."""
     return {
         "target": pair.target,
         "drafter": pair.drafter_folder,

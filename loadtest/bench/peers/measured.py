@@ -1,4 +1,4 @@
-"""What was measured, turn by turn, and the JSON's keys of it. Asks nobody.
+"""Holds what was measured, turn by turn, and makes the JSON's keys of it. Asks nobody.
 
 Every ratio is of one turn, whose runs are minutes apart at most: a host that changes its speed changes both. Of several
 choices the best is picked on odd turns and compared on even ones, then the other way round.
@@ -39,7 +39,8 @@ Rates = dict[str, list[float]]
 
 @dataclass
 class PeerRuns:
-    """Runs by temperature, callers and name, and stages by callers, in the order of turns; and what is known once."""
+    """Holds runs by temperature, callers and name, and stages by callers, in the order of turns; and what is known
+    once."""
 
     runs: dict[tuple[float, int], dict[str, list[Run]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -73,7 +74,7 @@ class PeerRuns:
         }
 
     def acceptance(self, temperature: float) -> float | None:
-        """Of Covey's drafts, over all callers."""
+        """Return the acceptance of Covey's drafts, over all callers."""
         return acceptance_of(
             (name, runs)
             for (t, _), by_name in self.runs.items()
@@ -82,8 +83,8 @@ class PeerRuns:
         )
 
     def _over(self, peer: str, temperature: float) -> JsonDict:
-        """By key, by callers. At temperature 1 drafts of OpenVINO's change what is drawn, so Covey is compared with its
-        plain decoding there, and with its drafts apart."""
+        """Return ratios over a peer by key and callers. At temperature 1 drafts of OpenVINO's change what is drawn, so
+        Covey is compared with its plain decoding there, and with its drafts apart."""
         plain = named(peer, 0)
         ours = {
             "in process": ALONE,
@@ -119,8 +120,8 @@ class PeerRuns:
         }
 
     def _bounds(self, temperature: float) -> JsonDict:
-        """What drafting can gain over plain decoding at the best depth, if rounds took no longer than their pass and
-        their levels; and over OpenVINO's best, as fast as Covey decodes plainly in a process."""
+        """Return what drafting can gain over plain decoding at the best depth, if rounds took no longer than their pass
+        and their levels; and over OpenVINO's best, as fast as Covey decodes plainly in a process."""
         chance = self.acceptance(temperature)
         found: JsonDict = {}
         for callers, costs in sorted(self.passes.items()):
@@ -156,8 +157,8 @@ class PeerRuns:
 
 
 def acceptance_of(found: Iterable[tuple[str, Sequence[Run]]]) -> float | None:
-    """How often a draft is right where those before it were, from runs at fixed depths, by their names. Of drafts of
-    depth K so many are accepted on average as a + a^2 + .. + a^K."""
+    """Return how often a draft is right where those before it were, from runs at fixed depths, by their names. Of
+    drafts of depth K so many are accepted on average as a + a^2 + .. + a^K."""
     chances = []
     for name, runs in found:
         depth = _depth(name)
@@ -169,8 +170,8 @@ def acceptance_of(found: Iterable[tuple[str, Sequence[Run]]]) -> float | None:
 
 
 def bound_of(chance: float, costs: Sequence[tuple[float, float]]) -> tuple[float, int]:
-    """What drafting gains over plain decoding at the best depth, and that depth, where a draft is right so often after
-    right ones, and a round takes no longer than its pass and its levels. `costs` has both by depth, from 0 on."""
+    """Return what drafting gains over plain decoding at the best depth, and that depth, where a draft is right so often
+    after right ones, and a round takes no longer than its pass and its levels. `costs` has both by depth, from 0 on."""
     plain = costs[0][0]
     return max(
         (sum(chance**step for step in range(depth + 1)) * plain / (taken + depth * level), depth)
@@ -179,8 +180,8 @@ def bound_of(chance: float, costs: Sequence[tuple[float, float]]) -> tuple[float
 
 
 def compared(ours: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[float]]) -> JsonDict | None:
-    """The best of ours over the best of theirs; None where one has no turn. Of a single turn the best is picked on the
-    runs that it is compared on."""
+    """Return the best of ours over the best of theirs; None where one has no turn. Of a single turn the best is picked
+    on the runs that it is compared on."""
     if not theirs or not all(ours.values()) or not all(theirs.values()):
         return None
     found, picked, opponents = crosswise(ours, theirs)
@@ -191,7 +192,7 @@ def compared(ours: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[
 
 
 def _spread(found: Sequence[float]) -> JsonDict | None:
-    """Their median, and where it lies at 95 %."""
+    """Return the ratios' median, and where it lies at 95 %."""
     if not found:
         return None
     low, high = interval(found, of=median)
@@ -204,13 +205,13 @@ def _limit(turn: Mapping[str, float]) -> float:
 
 
 def _depth(name: str) -> int:
-    """Of a fixed choice; 0 of others."""
+    """Return the depth of a fixed choice; 0 of others."""
     _, _, depth = name.partition("fixed:")
     return int(depth or 0)
 
 
 def _solved(accepted: float, depth: int) -> float:
-    """The chance `a` of which a + a^2 + .. + a^depth is that many."""
+    """Return the chance `a` of which a + a^2 + .. + a^depth is that many."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2

@@ -49,7 +49,7 @@ class Pipe:
         self._rest, self._closed = b"", False
 
     def call(self, method: str, *, patience: float = PATIENCE, **given: object) -> JsonDict:
-        """The answer; `seconds` in it are what the call took there. Raises PipeError."""
+        """Return the answer; `seconds` in it are what the call took there. Raises PipeError."""
         if self._closed:
             raise PipeError(f"{self.name}: {method}: it has ended")
         with suppress(OSError):  # it has ended: `_line` tells why

@@ -27,7 +27,7 @@ PLAIN = {"plain_over_openvino": "OpenVINO's", "plain_over_vllm": "vLLM's"}
 
 
 def tables(result: JsonDict) -> Iterator[Table]:
-    """Of whatever was measured."""
+    """Yield a table of everything that was measured."""
     rates = result["tokens_per_second"]
     columns = sorted({callers for by_name in rates.values() for by in by_name.values() for callers in by}, key=int)
     for label, by_name in rates.items():
@@ -89,7 +89,7 @@ def sweep_table(label: str, found: JsonDict) -> Table:
 
 
 def pictures(result: JsonDict, picture: Path) -> None:
-    """Throughput; beside it, each in a file of its own, the waterfall and the sweep."""
+    """Draw throughput, and beside it, each in a file of its own, the waterfall and the sweep."""
     panels = [
         report.Panel(label, "callers", "tokens per second", lines, log_x=True)
         for label, by_name in result["tokens_per_second"].items()
@@ -106,7 +106,7 @@ def pictures(result: JsonDict, picture: Path) -> None:
 
 
 def _lines(by_name: Mapping[str, JsonDict]) -> dict[str, list[tuple[float, float]]]:
-    """Of every system its plain decoding and the highest that it reaches with drafts."""
+    """Return every system's plain decoding and the highest that it reaches with drafts."""
     found = {name: _points(by_name[name]) for name in (ALONE, FAST, SERVER_OFF, SERVER_COVEY) if name in by_name}
     for peer in (OPENVINO, VLLM):
         plain = named(peer, 0)
@@ -124,7 +124,7 @@ def _points(by_callers: Mapping[str, JsonDict | None]) -> list[tuple[float, floa
 
 
 def _swept(found: JsonDict) -> dict[str, list[tuple[float, float]]]:
-    """By kind and callers: acceptance and gain of every pair that has both."""
+    """Return acceptance and gain of every pair that has both, by kind and callers."""
     lines = {}
     for kind, by_callers in found["breaks_even"].items():
         for callers in by_callers:
@@ -134,7 +134,7 @@ def _swept(found: JsonDict) -> dict[str, list[tuple[float, float]]]:
 
 
 def _waterfall(path: Path, falls: Mapping[str, Mapping[str, float]]) -> None:
-    """A bar for every stage, from where the stage before it ends."""
+    """Draw a bar for every stage, from where the stage before it ends."""
     import matplotlib
 
     matplotlib.use("Agg")

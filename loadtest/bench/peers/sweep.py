@@ -1,4 +1,5 @@
-"""From which acceptance on drafting pays: aligned pairs that agree more and less, each behind Triton, by callers."""
+"""Measures from which acceptance on drafting pays: aligned pairs that agree more and less, each behind Triton, by
+callers."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ REPETITIONS, FULL_REPETITIONS = 4, 12
 
 @dataclass
 class Swept:
-    """Runs by temperature, pair, callers and choice, in the order of turns; and what a pass and a level take."""
+    """Holds runs by temperature, pair, callers and choice, in the order of turns; and what a pass and a level take."""
 
     runs: dict[float, dict[str, dict[int, dict[str, list[Run]]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list))))
@@ -37,8 +38,8 @@ class Swept:
     costs: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)  # pair, callers -> by depth
 
     def summary(self) -> JsonDict:
-        """By temperature and pair: its acceptance, and by callers the best fixed depth and the policy over no drafts,
-        and what acceptance and costs allow. And at which acceptance both break even."""
+        """Return by temperature and pair its acceptance, and by callers the best fixed depth and the policy over no
+        drafts, and what acceptance and costs allow; and at which acceptance both break even."""
         found: JsonDict = {}
         for label, temperature in TEMPERATURES.items():
             pairs = {name: self._pair(name, by_callers) for name, by_callers in self.runs[temperature].items()}
@@ -74,7 +75,7 @@ def sweep(session: Session, swept: Swept) -> None:
 
 
 def _turns(session: Session, swept: Swept, folder: str, share: float) -> None:
-    """Of one pair, until so much of the time is up."""
+    """Take one pair's turns, until so much of the time is up."""
     quick, name, pair = session.wanted.size == QUICK, Path(folder).name, Pair.of(session, folder)
     for callers, costs in _costs(session, pair).items():
         swept.costs[name, callers] = costs
@@ -104,7 +105,7 @@ def _turns(session: Session, swept: Swept, folder: str, share: float) -> None:
 
 
 def _costs(session: Session, pair: Pair) -> dict[int, list[tuple[float, float]]]:
-    """By callers, before anything else runs: what `bound_of` reckons with."""
+    """Return by callers what `bound_of` reckons with, measured before anything else runs."""
     with session.status("timing single passes"):
         timed, _ = ours(
             "single passes", "timed", target=pair.target, drafter=pair.drafter_folder, profile_name=pair.profile_name
@@ -124,7 +125,8 @@ def _gains(runs: Mapping[str, Sequence[Run]]) -> JsonDict:
 
 
 def _break_even(pairs: JsonDict, kind: str) -> JsonDict:
-    """By callers, on a line between the pairs on both sides of it; null where all are on one."""
+    """Return by callers where drafting breaks even, on a line between the pairs on both sides of it; null where all are
+    on one."""
     found: JsonDict = {}
     known = sorted((p for p in pairs.values() if p["acceptance"] is not None), key=lambda p: p["acceptance"])
     for callers in known[0]["points"] if known else ():

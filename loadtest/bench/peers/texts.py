@@ -1,4 +1,4 @@
-"""Whether all write the same: greedy texts in float32, compared token by token with those of Covey's target alone."""
+"""Compares greedy texts in float32, token by token, with those of Covey's target alone: whether all write the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ DEPTH = 4
 
 
 def texts(session: Session, pair: Pair) -> JsonDict:
-    """By peer, plain and with drafts. One process at a time: weights of four bytes fill memories."""
+    """Return how texts differ, by peer, plain and with drafts. One process runs at a time: weights of four bytes fill
+    memories."""
     quick = session.wanted.size == QUICK
     count, tokens = (QUICK_PROMPTS, QUICK_TOKENS) if quick else (PROMPTS, TOKENS)
     asks = pair.asks(count, tokens, 0.0, session.wanted.seed)
@@ -45,8 +46,8 @@ def texts(session: Session, pair: Pair) -> JsonDict:
 
 
 def differences(expected: Run, got: Run) -> JsonDict:
-    """Texts that are the same, and where each of the others first differs. What follows a difference is another text
-    and says nothing."""
+    """Return how many texts are the same, and where each of the others first differs. What follows a difference is
+    another text and says nothing."""
     pairs = [(ours.tokens, theirs.tokens) for ours, theirs in zip(expected.answers, got.answers, strict=True)]
     first = [_first(*pair) for pair in pairs]
     return {

@@ -1,1 +1,1 @@
-"""What runs in a process of its own: the peers' under their own Python, without Covey."""
+"""These scripts run in processes of their own, the peers' under their own Python and without Covey."""
