@@ -11,6 +11,7 @@ from rich.console import Console
 from covey.contracts.errors import SettingError
 from loadtest.arrivals import Arrival
 from loadtest.bench import load, loads
+from loadtest.bench.policies import PolicyRuns
 from loadtest.bench.session import Session, Wanted
 from loadtest.bench.statistics import interval
 from loadtest.bench.work import Answer, Run
@@ -22,9 +23,9 @@ def answered(seconds: float) -> Run:
     return Run((Answer(TOKENS, seconds, drafted=60, accepted=20),), seconds)
 
 
-def made_up_load(repetitions: int) -> load.Measured:
+def made_up_load(repetitions: int) -> PolicyRuns:
     """covey is as fast as fixed:2, the best; at concurrency 8 off is the best, and a tenth faster than covey."""
-    measured = load.Measured()
+    measured = PolicyRuns()
     for concurrency, seconds in ((1, {"off": 2.0, "fixed:2": 1.0}), (8, {"off": 0.9, "fixed:2": 1.5})):
         for _ in range(repetitions):
             for name, each in {**seconds, "nightjar": 3.0, "covey": 1.0}.items():
@@ -60,7 +61,7 @@ def test_results_are_written_and_drawn(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_is_null() -> None:
-    found = load.Measured().summary()
+    found = PolicyRuns().summary()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
