@@ -11,10 +11,9 @@ from pathlib import Path
 from rich.console import Console
 
 from covey.contracts.errors import CoveyError
-from covey.contracts.profile import DEFAULT_PROFILE
 from covey.server import ServerDied, StartError
 from covey_client import interruption
-from loadtest.bench.session import FULL, QUICK, USUAL, Session, Wanted
+from loadtest.bench.session import FULL, QUICK, Session, Wanted
 
 BENCHES = {
     "tax": "what Triton and the front cost over the engine in process",
@@ -59,70 +58,42 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
+    """Return the bench's name and its options; those that are not given are as `Wanted` has them."""
     known = "\n".join(f"  {name:10} {meaning}" for name, meaning in BENCHES.items())
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench",
         description=f"Measure Covey on this machine.\n\nbenches:\n{known}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("name", choices=list(BENCHES), metavar="NAME")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="default: runs/bench/NAME.json; picture beside it")
+    add = parser.add_argument
+    add("name", choices=list(BENCHES), metavar="NAME")
+    add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json; picture beside it")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="a smoke run, below a minute")
     size.add_argument("--full", action="store_const", dest="size", const=FULL, help="more repetitions")
-    parser.add_argument("--seed", type=int, default=Wanted.seed)
-    parser.add_argument("--profile", default=DEFAULT_PROFILE, metavar="NAME")
-    parser.add_argument("--model", default="", metavar="FOLDER", help="Hugging Face folder of another target")
-    parser.add_argument("--data", type=Path, default=None, metavar="PATH", help="Azure's trace, or the folder it is in")
-    parser.add_argument(
-        "--pair",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="of `emulated`: this pair alone; of `elastic`, `peers`, `engine`: an aligned one",
-    )
-    parser.add_argument("--dataset", default=Wanted.dataset, metavar="NAME", help="of `emulated`: whose lengths")
-    parser.add_argument(
-        "--part",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="of `exactness`, `gpu`, `elastic`, `peers`, `engine`, `star`, `fleet`, `slo`, `tax`, `ray`: this alone",
-    )
-    parser.add_argument(
-        "--peer",
-        action="append",
-        default=[],
-        metavar="NAME=PYTHON",
-        help="of `peers` and `engine`: openvino or vllm, and the Python of an environment that has it; may be repeated",
-    )
+    add("--seed", type=int)
+    add("--profile", metavar="NAME")
+    add("--model", metavar="FOLDER", help="Hugging Face folder of another target")
+    add("--data", type=Path, metavar="PATH", help="Azure's trace, or the folder it is in")
+    pair = "of `emulated`: this pair alone; of `elastic`, `peers`, `engine`: an aligned one"
+    add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
+    add("--dataset", metavar="NAME", help="of `emulated`: whose lengths")
+    part = "of `exactness`, `gpu`, `elastic`, `peers`, `engine`, `star`, `fleet`, `slo`, `tax`, `ray`: this alone"
+    add("--part", dest="parts", action="append", metavar="NAME", help=part)
+    peer = "of `peers` and `engine`: openvino or vllm, and the Python of an environment that has it; may be repeated"
+    add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)
     gpu = parser.add_argument_group("of `gpu`")
-    gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"), default=Wanted.device)
-    gpu.add_argument("--size", dest="shape", default="", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
-    gpu.add_argument("--agreement", type=float, default=Wanted.agreement, help="how often the drafter is right")
-    gpu.add_argument("--no-run-ahead", dest="run_ahead", action="store_false", help="no plain pass before it is due")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no repetition that would end later")
-    parser.add_argument("--repetitions", type=int, default=0, metavar="N", help="of `slo`: requests a point")
-    given = parser.parse_args(arguments)
-    chosen = given.size or USUAL
-    return given.name, Wanted(
-        out=given.json or Path("runs") / "bench" / f"{given.name}.json",
-        size=chosen,
-        seed=given.seed,
-        profile=given.profile,
-        model=given.model,
-        minutes=given.minutes or (90.0 if chosen == FULL else Wanted.minutes),
-        repetitions=given.repetitions,
-        data=given.data,
-        pairs=tuple(given.pair),
-        dataset=given.dataset,
-        parts=tuple(given.part),
-        peers=tuple(given.peer),
-        device=given.device,
-        shape=given.shape,
-        agreement=given.agreement,
-        run_ahead=given.run_ahead,
-    )
+    gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"))
+    gpu.add_argument("--size", dest="shape", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
+    gpu.add_argument("--agreement", type=float, help="how often the drafter is right")
+    add("--minutes", type=float, help="begin no repetition that would end later")
+    add("--repetitions", type=int, metavar="N", help="of `slo`: requests a point")
+    given = vars(parser.parse_args(arguments))
+    name = given.pop("name")
+    usual = {"out": Path("runs", "bench", f"{name}.json")} | ({"minutes": 90.0} if given.get("size") == FULL else {})
+    several = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+    return name, Wanted(**usual | given | several)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from loadtest.bench.drafters_servers import (
 )
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.session import FULL, QUICK, Session
-from loadtest.bench.statistics import Spread, geometric_mean, interval, ratios
+from loadtest.bench.statistics import geometric_mean, interval, ratios
 from loadtest.bench.work import Answer, Ask
 
 REPETITIONS, FULL_REPETITIONS, QUICK_REPETITIONS = 12, 20, 2
@@ -44,6 +44,7 @@ OUTPUT_TOKENS, QUICK_TOKENS = 128, 24
 EACH = 2  # prompts of a domain that one caller asks in a repetition
 TEMPERATURE = 1.0
 WARM_UP = 2  # requests of each domain
+ALONE = "c1"  # the case of one caller
 QUICK_SYSTEMS = (OFF, GENERAL, COVEY, ORACLE)
 AGAINST = {
     "covey_over_general": (GENERAL,),
@@ -52,6 +53,8 @@ AGAINST = {
     "covey_over_hedge": (HEDGE,),
     "covey_share_of_oracle": (ORACLE,),
 }
+
+Entrants = Mapping[str, OverTriton]  # by system
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,11 @@ class DrafterCase:
 
 def cases(size: str) -> dict[str, DrafterCase]:
     if size == QUICK:
-        return {"c1": DrafterCase(systems=QUICK_SYSTEMS), "mixed16": DrafterCase(16, QUICK_SYSTEMS)}
+        return {ALONE: DrafterCase(systems=QUICK_SYSTEMS), "mixed16": DrafterCase(16, QUICK_SYSTEMS)}
     if size == FULL:
-        everybody = {"c1": DrafterCase(1, tuple(ALL)), "mixed16": DrafterCase(16, tuple(ALL))}
+        everybody = {ALONE: DrafterCase(1, tuple(ALL)), "mixed16": DrafterCase(16, tuple(ALL))}
         return everybody | {f"mixed{callers}": DrafterCase(callers) for callers in (2, 4)}
-    return {"c1": DrafterCase(), "mixed16": DrafterCase(16)}
+    return {ALONE: DrafterCase(), "mixed16": DrafterCase(16)}
 
 
 @dataclass
@@ -91,7 +94,7 @@ class DrafterRuns:
         rates = {name: [self._rate(case, name, r, done[r]) for r in whole] for name, done in systems.items()}
         return {
             **keys(rates),
-            "tokens_per_second": {name: report.as_json(Spread.of(values)) for name, values in rates.items()},
+            "tokens_per_second": report.spreads(rates),
             "tokens_per_round": {n: _per_round([a for r in whole for _, a in done[r]]) for n, done in systems.items()},
             "speedups": by_domain(speeds),
         }
@@ -146,45 +149,26 @@ def run(session: Session) -> None:
                 if repetition and session.out_of_time():
                     return
                 asks_now = asks(case, repetition, repetitions, tokens, wanted.seed)
-                turns = _one_by_one if case.callers == 1 else _together
-                turns(session, measured, name, repetition, asks_now, {s: asked[s] for s in case.systems})
+                _turns(session, measured, name, repetition, asks_now, {s: asked[s] for s in case.systems})
             session.notes["repetitions"] = repetition + 1
 
 
-def _one_by_one(
-    session: Session,
-    measured: DrafterRuns,
-    name: str,
-    repetition: int,
-    asks: Sequence[Ask],
-    asked: Mapping[str, OverTriton],
+def _turns(
+    session: Session, measured: DrafterRuns, name: str, repetition: int, asks: Sequence[Ask], asked: Entrants
 ) -> None:
-    labels = [f"repetition {repetition + 1}: {name}"] * len(asks)
-    for index, (ask, _) in enumerate(zip(asks, session.steps(labels))):
-        for system in workload.shuffled(list(asked), session.wanted.seed, repetition, index):
-            done = asked[system].run([ALL[system].ask(ask)], 1, tenant=_tenant(system, name))
-            measured.answers[name][system][repetition].append((ask.domain, done.answers[0]))
-
-
-def _together(
-    session: Session,
-    measured: DrafterRuns,
-    name: str,
-    repetition: int,
-    asks: Sequence[Ask],
-    asked: Mapping[str, OverTriton],
-) -> None:
-    order = workload.shuffled(list(asked), session.wanted.seed, repetition, len(asks))
-    for system, _ in zip(order, session.steps([f"repetition {repetition + 1}: {name}"] * len(order))):
-        done = asked[system].run([ALL[system].ask(ask) for ask in asks], len(asks), tenant=_tenant(system, name))
-        measured.seconds[name, system, repetition] = done.seconds
-        measured.answers[name][system][repetition] += [(a.domain, each) for a, each in zip(asks, done.answers)]
-
-
-def _tenant(system: str, case: str) -> str:
-    """Return a tenant that is the system's own in a case: what it has learnt stays with it, and nobody finds another's
-    prompts in a cache."""
-    return f"{system} {case}"
+    """Put to all systems in turn one request after the other, or those of several callers at once. The tenant is a
+    system's own in a case: what it has learnt stays with it, and nobody finds another's prompts in a cache."""
+    batches = [[ask] for ask in asks] if name == ALONE else [asks]
+    steps = [
+        (f"repetition {repetition + 1}: {name}", (batch, system))
+        for index, batch in enumerate(batches)
+        for system in workload.shuffled(list(asked), session.wanted.seed, repetition, index)
+    ]
+    for batch, system in session.each(steps):
+        done = asked[system].run([ALL[system].ask(ask) for ask in batch], len(batch), tenant=f"{system} {name}")
+        if name != ALONE:
+            measured.seconds[name, system, repetition] = done.seconds
+        measured.answers[name][system][repetition] += [(a.domain, each) for a, each in zip(batch, done.answers)]
 
 
 def asks(case: DrafterCase, repetition: int, repetitions: int, tokens: int, seed: int) -> list[Ask]:
@@ -201,10 +185,10 @@ def asks(case: DrafterCase, repetition: int, repetitions: int, tokens: int, seed
     return [replace(ask, seed=rng.randrange(1 << 30)) for ask in asks[: None if case.callers == 1 else case.callers]]
 
 
-def _warm_up(session: Session, asked: Mapping[str, OverTriton]) -> None:
+def _warm_up(session: Session, asked: Entrants) -> None:
     """Have shapes compiled and rounds timed; nothing is learnt of drafters that a tenant could use."""
     asks = [Ask(t, 24, TEMPERATURE, 7, domain=d) for d in prompts.DOMAINS for t in prompts.load(d)[:WARM_UP]]
-    for name, _ in zip(asked, session.steps([f"warming up: {name}" for name in asked])):
+    for name in session.each([(f"warming up: {name}", name) for name in asked]):
         for callers in (1, 16):
             asked[name].run([ALL[name].ask(ask) for ask in asks], callers, tenant="warm-up")
 
@@ -229,29 +213,20 @@ def _per_round(answers: Sequence[Answer]) -> float | None:
 def show(result: JsonDict, console: Console, picture: Path) -> None:
     """Show tables, and draw a picture beside the JSON."""
     found = {name: part for name, part in result.items() if isinstance(part, dict) and "covey_over_general" in part}
-    for name in ("c1", "mixed16"):
+    for name in (ALONE, "mixed16"):
         table = found.get(name, {}).get("speedups", {})
         domains = list(next(iter(table.values()), {}))
         rows = [[system, *(report.number(row[domain]) for domain in domains)] for system, row in table.items()]
         console.print(report.table(f"{name}: speed-up by domain", ["", *domains], rows))
-    rows = [[name, *(_cell(part[key]) for key in AGAINST)] for name, part in found.items()]
+    rows = [[name, *(report.between(part[key], 3) for key in AGAINST)] for name, part in found.items()]
     console.print(report.table("covey", ["", *(key.removeprefix("covey_").replace("_", " ") for key in AGAINST)], rows))
-    names = list(dict.fromkeys(name for part in found.values() for name in part["tokens_per_round"]))
-    rows = [[n, *(report.number(part["tokens_per_round"].get(n)) for part in found.values())] for n in names]
-    console.print(report.table("Tokens per round", ["", *found], rows))
-    callers = {1: "c1", 2: "mixed2", 4: "mixed4", 16: "mixed16"}
+    console.print(report.grid("Tokens per round", {name: part["tokens_per_round"] for name, part in found.items()}))
+    callers = {1: ALONE, 2: "mixed2", 4: "mixed4", 16: "mixed16"}
     rates = {count: found[case]["tokens_per_second"] for count, case in callers.items() if case in found}
     lines = {
         name: [(float(c), by[name]["median"] / by[OFF]["median"]) for c, by in rates.items() if by.get(name)]
-        for name in names
+        for name in dict.fromkeys(name for by in rates.values() for name in by)
         if name != OFF
     }
     panel = report.Panel("Speed-up", "callers", "over plain decoding", lines, log_x=True, from_zero=False)
     report.panels(picture, "Which drafter, bundled models", [panel])
-
-
-def _cell(found: JsonDict | None) -> str:
-    if found is None:
-        return "-"
-    low, high = found["interval"]
-    return f"{found['median']:.3f} ({low:.2f} to {high:.2f})"

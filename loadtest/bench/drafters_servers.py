@@ -76,7 +76,7 @@ def serving(session: Session, systems: Mapping[str, DrafterSystem]) -> Iterator[
         repository = _repository(options.repository_folder(), folder, settings, systems, models)
         loaded = ("target", ORCHESTRATOR, *settings.speculation.drafters)
         server = stack.enter_context(session.server(replace(options, model_repository=repository, models=loaded)))
-        for model, _ in zip(models.values(), session.steps([f"loading: {name}" for name in models])):
+        for model in session.each([(f"loading: {name}", model) for name, model in models.items()]):
             _load(server, model)
             stack.callback(server.control.unload, model)
         asked = {name: OverTriton(server, name, stream=True, model=model) for name, model in models.items()}

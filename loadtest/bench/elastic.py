@@ -34,7 +34,7 @@ from loadtest.bench.elastic_bundled import Arm, Peaks
 from loadtest.bench.elastic_memory import Elastic
 from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
-from loadtest.bench.session import FULL, QUICK, Session
+from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import percentile
 
 OFF, THRESHOLDS, GOODPUT = ALL = "off", "thresholds", "goodput"
@@ -156,7 +156,7 @@ def run(session: Session) -> None:
     session.summarise = measured.summary
     parts = wanted.parts_of((EMULATED, BUNDLED))
     if EMULATED in parts:
-        count = {QUICK: QUICK_REQUESTS, FULL: FULL_REQUESTS}.get(wanted.size, REQUESTS)
+        count = wanted.sized(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
         jobs = [
             ((case.name, policy), _play, (case, policy, wanted.seed * 100 + repetition, count))
             for repetition in range(session.repetitions(REPETITIONS, FULL_REPETITIONS))
@@ -168,7 +168,7 @@ def run(session: Session) -> None:
     if BUNDLED in parts:
         turns = list(ARMS) * session.repetitions(1, FULL_REPETITIONS)
         with tempfile.TemporaryDirectory() as folder:
-            for arm, _ in zip(turns, session.steps([arm.name for arm in turns])):
+            for arm in session.each([(arm.name, arm) for arm in turns]):
                 measured.bundled[arm.name].append(elastic_bundled.play(session, Path(folder), arm))
 
 
@@ -228,16 +228,8 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:  # noqa: AR
         ]
         for name, case in result["emulated_cases"].items()
     ]
-    heads = (
-        "emulated, on over off",
-        THRESHOLDS,
-        GOODPUT,
-        "closed form",
-        "tokens/s off",
-        "gained",
-        "moves",
-        "depth off",
-    )
+    shown = ("closed form", "tokens/s off", "gained", "moves", "depth off")
+    heads = ("emulated, on over off", THRESHOLDS, GOODPUT, *shown)
     console.print(report.table("Memory that breathes", heads, rows))
     rows = [
         [

@@ -7,9 +7,9 @@ more than they need.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,16 +110,13 @@ def _call(url: str, asked: Sequence[str], callers: int, seconds: float) -> list[
     until = time.monotonic() + seconds
     numbers, found = itertools.count(), []
 
-    def run() -> None:
+    def run(_caller: int) -> None:
         with Client(url, timeout=PATIENCE) as client:
             while (began := time.monotonic()) < until:
                 prompt = asked[next(numbers) % len(asked)]
                 client.generate(prompt, max_tokens=TOKENS, min_tokens=TOKENS, temperature=1.0, seed=1)
                 found.append(time.monotonic() - began)
 
-    threads = [threading.Thread(target=run) for _ in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(callers) as threads:
+        list(threads.map(run, range(callers)))
     return found

@@ -24,7 +24,7 @@ from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import DATASETS, PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, as_json, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
-from loadtest.bench.session import FULL, QUICK, Session
+from loadtest.bench.session import QUICK, Session, Wanted
 
 OFF, COVEY = "off", "covey"
 FIXED = tuple(f"fixed:{depth}" for depth in range(1, 6))
@@ -32,7 +32,9 @@ STATIC = (OFF, *FIXED)
 LEARNERS = tuple(name for name in registry.POLICIES if name not in (OFF, "fixed:k", "table"))
 POLICIES = (*STATIC, "table", *LEARNERS)
 QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY)
-RATES, FULL_RATES, FULL_REPETITIONS = (2.0, 8.0, 15.0, 25.0, 35.0), (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0), 5
+RATES: tuple[float, ...] = (2.0, 8.0, 15.0, 25.0, 35.0)
+FULL_RATES, QUICK_RATES = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0), (15.0,)
+FULL_REPETITIONS = 5
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 160, 480, 12
 TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
 
@@ -116,19 +118,18 @@ def run(session: Session) -> None:
         ((pair.name, load, policy), play, (pair, policy, times, requests(pair, len(times), seed), seed))
         for pair in chosen
         for seed in range(wanted.seed * 100, wanted.seed * 100 + repetitions)
-        for load, times in _loads(pair, wanted.size, trace, seed).items()
+        for load, times in _loads(pair, wanted, trace, seed).items()
         for policy in policies
     ]
     for key, served in session.side_by_side(jobs):
         measured.add(*key, served)
 
 
-def _loads(pair: EmulatedPair, size: str, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
-    quick, full = size == QUICK, size == FULL
-    count = QUICK_REQUESTS if quick else FULL_REQUESTS if full else REQUESTS
-    rates = (15.0,) if quick else FULL_RATES if full else RATES
+def _loads(pair: EmulatedPair, wanted: Wanted, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
+    count = wanted.sized(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
+    rates = wanted.sized(RATES, FULL_RATES, QUICK_RATES)
     made = {f"{rate:g}": loads.poisson(rate, count, seed) for rate in rates}
-    served = QUICK_REQUESTS if quick else FULL_TRACE_REQUESTS if full else TRACE_REQUESTS
+    served = wanted.sized(TRACE_REQUESTS, FULL_TRACE_REQUESTS, QUICK_REQUESTS)
     capacity = pair.capacity()
     return made | loads.around(capacity, served / (loads.MEAN * capacity), trace, seed)
 

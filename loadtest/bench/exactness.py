@@ -27,7 +27,7 @@ from loadtest.bench import exactness_models, report
 from loadtest.bench.exactness_models import SHAPES, RandomModel
 from loadtest.bench.exactness_rows import TEMPERATURES, Differences, Rows, Seen, Step, in_chunks, in_company
 from loadtest.bench.passes import PassCase
-from loadtest.bench.session import FULL, QUICK, Session
+from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import Spread, ratios
 
 INVARIANT, FAST = "invariant", "fast"
@@ -35,8 +35,7 @@ BUNDLED = "the target"
 TARGET, RANDOM = "target", "random"
 CHUNK = exactness_models.PASS_TOKENS  # of a row that is read alone, for comparison
 CHUNKS = (249, 100, 7)  # ... and of one read alone once more
-POSITIONS = {QUICK: 4_000, FULL: 1_000_000}
-USUAL_POSITIONS = 120_000
+POSITIONS, FULL_POSITIONS, QUICK_POSITIONS = 120_000, 1_000_000, 4_000
 SHARE_OF_TARGET = 0.5  # of them; the random models share the rest, where there are both
 KEYS = (256, 512, 1024, 2000)
 DECODING = (1, 4, 16)  # rows of one token
@@ -98,7 +97,7 @@ def run(session: Session) -> None:
     sources: dict[str, RandomModel | str] = {BUNDLED: wanted.target_folder(settings)} if TARGET in parts else {}
     sources |= SHAPES if RANDOM in parts else {}
     shares = {name: SHARE_OF_TARGET if name == BUNDLED else (1 - SHARE_OF_TARGET) / len(SHAPES) for name in sources}
-    total, due = POSITIONS.get(wanted.size, USUAL_POSITIONS), 0.0
+    total, due = wanted.sized(POSITIONS, FULL_POSITIONS, QUICK_POSITIONS), 0.0
     try:
         for index, (name, source) in enumerate(sources.items()):
             share = shares[name] / sum(shares.values())
@@ -124,7 +123,7 @@ def _model(
         fast = exactness_models.load(source, FAST, POOL_ROWS, settings)
     measured.modes[name] = model.numerics
     times = QUICK_TIMES if session.wanted.size == QUICK else TIMES
-    for case, _ in zip(cases(), session.steps([f"{name}: passes"] * len(cases()))):
+    for case in session.each([(f"{name}: passes", case) for case in cases()]):
         measured.seconds[name, case.name] = _alternating(model, fast, case, times, seed)
     rng = np.random.default_rng(seed)
     _tally(measured.glances[name], fast, _lengths(rng, fast)[:GLANCE], rng, 1)
@@ -197,7 +196,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     console.print(report.table("Exactness", ["", "positions", "other ids", "other bits"], rows))
     prices = {name: found for name, found in result["price"].items() if found}
     rows = [
-        [f"{name}, {kind}", *(report.number(by_keys[str(keys)]["over_fast"]["median"]) for keys in KEYS)]
+        [f"{name}, {kind}", *(report.number(by_keys[str(keys)]["over_fast"]) for keys in KEYS)]
         for name, found in prices.items()
         for kind, by_keys in found.items()
     ]

@@ -28,7 +28,7 @@ from covey_client.star.capacity import LatencyGoal
 from loadtest.bench import report
 from loadtest.bench.emulated_pairs import PAIRS
 from loadtest.bench.fleet_planned import PARTS, POLICIES, Checked, by_part, capacity, check, server_of
-from loadtest.bench.session import FULL, QUICK, Session
+from loadtest.bench.session import QUICK, Session
 from loadtest.simulation.fleet import Fleet, FleetPlayed, play
 from loadtest.simulation.routing import LeastQueue, Prefix, RoundRobin, Routing
 
@@ -111,7 +111,7 @@ def run(session: Session) -> None:
 
 def _plan(session: Session, measured: FleetFound) -> None:
     size = session.wanted.size
-    count = {QUICK: QUICK_REQUESTS, FULL: FULL_REQUESTS}.get(size, REQUESTS)
+    count = session.wanted.sized(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
     pairs = [pair for pair in PAIRS if pair.name in (PLANNED[:1] if size == QUICK else PLANNED)]
     jobs = [
         ((pair.name, policy), check, (pair, policy, part, count, session.wanted.seed))
@@ -143,7 +143,7 @@ def simulate(size: int, load: float, policy: str, seconds: float, seed: int) -> 
 
 def _fleet(session: Session, measured: FleetFound) -> None:
     size, seed = session.wanted.size, session.wanted.seed
-    seconds = {QUICK: QUICK_SECONDS, FULL: FULL_SECONDS}.get(size, SECONDS)
+    seconds = session.wanted.sized(SECONDS, FULL_SECONDS, QUICK_SECONDS)
     jobs = [
         ((load, policy, replicas), simulate, (replicas, load, policy, seconds, seed))
         for replicas in reversed(QUICK_SIZES if size == QUICK else SIZES)  # the longest first
@@ -162,11 +162,7 @@ def _finite(row: JsonDict) -> JsonDict:
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
     checked = [
-        [
-            name,
-            report.number(each["part"]),
-            *(report.number(each[key], 4) for key in ("predicted", "simulated", "kept")),
-        ]
+        [name, report.number(each["part"]), *(report.number(each[k], 4) for k in ("predicted", "simulated", "kept"))]
         for name, found in result["plan"].items()
         for each in found
     ]

@@ -84,8 +84,8 @@ def asks(count: int, seed: int) -> list[Ask]:
 
 def warm_up(session: Session, entrants: Sequence[OverTriton]) -> None:
     """Have every entrant answer something; those that learn, so much that they know what a round costs."""
-    steps = [(entrant, callers) for entrant in entrants for callers in WARM_UP]
-    for (entrant, callers), _ in zip(steps, session.steps([f"warming up: {e.name} at {c}" for e, c in steps])):
+    steps = [(f"warming up: {each.name} at {callers}", (each, callers)) for each in entrants for callers in WARM_UP]
+    for entrant, callers in session.each(steps):
         learns = entrant.name in LEARNERS and session.wanted.size != QUICK
         entrant.run(asks(callers * (2 if learns else 1), 0), callers, tenant=f"warm-up {entrant.name}")
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.session import Session
-from loadtest.bench.statistics import Spread, best_over
+from loadtest.bench.statistics import best_over
 from loadtest.bench.work import Ask, Competitor, Run
 
 OFF, COVEY, NIGHTJAR, TABLE = "off", "covey", "nightjar", "table"
@@ -55,7 +55,7 @@ class PolicyRuns:
         for key, chosen in (("best_fixed_over_off", fixed_ones), ("covey_over_off", {COVEY: rates.get(COVEY, [])})):
             over = best_over(chosen, {OFF: rates[OFF]}) if OFF in rates and chosen else None
             found[key] = over.ratio if over else None
-        found["tokens_per_second"] = {name: report.as_json(Spread.of(values)) for name, values in rates.items()}
+        found["tokens_per_second"] = report.spreads(rates)
         found["depth"] = {name: _depth(done) for name, done in runs.items()}
         return found
 
@@ -72,9 +72,12 @@ def take_turns(
     when time is up. `asks`: a number of requests by a seed, the same for every entrant."""
     for repetition in range(repetitions):
         seed = session.wanted.seed * 1000 + repetition
-        steps = [(c, entrant) for c in requests for entrant in workload.shuffled(entrants, seed, c)]
-        labels = [f"repetition {repetition + 1}: {entrant.name} at {c}" for c, entrant in steps]
-        for (concurrency, entrant), _ in zip(steps, session.steps(labels)):
+        steps = [
+            (f"repetition {repetition + 1}: {entrant.name} at {c}", (c, entrant))
+            for c in requests
+            for entrant in workload.shuffled(entrants, seed, c)
+        ]
+        for concurrency, entrant in session.each(steps):
             if repetition and session.out_of_time():
                 return
             tenant = f"{repetition} {entrant.name} {concurrency}"  # finds nothing of the others' in any cache
@@ -98,7 +101,7 @@ def _there(points: JsonDict) -> list[str]:
 def shown(title: str, points: JsonDict) -> Table:
     """Return a table with a column for each concurrency."""
     rates = [point["tokens_per_second"] for point in points.values()]
-    rows = [[name, *(report.number((by.get(name) or {}).get("median"), 0) for by in rates)] for name in _there(points)]
+    rows = [[name, *(report.number(by.get(name), 0) for by in rates)] for name in _there(points)]
     for key, digits in (("best_fixed_over_off", 2), ("covey_over_off", 2), ("covey_over_best_static", 3)):
         rows.append([key.replace("_", " "), *(report.number(point[key], digits) for point in points.values())])
     rows.append(["covey's depth", *(report.number(point["depth"].get(COVEY), 1) for point in points.values())])

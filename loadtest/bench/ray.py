@@ -21,7 +21,7 @@ from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.over_openai import OverOpenAI
 from loadtest.bench.session import Session
-from loadtest.bench.statistics import Spread, median_ratio, percentile
+from loadtest.bench.statistics import median_ratio, percentile
 from loadtest.bench.work import Ask
 from loadtest.nodes import application
 
@@ -53,7 +53,7 @@ class RayRuns:
                 for callers in CALLERS
             },
             "tokens_per_second": {
-                name: {str(callers): report.as_json(Spread.of(self.rates[name, callers])) for callers in CALLERS}
+                name: report.spreads({str(callers): self.rates[name, callers] for callers in CALLERS})
                 for name in (ALONE, THROUGH)
             },
             "first_token_ms": {name: 1000 * value for name, value in first.items() if value is not None},
@@ -83,10 +83,13 @@ def _measure(
     session: Session, part: str, measured: RayRuns, competitors: Sequence[OverOpenAI], repetitions: int
 ) -> None:
     """Take all turns; the first repetition, of fewer requests, only warms up."""
-    order = [(number, each) for number in range(repetitions + 1) for each in workload.shuffled(competitors, number)]
-    steps = [(*each, callers) for each in order for callers in (1, *CALLERS)]
-    labels = [f"{part} {number}: {competitor.name}, {callers}" for number, competitor, callers in steps]
-    for (number, competitor, callers), _ in zip(steps, session.steps(labels)):
+    steps = [
+        (f"{part} {number}: {each.name}, {callers}", (number, each, callers))
+        for number in range(repetitions + 1)
+        for each in workload.shuffled(competitors, number)
+        for callers in (1, *CALLERS)
+    ]
+    for number, competitor, callers in session.each(steps):
         if number > 1 and session.out_of_time():
             return
         tenant = f"{number} {competitor.name} {callers}"
@@ -109,8 +112,7 @@ def show(result: JsonDict, console: Console, _picture: Path) -> None:
     rows = []
     for part, found in result["parts"].items():
         for callers in map(str, CALLERS):
-            rates = [(found["tokens_per_second"][name][callers] or {}).get("median") for name in (ALONE, THROUGH)]
-            ratio, later = found["two_over_one"][callers], found["first_token_later_ms"]
-            rows.append([part, callers, *(report.number(rate, 0) for rate in rates), report.number(ratio)])
-            rows[-1].append(report.number(later, 1))
+            rates = [report.number(found["tokens_per_second"][name][callers], 0) for name in (ALONE, THROUGH)]
+            ratio, later = report.number(found["two_over_one"][callers]), found["first_token_later_ms"]
+            rows.append([part, callers, *rates, ratio, report.number(later, 1)])
     console.print(report.table("Two servers behind Ray Serve's ingress beside one without Ray", columns, rows))

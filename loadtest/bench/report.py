@@ -34,8 +34,17 @@ class Panel:
 
 
 def number(value: object, digits: int = 2) -> str:
-    """Return the number as text; a dash where nothing was measured."""
+    """Return a number, or the median of what `as_json` makes, as text; a dash where nothing was measured."""
+    value = value.get("median") if isinstance(value, Mapping) else value
     return f"{value:.{digits}f}" if isinstance(value, (int, float)) else "-"
+
+
+def between(found: Mapping[str, Any] | None, digits: int = 2) -> str:
+    """Return a median and its interval as text; a dash where there is none."""
+    if not found:
+        return "-"
+    low, high = found["interval"]
+    return f"{found['median']:.{digits}f} ({low:.2f} to {high:.2f})"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -45,6 +54,19 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def grid(title: str, columns: Mapping[str, Mapping[str, object]], digits: int = 2) -> Table:
+    """Return a table of numbers, with a column for each name in `columns` and a row for each name that one of them
+    has."""
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    rows = [[name, *(number(column.get(name), digits) for column in columns.values())] for name in names]
+    return table(title, ["", *columns], rows)
+
+
+def spreads(samples: Mapping[str, Sequence[float]]) -> JsonDict:
+    """Return the spread of each sample as JSON."""
+    return {name: as_json(Spread.of(values)) for name, values in samples.items()}
 
 
 def as_json(spread: Spread | None) -> JsonDict | None:

@@ -51,7 +51,6 @@ class Wanted:
     device: str = "auto"  # of `gpu`: auto, cuda, cpu or interpreted
     shape: str = ""  # of `gpu`'s pair; "": what suits the device
     agreement: float = 0.7  # ... and how often its drafter is right
-    run_ahead: bool = True  # ... and whether its target computes the next plain pass early
 
     def parts_of(self, allowed: Iterable[str], usual: Iterable[str] = ()) -> tuple[str, ...]:
         """Return the parts that are wanted; where none is named, the usual ones, else all. SettingError for any
@@ -61,6 +60,10 @@ class Wanted:
             if part not in allowed:
                 raise SettingError(f"--part: got {part!r}, allowed: {', '.join(allowed)}")
         return self.parts or tuple(usual) or allowed
+
+    def sized(self, usual: V, full: V, quick: V) -> V:
+        """Return what a bench of the wanted size has of these."""
+        return {QUICK: quick, FULL: full}.get(self.size, usual)
 
     def options(self) -> Options:
         """Return options of a server on free ports."""
@@ -93,7 +96,7 @@ class Session:
         return self._began + 60 * self.wanted.minutes - time.monotonic()
 
     def repetitions(self, usual: int, full: int, quick: int = 1) -> int:
-        return self.wanted.repetitions or {QUICK: quick, FULL: full}.get(self.wanted.size, usual)
+        return self.wanted.repetitions or self.wanted.sized(usual, full, quick)
 
     @contextlib.contextmanager
     def server(self, options: Options) -> Iterator[Server]:
@@ -133,6 +136,11 @@ class Session:
                 yield label
                 longest = max(longest, time.monotonic() - started)
                 self._longest = max(self._longest, longest)
+
+    def each(self, labelled: Sequence[tuple[str, V]]) -> Iterator[V]:
+        """Yield the values, each while its label is shown."""
+        for (_, value), _ in zip(labelled, self.steps([label for label, _ in labelled])):
+            yield value
 
     def side_by_side(self, jobs: Sequence[tuple[K, Callable[..., V], tuple[Any, ...]]]) -> Iterator[tuple[K, V]]:
         """Yield a key of each job and what its call gives, as they end: on all cores, and fewer of them when time is

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from loadtest.bench import report, workload
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.session import QUICK, Session
-from loadtest.bench.statistics import Spread, best_over, loops
+from loadtest.bench.statistics import best_over, loops
 from loadtest.bench.work import Answer, Ask
 from loadtest.bench.workload import SPECIALISTS
 
@@ -49,9 +49,8 @@ class SpeedupAnswers:
     def kept(self, temperature: float, domain: str) -> dict[int, list[dict[str, Answer]]]:
         """Return by repetition what counts of one domain, or of all."""
         found: dict[int, list[dict[str, Answer]]] = defaultdict(list)
-        for (hot, where, repetition), entries in self.prompts.items():
-            if hot == temperature and domain in (where, OVERALL):
-                found[repetition] += [entry for entry in entries if not self.looping(temperature, entry)]
+        for repetition, entries in self._chosen(temperature, domain):
+            found[repetition] += [entry for entry in entries if not self.looping(temperature, entry)]
         return {repetition: found[repetition] for repetition in sorted(found) if found[repetition]}
 
     def rates(self, temperature: float, domain: str) -> Rates:
@@ -61,13 +60,14 @@ class SpeedupAnswers:
         return {name: [_rate([entry[name] for entry in entries]) for entries in kept.values()] for name in names}
 
     def left_out(self, temperature: float, domain: str) -> JsonDict:
-        chosen = [
-            entry
-            for (hot, where, _), entries in self.prompts.items()
-            if hot == temperature and domain in (where, OVERALL)
-            for entry in entries
-        ]
+        chosen = [entry for _, entries in self._chosen(temperature, domain) for entry in entries]
         return {"prompts": len(chosen), "looping": sum(self.looping(temperature, entry) for entry in chosen)}
+
+    def _chosen(self, temperature: float, domain: str) -> Iterator[tuple[int, list[dict[str, Answer]]]]:
+        """Yield a repetition and its prompts of one domain, or of all."""
+        for (hot, where, repetition), entries in self.prompts.items():
+            if hot == temperature and domain in (where, OVERALL):
+                yield repetition, entries
 
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
@@ -86,7 +86,7 @@ class SpeedupAnswers:
             "best_static_over_off": best.ratio if best else None,
             "best_static_over_off_interval": [best.low, best.high] if best else None,
             "picked": list(best.picked) if best else None,
-            "tokens_per_second": {name: report.as_json(Spread.of(values)) for name, values in rates.items()},
+            "tokens_per_second": report.spreads(rates),
             "acceptance": {name: self._acceptance(temperature, domain, name) for name in static},
             **self.left_out(temperature, domain),
         }
@@ -121,7 +121,7 @@ def run(session: Session) -> None:
     with session.server(wanted.options()) as server:
         choices = (OFF, *map(fixed, QUICK_DEPTHS if quick else DEPTHS))
         asked = [OverTriton(server, name, stream=True, settings={"speculation": name}) for name in choices]
-        for one, _ in zip(asked, session.steps([f"warming up: {one.name}" for one in asked])):
+        for one in session.each([(f"warming up: {one.name}", one) for one in asked]):
             for domain in domains:
                 one.run([Ask(prompts.load(domain)[0], 8, HOT, drafter=drafters[domain])], 1, tenant="warm-up")
         each, fitting, seconds = 1 if quick else EACH, None, session.seconds_left / 2  # another one is for the ratios

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
@@ -22,7 +23,6 @@ from covey_client.star.model import Star
 from loadtest.attack.far import private
 from loadtest.bench import report, scrape
 from loadtest.bench.session import QUICK, Session
-from loadtest.bench.statistics import Spread
 
 KEYS = ("scaling_n3", "predicted_n2", "predicted_n3", "remote_over_local")
 TARGETS = 3
@@ -59,23 +59,18 @@ class StarServerRates:
     away_ms: list[float] = field(default_factory=list)
 
     def summary(self) -> JsonDict:
-        found = {name: Spread.of(values) for name, values in self.rates.items() if values}
+        found = {name: median(values) for name, values in self.rates.items()}
+        ratios = {name: median(values) for name, values in self.predicted.items()}
         one, three, local = (found.get(name) for name in ("1", "3", LOCAL))
-        ratios = {name: Spread.of(values) for name, values in self.predicted.items() if values}
-        scaling = None if one is None or three is None else three.median / one.median
         return {
-            "servers": {name: report.as_json(value) for name, value in found.items()},
+            "servers": report.spreads(self.rates),
             "servers_step_ms": self.step_ms,
             "servers_away_ms": self.away_ms,
-            "scaling_n3": scaling,
-            "predicted_n2": _median(ratios.get("2")),
-            "predicted_n3": _median(ratios.get("3")),
-            "remote_over_local": None if one is None or local is None else one.median / local.median,
+            "scaling_n3": three / one if one and three else None,
+            "predicted_n2": ratios.get("2"),
+            "predicted_n3": ratios.get("3"),
+            "remote_over_local": one / local if one and local else None,
         }
-
-
-def _median(value: Spread | None) -> float | None:
-    return None if value is None else value.median
 
 
 def run(session: Session, measured: StarServerRates) -> None:
@@ -142,24 +137,17 @@ def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Serv
 
 def generate(targets: Sequence[Server], tokens: int) -> float:
     """Return the tokens per second of all targets, one request at a time on each, while all of them decode."""
-    rates: list[float] = []
 
-    def one(server: Server) -> None:
+    def one(server: Server) -> float:
         with Client(server.grpc_url) as client:
             at: list[tuple[float, int]] = []
             for chunk in client.stream("Once", max_tokens=tokens, speculation=f"fixed:{paper.DEPTH}", timeout=300):
                 at.append((time.monotonic(), len(chunk.tokens)))
         first, last = at[0][0], at[-1][0]
-        rates.append(sum(count for _, count in at[1:]) / (last - first))
+        return sum(count for _, count in at[1:]) / (last - first)
 
-    threads = [threading.Thread(target=one, args=(server,)) for server in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(rates) < len(targets):
-        raise RuntimeError("a target did not answer")
-    return sum(rates)
+    with ThreadPoolExecutor(len(targets)) as threads:
+        return sum(threads.map(one, targets))
 
 
 def figures(server: Server) -> dict[str, float]:
@@ -185,5 +173,5 @@ def seen(before: Mapping[str, float], after: Mapping[str, float], rate: float, t
 def show(result: JsonDict, console: Console) -> None:
     found = result.get("servers") or {}
     if found:
-        rows = [[name, report.number(cell["median"], 1)] for name, cell in found.items()]
+        rows = [[name, report.number(cell, 1)] for name, cell in found.items()]
         console.print(report.table("Real servers, emulated devices", ("targets", "tokens/s"), rows))

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 
@@ -27,12 +28,13 @@ from loadtest.bench.in_process import InProcess
 from loadtest.bench.over_openai import OverOpenAI
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.session import QUICK, Session
-from loadtest.bench.statistics import Spread, median_ratio, percentile
+from loadtest.bench.statistics import median_ratio, percentile
 from loadtest.bench.work import Ask, Competitor, Run
 
 IN_PROCESS, UNARY, STREAM, FRONT, OPENAI = "in process", "unary", "stream", "front", "openai"
 BY_GRPC = (UNARY, STREAM, FRONT)
 OVER_TRITON = (*BY_GRPC, OPENAI)
+NAMES = (IN_PROCESS, *OVER_TRITON)
 DOORS = (FRONT, OPENAI)
 CONCURRENCIES = (1, 8, 32)
 REQUESTS = {1: 8, 8: 40, 32: 128}
@@ -53,7 +55,7 @@ class TaxRuns:
 
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
-        by = {str(c): c for c in CONCURRENCIES if any(self.runs[name, c] for name in _names())}
+        by = {str(c): c for c in CONCURRENCIES if any(self.runs[name, c] for name in NAMES)}
 
         def over(name: str, other: str) -> JsonDict:
             return {key: median_ratio(self.rates(name, c), self.rates(other, c)) for key, c in by.items()}
@@ -66,14 +68,14 @@ class TaxRuns:
             "loop_overhead_ms": {key: self._overhead(c) for key, c in by.items()},
             "chunk_tokens_p99": {key: percentile(self._chunks(c), 0.99) for key, c in by.items()},
             "tokens_per_second": {
-                name: {key: report.as_json(Spread.of(self.rates(name, c))) for key, c in by.items()}
-                for name in _names()
+                name: report.spreads({key: self.rates(name, c) for key, c in by.items()}) for name in NAMES
             },
             "round_ms": {name: {key: _mean(self.rounds[name, c]) for key, c in by.items()} for name in OVER_TRITON},
         }
 
     def _overhead(self, concurrency: int) -> float | None:
-        return _average([scrape.loop_overhead_ms(phases) for phases in self.rounds[UNARY, concurrency]])
+        found = [scrape.loop_overhead_ms(phases) for phases in self.rounds[UNARY, concurrency]]
+        return fmean(found) if found else None
 
     def _first(self, name: str, concurrency: int) -> float | None:
         """Return the median milliseconds until the first token, over all requests."""
@@ -94,7 +96,7 @@ def run(session: Session) -> None:
     quick = wanted.size == QUICK
     requests = QUICK_REQUESTS if quick else REQUESTS
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
-    parts = wanted.parts_of(_names())
+    parts = wanted.parts_of(NAMES)
     end_id = _vocabulary(folder) - 1  # one that greedy text never holds: lengths are the workload's
     competitors: list[Competitor] = []
     with session.status("loading the model in this process"):
@@ -148,9 +150,12 @@ def _repetition(
     metrics_url: str,
 ) -> None:
     """Ask every competitor once at every concurrency, in an order drawn anew each time."""
-    steps = [(c, competitor) for c in CONCURRENCIES for competitor in workload.shuffled(competitors, repetition, c)]
-    labels = [f"repetition {repetition + 1}: {competitor.name} at {c}" for c, competitor in steps]
-    for (concurrency, competitor), _ in zip(steps, session.steps(labels)):
+    steps = [
+        (f"repetition {repetition + 1}: {competitor.name} at {c}", (c, competitor))
+        for c in CONCURRENCIES
+        for competitor in workload.shuffled(competitors, repetition, c)
+    ]
+    for concurrency, competitor in session.each(steps):
         over_triton = isinstance(competitor, (OverTriton, OverOpenAI))
         before = scrape.read(metrics_url) if over_triton else None
         tenant = f"{repetition} {competitor.name} {concurrency}"
@@ -170,10 +175,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         return [label, *(report.number(values.get(str(c)), digits) for c in CONCURRENCIES)]
 
     rates = result["tokens_per_second"]
-    rows = [
-        row(f"{name}, tokens/s", {key: value and value["median"] for key, value in rates[name].items()}, 0)
-        for name in _names()
-    ]
+    rows = [row(f"{name}, tokens/s", rates[name], 0) for name in NAMES]
     over = result["triton_over_inprocess"]
     rows += [
         row("unary over in process", over[UNARY]),
@@ -185,13 +187,9 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         row("tokens in a chunk, p99", result["chunk_tokens_p99"], 0),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
-    lines = {name: [(float(c), spread["median"]) for c, spread in rates[name].items() if spread] for name in _names()}
+    lines = {name: [(float(c), spread["median"]) for c, spread in rates[name].items() if spread] for name in NAMES}
     panel = report.Panel("Medians", "concurrency", "tokens per second", lines, log_x=True)
     report.panels(picture, "One engine, in process and behind Triton", [panel])
-
-
-def _names() -> tuple[str, ...]:
-    return (IN_PROCESS, *OVER_TRITON)
 
 
 def _vocabulary(folder: str) -> int:
@@ -201,8 +199,4 @@ def _vocabulary(folder: str) -> int:
 
 def _mean(rounds: Sequence[dict[str, float]]) -> JsonDict:
     keys = rounds[0] if rounds else {}
-    return {key: sum(phases.get(key, 0.0) for phases in rounds) / len(rounds) for key in keys}
-
-
-def _average(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    return {key: fmean(phases.get(key, 0.0) for phases in rounds) for key in keys}

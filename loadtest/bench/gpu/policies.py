@@ -47,8 +47,7 @@ def asks(rig: Rig, count: int, seed: int) -> list[Ask]:
 
 def _warm_up(rig: Rig, entrants: Sequence[Competitor], requests: Mapping[int, int]) -> None:
     """Have every pass recorded by those who learn nothing; then the others learn what a round costs."""
-    steps = [(entrant, callers) for entrant in entrants for callers in requests]
-    labels = [f"warming up: {entrant.name} at {callers}" for entrant, callers in steps]
-    for (entrant, callers), _ in zip(steps, rig.session.steps(labels)):
+    steps = [(f"warming up: {each.name} at {callers}", (each, callers)) for each in entrants for callers in requests]
+    for entrant, callers in rig.session.each(steps):
         count = 2 * callers if entrant.name in LEARNERS and rig.on_gpu else callers
         entrant.run(asks(rig, count, 0), callers, tenant=f"warm-up {entrant.name} {callers}")

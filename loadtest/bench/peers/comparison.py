@@ -61,33 +61,33 @@ class Comparison:
 
     def warm_up(self) -> None:
         """Everybody answers once at every number of callers."""
-        steps = [(each, one) for each in self._callers for one in self._entrants[each]]
-        labels = [f"warming up: {one.name} at {each}" for each, one in steps]
-        for (each, one), _ in zip(steps, self._session.steps(labels)):
+        steps = [
+            (f"warming up: {one.name} at {each}", (each, one)) for each in self._callers for one in self._entrants[each]
+        ]
+        for each, one in self._session.each(steps):
             self._run(one, GREEDY, each, 0, "warm-up")
 
-    def turns(self, temperatures: Sequence[float] = (GREEDY, HOT), share: float = 1.0) -> None:
-        """Take turns until so much of the time is up."""
+    def turns(self, temperatures: Sequence[float] = (GREEDY, HOT)) -> None:
+        """Take turns until the time is up."""
         session = self._session
         for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS)):
-            if turn and session.out_of_time(share):
+            if turn and session.out_of_time():
                 break
-            self._turn(turn, temperatures, share)
+            self._turn(turn, temperatures)
             session.notes["turns"] = turn + 1
 
-    def _turn(self, turn: int, temperatures: Sequence[float], share: float) -> None:
+    def _turn(self, turn: int, temperatures: Sequence[float]) -> None:
         session, measured = self._session, self._measured
         seed = session.wanted.seed * 1000 + turn
         steps = [
-            (temperature, each, one)
+            (f"turn {turn + 1}: {one.name} at {each}, temperature {temperature:g}", (temperature, each, one))
             for temperature in temperatures
             for each in self._callers
             for one in workload.shuffled(self._entrants[each], seed, each, int(temperature))
         ]
         stages = self._cast.limits(self._callers)
-        labels = [f"turn {turn + 1}: {one.name} at {each}, temperature {t:g}" for t, each, one in steps]
-        for (temperature, each, one), _ in zip(steps, session.steps(labels)):
-            if turn and session.out_of_time(share):
+        for temperature, each, one in session.each(steps):
+            if turn and session.out_of_time():
                 return
             self._run(one, temperature, each, seed, f"{turn}", stages[each])
         for each, found in stages.items():
@@ -134,8 +134,7 @@ class Comparison:
         time goes for trials; which they are. With `keep`, which ends processes of other depths, each depth has one of
         its own: memory is for a single one then, the best over all callers."""
         found: dict[int, dict[int, float]] = {each: {} for each in self._callers}
-        labels = [f"trying {name} at depth {depth}" for depth in self._depths]
-        for depth, _ in zip(self._depths, self._session.steps(labels)):
+        for depth in self._session.each([(f"trying {name} at depth {depth}", depth) for depth in self._depths]):
             if found[self._callers[0]] and self._session.out_of_time(TRIAL_SHARE):
                 break
             try:

@@ -15,7 +15,7 @@ from covey.contracts.types import JsonDict
 from loadtest.bench import report
 from loadtest.bench.peers.asked import OPENVINO, VLLM, named
 from loadtest.bench.policies import COVEY, OFF
-from loadtest.bench.statistics import Spread, crosswise, interval, ratios
+from loadtest.bench.statistics import crosswise, interval, ratios
 from loadtest.bench.work import Run
 
 GREEDY, HOT = 0.0, 1.0
@@ -60,7 +60,7 @@ class PeerRuns:
             "pass_in_server_over_alone": self._stage_ratios(lambda turn: turn["served"], "step"),
             "tokens_per_second": {
                 label: {
-                    name: {str(c): report.as_json(Spread.of(self._rates(t, c)[name])) for c in self._callers(t, name)}
+                    name: report.spreads({str(c): self._rates(t, c)[name] for c in self._callers(t, name)})
                     for name in self._names(t)
                 }
                 for label, t in TEMPERATURES.items()

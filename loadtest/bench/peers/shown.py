@@ -31,18 +31,15 @@ def tables(result: JsonDict) -> Iterator[Table]:
     rates = result["tokens_per_second"]
     columns = sorted({callers for by_name in rates.values() for by in by_name.values() for callers in by}, key=int)
     for label, by_name in rates.items():
-        rows = [
-            [name, *(report.number((by.get(callers) or {}).get("median"), 0) for callers in columns)]
-            for name, by in by_name.items()
-        ]
+        rows = [[name, *(report.number(by.get(callers), 0) for callers in columns)] for name, by in by_name.items()]
         if rows:
             yield report.table(f"Tokens per second, {label}, by callers", ["", *columns], rows)
     rows = [
-        [f"plain decoding over {whose}: {ours}", *(_ratio(by.get(callers)) for callers in columns)]
+        [f"plain decoding over {whose}: {ours}", *(report.between(by.get(callers)) for callers in columns)]
         for key, whose in PLAIN.items()
         for ours, by in result[key].items()
     ]
-    rows += [[said, *(_ratio(result[key].get(callers)) for callers in columns)] for key, said in RATIOS.items()]
+    rows += [[said, *(report.between(result[key].get(callers)) for callers in columns)] for key, said in RATIOS.items()]
     for label, by in result["bound"].items():
         for key in ("over_plain", "over_openvino"):
             values = (report.number((by.get(callers) or {}).get(key)) for callers in columns)
@@ -78,7 +75,9 @@ def sweep_table(label: str, found: JsonDict) -> Table:
     for name, pair in found["pairs"].items():
         said = f"{name}, acceptance {report.number(pair['acceptance'])}"
         points = [pair["points"].get(callers, {}) for callers in columns]
-        rows += [[f"{said}, {kind}", *(_ratio(point.get(kind)) for point in points)] for kind in found["breaks_even"]]
+        rows += [
+            [f"{said}, {kind}", *(report.between(point.get(kind)) for point in points)] for kind in found["breaks_even"]
+        ]
         bounds = [point.get("bound") or {} for point in points]
         rows.append([f"{said}, bound", *(report.number(bound.get("over_plain")) for bound in bounds)])
     rows += [
@@ -165,10 +164,3 @@ def _waterfall(path: Path, falls: Mapping[str, Mapping[str, float]]) -> None:
 
 def _times(by_stage: Mapping[str, float], stage: str) -> str:
     return report.number(by_stage[stage] / min(by_stage["reading"], by_stage["products"]))
-
-
-def _ratio(found: JsonDict | None) -> str:
-    if not found:
-        return "-"
-    low, high = found["interval"]
-    return f"{found['median']:.2f} ({low:.2f} to {high:.2f})"

@@ -89,13 +89,12 @@ def _turns(session: Session, swept: Swept, folder: str, share: float) -> None:
             stack.callback(each.close)
         for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS) + 1):  # the first warms up
             steps = [
-                (hot, c, one)
+                (f"{name}, turn {turn}: {one.name} at {c}, temperature {hot:g}", (hot, c, one))
                 for hot in ((GREEDY, HOT) if turn else (HOT,))
                 for c in (QUICK_CALLERS if quick else CALLERS)
                 for one in workload.shuffled(asked, turn, c)
             ]
-            labels = [f"{name}, turn {turn}: {one.name} at {c}, temperature {hot:g}" for hot, c, one in steps]
-            for (hot, callers, one), _ in zip(steps, session.steps(labels)):
+            for hot, callers, one in session.each(steps):
                 if turn > 1 and session.out_of_time(share):
                     return
                 asks = pair.asks(REQUESTS[callers], QUICK_TOKENS if quick else TOKENS, hot, turn)
