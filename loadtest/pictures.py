@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import matplotlib
 
@@ -15,12 +16,10 @@ from matplotlib.ticker import MaxNLocator
 
 from covey_client.rates import MetricsSnapshot, Span
 from loadtest import summary
+from loadtest.bench.report import COLOURS
 from loadtest.records import Record, RecordedRun
-from loadtest.summary import Points, attained, counted, gauge, over_time, quantile, share, streamed
+from loadtest.summary import Points, attained, counted, gauge, over_time, percent, share, streamed
 
-COLOURS = (  # told apart by the colour-blind too
-    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b8a800"),
-)
 PHASES = ("plan", "draft", "pass", "transport", "commit")
 RESIDENT = "covey_drafter_resident_bytes"
 GENERATED, DRAFTED, ACCEPTED, TREES = (
@@ -80,13 +79,13 @@ def pictures(run: RecordedRun) -> list[Picture]:
             "Time to first token",
             "ms",
             f"From sending a request to its first token: {per}.",
-            [Line(f"p{p}", _quantiles(_ttfts, p), compared=p == 95) for p in (50, 95)],
+            _quantiles("ttft"),
         ),
         Picture(
             "Time per output token",
             "ms/token",
             f"From the first token to the end, over the other tokens: {per}.",
-            [Line(f"p{p}", _quantiles(_tpots, p), compared=p == 95) for p in (50, 95)],
+            _quantiles("tpot"),
         ),
         Picture(
             "SLO attainment",
@@ -109,7 +108,7 @@ def pictures(run: RecordedRun) -> list[Picture]:
             "Drafted tokens accepted",
             "%",
             "Accepted over drafted tokens, by the server's counters.",
-            [Line("acceptance", lambda r: counted(r, _acceptance), compared=True)],
+            [Line("acceptance", _acceptance(), compared=True)],
             top=100,
         ),
         Picture(
@@ -142,7 +141,7 @@ def pictures(run: RecordedRun) -> list[Picture]:
             "Drafted tokens accepted, by drafter",
             "%",
             "Accepted over drafted tokens of each drafter, by the server's counters.",
-            [Line(name, _acceptance_of(name)) for name in _values(run, DRAFTED, "drafter")],
+            [Line(name, _acceptance(drafter=name)) for name in _values(run, DRAFTED, "drafter")],
             top=100,
         ),
         Picture(
@@ -231,31 +230,18 @@ def _stack(axes: Axes, series: Sequence[tuple[str, Points]]) -> None:
     axes.stackplot(times, *values, labels=[label for label, _ in series], colors=COLOURS, alpha=0.8)
 
 
-def _ttfts(rows: Sequence[Record]) -> list[float]:
-    return [record.ttft for record in rows if record.finished and record.ttft is not None]
+def _quantiles(name: str) -> list[Line]:
+    def points(percentile: int) -> Callable[[RecordedRun], Points]:
+        return lambda run: over_time(run, lambda rows: summary.quantile_ms(rows, name, percentile))
 
-
-def _tpots(rows: Sequence[Record]) -> list[float]:
-    return [record.tpot for record in rows if record.finished and record.tpot is not None]
-
-
-def _quantiles(times: Callable[[Sequence[Record]], list[float]], percent: int) -> Callable[[RecordedRun], Points]:
-    def value(rows: Sequence[Record]) -> float | None:
-        found = quantile(times(rows), percent / 100)
-        return None if found is None else 1000 * found
-
-    return lambda run: over_time(run, value)
+    return [Line(f"p{p}", points(p), compared=p == 95) for p in (50, 95)]
 
 
 def _attainment(level: str) -> Callable[[RecordedRun], Points]:
-    def points(run: RecordedRun) -> Points:
-        def value(rows: Sequence[Record]) -> float | None:
-            found = share([attained(run, record) for record in rows if record.level == level])
-            return None if found is None else 100 * found
+    def value(run: RecordedRun, rows: Sequence[Record]) -> float | None:
+        return percent(share([attained(run, record) for record in rows if record.level == level]))
 
-        return over_time(run, value)
-
-    return points
+    return lambda run: over_time(run, partial(value, run))
 
 
 def _by_topic(topic: str) -> Callable[[RecordedRun], Points]:
@@ -273,10 +259,10 @@ def _by_label(metric: str, label: str, value: str) -> Callable[[RecordedRun], Po
     return lambda run: counted(run, lambda span: span.rate(metric, **{label: value}))
 
 
-def _acceptance_of(drafter: str) -> Callable[[RecordedRun], Points]:
+def _acceptance(**labels: str) -> Callable[[RecordedRun], Points]:
     def value(span: Span) -> float | None:
-        drafted = span.grew(DRAFTED, drafter=drafter)
-        return 100 * (span.grew(ACCEPTED, drafter=drafter) or 0.0) / drafted if drafted else None
+        drafted = span.grew(DRAFTED, **labels)
+        return 100 * (span.grew(ACCEPTED, **labels) or 0.0) / drafted if drafted else None
 
     return lambda run: counted(run, value)
 
@@ -295,11 +281,6 @@ def _phase(phase: str) -> Callable[[RecordedRun], Points]:
         return 1000 * (span.grew("covey_round_seconds_total", phase=phase) or 0.0) / rounds if rounds else None
 
     return lambda run: counted(run, value)
-
-
-def _acceptance(span: Span) -> float | None:
-    found = span.ratio(ACCEPTED, DRAFTED)
-    return None if found is None else 100 * found
 
 
 def _count(rows: Sequence[Record], *, failed: bool) -> int:

@@ -43,6 +43,12 @@ def attained(run: RecordedRun, record: Record) -> bool:
     return record.finished and level.meets_ttft(record.ttft) and level.meets_tpot(record.tpot)
 
 
+def quantile_ms(rows: Sequence[Record], name: str, percentile: float) -> float | None:
+    """Return the quantile of that time of the requests that finished and have it, in milliseconds."""
+    found = (getattr(record, name) for record in rows if record.finished)
+    return _ms(quantile([seconds for seconds in found if seconds is not None], percentile / 100))
+
+
 def share(values: Sequence[bool]) -> float | None:
     return sum(values) / len(values) if values else None
 
@@ -54,8 +60,6 @@ def ended(run: RecordedRun) -> list[Record]:
 def totals(run: RecordedRun) -> list[Figure]:
     over = ended(run)
     finished = [record for record in over if record.finished]
-    ttfts = [record.ttft for record in finished if record.ttft is not None]
-    tpots = [record.tpot for record in finished if record.tpot is not None]
     good = [record for record in finished if attained(run, record)]
     read = sum(record.input_tokens for record in finished)
     busy = max([run.seconds, *(record.end for record in finished)])  # answers that ended after the load did
@@ -66,12 +70,12 @@ def totals(run: RecordedRun) -> list[Figure]:
         Figure("throughput", "requests/s", len(finished) / busy, True),
         Figure("throughput", "output tokens/s", sum(record.output_tokens for record in finished) / busy, True),
         Figure("goodput", "output tokens/s", sum(record.output_tokens for record in good) / busy, True),
-        Figure("SLO attainment", "%", _percent(share([attained(run, record) for record in over])), True),
-        *(Figure(f"TTFT p{p}", "ms", _ms(quantile(ttfts, p / 100)), False) for p in (50, 95, 99)),
-        *(Figure(f"TPOT p{p}", "ms/token", _ms(quantile(tpots, p / 100)), False) for p in (50, 95)),
-        Figure("end to end p95", "ms", _ms(quantile([r.e2e for r in finished if r.e2e is not None], 0.95)), False),
+        Figure("SLO attainment", "%", percent(share([attained(run, record) for record in over])), True),
+        *(Figure(f"TTFT p{p}", "ms", quantile_ms(finished, "ttft", p), False) for p in (50, 95, 99)),
+        *(Figure(f"TPOT p{p}", "ms/token", quantile_ms(finished, "tpot", p), False) for p in (50, 95)),
+        Figure("end to end p95", "ms", quantile_ms(finished, "e2e", 95), False),
         Figure("acceptance", "%", acceptance(finished), True),
-        Figure("prompt tokens reused", "%", _percent(sum(r.reused_tokens for r in finished) / read if read else None)),
+        Figure("prompt tokens reused", "%", percent(sum(r.reused_tokens for r in finished) / read if read else None)),
         Figure("KV pool in use, at most", "%", kv_most(run)),
         Figure("latest request behind its time", "ms", _ms(max((r.lag for r in run.records), default=None)), False),
     ]
@@ -79,26 +83,16 @@ def totals(run: RecordedRun) -> list[Figure]:
 
 def by_level(run: RecordedRun, level: Level) -> dict[str, float | None]:
     over = [record for record in ended(run) if record.level == level.name]
-    finished = [record for record in over if record.finished]
-    ttfts = [record.ttft for record in finished if record.ttft is not None]
-    tpots = [record.tpot for record in finished if record.tpot is not None]
     return {
         "requests": len(over),
         "failed": sum(record.failed for record in over),
-        "TTFT p50, ms": _ms(quantile(ttfts, 0.5)),
-        "TTFT p95, ms": _ms(quantile(ttfts, 0.95)),
-        "TPOT p50, ms": _ms(quantile(tpots, 0.5)),
-        "TPOT p95, ms": _ms(quantile(tpots, 0.95)),
-        "TTFT met, %": _percent(share([record.finished and level.meets_ttft(record.ttft) for record in over])),
-        "TPOT met, %": _percent(share([record.finished and level.meets_tpot(record.tpot) for record in over])),
-        "both met, %": _percent(share([attained(run, record) for record in over])),
-        "TTFT p95 by the server, ms": _ms(
-            quantile([r.server_ttft for r in finished if r.server_ttft is not None], 0.95)
-        ),
-        "TPOT p95 by the server, ms": _ms(
-            quantile([r.server_tpot for r in finished if r.server_tpot is not None], 0.95)
-        ),
-        "both met by the server, %": _percent(served_attainment(over)),
+        **{f"{name.upper()} p{p}, ms": quantile_ms(over, name, p) for name in ("ttft", "tpot") for p in (50, 95)},
+        "TTFT met, %": percent(share([record.finished and level.meets_ttft(record.ttft) for record in over])),
+        "TPOT met, %": percent(share([record.finished and level.meets_tpot(record.tpot) for record in over])),
+        "both met, %": percent(share([attained(run, record) for record in over])),
+        "TTFT p95 by the server, ms": quantile_ms(over, "server_ttft", 95),
+        "TPOT p95 by the server, ms": quantile_ms(over, "server_tpot", 95),
+        "both met by the server, %": percent(served_attainment(over)),
         "goodput by the server, tokens/s": _goodput(run, over),
     }
 
@@ -126,8 +120,8 @@ def by_topic(run: RecordedRun, topic: str) -> dict[str, float | None]:
     return {
         "requests": len(finished),
         "output tokens": sum(record.output_tokens for record in finished),
-        "TTFT p50, ms": _ms(quantile([record.ttft for record in finished if record.ttft is not None], 0.5)),
-        "TPOT p50, ms": _ms(quantile([record.tpot for record in finished if record.tpot is not None], 0.5)),
+        "TTFT p50, ms": quantile_ms(finished, "ttft", 50),
+        "TPOT p50, ms": quantile_ms(finished, "tpot", 50),
         "drafted tokens": sum(record.draft_tokens for record in finished),
         "accepted, %": acceptance(finished),
     }
@@ -216,5 +210,5 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1000 * seconds
 
 
-def _percent(part: float | None) -> float | None:
+def percent(part: float | None) -> float | None:
     return None if part is None else 100 * part

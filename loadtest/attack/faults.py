@@ -60,8 +60,7 @@ def _under_load(given: argparse.Namespace, console: Console) -> JsonDict:
         far = None if given.profile else _far(given.out, console)
         if far is not None:
             stack.callback(far.end)
-        server = Launched(given.profile or _profile(given.out, far), given.out, far)
-        stack.callback(server.kill)
+        server = stack.enter_context(Launched(given.profile or _profile(given.out, far), given.out, far))
         return _run(given, server, console)
 
 

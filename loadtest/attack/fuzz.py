@@ -30,11 +30,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace, console: Console) -> JsonDict:
     named = given.out / "fuzz.toml"
     named.write_text(profile.find(given.profile).read_text(encoding="utf-8") + FRONT, encoding="utf-8")
-    server = Launched(str(named), given.out, small=False)
-    try:
+    with Launched(str(named), given.out, small=False) as server:
         return _run(given, server, console)
-    finally:
-        server.kill()
 
 
 def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonDict:

@@ -167,6 +167,12 @@ class Launched:
         files = [path for name in names for path in kept.glob(f"{name}*")]
         return left + [f"file {path.name}" for path in files if _made_after(path, self._began)]
 
+    def __enter__(self) -> Launched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     def kill(self) -> None:
         """Kill everything at once. The kernel tells the front and tritonserver that their launcher has ended, which
         they do not notice while they spin."""

@@ -39,15 +39,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, console: Console) -> JsonDict:
     victim, other = secrets.token_hex(16), secrets.token_hex(16)
-    server = Launched(_profile(given.out, victim=victim, other=other), given.out, small=False)
     answers: dict[str, Sequence[Outcome]] = {}
-    try:
+    with Launched(_profile(given.out, victim=victim, other=other), given.out, small=False) as server:
         known = _asked(server, victim, 5).known  # nothing is warm yet
         for way in (ALONE, *CALLERS):
             with status(console, f"beside {way}"), _attacked(server, other, way):
                 answers[way] = _asked(server, victim, given.requests, known).answers
-    finally:
-        server.kill()
     found = judged(answers)
     console.print(_table(found))
     return found

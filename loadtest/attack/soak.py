@@ -71,11 +71,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace, console: Console) -> JsonDict:
-    server = Launched(given.profile, given.out, small=False)
-    try:
+    with Launched(given.profile, given.out, small=False) as server:
         return _run(given, server, console)
-    finally:
-        server.kill()
 
 
 def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonDict:
@@ -175,8 +172,7 @@ def problems(found: Sequence[Kind], died: Sequence[str], shared: tuple[int, int]
             if kind.last[figure] > most:
                 grew.append(f"{kind.name}: {kind.first[figure]:g} {figure}, then {kind.last[figure]:g}")
         if kind.last["resident"] > kind.first["resident"] * (1 + limit) + A_DEATH_RESIDENT * deaths:
-            sizes = (f"{size['resident'] / 2**20:.1f}" for size in (kind.first, kind.last))
-            grew.append(f"{kind.name}: {' MiB resident, then '.join(sizes)}")
+            grew.append(f"{kind.name}: {' MiB resident, then '.join(_resident(kind))}")
     if shared[1] > shared[0] + A_DEATH_SHARED * len(died):
         grew.append(f"shared memory grew from {shared[0]} to {shared[1]} bytes")
     return grew
@@ -193,6 +189,9 @@ def _table(found: Sequence[Kind]) -> Table:
     table = Table("process", "lives", "MiB", "threads", "descriptors", box=None)
     for kind in found:
         figures = [f"{kind.first[figure]:.0f} -> {kind.last[figure]:.0f}" for figure in FIGURES[1:]]
-        resident = " -> ".join(f"{part['resident'] / 2**20:.1f}" for part in (kind.first, kind.last))
-        table.add_row(kind.name, str(kind.lives), resident, *figures)
+        table.add_row(kind.name, str(kind.lives), " -> ".join(_resident(kind)), *figures)
     return table
+
+
+def _resident(kind: Kind) -> list[str]:
+    return [f"{part['resident'] / 2**20:.1f}" for part in (kind.first, kind.last)]

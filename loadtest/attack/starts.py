@@ -109,7 +109,7 @@ class Cycles:
             server = Launched(self._profile, self._given.out, small=False, meanwhile=blow.look)
         except SettingError as error:
             return [f"{self._said(blow)}: {error}"]
-        try:
+        with server:
             while time.monotonic() < blow.at + LOST_SECONDS and not (blow.back(server) and server.ready()):
                 time.sleep(LOOK_SECONDS)
             if not blow.back(server):
@@ -117,8 +117,6 @@ class Cycles:
             self._note(blow)
             self._start_seconds = self._start_seconds or time.monotonic() - began
             return self._serve(server, self._said(blow))
-        finally:
-            server.kill()
 
     def _serve(self, server: Launched, before: str) -> list[str]:
         streams = Streams(server, self._asks, self._given.deadline, self._known)

@@ -213,8 +213,7 @@ def _table(title: str, pair: JsonDict) -> Table:
 
 
 def _panels(pair: JsonDict) -> Iterator[report.Panel]:
-    sweep = {float(load): found for load, found in pair["loads"].items() if load not in (AZURE, TWO_PEAKS)}
-    policies = list(next(iter(pair["loads"].values())))
+    sweep = report.turned({load: by for load, by in pair["loads"].items() if load not in (AZURE, TWO_PEAKS)})
     for key, unit in (("throughput", "tokens/s"), ("latency", "mean latency, s")):
-        lines = {policy: [(rate, sweep[rate][policy][key]) for rate in sorted(sweep)] for policy in policies}
+        lines = {name: report.line({load: of[key] for load, of in by_load.items()}) for name, by_load in sweep.items()}
         yield report.Panel("Poisson arrivals", "requests/s", unit, lines)

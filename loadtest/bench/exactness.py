@@ -202,7 +202,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     ]
     console.print(report.table("A pass, invariant over fast", ["", *(f"{keys} keys" for keys in KEYS)], rows))
     lines = {
-        f"{name}, {kind}": [(float(keys), value["over_fast"]["median"]) for keys, value in by_keys.items()]
+        f"{name}, {kind}": report.line({keys: value["over_fast"] for keys, value in by_keys.items()})
         for name, found in prices.items()
         for kind, by_keys in found.items()
     }

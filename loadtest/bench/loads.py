@@ -48,6 +48,11 @@ def recorded(trace: Sequence[Arrival], rate: float, seconds: float, seed: int) -
     return _times(Trace(thinned).scaled(count / seconds, 1.0).recorded)
 
 
+def at_rate(rate: float, count: int, trace: Sequence[Arrival] | None, seed: int) -> Times:
+    """Return when so many requests come at a rate: by the trace, or Poisson's where there is none."""
+    return poisson(rate, count, seed) if trace is None else recorded(trace, rate, count / rate, seed)
+
+
 def azure(data: Path | None) -> list[Arrival] | None:
     """Return Azure's trace: `data` itself or the one in that folder, else in the folder COVEY_DATA names; None when
     nobody says where. Raises SettingError when it is not there."""

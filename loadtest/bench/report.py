@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 
 from covey.contracts.types import JsonDict
 from loadtest.bench.statistics import Spread
 
+V = TypeVar("V")
 MOST_LINES = 8  # that a reader can tell apart
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b8a800")  # for all eyes
 FAINT: dict[str, object] = {"color": "0.85", "linewidth": 0.8, "zorder": 1}
@@ -62,6 +63,18 @@ def grid(title: str, columns: Mapping[str, Mapping[str, object]], digits: int = 
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [[name, *(number(column.get(name), digits) for column in columns.values())] for name in names]
     return table(title, ["", *columns], rows)
+
+
+def turned(rows: Mapping[str, Mapping[str, V]]) -> dict[str, dict[str, V]]:
+    """Return the columns of a table that is given by its rows."""
+    names = dict.fromkeys(name for row in rows.values() for name in row)
+    return {name: {row: cells[name] for row, cells in rows.items() if name in cells} for name in names}
+
+
+def line(values: Mapping[str, object]) -> list[tuple[float, float]]:
+    """Return the points of a line whose x are names of numbers; of what `as_json` makes the medians."""
+    medians = {x: value.get("median") if isinstance(value, Mapping) else value for x, value in values.items()}
+    return [(float(x), y) for x, y in medians.items() if isinstance(y, (int, float))]
 
 
 def spreads(samples: Mapping[str, Sequence[float]]) -> JsonDict:

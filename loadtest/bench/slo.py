@@ -19,6 +19,7 @@ from rich.console import Console
 
 from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
+from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.slo_serving import (
@@ -176,7 +177,9 @@ def _attained(systems: dict[str, Point]) -> str:
     return ", ".join(f"{name} {systems[name].attainment:.3f}" for name in shown)
 
 
-def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, parts: Sequence[str]) -> Iterator[SloJob]:
+def _jobs(
+    count: int, quick: bool, trace: Sequence[Arrival] | None, seed: int, parts: Sequence[str]
+) -> Iterator[SloJob]:
     every = [system.name for system in SYSTEMS]
     named = [name for name in every if name in parts] or (QUICK_SYSTEMS if quick else every)
     systems = [system for system in SYSTEMS if system.name in named]
@@ -189,15 +192,9 @@ def _jobs(count: int, quick: bool, trace: Sequence[object] | None, seed: int, pa
     for device in devices:
         for rate in DEVICES[device].rates[: 1 if quick else None]:
             if not rates or RATE in rates or f"{RATE}:{rate:g}" in rates:
-                load = tuple(asked(_times(rate, count, trace, seed), MIX, seed))
+                load = tuple(asked(loads.at_rate(rate, count, trace, seed), MIX, seed))
                 for system in systems:
                     yield SloJob(device, rate, system, load, seed)
-
-
-def _times(rate: float, count: int, trace: Sequence[object] | None, seed: int) -> loads.Times:
-    if trace is None:
-        return loads.poisson(rate, count, seed)
-    return loads.recorded(trace, rate, count / rate, seed)  # type: ignore[arg-type]
 
 
 def _reliability(points: JsonDict) -> dict[str, list[tuple[float, float]]]:
@@ -214,17 +211,11 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     """Show tables, and draw a picture of each device: the first one's is `picture`, the others' are beside it."""
     for place, (device, found) in enumerate(result["emulated"].items()):
         panels, points = [], found["points"]
-        names = list(next(iter(points.values())))
         for key in KEYS:
-            digits = 0 if key == "goodput" else 3
-            rows = [
-                [name, *(report.number(at.get(name, {}).get(key), digits) for at in points.values())] for name in names
-            ]
-            console.print(report.table(f"{device}, {key} by rate", ["", *points], rows))
-            lines = {
-                name: [(float(rate), at[name][key]) for rate, at in points.items() if name in at] for name in names
-            }
+            values = {rate: {name: point[key] for name, point in at.items()} for rate, at in points.items()}
+            console.print(report.grid(f"{device}, {key} by rate", values, 0 if key == "goodput" else 3))
             if len(points) > 1:
+                lines = {name: report.line(by_rate) for name, by_rate in report.turned(values).items()}
                 panels.append(report.Panel(f"{key} by rate".replace("_", " "), "requests/s", "", lines))
         for key in ("hardest", "hardest_tuned"):
             console.print(f"{key}, {device}: {found[key]}")

@@ -150,12 +150,7 @@ class StarFound:
                 for rule in (FIFO, JOINED)
             },
             "paper": {
-                str(row.targets): {
-                    "calls": row.calls,
-                    "wait_ms": row.wait,
-                    "idle_ms": row.idle,
-                }
-                for row in paper.TABLE
+                str(row.targets): {"calls": row.calls, "wait_ms": row.wait, "idle_ms": row.idle} for row in paper.TABLE
             },
             **self.servers.summary(),
         }
@@ -192,11 +187,10 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     columns += ("tok/s", "model", "joined")
     if rows:
         console.print(report.table("Emulated, one call at a time, ms a call; last: joined rows", columns, rows))
+        cells = {**result["emulated"], "formula": {n: cell["model"] for n, cell in result["emulated"][FIFO].items()}}
         lines = {
-            f"{rule}": [(int(count), cell["tokens_per_second"]) for count, cell in result["emulated"][rule].items()]
-            for rule in (FIFO, JOINED)
+            name: report.line({n: cell["tokens_per_second"] for n, cell in by.items()}) for name, by in cells.items()
         }
-        lines["formula"] = [(int(n), c["model"]["tokens_per_second"]) for n, c in result["emulated"][FIFO].items()]
         panels.append(report.Panel("One drafter, emulated devices", "targets", "tokens/s", lines))
     star_servers.show(result, console)
     if panels:

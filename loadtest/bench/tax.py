@@ -187,7 +187,7 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         row("tokens in a chunk, p99", result["chunk_tokens_p99"], 0),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
-    lines = {name: [(float(c), spread["median"]) for c, spread in rates[name].items() if spread] for name in NAMES}
+    lines = {name: report.line(rates[name]) for name in NAMES}
     panel = report.Panel("Medians", "concurrency", "tokens per second", lines, log_x=True)
     report.panels(picture, "One engine, in process and behind Triton", [panel])
 

@@ -4,6 +4,7 @@ in either mode of numerics, and what the exact one costs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from covey.contracts.errors import CoveyError
@@ -17,9 +18,7 @@ from loadtest.bench.work import Ask
 FAST, INVARIANT = "fast", "invariant"
 TEMPERATURES = (0.0, 1.0)
 DEPTH = 3
-REQUESTS, REQUESTS_OFF_GPU = 24, 4
-PROMPT, OUTPUT = (32, 600), (48, 64)
-PROMPT_OFF_GPU, OUTPUT_OFF_GPU = (8, 24), (6, 8)
+ASKED, ASKED_OFF_GPU = (24, (32, 600), (48, 64)), (4, (8, 24), (6, 8))  # requests, lengths of prompts and of answers
 
 CASES = (
     PassCase(1, 512),
@@ -56,10 +55,8 @@ def _passes(rig: Rig, model: Any) -> JsonDict:
 
 def _texts(rig: Rig, target: Any, numerics: str, temperature: float) -> JsonDict:
     """Return how many of the requests have other tokens than alone: in company, and in company with drafts."""
-    if rig.on_gpu:
-        asks = rig.asks(REQUESTS, prompt=PROMPT, output=OUTPUT, seed=9, temperature=temperature)
-    else:
-        asks = rig.asks(REQUESTS_OFF_GPU, prompt=PROMPT_OFF_GPU, output=OUTPUT_OFF_GPU, seed=9, temperature=temperature)
+    count, prompt, output = ASKED if rig.on_gpu else ASKED_OFF_GPU
+    asks = rig.asks(count, prompt=prompt, output=output, seed=9, temperature=temperature)
     alone = _answers(rig, target, OFF, asks, 1, f"{numerics} {temperature} alone")
     changed: dict[str, int] = {}
     for label, policy in (("in company", OFF), ("drafted in company", fixed(DEPTH))):
@@ -71,8 +68,5 @@ def _texts(rig: Rig, target: Any, numerics: str, temperature: float) -> JsonDict
 def _answers(
     rig: Rig, target: Any, policy: str, asks: Sequence[Ask], callers: int, tenant: str
 ) -> list[tuple[int, ...]]:
-    engine = rig.engine(policy, runner=rig.runner(run_ahead=rig.run_ahead, target=target))
-    try:
+    with closing(rig.engine(policy, runner=rig.runner(target, run_ahead=rig.run_ahead))) as engine:
         return [answer.tokens for answer in engine.run(asks, callers, tenant=tenant).answers]
-    finally:
-        engine.close()

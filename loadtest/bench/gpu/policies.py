@@ -14,8 +14,7 @@ from loadtest.bench.work import Ask, Competitor
 
 REQUESTS = {1: 3, 4: 10, 16: 40, 64: 144, 128: 256}  # by concurrency
 REQUESTS_OFF_GPU = {1: 1, 4: 4}
-PROMPT, OUTPUT = (64, 256), (64, 192)
-PROMPT_OFF_GPU, OUTPUT_OFF_GPU = (8, 16), (6, 12)
+LENGTHS, LENGTHS_OFF_GPU = ((64, 256), (64, 192)), ((8, 16), (6, 12))  # of prompts and of answers
 REPETITIONS, FULL_REPETITIONS = 4, 10
 
 
@@ -40,9 +39,8 @@ def speculation(rig: Rig, found: JsonDict) -> None:
 
 def asks(rig: Rig, count: int, seed: int) -> list[Ask]:
     """Return so many requests, the same for every entrant."""
-    if rig.on_gpu:
-        return rig.asks(count, prompt=PROMPT, output=OUTPUT, seed=seed)
-    return rig.asks(count, prompt=PROMPT_OFF_GPU, output=OUTPUT_OFF_GPU, seed=seed)
+    prompt, output = LENGTHS if rig.on_gpu else LENGTHS_OFF_GPU
+    return rig.asks(count, prompt=prompt, output=output, seed=seed)
 
 
 def _warm_up(rig: Rig, entrants: Sequence[Competitor], requests: Mapping[int, int]) -> None:

@@ -74,7 +74,7 @@ class Rig:
         self.session = session
         self.device, self.kernels = find_device(wanted.device)
         self.on_gpu = self.device.type == "cuda"
-        self.run_ahead = wanted.run_ahead and wanted.device != "interpreted"  # the interpreter has no two threads
+        self.run_ahead = wanted.device != "interpreted"  # the interpreter has no two threads
         self.small = not self.on_gpu or wanted.size == QUICK
         self.room = ROOM if self.on_gpu else ROOM_OFF_GPU
         self.size = wanted.shape or (SIZE if self.on_gpu else SIZE_OFF_GPU)
@@ -118,10 +118,17 @@ class Rig:
         module = first_layers(self.loaded().pair.target, self.layers)
         return self._model(module, "target", self.room.budget, numerics=numerics)
 
-    def runner(self, *, run_ahead: bool, target: Model | None = None) -> TargetRunner:
-        """Return another runner over `target`, usually the pair's; it must not be asked while another has open
-        requests."""
-        return self._runner(target or self.loaded().target, run_ahead=run_ahead)
+    def runner(self, target: Model, *, run_ahead: bool) -> TargetRunner:
+        """Return another runner over a target; it must not be asked while another has open requests."""
+        return TargetRunner(
+            target,
+            blocks=target.blocks,
+            block_size=target.block_size,
+            reuse=False,  # runners of one memory must find nothing of each other's
+            name="target",
+            folder="",
+            run_ahead=run_ahead,
+        )
 
     def engine(
         self,
@@ -189,7 +196,7 @@ class Rig:
             "agreement_greedy": pair.measured.greedy,
             "entropy_bits": pair.measured.entropy,
         }
-        return Loaded(pair, target, drafter, self._runner(target, run_ahead=self.run_ahead), draft)
+        return Loaded(pair, target, drafter, self.runner(target, run_ahead=self.run_ahead), draft)
 
     def _model(self, module: Any, name: str, most: int, numerics: str = "fast") -> Model:
         """`module` is taken apart; what it shares with others stays."""
@@ -200,17 +207,6 @@ class Rig:
 
         return DeviceModel(
             modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, numerics=numerics, max_pass_tokens=most
-        )
-
-    def _runner(self, model: Model, *, run_ahead: bool) -> TargetRunner:
-        return TargetRunner(
-            model,
-            blocks=model.blocks,
-            block_size=model.block_size,
-            reuse=False,  # runners of one memory must find nothing of each other's
-            name="target",
-            folder="",
-            run_ahead=run_ahead,
         )
 
 

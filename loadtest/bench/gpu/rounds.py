@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, cast
@@ -48,7 +48,7 @@ def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
             alone = queued(lambda: model.graphs.run(bucket, lambda: model.compute(bucket)), rig.device)
         size = model.decoder.weight_bytes + middle * model.bytes_per_block // model.block_size
     rounds = _Rounds({})
-    with _engine(rig, OFF, rounds) as engine:
+    with closing(rig.engine(OFF, observe=rounds.observe)) as engine:
         for seed in (0, 1):  # the first records what the second runs
             rounds.clear()
             asks = rig.asks(1, prompt=(context, context), output=(steps, steps), seed=seed)
@@ -69,7 +69,7 @@ def overhead(rig: Rig, found: JsonDict) -> None:
     """Measure what a round takes beside the device's passes, which events before and after each give. Draws are not
     passes: what the device takes for them counts here too."""
     loaded = rig.loaded()
-    at_once = rig.runner(run_ahead=False)
+    at_once = rig.runner(loaded.target, run_ahead=False)
     outputs = 128 if rig.on_gpu else 12
     for rows in ROWS if rig.on_gpu else ROWS_OFF_GPU:
         for label, policy, runner in (
@@ -80,7 +80,7 @@ def overhead(rig: Rig, found: JsonDict) -> None:
             passes = {"target": _TimedGraphs(rig, loaded.target), "drafter": _TimedGraphs(rig, loaded.drafter)}
             rounds = _Rounds(passes)
             with ExitStack() as stack:
-                engine = stack.enter_context(_engine(rig, policy, rounds, runner))
+                engine = stack.enter_context(closing(rig.engine(policy, runner=runner, observe=rounds.observe)))
                 for seed in (0, 1):
                     asks = rig.asks(rows, prompt=(PROMPT, PROMPT), output=(outputs, outputs), seed=seed)
                     if seed:
@@ -114,15 +114,6 @@ def _shares(rig: Rig, rounds: list[_Round]) -> JsonDict:
         "parts_ms": {name: 1000 * seconds for name, seconds in parts.items()} if rig.on_gpu else None,
         "rounds": len(rounds),
     }
-
-
-@contextmanager
-def _engine(rig: Rig, policy: str, rounds: _Rounds, runner: Any = None) -> Iterator[Any]:
-    engine = rig.engine(policy, runner=runner, observe=rounds.observe)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def _one_token(context: int, block_size: int) -> Pass:

@@ -54,11 +54,8 @@ def _draws(found: JsonDict) -> Iterator[Table]:
 def _moves(found: JsonDict) -> Iterator[Table]:
     rows = []
     for count, each in found.items():
-        known = each or {}
-        over, speed = known.get("over_copy"), known.get("bytes_per_s")
-        rows.append(
-            [count, number(speed and speed / 1e12), number(over), number(known.get("call_ms"), 3), judged(over, MOVES)]
-        )
+        over, speed, call = ((each or {}).get(key) for key in ("over_copy", "bytes_per_s", "call_ms"))
+        rows.append([count, number(speed and speed / 1e12), number(over), number(call, 3), judged(over, MOVES)])
     yield report.table("Blocks moved", ["blocks", "TB/s", "over a plain copy", "call, ms", "bar"], rows)
 
 
@@ -67,15 +64,8 @@ def _attention(found: JsonDict) -> Iterator[Table]:
     for case, each in found.items():
         known = each or {}
         as_is, best = known.get("launched_as"), known.get("best")
-        rows.append(
-            [
-                case,
-                number(known.get("share_of_copy")),
-                _setting(as_is),
-                number((best or {}).get("share_of_copy")),
-                _setting(best),
-            ]
-        )
+        shares = [number((each or {}).get("share_of_copy")) for each in (known, best)]
+        rows.append([case, shares[0], _setting(as_is), shares[1], _setting(best)])
     setting = "keys, warps, parts, stages"
     columns = ["rows x tokens at context", "share of copy", setting, "best share", setting]
     yield report.table("Attention over all layers", columns, rows)
@@ -105,8 +95,7 @@ def _plain(found: JsonDict) -> Iterator[Table]:
         [
             context,
             *(number(each[key], 3) for key in ("pass_ms", "forward_ms", "token_ms")),
-            number(each["pass_share_of_limit"]),
-            number(each["share_of_limit"]),
+            *(number(each[key]) for key in ("pass_share_of_limit", "share_of_limit")),
             judged(each["share_of_limit"], SHARE),
         ]
         for context, each in found.items()
@@ -116,26 +105,19 @@ def _plain(found: JsonDict) -> Iterator[Table]:
 
 
 def _overhead(found: JsonDict) -> Iterator[Table]:
+    rounds = {(count, label): each for count, by_label in found.items() for label, each in by_label.items()}
     rows = [
         [
             f"{count}, {label}",
             *(number(each[key], 3) for key in ("round_ms", "device_ms", "outside_ms")),
             judged(each["outside_ms"], OUTSIDE_MS.get(count), most=True),
         ]
-        for count, by_label in found.items()
-        for label, each in by_label.items()
+        for (count, label), each in rounds.items()
     ]
     yield report.table("Rounds, ms", ["rows", "round", "passes on the device", "outside them", "bar"], rows)
-    measured = [
-        (f"{count}, {label}", each["parts_ms"])
-        for count, by_label in found.items()
-        for label, each in by_label.items()
-        if each["parts_ms"]
-    ]
-    names = list(dict.fromkeys(name for _, parts in measured for name in parts))
-    if names:
-        rows = [[label, *(number(parts.get(name), 3) for name in names)] for label, parts in measured]
-        yield report.table("Where a round's time goes on the host, ms", ["", *names], rows)
+    parts = {f"{count}, {label}": each["parts_ms"] for (count, label), each in rounds.items() if each["parts_ms"]}
+    if parts:
+        yield report.grid("Where a round's time goes on the host, ms", report.turned(parts), 3)
 
 
 def _speculation(found: JsonDict) -> Iterator[Table]:
@@ -191,7 +173,7 @@ def panels(result: JsonDict) -> list[report.Panel]:
     made = policies.panels(points) if points else []
     shares = result.get("plain") or {}
     lines = {
-        label: [(float(context), each[key]) for context, each in shares.items() if each[key] is not None]
+        label: report.line({context: each[key] for context, each in shares.items()})
         for label, key in (("pass alone", "pass_share_of_limit"), ("token, end to end", "share_of_limit"))
     }
     known = {label: line for label, line in lines.items() if line}

@@ -106,20 +106,18 @@ def pictures(result: JsonDict, picture: Path) -> None:
 
 def _lines(by_name: Mapping[str, JsonDict]) -> dict[str, list[tuple[float, float]]]:
     """Return every system's plain decoding and the highest that it reaches with drafts."""
-    found = {name: _points(by_name[name]) for name in (ALONE, FAST, SERVER_OFF, SERVER_COVEY) if name in by_name}
+    found = {name: report.line(by_name[name]) for name in (ALONE, FAST, SERVER_OFF, SERVER_COVEY) if name in by_name}
     for peer in (OPENVINO, VLLM):
         plain = named(peer, 0)
         if plain in by_name:
-            found[plain] = _points(by_name[plain])
-        drafting = [dict(_points(by)) for name, by in by_name.items() if name.startswith(f"{peer} ") and name != plain]
+            found[plain] = report.line(by_name[plain])
+        drafting = [
+            dict(report.line(by)) for name, by in by_name.items() if name.startswith(f"{peer} ") and name != plain
+        ]
         if drafting:
             callers = sorted({x for points in drafting for x in points})
             found[f"{peer}, best with drafts"] = [(x, max(p[x] for p in drafting if x in p)) for x in callers]
     return {name: points for name, points in found.items() if points}
-
-
-def _points(by_callers: Mapping[str, JsonDict | None]) -> list[tuple[float, float]]:
-    return [(float(callers), found["median"]) for callers, found in by_callers.items() if found]
 
 
 def _swept(found: JsonDict) -> dict[str, list[tuple[float, float]]]:
