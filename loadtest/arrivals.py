@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from covey.contracts.errors import SettingError
 
@@ -54,41 +54,24 @@ class Arrival:
     block_tokens: int = HASH_TOKENS
 
 
-class Shape(Protocol):
-    """A way to offer load. Open shapes have arrivals whatever the server does; a closed one has users instead."""
-
-    @property
-    def users(self) -> int:
-        """Return the users of a closed shape; 0 for an open one."""
-        ...
-
-    @property
-    def period(self) -> float:
-        """Return the mean seconds from one request of a user to its next; 0: it asks as soon as it is answered."""
-        ...
-
-    def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:
-        """Yield an open shape's arrivals in order, none later than `seconds`."""
-        ...
-
-
 @dataclass(frozen=True)
-class Closed:
-    users: int
-    period: float = 0.0
+class Shape:
+    """Says how load is offered. Open shapes have arrivals whatever the server does; a closed one has users instead."""
 
-    def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:  # noqa: ARG002 - none
+    users: int = 0  # of a closed shape
+    period: float = 0.0  # mean seconds from one request of a user to its next; 0: it asks as soon as it is answered
+
+    def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:  # noqa: ARG002 - for open ones
+        """Yield an open shape's arrivals in order, none later than `seconds`."""
         return iter(())
 
 
-@dataclass(frozen=True)
-class Varying:
-    """A Poisson process whose rate is a function of the time and of the run's length."""
+@dataclass(frozen=True, kw_only=True)
+class Varying(Shape):
+    """Is a Poisson process whose rate is a function of the time and of the run's length."""
 
     rate: Callable[[float, float], float]
     highest: float
-    users: int = 0
-    period: float = 0.0
 
     def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:
         at = 0.0
@@ -97,13 +80,11 @@ class Varying:
                 yield Arrival(at)
 
 
-@dataclass(frozen=True)
-class Trace:
-    """Arrivals that were recorded somewhere."""
+@dataclass(frozen=True, kw_only=True)
+class Trace(Shape):
+    """Has arrivals that were recorded somewhere."""
 
     recorded: Sequence[Arrival]
-    users: int = 0
-    period: float = 0.0
 
     def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:  # noqa: ARG002 - nothing is drawn
         return itertools.takewhile(lambda arrival: arrival.at <= seconds, self.recorded)
@@ -114,18 +95,17 @@ class Trace:
         stretch = 1.0
         if rate is not None and self.recorded[-1].at > 0:
             stretch = len(self.recorded) / self.recorded[-1].at / rate
-        return Trace(
-            [
-                replace(
-                    arrival,
-                    at=arrival.at * stretch,
-                    input_tokens=max(1, round(arrival.input_tokens * lengths)),
-                    output_tokens=max(1, round(arrival.output_tokens * lengths)),
-                    block_tokens=max(1, round(arrival.block_tokens * lengths)),
-                )
-                for arrival in self.recorded
-            ]
-        )
+        scaled = [
+            replace(
+                arrival,
+                at=arrival.at * stretch,
+                input_tokens=max(1, round(arrival.input_tokens * lengths)),
+                output_tokens=max(1, round(arrival.output_tokens * lengths)),
+                block_tokens=max(1, round(arrival.block_tokens * lengths)),
+            )
+            for arrival in self.recorded
+        ]
+        return Trace(recorded=scaled)
 
 
 def parse(text: str, *, data: Path | None = None, rate: float | None = None, lengths: float = 1.0) -> Shape:
@@ -133,22 +113,23 @@ def parse(text: str, *, data: Path | None = None, rate: float | None = None, len
     kind, _, rest = text.partition(":")
     if kind in ("azure", "mooncake"):
         read = read_azure if kind == "azure" else read_mooncake
-        return Trace(read(trace_file(kind, rest, data))).scaled(rate, lengths)
+        return Trace(recorded=read(trace_file(kind, rest, data))).scaled(rate, lengths)
     numbers = _numbers(text, rest)
     if not all(0 <= number <= MOST for number in numbers):  # NaN is in no range
         raise SettingError(f"shape: got {text!r}, allowed: numbers up to {MOST:,}, users and requests a second")
     if kind == "closed" and len(numbers) == 1 and numbers[0] >= 1 and numbers[0].is_integer():
-        return Closed(int(numbers[0]))
+        return Shape(int(numbers[0]))
     if kind == "paced" and len(numbers) == 2 and numbers[0] >= 1 and numbers[0].is_integer() and numbers[1] > 0:
-        return Closed(int(numbers[0]), numbers[0] / numbers[1])
+        return Shape(int(numbers[0]), numbers[0] / numbers[1])
     if kind == "poisson" and len(numbers) == 1 and numbers[0] > 0:
-        return Varying(lambda _at, _seconds: numbers[0], numbers[0])
+        return Varying(rate=lambda _at, _seconds: numbers[0], highest=numbers[0])
     if kind == "bursts" and len(numbers) == 4 and numbers[0] <= numbers[1] > 0 and 0 < numbers[3] <= numbers[2]:
         low, high, every, length = numbers
-        return Varying(lambda at, _seconds: high if at % every >= every - length else low, high)
+        return Varying(rate=lambda at, _seconds: high if at % every >= every - length else low, highest=high)
     if kind == "peaks" and len(numbers) == 2 and numbers[0] <= numbers[1] > 0:
         low, high = numbers
-        return Varying(lambda at, seconds: low + (high - low) * math.sin(2 * math.pi * at / seconds) ** 4, high)
+        rise = high - low
+        return Varying(rate=lambda at, seconds: low + rise * math.sin(2 * math.pi * at / seconds) ** 4, highest=high)
     raise SettingError(f"shape: got {text!r}, allowed: {', '.join(SHAPES)}")
 
 

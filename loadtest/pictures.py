@@ -61,7 +61,7 @@ def pictures(run: RecordedRun) -> list[Picture]:
             "Generated tokens a second by the server's counter; goodput counts those of answers that met their SLO, "
             "spread evenly over the time that each was streamed.",
             [
-                Line("generated", lambda r: counted(r, lambda s: s.rate(GENERATED)), compared=True),
+                Line("generated", _rate(GENERATED), compared=True),
                 Line("goodput", lambda r: streamed(r, [record for record in r.records if attained(r, record)])),
             ],
         ),
@@ -99,8 +99,8 @@ def pictures(run: RecordedRun) -> list[Picture]:
             "requests",
             "Requests in the batch and in the queue, at the last round before each look.",
             [
-                Line("running", lambda r: gauge(r, lambda g: g.value("covey_requests_running")), compared=True),
-                Line("waiting", lambda r: gauge(r, lambda g: g.value("covey_requests_waiting"))),
+                Line("running", _gauge("covey_requests_running"), compared=True),
+                Line("waiting", _gauge("covey_requests_waiting")),
             ],
             whole=True,
         ),
@@ -123,8 +123,8 @@ def pictures(run: RecordedRun) -> list[Picture]:
             "tokens a tree",
             "Drafted and accepted tokens of a verified tree, on average.",
             [
-                Line("drafted", lambda r: counted(r, lambda s: s.ratio(DRAFTED, TREES)), compared=True),
-                Line("accepted", lambda r: counted(r, lambda s: s.ratio(ACCEPTED, TREES))),
+                Line("drafted", _ratio(DRAFTED, TREES), compared=True),
+                Line("accepted", _ratio(ACCEPTED, TREES)),
             ],
         ),
         Picture(
@@ -132,7 +132,7 @@ def pictures(run: RecordedRun) -> list[Picture]:
             "rounds/s",
             "Rounds a second by the draft depth that the policy chose; 0 is plain decoding.",
             [
-                Line(depth, _by_label("covey_planner_rounds_total", "depth", depth))
+                Line(depth, _rate("covey_planner_rounds_total", depth=depth))
                 for depth in sorted(_values(run, "covey_planner_rounds_total", "depth"), key=int)
             ],
             stacked=True,
@@ -148,14 +148,14 @@ def pictures(run: RecordedRun) -> list[Picture]:
             "Drafters in memory",
             "MiB",
             "Memory of each drafter's weights and caches; 0 while it does not answer.",
-            [Line(name, _memory_of(name)) for name in _values(run, RESIDENT, "drafter")],
+            [Line(name, _gauge(RESIDENT, unit=2**20, drafter=name)) for name in _values(run, RESIDENT, "drafter")],
             stacked=True,
         ),
         Picture(
             "KV blocks in use",
             "blocks",
             "Blocks that running requests hold, at the last round before each look.",
-            [Line("used", lambda r: gauge(r, lambda g: g.value("covey_kv_blocks", state="used")), compared=True)],
+            [Line("used", _gauge("covey_kv_blocks", state="used"), compared=True)],
             whole=True,
         ),
         Picture(
@@ -170,8 +170,8 @@ def pictures(run: RecordedRun) -> list[Picture]:
             "tokens/s",
             "Prompt tokens computed, and those found in the prefix cache.",
             [
-                Line("computed", lambda r: counted(r, lambda s: s.rate("covey_prefill_tokens_total"))),
-                Line("reused", lambda r: counted(r, lambda s: s.rate("covey_prefix_cache_hit_tokens_total"))),
+                Line("computed", _rate("covey_prefill_tokens_total")),
+                Line("reused", _rate("covey_prefix_cache_hit_tokens_total")),
             ],
         ),
     ]
@@ -255,8 +255,12 @@ def _values(run: RecordedRun, metric: str, label: str) -> list[str]:
     return sorted({value for reading in run.readings for value in reading.by(metric, label)})
 
 
-def _by_label(metric: str, label: str, value: str) -> Callable[[RecordedRun], Points]:
-    return lambda run: counted(run, lambda span: span.rate(metric, **{label: value}))
+def _rate(metric: str, **labels: str) -> Callable[[RecordedRun], Points]:
+    return lambda run: counted(run, lambda span: span.rate(metric, **labels))
+
+
+def _ratio(numerator: str, denominator: str) -> Callable[[RecordedRun], Points]:
+    return lambda run: counted(run, lambda span: span.ratio(numerator, denominator))
 
 
 def _acceptance(**labels: str) -> Callable[[RecordedRun], Points]:
@@ -267,10 +271,10 @@ def _acceptance(**labels: str) -> Callable[[RecordedRun], Points]:
     return lambda run: counted(run, value)
 
 
-def _memory_of(drafter: str) -> Callable[[RecordedRun], Points]:
+def _gauge(metric: str, unit: float = 1, **labels: str) -> Callable[[RecordedRun], Points]:
     def value(reading: MetricsSnapshot) -> float | None:
-        held = reading.value(RESIDENT, drafter=drafter)
-        return None if held is None else held / 2**20
+        found = reading.value(metric, **labels)
+        return None if found is None else found / unit
 
     return lambda run: gauge(run, value)
 

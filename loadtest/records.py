@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from covey.contracts.errors import SettingError
@@ -103,17 +102,12 @@ class Recorder:
         self._settings |= {"ran_seconds": ran_seconds, "complete": complete}
         self._write_settings()
 
-    def close(self) -> None:
-        self._requests.close()
-        self._metrics.close()
-
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *_: object) -> None:
+        self._requests.close()
+        self._metrics.close()
 
     def _line(self, file: TextIO, value: dict[str, Any]) -> None:
         file.write(json.dumps(value) + "\n")

@@ -24,8 +24,9 @@ table { border-collapse: collapse; } td, th { padding: .25rem .8rem; border-bott
 td:first-child, th:first-child { text-align: left; } th { background: #f4f4f4; }
 .better { color: #00693e; } .worse { color: #a83232; } .note, figcaption { color: #555; font-size: .9rem; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(30rem, 1fr)); gap: 1.2rem; }
-figure { margin: 0; border: 1px solid #e4e4e4; border-radius: 6px; padding: .7rem; }
-figure h3 { margin: 0 0 .3rem; font-size: 1rem; } figure svg { width: 100%; height: auto; }
+figure { margin: 1.5rem 0; border: 1px solid #e4e4e4; border-radius: 6px; padding: .7rem; }
+figure h3 { margin: 0 0 .3rem; font-size: 1rem; }
+.pictures figure { margin: 0; } figure svg { width: 100%; height: auto; } figure img { max-width: 100%; }
 .cut { background: #fff3cd; padding: .6rem 1rem; border-radius: 6px; }
 """
 NOTES = (
@@ -54,10 +55,9 @@ def html(run: RecordedRun, earlier: RecordedRun | None = None) -> str:
         f"<figcaption>{escape(picture.about)}</figcaption></figure>"
         for picture in pictures.pictures(run)
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Covey load test {escape(run.folder.name)}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>
-<h1>Covey load test</h1>
+    return page(
+        f"Covey load test {run.folder.name}",
+        f"""<h1>Covey load test</h1>
 <p class="note">{escape(_subtitle(run, earlier))}</p>
 {_cut(run)}
 <h2>Summary</h2>{_totals(run, earlier)}
@@ -66,7 +66,16 @@ def html(run: RecordedRun, earlier: RecordedRun | None = None) -> str:
 <h2>Over time</h2><div class="pictures">{drawn}</div>
 {_errors(run)}
 <h2>What was run</h2>{_table(("setting", "value"), _settings(run))}
-<h2>Notes</h2><ul class="note">{"".join(f"<li>{escape(note)}</li>" for note in NOTES)}</ul>
+<h2>Notes</h2><ul class="note">{"".join(f"<li>{escape(note)}</li>" for note in NOTES)}</ul>""",
+    )
+
+
+def page(title: str, body: str) -> str:
+    """Return a whole HTML page of that body."""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>
+{body}
 </body></html>
 """
 

@@ -22,7 +22,7 @@ from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import DATASETS, PAIRS, EmulatedPair, requests
-from loadtest.bench.emulated_serving import Served, as_json, play
+from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
 from loadtest.bench.session import QUICK, Session, Wanted
 
@@ -36,6 +36,7 @@ RATES: tuple[float, ...] = (2.0, 8.0, 15.0, 25.0, 35.0)
 FULL_RATES, QUICK_RATES = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0), (15.0,)
 FULL_REPETITIONS = 5
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 160, 480, 12
+FIGURES = ("throughput", "total_throughput", "latency", "latency_p99", "depth")  # of a run, that the JSON has
 TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
 
 
@@ -67,16 +68,11 @@ class EmulatedRuns:
         sweep = {load: by_policy for load, by_policy in loads_.items() if load not in (TWO_PEAKS, AZURE)}
         others = [policy for policy in self.policies if policy != COVEY]
         found: JsonDict = {
-            "covey_over": {
-                policy: _span([_ratio(by_policy, COVEY, policy) for by_policy in loads_.values()]) for policy in others
-            },
+            "covey_over": {policy: _span([_ratio(by, COVEY, policy) for by in loads_.values()]) for policy in others},
             "latency_over_covey": {
-                policy: _span([_ratio(by_policy, policy, COVEY, latency=True) for by_policy in loads_.values()])
-                for policy in others
+                policy: _span([_ratio(by, policy, COVEY, "latency") for by in loads_.values()]) for policy in others
             },
-            "covey_over_best_static": _span(
-                [_ratio(by_policy, COVEY, _best_static(by_policy)[0]) for by_policy in loads_.values()]
-            ),
+            "covey_over_best_static": _span([_ratio(by, COVEY, _best_static(by)[0]) for by in loads_.values()]),
             "best_fixed": {load: _best_fixed(by_policy) for load, by_policy in sweep.items()},
             "loads": {
                 load: {policy: _middle(by_policy[policy]) for policy in self.policies}
@@ -93,7 +89,7 @@ class EmulatedRuns:
         fastest, soonest = _best_static(by_policy)
         return {
             "throughput_covey_over_best_static": _ratio(by_policy, COVEY, fastest),
-            "latency_best_static_over_covey": _ratio(by_policy, soonest, COVEY, latency=True),
+            "latency_best_static_over_covey": _ratio(by_policy, soonest, COVEY, "latency"),
             "best_static": {"throughput": fastest, "latency": soonest},
         }
 
@@ -145,12 +141,9 @@ def _chosen(names: Sequence[str], dataset: str) -> list[EmulatedPair]:
     return [known[name] for name in names] or list(known.values())
 
 
-def _ratio(by_policy: dict[str, list[Served]], above: str, below: str, *, latency: bool = False) -> float:
+def _ratio(by_policy: dict[str, list[Served]], above: str, below: str, of: str = "throughput") -> float:
     """Return the ratio of throughputs or of mean latencies: the median over repetitions, each with its own requests."""
-    pairs = zip(by_policy[above], by_policy[below])
-    if latency:
-        return median(one.latency / other.latency for one, other in pairs)
-    return median(one.throughput / other.throughput for one, other in pairs)
+    return median(getattr(one, of) / getattr(other, of) for one, other in zip(by_policy[above], by_policy[below]))
 
 
 def _span(ratios: Sequence[float]) -> JsonDict:
@@ -173,8 +166,7 @@ def _best_fixed(by_policy: dict[str, list[Served]]) -> JsonDict:
 
 
 def _middle(runs: Sequence[Served]) -> JsonDict:
-    each = [as_json(served) for served in runs]
-    return {key: median(one[key] for one in each) for key in each[0]}
+    return {key: median(getattr(served, key) for served in runs) for key in FIGURES}
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
@@ -201,13 +193,8 @@ def _table(title: str, pair: JsonDict) -> Table:
     rows = []
     for policy in next(iter(loads_.values())):
         gains = [pair[key].get(policy) for key in ("covey_over", "latency_over_covey")]
-        rows.append(
-            [
-                policy,
-                *(report.number(load[policy]["throughput"], 0) for load in loads_.values()),
-                *(f"{gain['mean']:.2f} {gain['least']:.2f}" if gain else "" for gain in gains),
-            ]
-        )
+        rates = [report.number(load[policy]["throughput"], 0) for load in loads_.values()]
+        rows.append([policy, *rates, *(f"{gain['mean']:.2f} {gain['least']:.2f}" if gain else "" for gain in gains)])
     heads = [load.removeprefix("two_") if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]
     return report.table(title, ["tokens/s", *heads, "gain", "in time"], rows)
 

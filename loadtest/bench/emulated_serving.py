@@ -213,13 +213,3 @@ def _request(key: int, at: float, length: RequestLengths, pair: EmulatedPair) ->
         drafter=pair.domains[length.domain],
         arrival=at,
     )
-
-
-def as_json(served: Served) -> Mapping[str, float]:
-    return {
-        "throughput": served.throughput,
-        "total_throughput": served.total_throughput,
-        "latency": served.latency,
-        "latency_p99": served.latency_p99,
-        "depth": served.depth,
-    }

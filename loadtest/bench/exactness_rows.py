@@ -6,8 +6,9 @@ Knows no requests: tokens are given, so that every position of a row can be comp
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -119,21 +120,14 @@ class Counts:
         self.ids_differing += other.ids_differing
         self.bits_differing += other.bits_differing
 
-    def as_json(self) -> JsonDict:
-        return {
-            "positions": self.positions,
-            "ids_differing": self.ids_differing,
-            "bits_differing": self.bits_differing,
-        }
-
 
 @dataclass(slots=True)
 class Differences:
     """Counts what comparisons found: in all, by how many keys a position sees, and by who is in its pass."""
 
     total: Counts = field(default_factory=Counts)
-    by_length: dict[str, Counts] = field(default_factory=dict)
-    by_company: dict[str, Counts] = field(default_factory=dict)
+    by_length: dict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
+    by_company: dict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
 
     def compare(self, rows: Rows, expected: Sequence[Seen], passes: Iterable[Sequence[Step]]) -> None:
         """Read the passes and count where a row differs from what is expected of it."""
@@ -143,24 +137,24 @@ class Differences:
                 bits = (found.bits != expected[row].bits[start:stop]).any(axis=1)
                 self.total.add(ids, bits)
                 longer = any(other[2] > stop for other in steps)
-                _of(self.by_company, company(len(steps) - 1, longer)).add(ids, bits)
+                self.by_company[company(len(steps) - 1, longer)].add(ids, bits)
                 band = np.digitize(np.arange(start, stop) + 1, BANDS)
                 for each in np.unique(band).tolist():
-                    _of(self.by_length, length_band(each)).add(ids[band == each], bits[band == each])
+                    self.by_length[length_band(each)].add(ids[band == each], bits[band == each])
 
     def join(self, other: Differences) -> None:
         self.total.join(other.total)
         for mine, theirs in ((self.by_length, other.by_length), (self.by_company, other.by_company)):
             for name, counts in theirs.items():
-                _of(mine, name).join(counts)
+                mine[name].join(counts)
 
     def as_json(self) -> JsonDict:
         """Return the counts as JSON, bands in order of what they are of."""
         lengths = [length_band(each) for each in range(len(BANDS) + 1)]
         return {
-            **self.total.as_json(),
-            "by_length": {name: self.by_length[name].as_json() for name in lengths if name in self.by_length},
-            "by_company": {name: self.by_company[name].as_json() for name in sorted(self.by_company)},
+            **asdict(self.total),
+            "by_length": {name: asdict(self.by_length[name]) for name in lengths if name in self.by_length},
+            "by_company": {name: asdict(self.by_company[name]) for name in sorted(self.by_company)},
         }
 
 
@@ -176,7 +170,3 @@ def company(others: int, longer: bool) -> str:
         return "alone, in other chunks"
     count = "1 to 3" if others < 4 else "4 and more"
     return f"{count} rows beside, {'some longer' if longer else 'none longer'}"
-
-
-def _of(bands: dict[str, Counts], name: str) -> Counts:
-    return bands.setdefault(name, Counts())

@@ -188,31 +188,20 @@ def _cell(row: JsonDict) -> str:
 
 
 def _panels(fleets: JsonDict) -> list[report.Panel]:
-    def lines(load: float, value: Callable[[JsonDict], float | None]) -> dict[str, list[tuple[float, float]]]:
-        found: dict[str, list[tuple[float, float]]] = {}
-        for policy in ROUTING:
-            sizes = fleets.get(f"{load:g} {policy}", {})
-            points = [(float(size), value(each)) for size, each in sizes.items()]
-            if any(y is not None for _, y in points):
-                found[policy] = [(x, y) for x, y in points if y is not None]
-        return found
+    values: Mapping[str, tuple[Callable[[JsonDict], float | None], bool]] = {  # by what it is; whether by decades
+        "goodput, share": (lambda row: row["goodput"] / row["offered"], False),
+        "TTFT p99, s": (lambda row: row["ttft"][1], True),
+        "prefixes kept, share": (lambda row: row["hits"], False),
+        "in routers and index, p99, ms": (lambda row: 1000 * row["wait"], True),
+    }
 
-    made = []
-    for load in LOADS:
+    def panel(load: float, said: str) -> report.Panel:
+        value, decades = values[said]
+        lines = {
+            policy: report.line({size: value(each) for size, each in fleets.get(f"{load:g} {policy}", {}).items()})
+            for policy in ROUTING
+        }
         title = f"{load:.0%} of what a replica takes that kept all prefixes"
-        made += [
-            report.Panel(
-                title, "replicas", "goodput, share", lines(load, lambda row: row["goodput"] / row["offered"]), True
-            ),
-            report.Panel(title, "replicas", "TTFT p99, s", lines(load, lambda row: row["ttft"][1]), True, log_y=True),
-            report.Panel(title, "replicas", "prefixes kept, share", lines(load, lambda row: row["hits"]), True),
-            report.Panel(
-                title,
-                "replicas",
-                "in routers and index, p99, ms",
-                lines(load, lambda row: 1000 * row["wait"]),
-                True,
-                log_y=True,
-            ),
-        ]
-    return made
+        return report.Panel(title, "replicas", said, lines, log_x=True, log_y=decades)
+
+    return [panel(load, said) for load in LOADS for said in values]

@@ -45,7 +45,7 @@ def recorded(trace: Sequence[Arrival], rate: float, seconds: float, seed: int) -
     fall stay, its lengths are left out."""
     count = min(len(trace), max(2, round(rate * seconds)))
     thinned = sorted(_rng(seed, "trace").sample(list(trace), count), key=lambda arrival: arrival.at)
-    return _times(Trace(thinned).scaled(count / seconds, 1.0).recorded)
+    return _times(Trace(recorded=thinned).scaled(count / seconds, 1.0).recorded)
 
 
 def at_rate(rate: float, count: int, trace: Sequence[Arrival] | None, seed: int) -> Times:

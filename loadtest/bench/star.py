@@ -73,12 +73,10 @@ def run(session: Session) -> None:
 def emulated(session: Session, measured: StarFound) -> None:
     seconds = QUICK_SECONDS if session.wanted.size == QUICK else SECONDS
     step = by_rows_and_gap()
-    for name in session.steps([f"{rule}, {count} targets" for count in TARGETS for rule in (FIFO, JOINED)]):
-        rule, count = name.split(", ")
-        devices = fleet(int(count.split()[0]))
-        rules = Rules(rows=1) if rule == FIFO else Rules()
-        played = play(devices, step, rules, np.random.default_rng([session.wanted.seed, len(devices)]), seconds)
-        measured.played[rule, len(devices)] = played
+    steps = [(f"{rule}, {count} targets", (rule, count)) for count in TARGETS for rule in (FIFO, JOINED)]
+    for rule, count in session.each(steps):
+        rules, rng = Rules(rows=1) if rule == FIFO else Rules(), np.random.default_rng([session.wanted.seed, count])
+        measured.played[rule, count] = play(fleet(count), step, rules, rng, seconds)
     for depths in (UNEQUAL, LIGHT):
         devices = [StarTarget(paper.AWAY - TRANSFER, TRANSFER, paper.star().acceptance, depth) for depth in depths]
         played = play(devices, step, Rules(rows=1), np.random.default_rng(session.wanted.seed), seconds)
@@ -183,9 +181,9 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
             *(one["tokens_per_second"], one["model"]["tokens_per_second"], joined["tokens_per_second"]),
         )
         rows.append([str(count), *(report.number(value, 1) for value in numbers)])
-    columns = ("N", "R_q", "paper", "wait", "model", "paper", "idle", "model", "paper", "load %")
-    columns += ("tok/s", "model", "joined")
     if rows:
+        columns = ("N", "R_q", "paper", "wait", "model", "paper", "idle", "model", "paper", "load %")
+        columns += ("tok/s", "model", "joined")
         console.print(report.table("Emulated, one call at a time, ms a call; last: joined rows", columns, rows))
         cells = {**result["emulated"], "formula": {n: cell["model"] for n, cell in result["emulated"][FIFO].items()}}
         lines = {

@@ -82,25 +82,20 @@ def run(session: Session, measured: StarServerRates) -> None:
         for count in (TARGETS, 1):
             generate(targets[:count], tokens=64)  # first calls take longer
         generate([local], tokens=64)
-        labels = [f"{step} targets, {turn}" for turn in range(repetitions) for step in (LOCAL, "1", "2", "3")]
+        groups = {LOCAL: [local]} | {str(count): targets[:count] for count in range(1, TARGETS + 1)}
+        steps = [(f"{name} targets, {turn}", name) for turn in range(repetitions) for name in groups]
         star: Star | None = None
-        for label in session.steps(labels):
-            name = label.split()[0]
-            if name == LOCAL:
-                measured.rates.setdefault(name, []).append(generate([local], tokens))
-                continue
-            count = int(name)
+        for name in session.each(steps):
             before = figures(drafters)
-            rate = generate(targets[:count], tokens)
+            rate = generate(groups[name], tokens)
             measured.rates.setdefault(name, []).append(rate)
-            if count == 1:
+            if name == "1":
                 star = seen(before, figures(drafters), rate, tokens)
                 measured.step_ms.append(1000 * star.step)
                 measured.away_ms.append(1000 * star.away)
-            elif star is not None:
-                measured.predicted.setdefault(name, []).append(
-                    rate / (star.point(count).whole / star.point(1).whole * measured.rates["1"][-1])
-                )
+            elif star is not None and name != LOCAL:
+                expected = star.point(int(name)).whole / star.point(1).whole * measured.rates["1"][-1]
+                measured.predicted.setdefault(name, []).append(rate / expected)
             if session.out_of_time():
                 session.interrupted = True
                 break

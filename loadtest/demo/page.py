@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from covey.contracts.types import JsonDict
-from loadtest.report import STYLE
+from loadtest.report import page
 
 FILE = "index.html"
 
@@ -19,17 +19,8 @@ def write(folder: Path, steps: Mapping[str, JsonDict], ended: str = "") -> Path:
     drawn = "".join(_figure(folder / f"{name}.png", step) for name, step in steps.items())
     cut = f'<p class="cut">{escape(ended)}</p>' if ended else ""
     path = folder / FILE
-    path.write_text(
-        f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Covey at work</title><style>{STYLE}
-figure {{ margin: 1.5rem 0; }} figure img {{ max-width: 100%; }}</style></head><body>
-<h1>Covey at work</h1>
-{cut}
-{drawn or "<p>No step has ended, so nothing is drawn.</p>"}
-</body></html>
-""",
-        encoding="utf-8",
-    )
+    body = f"<h1>Covey at work</h1>\n{cut}\n{drawn or '<p>No step has ended, so nothing is drawn.</p>'}"
+    path.write_text(page("Covey at work", body), encoding="utf-8")
     return path
 
 
