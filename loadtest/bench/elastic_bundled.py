@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from covey import prompts
@@ -83,12 +83,12 @@ def play(session: Session, folder: Path, arm: Arm) -> Peaks:
     """Play quiet, a peak, quiet and a peak on a server of its own."""
     profile = folder / "elastic.toml"
     profile.write_text(PROFILE.format(arm=arm))
-    options, quick = session.wanted.options(), session.wanted.size == QUICK
+    quick = session.wanted.size == QUICK
     asked = [prompt for domain in prompts.DOMAINS for prompt in prompts.load(domain)]
     tokens = seconds = 0.0
     latencies: list[float] = []
     gained = 0
-    with session.server(replace(options, profile=str(profile))) as server:
+    with session.server(session.wanted.options(profile)) as server:
         url = server.metrics_url
         reports = Reports(server.http_url)
         for callers, lasts in ((QUIET, QUIET_SECONDS), (PEAK, PEAK_SECONDS)) * 2:

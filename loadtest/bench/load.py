@@ -65,11 +65,9 @@ def line_up(session: Session) -> Iterator[list[OverTriton]]:
         servers = {}
         for policy in QUICK_LEARNERS if quick else LEARNERS:
             path = with_drafters(settings, folder / f"{policy}.toml", (drafter,), policy=policy)
-            options = replace(wanted.options(), profile=str(path))
-            servers[policy] = stack.enter_context(session.server(options))
-        chosen = {OFF: {"speculation": OFF}}
-        chosen |= {fixed(k): {"speculation": fixed(k)} for k in (QUICK_DEPTHS if quick else DEPTHS)}
-        entrants = [OverTriton(servers[COVEY], name, stream=True, settings=given) for name, given in chosen.items()]
+            servers[policy] = stack.enter_context(session.server(wanted.options(path)))
+        static = (OFF, *map(fixed, QUICK_DEPTHS if quick else DEPTHS))
+        entrants = [OverTriton(servers[COVEY], each, stream=True, settings={"speculation": each}) for each in static]
         entrants += [OverTriton(server, policy, stream=True) for policy, server in servers.items()]
         for entrant in entrants:
             stack.callback(entrant.close)

@@ -44,13 +44,10 @@ class PolicyRuns:
         rates = {name: [run.rate for run in done[:whole]] for name, done in runs.items()}
         static = {name: rates[name] for name in STATIC if name in rates}
         found: JsonDict = {"covey_over_best_static": None, "interval": None, "picked": None}
-        best = best_over({COVEY: rates[COVEY]}, static) if COVEY in rates and static else None
+        best = best_over({COVEY: rates[COVEY]}, static, single=True) if COVEY in rates and static else None
         if best is not None:
-            found |= {"covey_over_best_static": best.ratio, "interval": [best.low, best.high]}
-            found["picked"] = list(best.opponents)
-        elif whole:
-            fastest = max(static, key=lambda name: static[name][0])
-            found |= {"covey_over_best_static": rates[COVEY][0] / static[fastest][0], "picked": [fastest]}
+            found |= {"covey_over_best_static": best.ratio, "picked": list(best.opponents)}
+            found["interval"] = [best.low, best.high] if whole > 1 else None
         fixed_ones = {name: values for name, values in static.items() if name != OFF}
         for key, chosen in (("best_fixed_over_off", fixed_ones), ("covey_over_off", {COVEY: rates.get(COVEY, [])})):
             over = best_over(chosen, {OFF: rates[OFF]}) if OFF in rates and chosen else None

@@ -65,9 +65,9 @@ class Wanted:
         """Return what a bench of the wanted size has of these."""
         return {QUICK: quick, FULL: full}.get(self.size, usual)
 
-    def options(self) -> Options:
-        """Return options of a server on free ports."""
-        return Options(**FREE_PORTS, profile=self.profile, model=self.model)
+    def options(self, profile: Path | None = None) -> Options:
+        """Return options of a server on free ports, with the wanted profile or that of a file."""
+        return Options(**FREE_PORTS, profile=self.profile if profile is None else str(profile), model=self.model)
 
     def target_folder(self, settings: Profile) -> str:
         """Return the folder of the weights that such a server serves."""

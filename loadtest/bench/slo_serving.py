@@ -24,7 +24,7 @@ from covey.planner.build import build
 from covey.planner.candidates import TreeSelector
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
-from loadtest.bench.emulated_pairs import draw_length
+from loadtest.bench.emulated_pairs import EmulatedPair, draw_length
 from loadtest.bench.emulated_serving import MODEL, Ran, run
 from loadtest.bench.statistics import percentile
 from loadtest.simulation.virtual import VirtualClock
@@ -164,15 +164,12 @@ def play(
     limit: float = math.inf,
 ) -> Point:
     """Serve the load; what has not ended after `limit` seconds is a violation. `unloaded`: as in `slowed`."""
-    settings = profile.load(pair)
-    emulated = settings.emulated
-    table = slowed(CostTable.load(profile.costs_file(emulated.costs)), unloaded)
-    (name,) = settings.speculation.drafters
+    emulated = EmulatedPair(pair, pair)
+    settings, table, (name,) = emulated.profile, slowed(emulated.table, unloaded), emulated.drafters
     guesses = Guesses.load(profile.guesses_file(GUESSES))
     subjects = {f"@{opening(kind)}": guesses.subject(subject) for kind, subject in SUBJECTS.items()}
     guesses = replace(guesses, subjects={**guesses.subjects, **subjects})
     clock, wanted = VirtualClock(), objectives(settings, table)
-    blocks = (settings.target.kv_memory_mb << 20) // (settings.target.block_size * emulated.kv_token_bytes)
     budget = system.token_budget or settings.scheduler.token_budget
     settings = replace(settings, scheduler=replace(settings.scheduler, token_budget=budget))
     speculation = replace(
@@ -185,7 +182,7 @@ def play(
     )
     curves = measured(table, seed)
     planner = build(speculation, (name,), max_rows=settings.scheduler.max_running, costs=curves, seed=seed)
-    target = EmulatedTarget(table, MODEL, clock, blocks=blocks, block_size=settings.target.block_size)
+    target = EmulatedTarget(table, MODEL, clock, blocks=emulated.blocks, block_size=settings.target.block_size)
     drafter = EmulatedDrafter(table, MODEL, clock, name=name, rates={}, guesses=guesses)
     asked = [_request(key, each, system, wanted) for key, each in enumerate(load)]
     ran = run(settings, target, {name: drafter}, planner, clock, asked, until=limit)
@@ -208,17 +205,15 @@ def prompt_of(key: int, each: SloRequest) -> Ints:
 
 
 def _request(key: int, each: SloRequest, system: SloSystem, wanted: Mapping[str, Objective]) -> Request:
-    prompt = prompt_of(key, each)
-    objective = Objective() if system.blind else wanted[each.kind]
     return Request(
         key,
-        prompt,
+        prompt_of(key, each),
         each.output,
         Sampling(),
         each.prompt,
         priority=list(SUBJECTS)[::-1].index(each.kind) if system.by_class else 0,
         arrival=each.at,
-        objective=objective,
+        objective=Objective() if system.blind else wanted[each.kind],
     )
 
 

@@ -15,7 +15,7 @@ from statistics import median
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
-from covey.server import FREE_PORTS, Options, Server
+from covey.server import Server
 from covey_client import Client
 from covey_client.costs.table import CostTable
 from covey_client.star import paper
@@ -116,8 +116,8 @@ def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Serv
         path = folder / f"{name}.toml"
         common = COMMON.format(costs=costs, depth=paper.DEPTH, drafters=drafters)
         path.write_text(f"models = [{models}]\n{common}\n[star]\n{more}\n")
-        options = Options(**FREE_PORTS, profile=str(path))
-        return stack.enter_context(session.server(replace(options, log_file=folder / f"{name}.log")))
+        options = replace(session.wanted.options(path), log_file=folder / f"{name}.log")
+        return stack.enter_context(session.server(options))
 
     own = '"draft_emulated"'
     one_at_a_time = f'callers = "{callers}"\njoin_rows = 1\nadmission = false'

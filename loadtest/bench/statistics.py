@@ -61,19 +61,25 @@ class Best:
     opponents: tuple[str, ...]  # of the baseline, likewise
 
 
-def best_over(rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]]) -> Best | None:
-    """Return the short form of `crosswise`; None without two repetitions."""
-    found, picked, opponents = crosswise(rates, baseline)
+def best_over(
+    rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]], *, single: bool = False
+) -> Best | None:
+    """Return the short form of `crosswise`; None where that finds nothing."""
+    found, picked, opponents = crosswise(rates, baseline, single=single)
     return Best(median(found), min(found), max(found), picked, opponents) if found else None
 
 
 def crosswise(
-    rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]]
+    rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]], *, single: bool = False
 ) -> tuple[list[float], tuple[str, ...], tuple[str, ...]]:
     """Pick the fastest choice, and the fastest baseline, on odd repetitions and compare them on even ones; then
     swap. The best of several noisy runs flatters itself; on repetitions it was not picked on it cannot. The ratios of
-    all repetitions, and who was picked on either half; nothing when there are not two repetitions."""
+    all repetitions, and who was picked on either half; nothing when there are not two repetitions. With
+    `single` one is enough, of which the best is picked on the runs that it is compared on."""
     count = min((len(values) for values in [*rates.values(), *baseline.values()]), default=0)
+    if count == 1 and single and rates and baseline:
+        chosen, opponent = (_fastest(each, range(1)) for each in (rates, baseline))
+        return [rates[chosen][0] / baseline[opponent][0]], (chosen,), (opponent,)
     if count < 2:
         return [], (), ()
     found: list[float] = []

@@ -7,7 +7,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 def _serve(session: Session, server: str, names: Sequence[str], found: dict[str, JsonDict]) -> None:
     """Play these steps on one server; their pictures are drawn as they end."""
     with tempfile.TemporaryDirectory() as folder:
-        options = replace(session.wanted.options(), profile=str(_profile(server, Path(folder) / "demo.toml")))
+        options = session.wanted.options(_profile(server, Path(folder) / "demo.toml"))
         with session.server(options) as running:
             for name in names:
                 found[name] = _played(session, running, name)

@@ -18,7 +18,7 @@ from loadtest.bench.peers import shown
 from loadtest.bench.peers.asked import pythons
 from loadtest.bench.peers.comparison import Comparison
 from loadtest.bench.peers.line_up import Pair, line_up
-from loadtest.bench.peers.measured import GREEDY, PeerRuns
+from loadtest.bench.peers.measured import GREEDY, HOT, PeerRuns
 from loadtest.bench.peers.sweep import Swept, sweep
 from loadtest.bench.peers.texts import texts
 from loadtest.bench.session import QUICK, Session
@@ -51,16 +51,12 @@ def _turns(session: Session, measured: PeerRuns, folder: str, *, alone: bool) ->
         }
         session.notes["weight_bytes"] = cast.weight_bytes
         quick = session.wanted.size == QUICK
-        if alone:
-            comparison = Comparison(session, measured, cast, QUICK_WATERFALL_CALLERS if quick else WATERFALL_CALLERS)
-        else:
-            comparison = Comparison(session, measured, cast)
+        callers = QUICK_WATERFALL_CALLERS if quick else WATERFALL_CALLERS
+        comparison = Comparison(session, measured, cast, callers if alone else ())
+        if not alone:
             comparison.invite()
         comparison.warm_up()
-        if alone:
-            comparison.turns((GREEDY,))
-        else:
-            comparison.turns()
+        comparison.turns((GREEDY,) if alone else (GREEDY, HOT))
         session.notes["peers"] = {name: peer.version for name, peer in cast.peers.items()}
 
 

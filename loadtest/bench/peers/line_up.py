@@ -155,17 +155,17 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
             return pipe, said
 
         made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        path = str(with_drafters(pair.settings, made / "peers.toml", (pair.drafter,), policy=COVEY))
+        path = with_drafters(pair.settings, made / "peers.toml", (pair.drafter,), policy=COVEY)
         served = pair.settings.target.numerics
-        first, said = alone(ALONE, "alone", profile_name=path, numerics=served)
-        second, _ = alone(FAST, "alone", profile_name=path, numerics="fast")
-        timed, threads = alone("single passes", "timed", profile_name=path, drafter=pair.drafter_folder)
+        first, said = alone(ALONE, "alone", profile_name=str(path), numerics=served)
+        second, _ = alone(FAST, "alone", profile_name=str(path), numerics="fast")
+        timed, threads = alone("single passes", "timed", profile_name=str(path), drafter=pair.drafter_folder)
         limit, sizes = alone("limit", "limit", dtype=said["dtype"])
         peers = {}
         for name, python in pythons(wanted.peers).items():
             peers[name] = Peer(name, python, given_to_peers(pair, said["dtype"], made))
             stack.callback(peers[name].close)
-        server = stack.enter_context(session.server(replace(wanted.options(), profile=path)))
+        server = stack.enter_context(session.server(wanted.options(path)))
         vocabulary, weights = said["vocabulary"], sizes["weight_bytes"]
         modes = {"numerics": said["numerics"], "dtype": said["dtype"], "threads": threads["threads"]}
         pipes = {ALONE: first, FAST: second}

@@ -184,10 +184,7 @@ def compared(ours: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[
     on the runs that it is compared on."""
     if not theirs or not all(ours.values()) or not all(theirs.values()):
         return None
-    found, picked, opponents = crosswise(ours, theirs)
-    if not found:
-        best, opponent = (max(rates, key=lambda name: rates[name][0]) for rates in (ours, theirs))
-        found, picked, opponents = [ours[best][0] / theirs[opponent][0]], (best,), (opponent,)
+    found, picked, opponents = crosswise(ours, theirs, single=True)
     return {**(_spread(found) or {}), "picked": list(picked), "over": list(opponents)}
 
 

@@ -7,7 +7,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def _turns(session: Session, swept: Swept, folder: str, share: float) -> None:
     with ExitStack() as stack:
         made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = with_drafters(pair.settings, made / "sweep.toml", (pair.drafter,), policy=COVEY)
-        server = stack.enter_context(session.server(replace(session.wanted.options(), profile=str(path))))
+        server = stack.enter_context(session.server(session.wanted.options(path)))
         choices = {OFF: {"speculation": OFF}, **{fixed(k): {"speculation": fixed(k)} for k in DEPTHS}, COVEY: {}}
         asked = [OverTriton(server, name, stream=True, settings=given) for name, given in choices.items()]
         for each in asked:
