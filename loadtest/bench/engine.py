@@ -33,7 +33,6 @@ from loadtest.bench.peers.measured import compared
 from loadtest.bench.peers.pipe import Pipe, PipeError
 from loadtest.bench.policies import COVEY, OFF, fixed
 from loadtest.bench.session import QUICK, Session
-from loadtest.bench.statistics import Spread
 from loadtest.bench.work import Answer, Ask, Run
 
 SCRIPT = SCRIPTS[VLLM].with_name("vllm_engine_peer.py")
@@ -61,9 +60,9 @@ ADAPTER = "lookups alone"  # of our proposer: what drafting by earlier text brin
 
 
 @dataclass
-class Measured:
-    """Runs by load and name, in the order of turns; and milliseconds of our proposer's calls, without drafting and in
-    it."""
+class EngineRuns:
+    """Holds runs by load and name, in the order of turns; and milliseconds of our proposer's calls, without drafting
+    and in it."""
 
     runs: dict[str, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     call_ms: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
@@ -71,8 +70,7 @@ class Measured:
 
     def summary(self) -> JsonDict:
         rates = {
-            load: {name: [run.rate for run in runs] for name, runs in by_name.items()}
-            for load, by_name in self.runs.items()
+            load: {name: [run.rate for run in runs] for name, runs in by.items()} for load, by in self.runs.items()
         }
         ours = f"{OURS} {COVEY}"
         by_policy = (ours, f"{OURS} {ADAPTER}")
@@ -90,10 +88,7 @@ class Measured:
             return {load: {name: median(each) for name, each in by_name.items()} for load, by_name in spent.items()}
 
         return {
-            "tokens_per_second": {
-                load: {name: report.as_json(Spread.of(each)) for name, each in by_name.items()}
-                for load, by_name in rates.items()
-            },
+            "tokens_per_second": {load: report.spreads(by_name) for load, by_name in rates.items()},
             "covey_over_plain": over(PLAIN),
             "covey_over_best_static": over(),
             "empty_lists_over_plain": {
@@ -106,7 +101,7 @@ class Measured:
 
 
 class InVllm:
-    """Competitor: an engine behind a pipe, and where it has our proposer, one of its policies."""
+    """Asks an engine behind a pipe, and where it has our proposer, one of its policies."""
 
     def __init__(self, name: str, pipe: Pipe, policy: str = "") -> None:
         self.name, self._pipe, self._policy = name, pipe, policy
@@ -137,7 +132,7 @@ def run(session: Session) -> None:
     if python is None:
         raise SettingError("--peer vllm=PYTHON must name the Python of an environment that has vLLM's build for CPUs")
     pair = Pair.of(session, wanted.pairs[0] if wanted.pairs else "")
-    measured = Measured()
+    measured = EngineRuns()
     session.summarise = measured.summary
     quick = wanted.size == QUICK
     shapes = QUICK_SHAPES if quick else SHAPES
@@ -153,14 +148,14 @@ def run(session: Session) -> None:
                 break
             if turn < 0 and session.seconds_left < (1 - WARM_SHARE) * left:
                 continue
+            when = f"turn {turn}" if turn > 0 else "warming up"
             steps = [
-                (load, one)
+                (f"{when}: {one.name} at {load}", (load, one))
                 for at, load in enumerate(loads)
                 for one in workload.shuffled(cast, wanted.seed, turn, at)
                 if turn >= 0 or one.learns
             ]
-            when = f"turn {turn}" if turn > 0 else "warming up"
-            for (load, one), _ in zip(steps, session.steps([f"{when}: {one.name} at {load}" for load, one in steps])):
+            for load, one in session.each(steps):
                 done = one.run(_asks(pair, load, loads[load], quick, wanted.seed * 1000 + turn), loads[load])
                 if turn > 0:
                     measured.runs[load][one.name].append(done)
@@ -171,25 +166,21 @@ def run(session: Session) -> None:
 
 
 def show(result: JsonDict, console: Console, _picture: Path) -> None:
+    """Show the tables; there is no curve."""
     rates = result["tokens_per_second"]
-    names = list(dict.fromkeys(name for by_name in rates.values() for name in by_name))
-    rows = [[name, *(report.number((by.get(name) or {}).get("median"), 0) for by in rates.values())] for name in names]
-    console.print(report.table("Tokens per second, by load", ["", *rates], rows))
+    console.print(report.grid("Tokens per second, by load", rates, 0))
     rows = [
-        [key.replace("_", " "), *(report.number((each or {}).get("median")) for each in result[key].values())]
+        [key.replace("_", " "), *(report.number(each) for each in result[key].values())]
         for key in ("covey_over_plain", "covey_over_best_static", "empty_lists_over_plain")
     ]
     console.print(report.table("Ratios of turns, by load", ["", *rates], rows))
     for key, said in (("call_ms", "without drafting"), ("draft_ms", "in drafting")):
-        calls: Mapping[str, Mapping[str, float]] = result[key]
-        names = list(dict.fromkeys(name for by_name in calls.values() for name in by_name))
-        rows = [[name, *(report.number(by.get(name)) for by in calls.values())] for name in names]
-        console.print(report.table(f"A call of our proposer, ms {said}", ["", *calls], rows))
+        console.print(report.grid(f"A call of our proposer, ms {said}", result[key]))
 
 
 @contextmanager
 def _line_up(session: Session, python: str, pair: Pair, most: int) -> Iterator[list[InVllm]]:
-    """Everybody, up and loaded; each of vLLM's own methods has a process."""
+    """Yield everybody, up and loaded; each of vLLM's own methods has a process."""
     dtype = pair.settings.target.dtype
     given = {
         "target": pair.target,
@@ -229,7 +220,7 @@ def _line_up(session: Session, python: str, pair: Pair, most: int) -> Iterator[l
 
 
 def _policies(pair: Pair, depths: Iterable[int]) -> JsonDict:
-    """Tables for our proposer by the policy's name. Fixed depths have the drafter that the pair is of."""
+    """Return tables for our proposer by the policy's name. Fixed depths have the drafter that the pair is of."""
     drafter = {pair.drafter: pair.drafter_folder}
     made: JsonDict = {
         policy: {"drafters": drafter, "speculation": {"policy": policy}} for policy in (OFF, *map(fixed, depths))
@@ -241,17 +232,15 @@ def _policies(pair: Pair, depths: Iterable[int]) -> JsonDict:
 
 
 def _asks(pair: Pair, load: str, phases: Phases, quick: bool, seed: int) -> list[Ask]:
-    """Prompts of one length and answers of several, so that a batch is seldom all of one age. Whoever looks up earlier
-    texts finds none that is the same."""
+    """Return prompts of one length whose answers are of several, so that a batch is seldom all of one age. Whoever
+    looks up earlier texts finds none that is the same."""
     rng, longest = random.Random(f"{load} {seed}"), QUICK_LONGEST if quick else LONGEST
     temperature = next(value for suffix, value in reversed(TEMPERATURES.items()) if load.endswith(suffix))
     asks = pair.asks(sum(count for _, count in phases), longest, temperature, seed)
     words = sorted({token for ask in asks for token in ask.ids})
     return [
         replace(
-            ask,
-            ids=(*rng.choices(words, k=OPENING), *ask.ids[OPENING:]),
-            max_tokens=rng.randint(SHORTEST, longest),
+            ask, ids=(*rng.choices(words, k=OPENING), *ask.ids[OPENING:]), max_tokens=rng.randint(SHORTEST, longest)
         )
         for ask in asks
     ]
