@@ -28,7 +28,7 @@ LETTERS_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class RequestContent:
-    """The content of one request."""
+    """Describes the content of one request."""
 
     prompt: str | tuple[int, ...]
     max_tokens: int
@@ -55,7 +55,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Texts:
-    """Prompts with their topics; answers as long as the trace says, as a length of their own, or as `lengths` draws."""
+    """Chooses prompts with their topics; answers are as long as the trace says, as a length of their own, or as
+    `lengths` draws."""
 
     rows: Sequence[tuple[str, str, int]]  # topic, text, tokens of its answer or 0
     lengths: AnswerLengths
@@ -68,7 +69,8 @@ class Texts:
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Token ids without meaning, for lengths alone. Equal block ids give equal tokens, so that prefixes are shared."""
+    """Makes token ids without meaning, for lengths alone. Equal block ids give equal tokens, so that prefixes are
+    shared."""
 
     input_tokens: int
     output_tokens: int

@@ -1,4 +1,5 @@
-"""Hosts that are network namespaces of this machine, each on a cable of its own; loopback where they cannot be made."""
+"""Makes hosts that are network namespaces of this machine, each on a cable of its own; loopback where they cannot be
+made."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def _ip(*words: str) -> bool:
 
 
 class Host:
-    """A host; `near` is this process's end of the cable, `address` the host's own."""
+    """Runs calls and servers on a host; `near` is this process's end of the cable, `address` the host's own."""
 
     def __init__(self, near: str = LOOPBACK, address: str = LOOPBACK, namespace: str = "", cable: str = "") -> None:
         self.near, self.address, self._namespace, self._cable = near, address, namespace, cable

@@ -1,5 +1,5 @@
-"""Service levels and who asks for which. Measured from the client's side; with `--send-slo` the server is told of them
-and measures, too.
+"""Has service levels and says who asks for which. They are measured from the client's side; with `--send-slo` the
+server is told of them and measures, too.
 
 A level of a mix is one of the server's latency classes: what that asks for is the server's to say, on its metrics port.
 """
@@ -18,7 +18,8 @@ from covey_client.rates import MetricsSnapshot
 
 @dataclass(frozen=True)
 class Level:
-    """A class of requests: met when the first token came within `ttft` and the others within `tpot` on average."""
+    """Describes a class of requests, which is met when the first token came within `ttft` and the others within `tpot`
+    on average."""
 
     name: str
     weight: float

@@ -52,7 +52,7 @@ def _prepare(environment: Any, **_more: Any) -> None:
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]
 def _nothing_came(environment: Any, **_more: Any) -> None:
-    """A run of which no request has ended has measured nothing, and has not succeeded."""
+    """Fail a run of which no request has ended: it has measured nothing."""
     if environment.parsed_options.headless and not environment.stats.num_requests:
         print("loadtest: no request ended in this time: a longer --run-time, or shorter answers?", file=sys.stderr)
         environment.process_exit_code = 1

@@ -1,4 +1,4 @@
-"""A Ray cluster whose nodes are on this machine, with an application that `serve run` gives it."""
+"""Runs a Ray cluster whose nodes are on this machine, with an application that `serve run` gives it."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class Application:
         return sum(each.value for each in samples if labels.items() <= each.labels.items())
 
     def run(self, replicas: int, **server: Any) -> None:
-        """`serve run` with `args` as they are now, and so many servers, or as `server` says of their deployment. Does
-        not wait for them."""
+        """Call `serve run` with `args` as they are now, and so many servers, or as `server` says of their deployment.
+        Does not wait for them."""
         front, own = {"front": 0.01}, {"server": 1}
         deployments = [
             {"name": "Server", "ray_actor_options": {"num_cpus": 1, "resources": own}}

@@ -1,4 +1,4 @@
-"""The options of a load test, on the command line of `python -m loadtest` and of Locust's own alike."""
+"""Has the options of a load test, on the command line of `python -m loadtest` and of Locust's own alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRANSPORTS = {"grpc": ("grpc",), "http": ("http",), "both": ("grpc", "http")}
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked load test, before anything has been sent."""
+    """Describes a checked load test, before anything has been sent."""
 
     grpc_url: str
     http_url: str

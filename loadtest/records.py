@@ -58,7 +58,7 @@ class Record:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that has ended, one way or another."""
+    """Holds a run that has ended, one way or another."""
 
     folder: Path
     settings: dict[str, Any]

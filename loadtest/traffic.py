@@ -28,7 +28,7 @@ UNFINISHED = "unfinished"
 
 @dataclass
 class Tally:
-    """Running figures, for progress."""
+    """Counts running figures, for progress."""
 
     sent: int = 0
     done: int = 0
@@ -47,7 +47,7 @@ class Tally:
 
 
 class Traffic:
-    """The requests of one run. `send` may run in many greenlets or threads at once."""
+    """Sends and measures the requests of one run. `send` may run in many greenlets or threads at once."""
 
     def __init__(
         self,

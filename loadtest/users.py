@@ -14,7 +14,7 @@ init_gevent()  # before the first channel, or every stream blocks every greenlet
 
 
 class CoveyUser(User):  # type: ignore[misc]  # Locust has no types
-    """A closed user: asks, reads the answer, asks again."""
+    """Is a closed user, which asks, reads the answer and asks again."""
 
     abstract = True
     wait_time = constant(0)

@@ -24,7 +24,7 @@ STOOD, FELL, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
 @dataclass(frozen=True)
 class Scenario:
-    """A named attack. `run` says what it found; `problems` in it are what must not have happened."""
+    """Names an attack. `run` says what it found; `problems` in it are what must not have happened."""
 
     about: str
     declare: Callable[[argparse.ArgumentParser], None]

@@ -1,4 +1,5 @@
-"""A drafter on a host of its own, at the end of a cable that can be pulled out: a network namespace of this machine."""
+"""Puts a drafter on a host of its own, at the end of a cable that can be pulled out: a network namespace of this
+machine."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ admission = false
 
 
 class Far:
-    """A drafter's server on a host of its own. Raises what a server raises that does not start; OSError if this machine
-    has no such hosts."""
+    """Owns a drafter's server on a host of its own. Raises what a server raises that does not start; OSError if this
+    machine has no such hosts."""
 
     def __init__(self, out: Path) -> None:
         self._stack = ExitStack()

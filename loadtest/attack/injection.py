@@ -60,7 +60,7 @@ def turns(wanted: list[tuple[str, str]], drawn: random.Random) -> Iterator[tuple
 
 
 def harm(what: str, way: str, pid: int) -> bool:
-    """Kill, pause or spin a process; whether it was there."""
+    """Kill, pause or spin a process; return whether it was there."""
     try:
         if way == SPIN:
             spin.spin(pid, every_thread=what == SERVER)
@@ -80,7 +80,7 @@ class Injection:
     done: list[Fault] = field(default_factory=list)
 
     def hurt(self, what: str, way: str) -> bool:
-        """Hurt a part if it is there, unhurt, and may die now; whether it did."""
+        """Hurt a part if it is there, unhurt, and may die now; return whether that was done."""
         deadly = next((each for each in DEADLY if what in each), ())
         recent = (fault for fault in self.done + self.open if time.monotonic() - fault.at < WINDOW_SECONDS)
         if deadly and sum(fault.what in deadly for fault in recent) >= DEATHS:

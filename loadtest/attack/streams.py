@@ -33,7 +33,7 @@ STRAYS_SECONDS = 1.0  # between two clients that do not behave
 
 @dataclass(frozen=True)
 class Question:
-    """The question of one client."""
+    """Asks the question of one client."""
 
     door: str
     prompt: str
@@ -59,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of an ask: `right`, `wrong`, `late` or, with the reason, `error`."""
+    """Holds the outcome of an ask: `right`, `wrong`, `late` or, with the reason, `error`."""
 
     door: str
     outcome: str
@@ -214,7 +214,7 @@ class Strays(threading.Thread):
                     return
 
     def stop(self, seconds: float) -> list[str]:
-        """End, and say what went wrong."""
+        """End, and return what went wrong."""
         self._stopped.set()
         self.join(seconds)
         return [f"{count} times {what}" for what, count in self.errors.most_common(3)]

@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench NAME --json OUT`: one bench, one run, competitors in turns, ratios in the end.
+"""Runs one bench, `python -m loadtest.bench NAME --json OUT`: competitors take turns, and ratios are shown in the end.
 
 __main__.py       command line; the bench's module is looked up by name
 session.py        one run of a bench: options, time budget, progress, what is written when it ends or is cut short

@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench NAME [--json OUT] [--quick | --full]`."""
+"""Is the command line of the benches: `python -m loadtest.bench NAME [--json OUT] [--quick | --full]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile with a few settings changed, as a file that a server can be started with."""
+"""Writes a profile with a few settings changed, as a file that a server can be started with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from covey.contracts.types import JsonDict
 
 
 def derive(profile: Profile, path: Path, **changes: JsonDict | tuple[str, ...]) -> Path:
-    """Writes `profile` to `path` with `changes`: a section's settings, or a value of the profile itself."""
+    """Write `profile` to `path` with `changes`: a section's settings, or a value of the profile itself."""
     tables: JsonDict = dataclasses.asdict(profile)
     del tables["name"]
     for name, change in changes.items():
@@ -21,8 +21,7 @@ def derive(profile: Profile, path: Path, **changes: JsonDict | tuple[str, ...]) 
 
 
 def with_drafters(profile: Profile, path: Path, drafters: Sequence[str], **speculation: object) -> Path:
-    """Does what `derive` does, and leaves the profile those drafters alone: no other is loaded or said to lie
-    anywhere."""
+    """Do what `derive` does, and leave the profile those drafters alone: no other is loaded or said to lie anywhere."""
     gone = set(profile.speculation.drafters) - set(drafters)
     return derive(
         profile,

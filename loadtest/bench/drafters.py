@@ -1,5 +1,5 @@
-"""Which drafter: MetaSD's Table 3 in small. Policies that choose drafters, each drafter alone and plain decoding, with
-the bundled models behind the real server, at temperature 1.
+"""Measures which drafter is best: MetaSD's Table 3 in small. Compares policies that choose drafters, each drafter alone
+and plain decoding, with the bundled models behind the real server, at temperature 1.
 
 One caller: each prompt is put to every system before the next one is, in an order drawn anew each time, so ratios are
 of the same prompts within a minute. Batches: so many callers ask as many requests of mixed domains, every system in its

@@ -1,4 +1,5 @@
-"""Memory that breathes, on and off: a load of two peaks on emulated pairs in virtual time, and on the real server.
+"""Measures memory that breathes, on and off: a load of two peaks on emulated pairs in virtual time, and on the real
+server.
 
 Emulated: all runs have the same requests and start from nothing learnt. `as it is` is the pair of its profile. In
 `drafts seldom right` drafters agree with a tenth of the texts, so that a length policy that learns drafts little. The

@@ -1,4 +1,4 @@
-"""The real server with little KV memory, 1,024 tokens of bfloat16: two peaks of callers.
+"""Plays two peaks of callers on the real server with little KV memory, 1,024 tokens of bfloat16.
 
 Drafters have KV memory for as many tokens as all callers' texts come to, 16,384, so that little of what they give is
 more than they need.

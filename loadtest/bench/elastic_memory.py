@@ -1,4 +1,4 @@
-"""Memory that breathes on emulated devices: what loading and unloading take, slept in virtual time."""
+"""Has memory breathe on emulated devices: what loading and unloading take is slept in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every policy on emulated pairs, in virtual time: Poisson arrivals from 2 to 35 a second, two peaks, and a trace.
+"""Measures every policy on emulated pairs, in virtual time: Poisson arrivals from 2 to 35 a second, two peaks, and a
+trace.
 
 Nothing here is hardware: devices sleep by the cost tables of `profiles/costs/` on a clock that jumps, a hash stands in
 for the model, and the engine, scheduler, planner and policies are the ones that serve. All policies get the same

@@ -1,4 +1,4 @@
-"""Emulated pairs: the profiles of `profiles/emulated-*.toml`, and requests for them.
+"""Has the emulated pairs, which are the profiles of `profiles/emulated-*.toml`, and draws requests for them.
 
 Timings and their origin are in `profiles/costs/`, memory and acceptance in the profiles. Lengths are log-normal. The
 means of ShareGPT and Alpaca are those that the PagedAttention paper printed (its Figure 11); those of SpecBench are

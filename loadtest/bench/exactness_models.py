@@ -1,5 +1,5 @@
-"""The models of the bench `exactness`: the target on the runtime that serves it, and random ones of several families
-and head widths on PyTorch."""
+"""Loads the models of the bench `exactness`: the target on the runtime that serves it, and random ones of several
+families and head widths on PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A random model's family and what its configuration adds to `_USUAL`."""
+    """Names a random model's family and what its configuration adds to `_USUAL`."""
 
     family: str  # transformers' configuration class, less "Config"
     settings: dict[str, Any] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""Rows of tokens read through a paged model in any composition of passes, and whether what is drawn after each position
-is what it is when its row is alone: the ids at several temperatures, and their log-probabilities to the bit.
+"""Reads rows of tokens through a paged model in any composition of passes, and compares what is drawn after each
+position with what it is when its row is alone: the ids at several temperatures, and their log-probabilities to the bit.
 
 Knows no requests: tokens are given, so that every position of a row can be compared, not only those that are emitted.
 """
@@ -35,7 +35,7 @@ class Seen:
 
 
 class Rows:
-    """Rows of one model, in blocks of their own that are scattered over its pool, all drawn from with one seed."""
+    """Has rows of one model, in blocks of their own that are scattered over its pool, all drawn from with one seed."""
 
     def __init__(self, model: Whole, rows: Sequence[Ints], seed: int = 0) -> None:
         size = model.block_size

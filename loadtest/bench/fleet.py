@@ -124,7 +124,7 @@ def _plan(session: Session, measured: FleetFound) -> None:
 
 
 def fleet(size: int, load: float, policy: str, seconds: float) -> Fleet:
-    """`load`: over what a replica takes that has kept every prefix."""
+    """Return a fleet; `load` is over what a replica takes that has kept every prefix."""
     server, objective = server_of(PAIRS[0], drafts=True), LatencyGoal(ttft=1.0, tpot=0.04)
     most = server.most(objective)
     assert most is not None
@@ -155,7 +155,7 @@ def _fleet(session: Session, measured: FleetFound) -> None:
 
 
 def _finite(row: JsonDict) -> JsonDict:
-    """JSON has no infinity: what never came is null."""
+    """Return the row without infinity, which JSON has not: what never came is null."""
     row["ttft"] = [each if math.isfinite(each) else None for each in row["ttft"]]
     return row
 

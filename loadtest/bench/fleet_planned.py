@@ -33,7 +33,8 @@ class Checked:
 
 
 def check(pair: EmulatedPair, policy: str, part: float, count: int, seed: int) -> Checked:
-    """The formula knows the mean lengths of what is asked, and nothing of the engine's own time, which is none here."""
+    """Compare one rate. The formula knows the mean lengths of what is asked, and nothing of the engine's own time,
+    which is none here."""
     lengths = requests(pair, count, seed)
     server = replace(
         server_of(pair, drafts=POLICIES[policy]),

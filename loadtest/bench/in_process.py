@@ -1,4 +1,5 @@
-"""Competitor: engine, target, drafters and streamer in this process, without Triton, the wire or other processes."""
+"""Runs a competitor: engine, target, drafters and streamer in this process, without Triton, the wire or other
+processes."""
 
 from __future__ import annotations
 
@@ -122,7 +123,7 @@ class InProcess:
             self._problem = error  # whoever waits for an answer is told
 
     def _observe(self, record: RoundRecord) -> None:
-        """The target has answered; idle is an engine only when it has also been told what to free."""
+        """Note a round. The target has answered; idle is an engine only when it has also been told what to free."""
         if self._engine.scheduler.idle:
             self._quiet.set()
         else:

@@ -1,4 +1,5 @@
-"""Policies against fixed depths in a closed loop: so many callers, each asking again when its last answer is complete.
+"""Measures policies against fixed depths in a closed loop: so many callers, each asking again when its last answer is
+complete.
 
 One run, entrants in an order drawn anew each time, requests the same for all. The best of `off` and `fixed:k` is picked
 on odd repetitions and compared on even ones, then the other way round; of a single repetition the best is picked on the

@@ -1,4 +1,4 @@
-"""Competitor: the OpenAI door of a server's front, streaming, over plain sockets of one event loop.
+"""Asks a competitor: the OpenAI door of a server's front, streaming, over plain sockets of one event loop.
 
 A client library would take more of the machine than the door does. So this one sends bodies that were built before, one
 connection a caller, keeps what comes with its time, and reads it afterwards.
@@ -22,7 +22,7 @@ _Raw = tuple[float, list[tuple[float, bytes]]]  # when asked; when something cam
 
 
 class OverOpenAI:
-    """`settings` go into every request beside what the Ask says. `http_url` is host:port."""
+    """Asks the door. `settings` go into every request beside what the Ask says. `http_url` is host:port."""
 
     def __init__(self, http_url: str, name: str, settings: Mapping[str, object]) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Competitor: the real server over gRPC, unary or streaming, driven by one event loop.
+"""Asks a competitor: the real server over gRPC, unary or streaming, by one event loop.
 
 The client shares the server's cores, so it does as little as it can while the clock runs: messages are built before,
 responses are kept as they come and read after.
@@ -27,7 +27,7 @@ _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 
 
 
 class OverTriton:
-    """`settings` go into every request beside what the Ask says."""
+    """Asks the server. `settings` go into every request beside what the Ask says."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class OverTriton:
         model: str = "",
         front: Front | None = None,
     ) -> None:
-        """`model`: a decoupled one, for streams; "": the public one. `front`: asked instead of the server itself."""
+        """`model` is a decoupled one, for streams, or "" for the public one. `front` is asked instead of the server
+        itself."""
         self.name = name
         self._url = server.grpc_url if front is None else front.grpc_url
         self._stream = stream

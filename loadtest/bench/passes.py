@@ -1,4 +1,4 @@
-"""Single passes of a model, to be timed: so many rows, each with so many keys. Knows no model."""
+"""Makes single passes of a model, to be timed: so many rows, each with so many keys. Knows no model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class PassCase:
         return f"{self.rows} x {self.tokens} at {self.context}"
 
     def work(self, blocks: int, seed: int, nowhere: int = -1, block_size: int = BLOCK_SIZE) -> Pass:
-        """The pass, over keys scattered among so many blocks; kept nowhere. Logits of each row's last token."""
+        """Return the pass, over keys scattered among so many blocks; it is kept nowhere. It has logits of each row's
+        last token."""
         size, each = self.rows * self.tokens, -(-self.context // block_size)
         ids = np.random.default_rng(seed).permutation(blocks)[: self.rows * each]
         lanes = Lanes(

@@ -1,4 +1,5 @@
-"""Policies as benches compare them, by name; turns of a closed loop, and what was found of them. Knows no server."""
+"""Names policies as benches compare them; takes turns of a closed loop, and says what was found of them. Knows no
+server."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ REQUESTS, QUICK_REQUESTS, SEEDS, FULL_SEEDS = 480, 12, 5, 10
 
 
 class Experiment(NamedTuple):
-    """A table or figure of the paper."""
+    """Describes a table or figure of the paper."""
 
     pair: str
     datasets: Sequence[Dataset]

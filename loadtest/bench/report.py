@@ -1,4 +1,4 @@
-"""Tables and pictures of results. Knows no bench."""
+"""Makes tables and pictures of results. Knows no bench."""
 
 from __future__ import annotations
 

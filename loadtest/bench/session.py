@@ -34,7 +34,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Wanted:
-    """The options of the command line."""
+    """Holds the options of the command line."""
 
     out: Path
     size: str = USUAL  # quick: a smoke run; full: more repetitions

@@ -41,7 +41,7 @@ TUNED = 160  # tokens of a pass that these devices read their weights for anyway
 
 @dataclass(frozen=True, slots=True)
 class SloSystem:
-    """A way to serve. Blind ones are not told of objectives, but judged by them."""
+    """Describes a way to serve. Blind ones are not told of objectives, but judged by them."""
 
     name: str
     policy: str

@@ -1,4 +1,5 @@
-"""The part of the bench `star` that runs in real time: targets on servers of their own, their drafter on another."""
+"""Measures the part of the bench `star` that runs in real time: targets on servers of their own, their drafter on
+another."""
 
 from __future__ import annotations
 

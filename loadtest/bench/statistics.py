@@ -1,4 +1,5 @@
-"""Statistics of benches: medians, spread, paired ratios, an unbiased best static choice, and loops in greedy text."""
+"""Has the statistics of benches: medians, spread, paired ratios, an unbiased best static choice, and loops in greedy
+text."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ CYCLE = 32  # tokens; a request whose output holds the same 32 tokens twice is l
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median and how far its sample reaches."""
+    """Holds a median and how far its sample reaches."""
 
     median: float
     low: float  # first quartile

@@ -1,4 +1,4 @@
-"""The requests and answers of benches, and the interface of competitors."""
+"""Describes the requests and answers of benches, and the interface of competitors."""
 
 from __future__ import annotations
 

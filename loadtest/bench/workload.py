@@ -1,4 +1,4 @@
-"""Requests of mixed domains and output lengths, and orders, drawn by a seed. Knows no competitor."""
+"""Draws requests of mixed domains and output lengths, and orders, by a seed. Knows no competitor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m loadtest.demo`: what Covey is for, in five minutes, as pictures drawn from running servers.
+"""Shows what Covey is for, in five minutes, as pictures drawn from running servers: `python -m loadtest.demo`.
 
 __main__.py   command line, the servers, and which steps each of them plays
 steps.py      one function for each step: what is asked, and what is drawn of it

@@ -14,8 +14,8 @@ FILE = "index.html"
 
 
 def write(folder: Path, steps: Mapping[str, JsonDict], ended: str = "") -> Path:
-    """`steps`: by the name of their picture in that folder, what each is about and found. `ended`: why there are no
-    more of them. Returns where."""
+    """Write the page and return where. `steps` has, by the name of their picture in that folder, what each is about and
+    found; `ended` says why there are no more of them."""
     drawn = "".join(_figure(folder / f"{name}.png", step) for name, step in steps.items())
     cut = f'<p class="cut">{escape(ended)}</p>' if ended else ""
     path = folder / FILE

@@ -32,7 +32,7 @@ PLAIN = 16  # callers of the comparison
 
 
 class NotSeen(CoveyError):
-    """A server did not do by itself what a step is to show."""
+    """Says that a server did not do by itself what a step is to show."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Stage:
     """Asks and watches one server during one step. Times are seconds since the step began."""
 
     def __init__(self, name: str, server: Server, session: Session, pace: float) -> None:
-        """`pace`: of the seconds that a step takes."""
+        """`pace` is the share of the seconds that a step takes."""
         self.server, self.marks = server, list[tuple[float, str]]()
         self.looks: list[Look] = []
         self.answers: list[Answered] = []
@@ -163,7 +163,7 @@ class Stage:
         return Answered(self._now(), ask, answer)
 
     def _join(self, threads: Sequence[threading.Thread]) -> None:
-        """Raises the error of a request that failed."""
+        """Wait for the threads; raise the error of a request that failed."""
         for thread in threads:
             thread.join()
         if self._failed:

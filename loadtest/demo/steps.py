@@ -80,7 +80,7 @@ def drafters(stage: Stage) -> Shown:
 
 
 def urgent(stage: Stage) -> Shown:
-    """Long requests take all places; short ones come, first like any other, then as class interactive."""
+    """Have long requests take all places; short ones come, first like any other, then as class interactive."""
 
     def long(number: int) -> Ask:
         return Ask("", LONG_OUTPUT, 1.0, number, ids=tuple(random.Random(number).choices(range(3, KNOWN), k=LONG)))
@@ -114,7 +114,7 @@ def urgent(stage: Stage) -> Shown:
 
 
 def memory(stage: Stage) -> Shown:
-    """A burst on little KV memory, then calm."""
+    """Have a burst on little KV memory, then calm."""
     ask = _mixed(stage, min_tokens=64)
     with stage.asking(CALM, ask):
         stage.wait("2 callers", 3)

@@ -1,1 +1,1 @@
-"""Virtual time, and policies against simulated devices."""
+"""Simulates: virtual time, and policies against simulated devices."""

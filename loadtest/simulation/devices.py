@@ -1,4 +1,4 @@
-"""Invented devices for the replay simulator, from memory-bound to compute-bound. None was measured."""
+"""Invents devices for the replay simulator, from memory-bound to compute-bound. None was measured."""
 
 from __future__ import annotations
 

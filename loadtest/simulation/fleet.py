@@ -1,4 +1,4 @@
-"""Many replicas in virtual time: routers before simulated targets, which die and come back.
+"""Simulates many replicas in virtual time: routers before simulated targets, which die and come back.
 
 A replica has the rounds of a cost table (`covey_client.star.capacity`): its rows share them evenly, a prompt that is
 read stops them for as long as it makes passes longer, and a prefix that it keeps need not be read. Routers know the
@@ -51,7 +51,7 @@ class Fleet:
 
 @dataclass(slots=True)
 class FleetPlayed:
-    """The figures of the time that counts."""
+    """Holds the figures of the time that counts."""
 
     asked: int = 0
     goodput: float = 0.0  # tokens a second of streams that kept to the objective

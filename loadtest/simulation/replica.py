@@ -1,4 +1,4 @@
-"""A simulated target: rows that share its rounds, prompts that are read between them, and prefixes that it keeps."""
+"""Simulates a target: rows that share its rounds, prompts that are read between them, and prefixes that it keeps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = 2048  # tokens of a prompt, and of an answer
 
 
 class Pace:
-    """The time of rounds, by rows."""
+    """Says how long rounds take, by rows."""
 
     def __init__(self, server: TargetLoad) -> None:
         self.tokens = [0.0, *(tokens / seconds for _, seconds, tokens in server.rounds)]  # of a row, per second

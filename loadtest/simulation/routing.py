@@ -1,5 +1,5 @@
-"""Routing policies: to which replica a request goes, by what a router knows of them. They are others' policies, for
-simulations: Covey itself routes between no hosts.
+"""Chooses to which replica a request goes, by what a router knows of them. These policies are others', for simulations:
+Covey itself routes between no hosts.
 
 `RoundRobin` is what a Kubernetes Service does on average, `LeastQueue` a proxy that counts requests, and `Prefix` is
 Ray Serve's PrefixCacheAffinityRouter: while the longest and the shortest queue of all replicas differ by no more than

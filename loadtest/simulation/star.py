@@ -26,7 +26,7 @@ WAYS = 0.5  # ... and of the messages'
 
 @dataclass(frozen=True, slots=True)
 class StarTarget:
-    """A target. Times in seconds."""
+    """Describes a target. Times are in seconds."""
 
     verify: float
     transfer: float
@@ -62,8 +62,8 @@ def play(
     rng: np.random.Generator,
     seconds: float,
 ) -> StarPlayed:
-    """`step(rows, gap)`: a level of a draft for so many rows, so long after the last. The first tenth of the time does
-    not count."""
+    """Play so many seconds. `step(rows, gap)` is a level of a draft for so many rows, so long after the last. The first
+    tenth of the time does not count."""
     queue, speed = DraftQueue(rules), Speed()
     played = StarPlayed(tokens=[0] * len(devices), rounds=[0] * len(devices), service=[0.0] * len(devices))
     events = [(float(rng.uniform(0, device.verify)), target) for target, device in enumerate(devices)]

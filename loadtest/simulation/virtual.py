@@ -75,7 +75,7 @@ def _ended(call: Callable[[A], R], argument: A, future: Future[R]) -> Future[R]:
 
 
 class _Due(Future[R]):
-    """A result that is there from some time on: whoever waits for it passes the time until then."""
+    """Holds a result that is there from some time on: whoever waits for it passes the time until then."""
 
     def __init__(self, ended: Future[R], clock: VirtualClock, due: float) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""The part `attention` of the bench `gpu`: bytes a second that attention reads its keys and values with, as the product
-launches it, and over the settings that it could be launched with."""
+"""Measures the part `attention` of the bench `gpu`: bytes a second that attention reads its keys and values with, as
+the product launches it, and over the settings that it could be launched with."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The part `exactness` of the bench `gpu`: whether requests have the same tokens in company and with drafts as alone,
-in either mode of numerics, and what the exact one costs."""
+"""Measures the part `exactness` of the bench `gpu`: whether requests have the same tokens in company and with drafts as
+alone, in either mode of numerics, and what the exact one costs."""
 
 from __future__ import annotations
 

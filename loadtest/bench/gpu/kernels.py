@@ -1,4 +1,4 @@
-"""Parts of the bench `gpu` that need no model: what the device can do, and how near single kernels come."""
+"""Measures parts of the bench `gpu` that need no model: what the device can do, and how near single kernels come."""
 
 from __future__ import annotations
 

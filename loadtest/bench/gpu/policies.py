@@ -1,4 +1,5 @@
-"""The part `speculation` of the bench `gpu`: the bench `load` with engines of this process, at temperature 1."""
+"""Measures the part `speculation` of the bench `gpu`: the bench `load` with engines of this process, at temperature
+1."""
 
 from __future__ import annotations
 

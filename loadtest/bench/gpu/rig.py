@@ -199,7 +199,7 @@ class Rig:
         return Loaded(pair, target, drafter, self.runner(target, run_ahead=self.run_ahead), draft)
 
     def _model(self, module: Any, name: str, most: int, numerics: str = "fast") -> Model:
-        """`module` is taken apart; what it shares with others stays."""
+        """Return the model that runs a module, which is taken apart; what it shares with others stays."""
         modules = Modules.of(module, name)
         if not self.kernels:
             return PagedModel(modules, blocks=self.room.blocks, numerics=numerics, max_pass_tokens=most)

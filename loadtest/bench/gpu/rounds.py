@@ -1,5 +1,5 @@
-"""Parts of the bench `gpu` about single rounds: how near plain decoding comes to reading the weights, and what a round
-costs beside the device's work."""
+"""Measures parts of the bench `gpu` about single rounds: how near plain decoding comes to reading the weights, and what
+a round costs beside the device's work."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Covey beside what else would be run on this processor, OpenVINO GenAI and vLLM's build for CPUs, and beside what the
-machine allows: same folders, same ids, in turns.
+"""Measures Covey beside what else would be run on this processor, OpenVINO GenAI and vLLM's build for CPUs, and beside
+what the machine allows: same folders, same ids, in turns.
 
 `--peer NAME=PYTHON` names a peer and the Python of an environment that has it; without one Covey is compared with the
 limit alone. `--pair FOLDER` is an aligned pair (`covey.training aligned`), else the profile's target and first drafter

@@ -1,4 +1,5 @@
-"""Competitors at the far end of pipes: the peers, each in an environment of its own, and Covey alone in a process."""
+"""Asks competitors at the far end of pipes: the peers, each in an environment of its own, and Covey alone in a
+process."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class OverPipe:
 
 
 class Peer:
-    """Somebody else's engine under its own Python. Owns its processes: one decodes plainly, others draft, each at the
-    depths that it says when it has loaded."""
+    """Runs somebody else's engine under its own Python. Owns its processes: one decodes plainly, others draft, each at
+    the depths that it says when it has loaded."""
 
     def __init__(self, name: str, python: str, given: Mapping[str, object]) -> None:
         """`given` goes into every `load`."""

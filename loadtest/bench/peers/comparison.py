@@ -1,4 +1,5 @@
-"""Turns: everybody once at every number of callers, greedily and at temperature 1, in an order drawn anew each time.
+"""Takes turns: everybody once at every number of callers, greedily and at temperature 1, in an order drawn anew each
+time.
 
 Before them every depth is tried at every number of callers, and the best of each drafting system take part in the
 turns: more depths than that would leave time for few turns.
@@ -44,7 +45,8 @@ class Comparison:
         self._entrants: dict[int, list[Competitor]] = {each: cast.plain() for each in self._callers}
 
     def invite(self) -> None:
-        """Beside plain decoding: Covey's policy, and of Covey and every peer the depths that do best in a trial."""
+        """Have take part, beside plain decoding, Covey's policy, and of Covey and every peer the depths that do best in
+        a trial."""
         self._try(COVEY, self._of_covey, 1)
         for peer in self._cast.peers.values():
             try:
@@ -60,7 +62,7 @@ class Comparison:
             self._measured.passes[each] = self._cast.costs(each, max(self._depths))
 
     def warm_up(self) -> None:
-        """Everybody answers once at every number of callers."""
+        """Have everybody answer once at every number of callers."""
         steps = [
             (f"warming up: {one.name} at {each}", (each, one)) for each in self._callers for one in self._entrants[each]
         ]

@@ -37,7 +37,7 @@ PROMPT_TOKENS = 32
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and its drafter, as they are served."""
+    """Names a target and its drafter, as they are served."""
 
     profile_name: str
     settings: Profile
@@ -74,7 +74,7 @@ class Pair:
 
 @dataclass
 class Cast:
-    """Everybody, up and loaded. What ends them is the context that made this."""
+    """Has everybody, up and loaded. What ends them is the context that made this."""
 
     pair: Pair
     server: Server

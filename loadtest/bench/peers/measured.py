@@ -197,7 +197,8 @@ def _spread(found: Sequence[float]) -> JsonDict | None:
 
 
 def _limit(turn: Mapping[str, float]) -> float:
-    """Reading and multiplying by weights that lie packed may overlap: the faster of both could still be reached."""
+    """Return the machine's limit. Reading and multiplying by weights that lie packed may overlap: the faster of both
+    could still be reached."""
     return min(turn["reading"], turn["products"])
 
 

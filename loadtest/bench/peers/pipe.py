@@ -1,4 +1,4 @@
-"""A process that is asked over a pipe, a line of JSON each way. Knows nothing of what it computes."""
+"""Asks a process over a pipe, a line of JSON each way. Knows nothing of what it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and pictures of the bench `peers`. Measures nothing."""
+"""Makes tables and pictures of the bench `peers`. Measures nothing."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Swept:
 
 
 def sweep(session: Session, swept: Swept) -> None:
-    """Every pair has the same share of the time, and a server of its own."""
+    """Measure every pair, each with the same share of the time and a server of its own."""
     folders = session.wanted.pairs
     if len(folders) < 2:
         raise SettingError("--part sweep: name two or more aligned pairs' folders, each by --pair")

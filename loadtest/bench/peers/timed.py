@@ -1,6 +1,5 @@
-"""Single passes of Covey's models on the runtimes that serve them, without a scheduler, sampling or another thread's
-work: `python -m loadtest.bench.peers.timed`, asked over a pipe.
-"""
+"""Times single passes of Covey's models on the runtimes that serve them, without a scheduler, sampling or another
+thread's work: `python -m loadtest.bench.peers.timed`, asked over a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The far end of the bench's pipe: calls come in as lines of JSON, and each is answered with one.
+"""Is the far end of the bench's pipe: calls come in as lines of JSON, and each is answered with one.
 
 Runs under any Python and imports nothing of Covey: a peer's environment has none of it.
 """

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI, asked over a pipe: `python openvino_genai_peer.py` in an environment that has it.
+"""Has OpenVINO GenAI asked over a pipe: `python openvino_genai_peer.py` in an environment that has it.
 
 A pipeline decodes plainly, or with a draft model and then with as many drafts as each request says.
 """
@@ -20,7 +20,7 @@ class OpenVino:
     """Owns the pipeline."""
 
     def load(self, target: str, drafter: str, dtype: str, threads: int, depth: int, kept: str) -> dict[str, Any]:
-        """Converted models lie in `kept`, and are made where they are missing."""
+        """Load the pipeline. Converted models lie in `kept`, and are made where they are missing."""
         import openvino_genai as genai
 
         properties: dict[str, Any] = {
@@ -42,7 +42,7 @@ class OpenVino:
     def generate(
         self, prompts: list[list[int]], tokens: int, temperature: float, seed: int, depth: int
     ) -> dict[str, Any]:
-        """The prompts are of one length. Nothing says how many drafts were accepted."""
+        """Answer prompts of one length. Nothing says how many drafts were accepted."""
         import numpy as np
         from openvino import Tensor
 
@@ -60,7 +60,7 @@ class OpenVino:
 
 
 def _converted(folder: str, kept: str) -> Path:
-    """A model in OpenVINO's form, with its tokenizer. The weights keep their type."""
+    """Return a model in OpenVINO's form, with its tokenizer. The weights keep their type."""
     source = Path(folder)
     made = Path(kept) / source.resolve().as_posix().strip("/").replace("/", "-")
     if (made / "openvino_model.xml").is_file():

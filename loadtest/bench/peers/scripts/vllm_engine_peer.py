@@ -1,4 +1,4 @@
-"""vLLM's build for CPUs with a proposer of its own or of ours, asked over a pipe for a closed loop.
+"""Has vLLM's build for CPUs asked over a pipe for a closed loop, with a proposer of its own or of ours.
 
 An engine speculates in one way; one with our proposer has several policies, each a proposer of its own.
 """
@@ -65,9 +65,9 @@ class VllmEngine:
         abort: int = 0,
         top_p: float = 1.0,
     ) -> dict[str, Any]:
-        """Requests in their order, so many at a time, or so many at a time for so many requests, then so many others;
-        the first `abort` of them are aborted after their first token. `call_ms` and `draft_ms`: the time within our
-        proposer by call, without drafting and in it."""
+        """Answer requests in their order, so many at a time, or so many at a time for so many requests, then so many
+        others; the first `abort` of them are aborted after their first token. `call_ms` and `draft_ms`: the time within
+        our proposer by call, without drafting and in it."""
         from vllm import SamplingParams
 
         most = (
@@ -129,7 +129,7 @@ def _broken(_work: Any) -> Any:
 
 
 class _Timed:
-    """The proposer, its calls timed."""
+    """Times the proposer's calls."""
 
     def __init__(self, proposer: Any) -> None:
         self._proposer = proposer

@@ -1,4 +1,4 @@
-"""vLLM's build for CPUs, asked over a pipe: `python vllm_peer.py` in an environment that has it.
+"""Has vLLM's build for CPUs asked over a pipe: `python vllm_peer.py` in an environment that has it.
 
 An engine is built for one number of drafts.
 """
