@@ -91,7 +91,7 @@ class InProcess:
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         usual = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
-        loop = _Loop(len(asks))
+        loop = _Loop([None] * len(asks))
         waiting = iter(enumerate(asks))
 
         def ask_next() -> None:
@@ -164,14 +164,10 @@ class InProcess:
 class _Loop:
     """Collects what one run has brought so far."""
 
-    count: int
-    answers: list[Answer | None] = field(init=False)
+    answers: list[Answer | None]
     finished: threading.Event = field(default_factory=threading.Event)
     error: Exception | None = None
     done: int = 0
-
-    def __post_init__(self) -> None:
-        self.answers = [None] * self.count
 
 
 class _Outlet:
@@ -193,7 +189,7 @@ class _Outlet:
             tuple(chunk.ids.tolist()), seconds, drafted=chunk.drafted, accepted=chunk.accepted
         )
         loop.done += 1
-        if loop.done == loop.count:
+        if loop.done == len(loop.answers):
             loop.finished.set()
         else:
             self._ask_next()

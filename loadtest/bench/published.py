@@ -12,6 +12,7 @@ sooner mean latency of `off` over the method's
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,15 @@ METHODS = (OFF, "fixed:3", "nightjar", "banditspec", "dsd", "tetris", "covey")
 REQUESTS, QUICK_REQUESTS, SEEDS, FULL_SEEDS = 480, 12, 5, 10
 
 
+class Cell(NamedTuple):
+    """Names one policy under one load."""
+
+    pair: str
+    dataset: str
+    load: str
+    policy: str
+
+
 class Experiment(NamedTuple):
     """Describes a table or figure of the paper."""
 
@@ -41,6 +51,10 @@ class Experiment(NamedTuple):
     datasets: Sequence[Dataset]
     loads: Sequence[str]  # requests a second, or the trace
     policies: Sequence[str]
+
+    def cells(self) -> list[Cell]:
+        kinds = itertools.product(self.datasets, self.loads, self.policies)
+        return [Cell(self.pair, dataset.name, load, policy) for dataset, load, policy in kinds]
 
 
 EXPERIMENTS = {
@@ -54,68 +68,39 @@ EXPERIMENTS = {
     ),
 }
 
-# What Nightjar (v2) printed in Tables 4 (tokens per second) and 5 (mean latency, ms), by dataset in the order of
+# What Nightjar (v2) printed in Tables 4 (tokens per second) and 5 (mean latency, ms), each by dataset in the order of
 # `DATASETS`. SD drafts a fixed length, 3 in their example.
-THROUGHPUT = {
-    "emulated-7b": {
-        "nightjar": (2102.73, 3734.23, 3326.20),
-        "banditspec": (1860.74, 3428.75, 2631.43),
-        "dsd": (2044.40, 3614.65, 2789.51),
-        "tetris": (1875.91, 3597.21, 2974.14),
-        "fixed:3": (1920.63, 3593.36, 3044.80),
-        "off": (2072.38, 3653.61, 3207.28),
+PRINTED = {
+    SEVEN: {
+        "nightjar": ((2102.73, 3734.23, 3326.20), (8868.17, 6534.76, 7618.85)),
+        "banditspec": ((1860.74, 3428.75, 2631.43), (12340.83, 7799.63, 9288.23)),
+        "dsd": ((2044.40, 3614.65, 2789.51), (9183.21, 6499.12, 8301.02)),
+        "tetris": ((1875.91, 3597.21, 2974.14), (11734.19, 7409.62, 8789.48)),
+        "fixed:3": ((1920.63, 3593.36, 3044.80), (11110.68, 7047.49, 8567.04)),
+        "off": ((2072.38, 3653.61, 3207.28), (8876.14, 6438.47, 7654.05)),
     },
-    "emulated-13b-40g": {
-        "nightjar": (721.23, 1729.68, 1061.82),
-        "banditspec": (679.82, 1383.81, 763.15),
-        "dsd": (603.32, 1244.96, 692.01),
-        "tetris": (702.65, 1628.86, 985.40),
-        "fixed:3": (628.47, 1689.53, 964.02),
-        "off": (438.13, 1290.04, 673.48),
-    },
-}
-LATENCY_MS = {
-    "emulated-7b": {
-        "nightjar": (8868.17, 6534.76, 7618.85),
-        "banditspec": (12340.83, 7799.63, 9288.23),
-        "dsd": (9183.21, 6499.12, 8301.02),
-        "tetris": (11734.19, 7409.62, 8789.48),
-        "fixed:3": (11110.68, 7047.49, 8567.04),
-        "off": (8876.14, 6438.47, 7654.05),
-    },
-    "emulated-13b-40g": {
-        "nightjar": (23525.49, 8133.92, 14691.81),
-        "banditspec": (29077.32, 9667.04, 19294.42),
-        "dsd": (16212.44, 10057.72, 22361.71),
-        "tetris": (22133.43, 8046.25, 14937.37),
-        "fixed:3": (24671.40, 8152.97, 14212.97),
-        "off": (32222.49, 9350.87, 23831.74),
+    THIRTEEN: {
+        "nightjar": ((721.23, 1729.68, 1061.82), (23525.49, 8133.92, 14691.81)),
+        "banditspec": ((679.82, 1383.81, 763.15), (29077.32, 9667.04, 19294.42)),
+        "dsd": ((603.32, 1244.96, 692.01), (16212.44, 10057.72, 22361.71)),
+        "tetris": ((702.65, 1628.86, 985.40), (22133.43, 8046.25, 14937.37)),
+        "fixed:3": ((628.47, 1689.53, 964.02), (24671.40, 8152.97, 14212.97)),
+        "off": ((438.13, 1290.04, 673.48), (32222.49, 9350.87, 23831.74)),
     },
 }
-
-
-class Cell(NamedTuple):
-    """Names one policy under one load."""
-
-    pair: str
-    dataset: str
-    load: str
-    policy: str
 
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come, seed by seed."""
     wanted, measured = session.wanted, PublishedRuns()
     session.summarise = measured.summary
-    quick = wanted.size == QUICK
     measured.experiments = {name: EXPERIMENTS[name] for name in wanted.parts_of(EXPERIMENTS)}
     trace, seeds = loads.azure(wanted.data), session.repetitions(SEEDS, FULL_SEEDS)
     session.notes |= {"clock": "virtual", "seeds": seeds, "trace": loads.TWO_PEAKS if trace is None else loads.AZURE}
-    count = QUICK_REQUESTS if quick else REQUESTS
+    count = QUICK_REQUESTS if wanted.size == QUICK else REQUESTS
+    cells = dict.fromkeys(cell for each in measured.experiments.values() for cell in each.cells())
     jobs = [
-        ((cell, seed), serve, (cell, wanted.seed * 100 + seed, trace, count))
-        for seed in range(seeds)
-        for cell in measured.cells()
+        ((cell, seed), serve, (cell, wanted.seed * 100 + seed, trace, count)) for seed in range(seeds) for cell in cells
     ]
     for (cell, seed), served in session.side_by_side(jobs):
         measured.runs.setdefault(cell, {})[seed] = served
@@ -141,35 +126,14 @@ class PublishedRuns:
     experiments: dict[str, Experiment] = field(default_factory=dict)
     runs: dict[Cell, dict[int, Served]] = field(default_factory=dict)
 
-    def cells(self) -> list[Cell]:
-        """Return each cell once, however many experiments show it."""
-        return list(
-            dict.fromkeys(
-                Cell(each.pair, dataset.name, load, policy)
-                for each in self.experiments.values()
-                for dataset in each.datasets
-                for load in each.loads
-                for policy in each.policies
-            )
-        )
-
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
-        return {
-            "emulated": True,
-            "experiments": {
-                name: {
-                    dataset.name: {
-                        load: {
-                            policy: self._cell(Cell(each.pair, dataset.name, load, policy)) for policy in each.policies
-                        }
-                        for load in each.loads
-                    }
-                    for dataset in each.datasets
-                }
-                for name, each in self.experiments.items()
-            },
-        }
+        found: JsonDict = {name: {} for name in self.experiments}
+        for name, each in self.experiments.items():
+            for cell in each.cells():
+                by_load = found[name].setdefault(cell.dataset, {})
+                by_load.setdefault(cell.load, {})[cell.policy] = self._cell(cell)
+        return {"emulated": True, "experiments": found}
 
     def _cell(self, cell: Cell) -> JsonDict | None:
         """Return the cell's figures; None if `off` has not yet served the same requests."""
@@ -196,14 +160,11 @@ def _span(found: Sequence[float]) -> JsonDict:
 
 def _printed(cell: Cell) -> JsonDict | None:
     """Return Tables 4 and 5, over their own `off`."""
-    throughput, latency = THROUGHPUT[cell.pair], LATENCY_MS[cell.pair]
-    if cell.policy not in throughput:
+    printed, at = PRINTED[cell.pair], [each.name for each in DATASETS].index(cell.dataset)
+    if cell.policy not in printed:
         return None
-    at = [each.name for each in DATASETS].index(cell.dataset)
-    return {
-        "gain": throughput[cell.policy][at] / throughput[OFF][at],
-        "sooner": latency[OFF][at] / latency[cell.policy][at],
-    }
+    (throughput, latency), (plain, plain_latency) = printed[cell.policy], printed[OFF]
+    return {"gain": throughput[at] / plain[at], "sooner": plain_latency[at] / latency[at]}
 
 
 def show(result: JsonDict, console: Console, picture: Path) -> None:
@@ -215,11 +176,11 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
             for load, by_policy in by_load.items():
                 rows = [_row(policy, found) for policy, found in by_policy.items() if found is not None]
                 console.print(report.table(f"Emulated, {name}: {dataset}, {load}", heads, rows))
-            lines: dict[str, list[tuple[float, float]]] = {}
-            for at, by_policy in enumerate(by_load.values()):
-                for policy, found in by_policy.items():
-                    if found is not None:
-                        lines.setdefault(policy, []).append((float(at), found["gain"]["ratio"]))
+            places = report.turned({str(at): by_policy for at, by_policy in enumerate(by_load.values())})
+            lines = {
+                policy: report.line({at: found and found["gain"]["ratio"] for at, found in by_place.items()})
+                for policy, by_place in places.items()
+            }
             panels.append(report.Panel(f"{name}: {dataset}", "load", "over off", lines, from_zero=False))
     report.panels(picture, "What Nightjar printed, emulated", panels)
 

@@ -116,22 +116,19 @@ class _Launched:
             return None
 
     def _all_layers(self, setting: Setting) -> None:
-        for layer in range(self._rig.layers):
-            self._launch(setting, layer * self._store.layout.layer)
-
-    def _launch(self, setting: Setting, layer_offset: int) -> None:
         from covey.gpu.kernels.attention import Parts, attend
 
         store = self._store
-        attend(
-            self._query,
-            store.pool,
-            store.offsets,
-            self._out,
-            replace(self._tiles, parts=setting.parts),
-            Parts(self._partial, self._heights),
-            store.layout,
-            layer_offset=layer_offset,
-            scale=self._shape.head_dim**-0.5,
-            launch=setting.launch,
-        )
+        for layer in range(self._rig.layers):
+            attend(
+                self._query,
+                store.pool,
+                store.offsets,
+                self._out,
+                replace(self._tiles, parts=setting.parts),
+                Parts(self._partial, self._heights),
+                store.layout,
+                layer_offset=layer * store.layout.layer,
+                scale=self._shape.head_dim**-0.5,
+                launch=setting.launch,
+            )
