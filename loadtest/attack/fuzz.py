@@ -23,7 +23,6 @@ TOKENS, DEADLINE = 48, 120.0
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--threads", type=int, default=4, help="that send")
     parser.add_argument("--profile", default="emulated-7b", help="of the server")
 
 
@@ -40,7 +39,7 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonD
     attack = Attack(server.front_http, server.front_grpc)
     steady.undisturbed()
     steady.start()
-    running = threading.Thread(target=attack.run, args=(given.requests, given.seed, given.threads), daemon=True)
+    running = threading.Thread(target=attack.run, args=(given.requests, given.seed), daemon=True)
     running.start()
     with Steps(console, apart=LINE_SECONDS) as progress:
         task = progress.add_task("requests", total=given.requests)

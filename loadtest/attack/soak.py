@@ -30,6 +30,7 @@ from loadtest.attack.streams import Strays, Streams, asks
 
 TOKENS, DEADLINE = 64, 240.0
 LOOK_SECONDS = 0.25
+WARM_UP = 0.25  # part of the time, without faults; not judged
 LINE_SECONDS = 60.0  # between lines of progress
 YOUNG_SECONDS = 5.0  # for which a process grows because it is new
 FIGURES = ("resident", "threads", "descriptors")
@@ -64,7 +65,6 @@ class Kind:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long load is offered")
-    parser.add_argument("--warm-up", type=float, default=0.25, help="part of the time, without faults; not judged")
     parser.add_argument("--faults", type=int, default=0, help="how many processes to hurt meanwhile")
     parser.add_argument("--streams", type=int, default=8, help="clients that ask at once")
     parser.add_argument("--profile", default=DEFAULT_PROFILE, help="of the server")
@@ -99,9 +99,9 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonD
     if not given.faults:  # whom a fault would break
         strays.start()
     try:
-        _for(seconds * given.warm_up, look)
-        shared, rest = server.shared_bytes(), 1 - given.warm_up
-        due = [seconds * (given.warm_up + rest * n / given.faults) for n in range(given.faults)]
+        _for(seconds * WARM_UP, look)
+        shared = server.shared_bytes()
+        due = [seconds * (WARM_UP + (1 - WARM_UP) * n / given.faults) for n in range(given.faults)]
         while due or injection.open or time.monotonic() - began < seconds:
             injection.look()
             if due and time.monotonic() - began >= due[0] and not injection.open:
@@ -115,7 +115,7 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonD
     _for(YOUNG_SECONDS, look)
     wrong += verdict.of_processes(whole, sorted(server.processes()))
     after = server.shared_bytes()
-    since = 0.0 if given.faults else seconds * given.warm_up
+    since = 0.0 if given.faults else seconds * WARM_UP
     found = [kind for name in sorted(seen) if (kind := of_kind(name, seen[name], since)) is not None]
     died = [fault.what for fault in injection.done if fault.what != FRONT]
     wrong += problems(found, died, (shared, after), LIMIT_WITH_FAULTS if given.faults else LIMIT)

@@ -79,28 +79,15 @@ class Rig:
         self.room = ROOM if self.on_gpu else ROOM_OFF_GPU
         self.size = wanted.shape or (SIZE if self.on_gpu else SIZE_OFF_GPU)
         self.config: Any = shape(self.size)
+        self.layers, self.heads = int(self.config.num_hidden_layers), int(self.config.num_attention_heads)
+        self.kv_heads = int(self.config.num_key_value_heads)
+        self.head_dim = int(getattr(self.config, "head_dim", None) or self.config.hidden_size // self.heads)
         self.dtype = choose_dtype("auto", self.device) if self.on_gpu else torch.float32
         self.results: dict[str, JsonDict] = {}
         self._loaded: Loaded | None = None
         self._broken = ""
         if not self.on_gpu:
             torch.set_num_threads(1)  # passes this narrow take longer with two
-
-    @property
-    def layers(self) -> int:
-        return int(self.config.num_hidden_layers)
-
-    @property
-    def heads(self) -> int:
-        return int(self.config.num_attention_heads)
-
-    @property
-    def kv_heads(self) -> int:
-        return int(self.config.num_key_value_heads)
-
-    @property
-    def head_dim(self) -> int:
-        return int(getattr(self.config, "head_dim", None) or self.config.hidden_size // self.heads)
 
     def loaded(self) -> Loaded:
         if self._broken:

@@ -28,6 +28,12 @@ ROWS, ROWS_OFF_GPU = (1, 64), (1, 3)
 PROMPT = 64
 SPECULATIVE = "fixed:3"
 SETTLING = 4  # rounds before any is counted
+PHASES = {  # of a round on the host, by their names in its record
+    "planning": "plan_seconds",
+    "drafting": "draft_seconds",
+    "in the target": "pass_seconds",
+    "committing in the engine": "commit_seconds",
+}
 
 
 def plain(rig: Rig, found: JsonDict) -> None:
@@ -58,8 +64,8 @@ def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
     return {
         "bytes": size,
         "pass_ms": milliseconds(alone),
-        "forward_ms": 1000 * called if rig.on_gpu else None,
-        "token_ms": 1000 * whole if rig.on_gpu else None,
+        "forward_ms": _of_gpu(rig, called),
+        "token_ms": _of_gpu(rig, whole),
         "pass_share_of_limit": over(over(size, alone), limit),
         "share_of_limit": over(over(size, whole), limit) if rig.on_gpu else None,
     }
@@ -95,25 +101,22 @@ def _shares(rig: Rig, rounds: list[_Round]) -> JsonDict:
     if not rounds:
         return {"round_ms": None, "device_ms": None, "outside_ms": None, "parts_ms": None, "rounds": 0}
     whole = median(each.seconds for each in rounds)
-    by_model = {
-        name: median(each.device(name) for each in rounds) if rig.on_gpu else None for name in ("target", "drafter")
-    }
-    device = sum(seconds for seconds in by_model.values() if seconds is not None) if rig.on_gpu else None
-    records = [each.record for each in rounds]
-    parts = {
-        "planning": median(record.plan_seconds for record in records),
-        "drafting": median(record.draft_seconds for record in records),
-        "in the target": median(record.pass_seconds for record in records),
-        "committing in the engine": median(record.commit_seconds for record in records),
-    }
+    by_model = {name: median(each.device(name) for each in rounds) for name in ("target", "drafter")}
+    device = sum(by_model.values())
+    parts = {name: median(getattr(each.record, of) for each in rounds) for name, of in PHASES.items()}
     return {
-        "round_ms": 1000 * whole if rig.on_gpu else None,
-        "device_ms": milliseconds(device),
-        "device_ms_by_model": {name: milliseconds(seconds) for name, seconds in by_model.items()},
-        "outside_ms": milliseconds(whole - device) if device is not None else None,
+        "round_ms": _of_gpu(rig, whole),
+        "device_ms": _of_gpu(rig, device),
+        "device_ms_by_model": {name: _of_gpu(rig, seconds) for name, seconds in by_model.items()},
+        "outside_ms": _of_gpu(rig, whole - device),
         "parts_ms": {name: 1000 * seconds for name, seconds in parts.items()} if rig.on_gpu else None,
         "rounds": len(rounds),
     }
+
+
+def _of_gpu(rig: Rig, seconds: float) -> float | None:
+    """Return milliseconds, which are no number without a GPU."""
+    return 1000 * seconds if rig.on_gpu else None
 
 
 def _one_token(context: int, block_size: int) -> Pass:
