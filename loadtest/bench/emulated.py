@@ -53,10 +53,9 @@ class EmulatedRuns:
 
     def whole(self, pair: str) -> dict[str, dict[str, list[Served]]]:
         """Return the loads that every policy has served as often."""
-        loads_ = self.runs.get(pair, {})
         return {
             load: by_policy
-            for load, by_policy in loads_.items()
+            for load, by_policy in self.runs.get(pair, {}).items()
             if len({len(by_policy.get(policy, ())) for policy in self.policies}) == 1
         }
 
@@ -66,7 +65,7 @@ class EmulatedRuns:
 
     def _pair(self, pair: str) -> JsonDict:
         loads_ = self.whole(pair)
-        sweep = {load: by_policy for load, by_policy in loads_.items() if load not in (TWO_PEAKS, AZURE)}
+        sweep = {load: by for load, by in loads_.items() if load not in (TWO_PEAKS, AZURE)}
         others = [policy for policy in self.policies if policy != COVEY]
         found: JsonDict = {
             "covey_over": {policy: _span([_ratio(by, COVEY, policy) for by in loads_.values()]) for policy in others},
@@ -74,11 +73,8 @@ class EmulatedRuns:
                 policy: _span([_ratio(by, policy, COVEY, "latency") for by in loads_.values()]) for policy in others
             },
             "covey_over_best_static": _span([_ratio(by, COVEY, _best_static(by)[0]) for by in loads_.values()]),
-            "best_fixed": {load: _best_fixed(by_policy) for load, by_policy in sweep.items()},
-            "loads": {
-                load: {policy: _middle(by_policy[policy]) for policy in self.policies}
-                for load, by_policy in loads_.items()
-            },
+            "best_fixed": {load: _best_fixed(by) for load, by in sweep.items()},
+            "loads": {load: {policy: _middle(by[policy]) for policy in self.policies} for load, by in loads_.items()},
         }
         for trace in (AZURE, TWO_PEAKS):
             found[trace] = self._trace(loads_.get(trace))

@@ -98,7 +98,7 @@ def run(session: Session) -> None:
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
     parts = wanted.parts_of(NAMES)
     end_id = _vocabulary(folder) - 1  # one that greedy text never holds: lengths are the workload's
-    competitors: list[Competitor] = []
+    competitors: list[InProcess | OverTriton | OverOpenAI] = []
     with session.status("loading the model in this process"):
         if IN_PROCESS in parts:
             competitors.append(InProcess.load(settings, folder, end_id))
@@ -129,8 +129,7 @@ def run(session: Session) -> None:
             _repetition(session, measured, repetition, asks, competitors, server.metrics_url)
             session.notes["repetitions"] = repetition + 1
         for one in competitors:
-            if isinstance(one, (OverTriton, OverOpenAI, InProcess)):
-                one.close()
+            one.close()
 
 
 def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
@@ -156,8 +155,7 @@ def _repetition(
         for competitor in workload.shuffled(competitors, repetition, c)
     ]
     for concurrency, competitor in session.each(steps):
-        over_triton = isinstance(competitor, (OverTriton, OverOpenAI))
-        before = scrape.read(metrics_url) if over_triton else None
+        before = scrape.read(metrics_url) if competitor.name in OVER_TRITON else None
         tenant = f"{repetition} {competitor.name} {concurrency}"
         done = competitor.run(asks[concurrency], concurrency, tenant=tenant)
         measured.runs[competitor.name, concurrency].append(done)

@@ -58,13 +58,7 @@ class PeerRuns:
             "limit_share": self._stage_ratios(_limit, "pass"),
             "limit_share_fast": self._stage_ratios(_limit, "fast"),
             "pass_in_server_over_alone": self._stage_ratios(lambda turn: turn["served"], "step"),
-            "tokens_per_second": {
-                label: {
-                    name: report.spreads({str(c): self._rates(t, c)[name] for c in self._callers(t, name)})
-                    for name in self._names(t)
-                }
-                for label, t in TEMPERATURES.items()
-            },
+            "tokens_per_second": {label: self._spreads(t) for label, t in TEMPERATURES.items()},
             "acceptance": {label: self.acceptance(t) for label, t in TEMPERATURES.items()},
             "bound": {label: self._bounds(t) for label, t in TEMPERATURES.items()},
             "waterfall_ms": {
@@ -95,7 +89,7 @@ class PeerRuns:
 
         def over(name: str, drafts: bool, plainly: bool) -> JsonDict:
             found = {}
-            for callers in self._all_callers():
+            for callers in sorted({callers for _, callers in self.runs}):
                 rates = self._rates(temperature, callers)
                 theirs = {
                     each: rates[each]
@@ -124,9 +118,7 @@ class PeerRuns:
         and their levels; and over OpenVINO's best, as fast as Covey decodes plainly in a process."""
         chance = self.acceptance(temperature)
         found: JsonDict = {}
-        for callers, costs in sorted(self.passes.items()):
-            if chance is None:
-                continue
+        for callers, costs in sorted(self.passes.items()) if chance is not None else ():
             gain, depth = bound_of(chance, costs)
             rates = self._rates(temperature, callers)
             theirs = {
@@ -135,25 +127,19 @@ class PeerRuns:
                 if name.startswith(f"{OPENVINO} ") and (temperature == GREEDY or name == named(OPENVINO, 0))
             }
             alone = compared({ALONE: rates.get(ALONE, [])}, theirs)
-            found[str(callers)] = {
-                "over_plain": gain,
-                "depth": depth,
-                "over_openvino": alone and gain * alone["median"],
-            }
+            over_openvino = alone and gain * alone["median"]
+            found[str(callers)] = {"over_plain": gain, "depth": depth, "over_openvino": over_openvino}
         return found
 
     def _rates(self, temperature: float, callers: int) -> Rates:
         by_name = self.runs.get((temperature, callers), {})
         return {name: [run.rate for run in runs] for name, runs in by_name.items()}
 
-    def _names(self, temperature: float) -> list[str]:
-        return sorted({name for (t, _), by_name in self.runs.items() if t == temperature for name in by_name})
-
-    def _callers(self, temperature: float, name: str) -> list[int]:
-        return sorted(c for (t, c), by_name in self.runs.items() if t == temperature and name in by_name)
-
-    def _all_callers(self) -> list[int]:
-        return sorted({callers for _, callers in self.runs})
+    def _spreads(self, temperature: float) -> JsonDict:
+        """Return the spread of rates by name, by callers."""
+        callers = sorted(callers for t, callers in self.runs if t == temperature)
+        by_name = report.turned({str(each): report.spreads(self._rates(temperature, each)) for each in callers})
+        return dict(sorted(by_name.items()))
 
 
 def acceptance_of(found: Iterable[tuple[str, Sequence[Run]]]) -> float | None:
