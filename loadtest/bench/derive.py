@@ -6,8 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from covey.contracts.profile import Profile, written
+from covey.contracts.errors import SettingError
+from covey.contracts.profile import Profile, load, written
 from covey.contracts.types import JsonDict
+
+
+def drafting(name: str) -> Profile:
+    """Return the profile of that name. Raises SettingError where it has no drafter."""
+    found = load(name)
+    if not found.speculation.drafters:
+        raise SettingError(f"profile {found.name}: speculation.drafters is empty; name one that has drafters")
+    return found
 
 
 def derive(profile: Profile, path: Path, **changes: JsonDict | tuple[str, ...]) -> Path:

@@ -19,11 +19,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from covey.contracts import profile
-from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
-from loadtest.bench.derive import with_drafters
+from loadtest.bench.derive import drafting, with_drafters
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, PolicyRuns, fixed, panels, shown, take_turns
 from loadtest.bench.session import QUICK, Session
@@ -55,9 +53,7 @@ def run(session: Session) -> None:
 def line_up(session: Session) -> Iterator[list[OverTriton]]:
     """Yield entrants on servers that are up; they end with the context."""
     wanted = session.wanted
-    settings = profile.load(wanted.profile)
-    if not settings.speculation.drafters:
-        raise SettingError(f"profile {wanted.profile}: speculation.drafters is empty; name one that has drafters")
+    settings = drafting(wanted.profile)
     drafter = settings.speculation.drafters[0]
     session.notes |= {"drafter": drafter, "temperature": TEMPERATURE, "output_tokens": [SHORTEST, LONGEST]}
     quick = wanted.size == QUICK

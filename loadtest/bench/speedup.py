@@ -17,9 +17,9 @@ from rich.console import Console
 
 from covey import prompts
 from covey.contracts import profile
-from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
+from loadtest.bench.derive import drafting
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.session import QUICK, Session
@@ -109,9 +109,7 @@ def run(session: Session) -> None:
     wanted = session.wanted
     measured = SpeedupAnswers()
     session.summarise = measured.summary
-    settings = profile.load(wanted.profile)
-    if not settings.speculation.drafters:
-        raise SettingError(f"profile {wanted.profile}: speculation.drafters is empty; name one that has drafters")
+    settings = drafting(wanted.profile)
     quick = wanted.size == QUICK
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, quick=2)
     domains = prompts.DOMAINS[:1] if quick else prompts.DOMAINS

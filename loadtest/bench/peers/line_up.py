@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
-from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict
@@ -22,7 +21,7 @@ from covey.server import Server
 from covey.text.tokenization import load_tokenizer
 from covey_client.reports import Reports
 from loadtest.bench import workload
-from loadtest.bench.derive import with_drafters
+from loadtest.bench.derive import drafting, with_drafters
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.peers.asked import OverPipe, Peer, ours, pythons
 from loadtest.bench.peers.measured import ALONE, FAST, SERVER, STREAMED
@@ -50,9 +49,7 @@ class Pair:
         """Return an aligned pair in its folder, else the profile's target and its first drafter."""
         wanted = session.wanted
         name = str(Path(folder) / PAIR_PROFILE) if folder else wanted.profile
-        settings = profile.load(name)
-        if not settings.speculation.drafters:
-            raise SettingError(f"profile {settings.name}: speculation.drafters is empty; name one that has drafters")
+        settings = drafting(name)
         drafter = settings.speculation.drafters[0]
         repository = wanted.options().repository_folder()
         target = settings.target.folder or wanted.target_folder(settings)
