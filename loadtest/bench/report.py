@@ -72,9 +72,9 @@ def turned(rows: Mapping[str, Mapping[str, V]]) -> dict[str, dict[str, V]]:
 
 
 def line(values: Mapping[str, object]) -> list[tuple[float, float]]:
-    """Return the points of a line whose x are names of numbers; of what `as_json` makes the medians."""
+    """Return the points of a line by x, which is a number by name; of what `as_json` makes the medians."""
     medians = {x: value.get("median") if isinstance(value, Mapping) else value for x, value in values.items()}
-    return [(float(x), y) for x, y in medians.items() if isinstance(y, (int, float))]
+    return sorted((float(x), float(y)) for x, y in medians.items() if isinstance(y, (int, float)))
 
 
 def spreads(samples: Mapping[str, Sequence[float]]) -> JsonDict:

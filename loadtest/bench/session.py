@@ -139,7 +139,7 @@ class Session:
 
     def each(self, labelled: Sequence[tuple[str, V]]) -> Iterator[V]:
         """Yield the values, each while its label is shown."""
-        for (_, value), _ in zip(labelled, self.steps([label for label, _ in labelled])):
+        for _, (_, value) in zip(self.steps([label for label, _ in labelled]), labelled):
             yield value
 
     def side_by_side(self, jobs: Sequence[tuple[K, Callable[..., V], tuple[Any, ...]]]) -> Iterator[tuple[K, V]]:
