@@ -17,8 +17,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from covey.contracts.profile import load
 from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
+from loadtest.bench.derive import derive
 from loadtest.bench.over_openai import OverOpenAI
 from loadtest.bench.session import Session
 from loadtest.bench.statistics import median_ratio, percentile
@@ -26,6 +28,7 @@ from loadtest.bench.work import Ask
 from loadtest.nodes import application
 
 PROFILE = "emulated-7b"
+TENANTS = 1 << 16  # of one address: each run is a tenant of its own
 HAPROXY = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 AT_ONCE = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}  # at its end, where no balancer is before it
 PARTS = {"haproxy": HAPROXY | AT_ONCE, "proxy": {}}
@@ -71,7 +74,8 @@ def run(session: Session) -> None:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             with session.status(f"{part}: starting a cluster with two servers"):
-                made = stack.enter_context(application(folder, {"profile": PROFILE}, 2, PARTS[part]))
+                roomy = derive(load(PROFILE), folder / "roomy.toml", front={"tenants": TENANTS})
+                made = stack.enter_context(application(folder, {"profile": str(roomy)}, 2, PARTS[part]))
             urls = {ALONE: made.front(made.nodes[0]), THROUGH: f"127.0.0.1:{made.port}"}
             competitors = [OverOpenAI(url, name, {"ignore_eos": True}) for name, url in urls.items()]
             for competitor in competitors:
