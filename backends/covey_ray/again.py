@@ -66,7 +66,7 @@ class Told:
         return value
 
     def _first(self, value: Any, path: Path) -> bool:
-        """Whether this has not been told."""
+        """Return whether to tell this value; a repetition tells only new ones. Raises CannotGoOn if it was another."""
         if path not in self._once:
             self._once[path], self._new = value, True
         elif self._once[path] != value and path[-1] != "id":

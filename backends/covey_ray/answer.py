@@ -148,7 +148,7 @@ class Answer:
             stream.cancel()
 
     async def _bytes(self) -> AsyncIterator[bytes]:
-        """Behind the head."""
+        """Yield the pieces behind the head."""
         assert self._pieces is not None
         async for piece in self._pieces:
             assert isinstance(piece, bytes)

@@ -63,6 +63,6 @@ class Drafters:
         replace(self._callers, "".join(f"{name} {secret}\n" for name, (secret,) in self._targets.items()), PRIVATE)
 
     def __del__(self) -> None:
-        """Ray calls it when the replica is to go."""
+        """Stop the server; Ray calls this when the replica is to go."""
         if hasattr(self, "_engine"):
             self._engine.stop()

@@ -68,7 +68,7 @@ class Engine:
             raise EngineEnded(f"{self.url}{self._health} does not answer: the server is being started again")
 
     async def samples(self) -> tuple[Sample, ...]:
-        """All of its metrics; none where it has no such page."""
+        """Return all of the process's metrics; none where it has no such page."""
         async with self.session.get(f"{self.url}/metrics", timeout=SOON) as answer:
             return parse(await answer.text(), "") if answer.status == 200 else ()
 
@@ -96,7 +96,7 @@ class Engine:
 
 
 def free_port(host: str) -> int:
-    """One that nobody has now. Where somebody takes it first, the start fails and Ray begins another one."""
+    """Return a port that nobody has now. Where somebody takes it first, the start fails and Ray begins another one."""
     with socket.socket() as listener:
         listener.bind((host, 0))
         port: int = listener.getsockname()[1]

@@ -34,8 +34,8 @@ AGAIN = {"retry-after": "5"}
 
 class Ingress:
     def __init__(self, servers: DeploymentHandle, bounds: tuple[int, float], *, seeds: bool) -> None:
-        """`bounds`: of a body's bytes, and of seconds until it is here. `seeds`: a stream without a seed gets one, by
-        which it can be repeated."""
+        """`bounds` are those of a body's bytes, and of seconds until it is here. With `seeds` a stream without a seed
+        gets one, by which it can be repeated."""
         # Over gRPC a replica notices at once that the ingress is no more, and the ingress that the replica is.
         self._servers = servers.options(method_name="answer", stream=True, _by_reference=False)
         self._most, self._seconds = bounds

@@ -13,8 +13,8 @@ SERVER_MIB, DRAFTER_MIB = 768, 192  # measured with the bundled models: a server
 
 
 def asks(own: Profile, model: str) -> dict[str, float]:
-    """`ray_actor_options`. `model` stands for the profile's target where it is given; one of the hub's is taken to have
-    no weights, as nobody knows here how large they are."""
+    """Return `ray_actor_options`. `model` stands for the profile's target where it is given; one of the hub's is taken
+    to have no weights, as nobody knows here how large they are."""
     elsewhere = {entry.split("=", 1)[0] for entry in own.star.servers}
     drafters = [name for name in own.models if name.startswith("draft_") and name not in elsewhere]
     cpus, memory = int(bool(drafters)), SERVER_MIB + len(drafters) * (DRAFTER_MIB + own.drafter.kv_memory_mb)

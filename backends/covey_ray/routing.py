@@ -32,7 +32,7 @@ class Router(PrefixCacheAffinityRouter):  # type: ignore[misc]  # Ray's has no t
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Ranks of replicas; of the first rank Ray takes one with the shortest queue."""
+        """Return ranks of replicas; of the first rank Ray takes one with the shortest queue."""
         asked = pending_request.args[0] if pending_request is not None and pending_request.args else None
         if pending_request is not None and isinstance(asked, Asked) and (asked.identity or asked.avoid):
             suited = [each for each in candidate_replicas if suits(asked, each)]

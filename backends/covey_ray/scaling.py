@@ -21,8 +21,8 @@ class Load:
         self._before = (0.0, 0.0)
 
     def read(self, samples: Iterable[Sample]) -> dict[str, float]:
-        """Requests that run and wait, and the share of those since the last reading that met their objectives; no
-        share where none had one."""
+        """Return how many requests run and wait, and the share of those since the last reading that met their
+        objectives; no share where none had one."""
         found, met, missed = {RUNNING: 0.0, WAITING: 0.0}, 0.0, 0.0
         for sample in samples:
             if sample.name in COUNTED:
@@ -42,7 +42,7 @@ class Needed:
     requests a replica is to run at once."""
 
     def __init__(self, attainment: float = 0.95) -> None:
-        """`attainment`: share of requests with objectives that are to meet them."""
+        """`attainment` is the share of requests with objectives that are to meet them."""
         self._attainment = attainment
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[float, dict[str, Any]]:

@@ -77,13 +77,13 @@ class Server:
                 asking.result().close()
 
     def __del__(self) -> None:
-        """Ray calls it when the replica's answers have ended."""
+        """Stop the server; Ray calls this when the replica's answers have ended."""
         if hasattr(self, "_engine"):
             self._engine.stop()
 
 
 def covey(own: str, model: str) -> list[str]:
-    """Words that start Covey's launcher with its front; nothing of it can be reached from other machines."""
+    """Return the words that start Covey's launcher with its front; nothing of it can be reached from other machines."""
     words = [sys.executable, "-m", "covey.server", "--profile", str(profile.find(own).resolve())]
     words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
     words += ["--front-http-port", "{port}", "--front-grpc-port", "0"]

@@ -242,7 +242,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def read_streams(learned: Tokenizer, options: argparse.Namespace) -> tuple[dict[str, Stream], dict[str, Stream]]:
-    """(training, validation) streams per domain."""
+    """Return (training, validation) streams per domain."""
     end_of_text = tokenizer.end_of_text(learned)
     both: tuple[dict[str, Stream], dict[str, Stream]] = ({}, {})
     with Steps() as bar:

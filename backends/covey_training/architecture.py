@@ -27,14 +27,14 @@ DRAFTERS: tuple[str, ...] = (GENERAL, *(SPECIALISTS[domain] for domain in DOMAIN
 
 
 def target(vocabulary: int, end_of_text: int, **changes: int) -> LlamaForCausalLM:
-    """Deep rather than wide; `changes` make a smaller one for tests."""
+    """Return a target that is deep rather than wide; `changes` make a smaller one for tests."""
     shape = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 16,
              "num_attention_heads": 8, "num_key_value_heads": 4}  # fmt: skip
     return LlamaForCausalLM(configure(vocabulary, end_of_text, {**shape, **changes}))
 
 
 def drafter(vocabulary: int, end_of_text: int, **changes: int) -> LlamaForCausalLM:
-    """One layer: a step costs little more than the embedding."""
+    """Return a drafter of one layer: a step costs little more than the embedding."""
     shape = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 1,
              "num_attention_heads": 6, "num_key_value_heads": 3}  # fmt: skip
     return LlamaForCausalLM(configure(vocabulary, end_of_text, {**shape, **changes}))

@@ -34,7 +34,7 @@ class Measured:
 
 
 def measured(kept: torch.Tensor, agreed: torch.Tensor | None = None) -> Measured:
-    """Of (chains, DEPTH) acceptances."""
+    """Return the measures of (chains, DEPTH) acceptances. Raises SettingError where there are none."""
     if not len(kept):
         raise SettingError(f"no held-out sample has {DEPTH} tokens: ask for more --tokens, or other prompts")
     length = float(kept.cumprod(1).sum(1).mean())
@@ -47,8 +47,8 @@ def of_others(
     samples: Sequence[Sample],
     looked_up: Sequence[Sequence[bool]],
 ) -> dict[str, Measured]:
-    """Of drafters that read tokens alone, and of n-grams, which were right or wrong about each token: to these it makes
-    no difference how deep in a chain a token stands."""
+    """Return the measures of drafters that read tokens alone, and of n-grams, which were right or wrong about each
+    token: to these it makes no difference how deep in a chain a token stands."""
     rates = {**sample_acceptances(target, drafters, samples), "n-gram": looked_up}
     return {
         name: measured(torch.cat([torch.tensor(row).double().unfold(0, DEPTH, 1) for row in rows if len(row) >= DEPTH]))

@@ -33,12 +33,12 @@ class MissingCorpus(FileNotFoundError):
 
 
 def documents(domain: str, data: Path) -> list[str]:
-    """Every document of a domain, in an order that depends on the files alone."""
+    """Return every document of a domain, in an order that depends on the files alone."""
     return list(dict.fromkeys(READERS[domain](data)))
 
 
 def split(domain: str, data: Path) -> tuple[list[str], list[str]]:
-    """(train, validation); which one a document is in depends on its text alone."""
+    """Return (train, validation); which one a document is in depends on its text alone."""
     train: list[str] = []
     validation: list[str] = []
     for document in documents(domain, data):
@@ -71,7 +71,7 @@ def code(_: Path) -> Iterator[str]:
 
 
 def cut_source(source: str) -> Iterator[str]:
-    """Pieces of about CODE_PIECE_CHARACTERS, none of which begins inside a top-level statement."""
+    """Yield pieces of about CODE_PIECE_CHARACTERS, none of which begins inside a top-level statement."""
     try:
         body = ast.parse(source).body
     except SyntaxError:
@@ -96,7 +96,7 @@ def math(data: Path) -> Iterator[str]:
 
 
 def translation(data: Path) -> Iterator[str]:
-    """Pairs grouped within each side of the split: one English sentence often has several translations."""
+    """Yield pairs grouped within each side of the split: one English sentence often has several translations."""
     sides: dict[bool, list[str]] = {False: [], True: []}
     for line in read(data / "translation" / "tatoeba_en_de.tsv.gz").splitlines():
         english, german = line.split("\t")[:2]
@@ -129,7 +129,7 @@ def chat(data: Path) -> Iterator[str]:
 
 
 def merge_turns(turns: list[tuple[str, str]]) -> list[str]:
-    """Messages that alternate: consecutive ones of one speaker become one."""
+    """Return messages that alternate: consecutive ones of one speaker become one."""
     merged: list[tuple[str, str]] = []
     for agent, message in turns:
         if merged and merged[-1][0] == agent:

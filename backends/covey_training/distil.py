@@ -65,7 +65,7 @@ def start_from_target(student: LlamaForCausalLM, target: PreTrainedModel) -> Non
 
 
 def distance(student_logits: torch.Tensor, teacher_logits: torch.Tensor, variation_weight: torch.Tensor) -> Loss:
-    """(loss, mean total variation) of two sets of logits."""
+    """Return (loss, mean total variation) of two sets of logits."""
     log_q = student_logits.float().log_softmax(-1)
     log_p = teacher_logits.float().log_softmax(-1)
     p = log_p.exp()
@@ -95,7 +95,7 @@ def taught_by(target: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tensor]
 
 
 def rows_of_step(step: int, rows: int, lessons: int, seed: int) -> torch.Tensor:
-    """Indices of this step's windows: epochs in random order, a function of the step alone."""
+    """Return the indices of this step's windows: epochs in random order, a function of the step alone."""
     positions = np.arange(step * rows, (step + 1) * rows)
     epochs = {
         int(epoch): np.random.default_rng([seed, int(epoch)]).permutation(lessons) for epoch in positions // lessons

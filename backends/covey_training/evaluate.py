@@ -42,13 +42,13 @@ class Report:
 
 
 def acceptances(target_logits: torch.Tensor, drafter_logits: torch.Tensor) -> torch.Tensor:
-    """1 - TV at every position of (..., vocabulary) logits."""
+    """Return 1 - TV at every position of (..., vocabulary) logits."""
     p, q = target_logits.float().softmax(-1), drafter_logits.float().softmax(-1)
     return torch.minimum(p, q).sum(-1)
 
 
 def accepted_lengths(rates: Sequence[float], depth: int = DEPTH) -> list[float]:
-    """Expected accepted tokens of the rounds that start at each position with `depth` positions left."""
+    """Return the expected accepted tokens of the rounds that start at each position with `depth` positions left."""
     lengths = []
     for start in range(len(rates) - depth + 1):
         total, survival = 0.0, 1.0
@@ -68,7 +68,7 @@ def compare(
     tokens: int,
     seed: int,
 ) -> Report:
-    """Acceptance and accepted length of every drafter on the target's samples from each domain's prompts."""
+    """Return acceptance and accepted length of every drafter on the target's samples from each domain's prompts."""
     report = Report()
     for domain, texts in prompts.items():
         samples = sample(target, tokenizer, texts, tokens=tokens, seed=seed)
@@ -88,7 +88,7 @@ def compare(
 def sample_acceptances(
     target: PreTrainedModel, drafters: Mapping[str, LlamaForCausalLM], samples: Sequence[Sample]
 ) -> dict[str, list[list[float]]]:
-    """Per drafter and sample, the acceptance at each sampled position; padding on the right changes nothing causal."""
+    """Return, per drafter and sample, the acceptance at each sampled position; padding on the right changes nothing."""
     device = next(target.parameters()).device
     rates: dict[str, list[list[float]]] = {name: [] for name in drafters}
     for start in range(0, len(samples), ROWS):

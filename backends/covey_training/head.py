@@ -105,7 +105,7 @@ def make(options: argparse.Namespace) -> tuple[Path, Report]:
 def lessons(
     head: Head, target: PreTrainedModel, windows: torch.Tensor, *, seed: int, compiled: bool = False
 ) -> Callable[[str, int, torch.Tensor], distil.Loss]:
-    """What the head learns by at a step: the target reads the step's windows, and the head with it."""
+    """Return the loss of a step, by which the head learns: the target reads the step's windows, the head with it."""
     loss_of = torch.compile(unrolled_loss, dynamic=False) if compiled else unrolled_loss
 
     def loss(_: str, step: int, variation_weight: torch.Tensor) -> distil.Loss:
@@ -201,8 +201,8 @@ def most_frequent(tokens: torch.Tensor, vocabulary_size: int, draft_vocab: int |
 
 
 def show(report: Report, console: Console) -> None:
-    """By group of prompts and drafter: acceptance at each place of a chain, and how much of a chain is kept; greedy:
-    how often the head's likeliest token is the target's."""
+    """Show by group of prompts and drafter the acceptance at each place of a chain, and how much of a chain is kept;
+    greedy: how often the head's likeliest token is the target's."""
     table = Table("prompts", "drafter", *map(str, range(1, chains.DEPTH + 1)), "kept", title="Acceptance, 1 - TV")
     for group, row in report.items():
         for name, one in row.items():

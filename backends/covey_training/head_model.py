@@ -174,8 +174,8 @@ class Head(nn.Module):
         return wide
 
     def read(self, target: PreTrainedModel, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What the head reads of (rows, n) tokens and has to say, at n - 1 indices: the taps beside one another, the
-        embeddings of the next tokens, and the target's logits for those after them."""
+        """Return what the head reads of (rows, n) tokens and has to say, at n - 1 indices: the taps beside one another,
+        the embeddings of the next tokens, and the target's logits for those after them."""
         with torch.no_grad():
             out = target(input_ids=tokens, use_cache=False, output_hidden_states=True)
             taps = torch.cat([out.hidden_states[layer][:, :-1] for layer in self.layers], -1)

@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def held_back() -> Iterator[Event]:
-    """Meanwhile the first SIGINT or SIGTERM sets the event, and raises KeyboardInterrupt in the end. The second one
+    """Hold back the first SIGINT or SIGTERM: it sets the event, and raises KeyboardInterrupt in the end. The second one
     does what it did before. For the main thread."""
     held = Event()
     former: dict[int, Any] = {}

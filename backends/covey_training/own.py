@@ -113,7 +113,7 @@ def _student(target: PreTrainedModel) -> LlamaForCausalLM:
 
 
 def looked_up(samples: Sequence[Sample]) -> list[list[bool]]:
-    """For each token of the samples, whether n-grams of the text before it say it."""
+    """Return, for each token of the samples, whether n-grams of the text before it say it."""
     settings = DrafterSettings()
     found = []
     for one in samples:

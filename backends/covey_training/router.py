@@ -37,7 +37,7 @@ def run(folder: Path, out: Path) -> None:
 
 
 def lessons(tokenizer: Tokenizer) -> tuple[Array, Ints]:
-    """Features of every prompt, and the place of its drafter among DRAFTERS."""
+    """Return the features of every prompt, and the place of its drafter among DRAFTERS."""
     texts: Sequence[list[str]] = [prompts.load(domain) for domain in prompts.DOMAINS]
     ids = [np.asarray(tokenizer.encode(text).ids, np.int32) for each in texts for text in each]
     labels = np.repeat(np.arange(len(texts), dtype=np.int32), [len(each) for each in texts])
@@ -45,7 +45,7 @@ def lessons(tokenizer: Tokenizer) -> tuple[Array, Ints]:
 
 
 def fit(samples: Array, labels: Ints) -> tuple[Array, Array]:
-    """Weights and bias that minimise the mean cross-entropy and DECAY / 2 of the weights' squares."""
+    """Return weights and bias that minimise the mean cross-entropy and DECAY / 2 of the weights' squares."""
     matrix, bias = np.zeros((len(DRAFTERS), samples.shape[1])), np.zeros(len(DRAFTERS))
     wanted = np.eye(len(DRAFTERS))[labels]
     for _ in range(STEPS):

@@ -33,8 +33,8 @@ def sample(
     rows: int = 256,
     longest: int | None = None,
 ) -> list[Sample]:
-    """One continuation per prompt, or of its last `longest` tokens; prompts of similar length share a batch, and the
-    answer keeps their order."""
+    """Return one continuation per prompt, or of its last `longest` tokens, in the prompts' order; prompts of similar
+    length share a batch."""
     served = copy.deepcopy(model).eval()
     for parameter in served.parameters():  # rotary frequencies, which are no parameters, stay as exact as they are
         parameter.data = parameter.data.to(torch.bfloat16)
@@ -52,8 +52,8 @@ def sample(
 
 
 def continue_batch(model: PreTrainedModel, prompts: Sequence[list[int]], tokens: int) -> list[list[int]]:
-    """Continuations of prompts that are padded on the left, where the mask hides the padding, drawn by PyTorch's own
-    generator."""
+    """Return continuations of prompts that are padded on the left, where the mask hides the padding, drawn by PyTorch's
+    own generator."""
     ends = ends_of(model.config)
     width = max(map(len, prompts))
     padding = [width - len(prompt) for prompt in prompts]

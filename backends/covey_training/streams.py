@@ -30,7 +30,7 @@ class Stream:
         self._order: NDArray[np.uint16] = np.empty(0, np.uint16)
 
     def read(self, cursor: int, count: int) -> NDArray[np.int64]:
-        """`count` tokens from position `cursor` of the endless stream."""
+        """Return `count` tokens from position `cursor` of the endless stream."""
         parts: list[NDArray[np.uint16]] = []
         while count > 0:
             epoch, offset = divmod(cursor, self.tokens)
@@ -64,7 +64,7 @@ class Mixture:
         self.rows = rows
 
     def batch(self, rows: int, length: int) -> torch.Tensor:
-        """(rows, length + 1) tokens, the domains taking turns row by row; advances the cursors."""
+        """Return (rows, length + 1) tokens, the domains taking turns row by row; advance the cursors."""
         names = list(self.streams)
         taken = []
         for _ in range(rows):

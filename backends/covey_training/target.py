@@ -38,7 +38,7 @@ class TargetSettings:
     compiled: bool = False
 
     def shape(self, progress: float) -> tuple[int, int]:
-        """(rows, length) of the batch at this share of the budget; the number of tokens stays the same."""
+        """Return (rows, length) of the batch at this share of the budget; the number of tokens stays the same."""
         factor = self.long_factor if progress >= 1.0 - self.long_share else 1
         return max(1, self.rows // factor), self.length * factor
 
@@ -110,7 +110,7 @@ def train(
 
 @torch.no_grad()
 def validate(model: LlamaForCausalLM, batches: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """Cross-entropy per domain; leaves the model in training mode."""
+    """Return the cross-entropy per domain; leave the model in training mode."""
     device = next(model.parameters()).device
     model.eval()
     losses = {domain: float(cross_entropy(model, batch.to(device))) for domain, batch in batches.items()}

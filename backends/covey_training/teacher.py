@@ -101,7 +101,7 @@ def prepare(
     seed: int,
     settings: LessonSettings = LessonSettings(),
 ) -> Lessons:
-    """Windows of the domain's documents and of the target's own continuations, with the target's hidden states."""
+    """Return windows of the domain's documents and the target's own continuations, with the target's hidden states."""
     order = random.Random(seed)
     starts = [cut_prompt(domain, order.choice(documents), order) for _ in range(settings.samples)]
     own = sample(model, tokenizer, starts, tokens=settings.sample_tokens, seed=seed)

@@ -68,7 +68,7 @@ class Engine:
         }
 
     def run(self) -> None:
-        """Steps while there are requests; for ever."""
+        """Step while there are requests; for ever."""
         while True:
             while not self._inbox.empty() or not self._engine.has_unfinished_requests():
                 if self._untold and not self._engine.has_unfinished_requests():
@@ -160,7 +160,7 @@ class Counted:
 
 
 def _params(wanted: Mapping[str, Any]) -> Any:
-    """vLLM's parameters of a request; its `SamplingParams` raises for what it does not take."""
+    """Return vLLM's parameters of a request; its `SamplingParams` raises for what it does not take."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 

@@ -26,7 +26,7 @@ SUBMIT, CANCEL, STEP, REFUSED, NEWS = "submit", "cancel", "step", "refused", "ne
 
 
 def submit(request: Request) -> Message:
-    """All that vLLM's request has a place for: `covey_vllm.serving.fields` has refused the rest."""
+    """Return a request's message: all that vLLM has a place for; `covey_vllm.serving.fields` has refused the rest."""
     wanted = {
         "max_tokens": request.max_tokens,
         "priority": request.priority,

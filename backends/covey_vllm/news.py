@@ -37,7 +37,7 @@ class News:
         self._rounds.append(_plain(rounds.record_of(done)))
 
     def take(self) -> JsonDict:
-        """Rounds and decisions since the last call, and figures and drafters' states as they are."""
+        """Return rounds and decisions since the last call, and figures and drafters' states as they are."""
         told, self._rounds = list(self._rounds), deque(maxlen=MOST_ROUNDS)
         decisions = [each for each in self._decisions.latest() if each.round > self._told]
         self._told = decisions[-1].round if decisions else self._told

@@ -97,9 +97,8 @@ class CoveyProposer:
         log.info("proposes up to %d tokens, by %s", settings.depth, ", ".join(drafters))
 
     def attend(self, requests: Callable[[], Sequence[Named]], held: Container[str]) -> None:
-        """Whoever serves the engine asks for `news` from now on, and says whose the rows of a call are: `requests`
-        gives vLLM's own, by row, and `held` has the names of all that have not ended, both as of when they are
-        asked."""
+        """Prepare `news` for whoever serves the engine, and learn whose the rows of a call are: `requests` gives vLLM's
+        own, by row, and `held` has the names of all that have not ended, both as of when they are asked."""
         self._requests, self._held = requests, held
         if self._planner is not None and self._rounds is not None:
             self._news = News(self._planner.decisions, self._rounds.roster, self._totals)
@@ -137,7 +136,7 @@ class CoveyProposer:
         return 0.0 if self._rounds is None else self._rounds.draft_seconds
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value so far, by Covey's names. Any thread may ask."""
+        """Yield metric, labels, value so far, by Covey's names. Any thread may ask."""
         yield from self._totals()
         if self._rounds is not None:
             yield from self._rounds.roster.gauges()

@@ -95,9 +95,9 @@ class Rounds:
         observe: Callable[[Round], object] = lambda _done: None,
         keep: Collection[str] = (),
     ) -> None:
-        """`budget`: tokens of a step at most. `ends`: tokens with which requests end as a rule, after which nothing is
-        drafted. `worker` and `caller`: as for `covey.loop.engine.Engine`. `observe` is told of each round that is over.
-        `keep`: drafters that keep what requests put out that have ended, whoever drafted for them."""
+        """`budget` is how many tokens a step has at most, `ends` are tokens with which requests end as a rule, after
+        which nothing is drafted, `worker` and `caller` are as for `covey.loop.engine.Engine`. `observe` is told of each
+        round that is over. `keep` are drafters that keep what ended requests put out, whoever drafted for them."""
         self.planner = planner
         self.roster = Roster(drafters, clock)
         self._clock = clock
@@ -140,7 +140,7 @@ class Rounds:
         return drafts
 
     def forget(self, requests: Sequence[ActiveRequest]) -> None:
-        """These have ended."""
+        """Forget requests that have ended; drafters that `keep` texts are told the rest of theirs first."""
         for name in self._keep if requests else ():
             untold = [active for active in requests if active.seen.get(name, 0) < active.known]
             rows = np.arange(len(untold), dtype=np.int32)
@@ -154,7 +154,7 @@ class Rounds:
         self._drafting.close()
 
     def _goes_on(self, row: Row) -> bool:
-        """Whether the next step is to decode the row, as far as can be told."""
+        """Return whether the next step is expected to decode the row."""
         return row.active is not None and bool(row.sampled) and row.sampled[-1] not in self._ends
 
     def _learn(self, rows: Sequence[Row], now: float) -> None:

@@ -63,7 +63,7 @@ class Settings:
 
     @classmethod
     def of(cls, config: Any) -> Settings:
-        """`config` is vLLM's own. Raises SettingError."""
+        """Return the settings in vLLM's own `config`. Raises SettingError."""
         depth = int(config.speculative_config.num_speculative_tokens)
         given = config.additional_config
         profile, drafters = checked(given.get("covey", {}) if isinstance(given, Mapping) else {}, depth)

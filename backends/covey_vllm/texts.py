@@ -53,7 +53,7 @@ class Text:
     name: str = ""  # vLLM's, where it says so
 
     def begins(self, tokens: Ints) -> bool:
-        """Whether those go on from this text, or are it."""
+        """Return whether `tokens` begin with this text."""
         return self.active.known <= len(tokens) and np.array_equal(tokens[: self.active.known], self.active.tokens())
 
 

@@ -71,7 +71,7 @@ class TritonPythonModel:
         take_each(requests, self._taken)
 
     def finalize(self) -> None:
-        """Triton calls this when its own requests have ended. From now on no other model can be asked for anything."""
+        """End the model when Triton says that its own requests have ended. No other model can be asked any more."""
         self._life.end()
         self._exchange.close()
         self._behind.close()

@@ -209,7 +209,7 @@ class TritonPythonModel:
             self._cancel(made)
 
     def _refused(self, made: int, entry: _Open, error: Exception) -> None:
-        """Its target does not serve it, or no more. Where nothing has been said yet, another one may."""
+        """Fail a request that its target does not serve, unless nothing was said yet and another target takes it."""
         busy = isinstance(error, RequestError) and error.code == Overloaded.code
         if busy and entry.asked is not None and entry.others:
             try:
@@ -243,7 +243,7 @@ class TritonPythonModel:
                 self._link(entry.target).send(link.Message(made, "cancel"))
 
     def _all_serve(self) -> bool | str:
-        """Why not, where one of them never will."""
+        """Return whether all targets serve, or why not where one of them never will."""
         try:
             return all(link.serves(model, os.getppid()) for model in self._models.values())
         except PortError:
@@ -252,7 +252,7 @@ class TritonPythonModel:
             return str(error)
 
     def _drained(self) -> int | None:
-        """Every target takes no more requests; how many it has left, None where one does not say."""
+        """Have every target take no more requests; return how many they have left, None where one does not say."""
         left = []
         for model in self._models.values():
             try:

@@ -72,7 +72,7 @@ class Address:
 
     @property
     def loopback(self) -> bool:
-        """Whether it is this machine, for which no proxy of the environment is meant."""
+        """Return whether the address is this machine, for which no proxy of the environment is meant."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -61,7 +61,7 @@ class RoundReport:
 
     @property
     def idle(self) -> bool:
-        """Whether it was the last round before there was nothing more to do."""
+        """Return whether the round was the last one before there was nothing more to do."""
         return self.waiting + self.running == 0
 
 

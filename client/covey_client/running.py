@@ -43,7 +43,7 @@ class RunningServer:
 
     @property
     def alive(self) -> bool:
-        """Whether its launcher runs: a killed one leaves its file behind."""
+        """Return whether the server's launcher runs: a killed one leaves its file behind."""
         return 0 < self.started == started(self.pid)
 
     def write(self) -> None:

@@ -54,7 +54,7 @@ class Status:
 
     @property
     def emulated(self) -> bool:
-        """Whether an emulated device answers: texts and timings are then no model's."""
+        """Return whether an emulated device answers: texts and timings are then no model's."""
         return self.served.get("device") == "emulated"
 
 

@@ -20,7 +20,7 @@ class Bins:
         self.arm: int | None = None  # None at a bin's start (line 6)
 
     def advance(self) -> None:
-        """Lines 19 to 25. Squares are compared, so that H = 2^(j-1) never meets a rounded root."""
+        """Count one round: lines 19 to 25. Squares are compared, so that H = 2^(j-1) never meets a rounded root."""
         self.counter += 1
         if self.counter * self.counter <= self.horizon:
             return

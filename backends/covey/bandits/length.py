@@ -35,12 +35,12 @@ class Situation:
 
     @property
     def drafting(self) -> int:
-        """Rows that draft where the policy chooses to."""
+        """Return how many rows draft where the policy chooses to."""
         return sum(rows for _, rows in self.shares) if self.shares else self.rows
 
     def lags(self) -> Iterator[tuple[str, int, int]]:
-        """Drafter, its rows, and their mean lag. Catching up reads them packed, so that this and not the longest says
-        what it takes."""
+        """Yield each drafter, its rows, and their mean lag. Catching up reads them packed, so that this and not the
+        longest says what it takes."""
         for place, (name, rows) in enumerate(self.shares or (("", self.rows),)):
             yield name, rows, -(-self.missed[place] // rows) if self.missed else self.lag
 
@@ -89,7 +89,7 @@ class Outcome:
 
     @property
     def latency(self) -> float:
-        """Seconds per token: 1/g."""
+        """Return the seconds per token: 1/g."""
         return self.seconds / max(1, self.tokens)
 
 
@@ -114,8 +114,8 @@ class LengthPolicy(Protocol):
         ...
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """`depth` was played in that situation: less than was chosen where no row had room for more. Not called for
-        rounds that do not show what the depth costs."""
+        """Learn the outcome of `depth` in that situation: less than was chosen where no row had room for more. Not
+        called for rounds that do not show what the depth costs."""
         ...
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
@@ -146,10 +146,10 @@ class Forgetful:
     patient = False
 
     def prepare(self, situation: Situation) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Nothing: it knows rounds as a whole alone."""
+        """Learn nothing: the policy knows rounds as a whole alone."""
 
     def state(self) -> JsonDict | None:
         return None

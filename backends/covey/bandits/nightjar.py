@@ -89,11 +89,11 @@ class Nightjar(Forgetful):
         arms.bins.advance()
 
     def exploration(self, index: int) -> float:
-        """Probability that bin `index` of a block explores."""
+        """Return the probability that bin `index` of a block explores."""
         return 1.0 / index
 
     def latencies(self, arms: Arms) -> list[float]:
-        """Seconds per token of each depth. Does not mutate."""
+        """Return the seconds per token of each depth. Does not mutate."""
         return arms.latency
 
     def arms(self, rows: int) -> Arms:
@@ -104,7 +104,7 @@ class Nightjar(Forgetful):
         return state
 
     def _best(self, arms: Arms, situation: Situation) -> int:
-        """Equation 4 (3 in v1)."""
+        """Return the depth of least loss by equation 4 (3 in v1), drawn where no loss is known; note why."""
         losses = list(self.latencies(arms))
         if situation.previous == 0:
             cost = self._switch_cost(situation.lag, situation.rows)

@@ -45,7 +45,7 @@ class _Open:
     names: Names = field(default_factory=current)  # of the requests that it is about
 
     def look(self, processes: Processes, now: float) -> bool:
-        """Whether an answer may still come: Triton never answers some of the calls to a process that has ended."""
+        """Return whether an answer may still come: Triton never answers some calls to a process that has ended."""
         counted = LOOK_SECONDS
         if self.seconds >= DOUBTFUL_SECONDS:
             running = processes(self.kind[0])

@@ -41,7 +41,7 @@ class Control:
     seconds: float = 5.0
 
     def ready(self) -> bool:
-        """Whether the server answers and every loaded model is ready; False also if nobody answers."""
+        """Return whether the server answers and every loaded model is ready; False also if nobody answers."""
         try:
             return self._call("GET", "/v2/health/ready")[0] == 200
         except ControlError:

@@ -55,7 +55,7 @@ class Health:
             self._rested(None)
 
     def _idle(self, seconds: float) -> bool:
-        """Whether neither the process nor its children, for which it may wait, use a processor."""
+        """Return whether neither the process nor its children, for which it may wait, use a processor."""
         if self._starved.ran >= ASLEEP * seconds:
             return False
         before, self._spent = self._spent, processes.spent(self.pid)
@@ -74,8 +74,8 @@ class Health:
             self._answers = answered(self)
 
     def answers(self, answered: Answered) -> bool:
-        """Whether the model has answered a request since it became busy, or has come further with its load, or that is
-        not known. If so the process counts as busy from now on."""
+        """Return whether the model has answered a request since it became busy, or come further with its load, or
+        whether that is not known. If so, count the process as busy from now on."""
         now = answered(self)
         if now is not None and now == self._answers:
             return False

@@ -48,7 +48,7 @@ def state(pid: int) -> str:
 
 
 def lives(pid: int) -> bool:
-    """Whether the process has not ended."""
+    """Return whether the process has not ended."""
     return state(pid) not in ("", "Z")
 
 
@@ -87,7 +87,7 @@ def moves(pid: int) -> int:
 
 
 def end(pids: Iterable[int]) -> None:
-    """SIGKILL the processes that are still there."""
+    """Send SIGKILL to the processes that are still there."""
     for pid in pids:
         try:
             psutil.Process(pid).kill()
@@ -108,12 +108,12 @@ def called(name: str) -> list[int]:
 
 
 def named_by(marker: str) -> bool:
-    """Whether a process has `marker` on its command line."""
+    """Return whether a process has `marker` on its command line."""
     return any(True for _ in _marked(marker))
 
 
 def kill(marker: str) -> int:
-    """SIGKILL every process that has `marker` on its command line, but not this one; returns how many."""
+    """Send SIGKILL to every process but this one that has `marker` on its command line; return how many there were."""
     killed = 0
     for process in _marked(marker):
         if process.pid != os.getpid():

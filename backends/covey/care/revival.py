@@ -36,7 +36,7 @@ class Revival:
             thread.start()
 
     def sees_to(self, model: str) -> bool:
-        """Whether the model is being reloaded, or is to be. Any thread."""
+        """Return whether the model is being reloaded, or is about to be. Any thread may call it."""
         with self._lock:
             return model in self._under_way
 

@@ -20,7 +20,7 @@ log = logging.getLogger("covey.silence")
 
 
 def answers(address: str, seconds: float) -> bool:
-    """Whether anything comes back on an HTTP port; a refusal is an answer, too."""
+    """Return whether anything comes back on an HTTP port; a refusal is an answer, too."""
     try:
         ask(Address.parse(address, port=0), "GET", "/v2/health/live", headers={}, seconds=seconds)
     except CoveyClientError:
@@ -29,7 +29,7 @@ def answers(address: str, seconds: float) -> bool:
 
 
 def shakes_hands(address: str, seconds: float) -> bool:
-    """Whether a port that speaks TLS answers; a refusal, for want of a certificate, is an answer, too."""
+    """Return whether a port that speaks TLS answers; a refusal, for want of a certificate, is an answer, too."""
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

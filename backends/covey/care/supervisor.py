@@ -160,7 +160,7 @@ class Supervisor:
             self._find(self._found)
 
     def _settled(self) -> bool:
-        """Whether every model has its process or was unloaded, and none is being loaded or unloaded."""
+        """Return whether every model has its process or was unloaded, and none is being loaded or unloaded."""
         followed = {health.name for health in self._healths.values()}
         away = {model for model, role in self._roles.items() if self._said.get(model) == UNLOADED and role != TARGET}
         return all(model in away or (model in followed and self._said.get(model) == READY) for model in self._roles)
@@ -257,7 +257,7 @@ class Supervisor:
                 self._last[name] = NOBODY
 
     def _lacks(self, model: str) -> bool:
-        """Whether a model lacks a process: Triton waits for none that died within a call. Any thread."""
+        """Return whether a model lacks a process: Triton waits for none that died in a call. Any thread may call."""
         return self._has_ended(model, processes.by_model(self._server))
 
     def _has_ended(self, model: str, living: Mapping[str, list[int]]) -> bool:

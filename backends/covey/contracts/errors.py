@@ -74,6 +74,6 @@ class RankDied(PortError):
 
 
 def one_line(text: str, most: int = MOST_LETTERS) -> str:
-    """Text that anybody may have written, for people: short, and without what a terminal would obey."""
+    """Return text that anybody may have written, for people: short, and without what a terminal would obey."""
     cut = text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
     return cut if cut.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)

@@ -22,11 +22,11 @@ class Target(Protocol):
     """The model whose output is wanted. Owns blocks, tables, prefix hashes and the requests' token histories."""
 
     def info(self) -> TargetInfo:
-        """Does not mutate. May block until the target is up."""
+        """Return what the target is. Does not mutate. May block until the target is up."""
         ...
 
     def step(self, work: TargetWork) -> TargetReply:
-        """One pass. Mutates the target; raises PortError when the pass did not happen."""
+        """Make one pass. Mutates the target; raises PortError when the pass did not happen."""
         ...
 
     def resize(self, blocks: int) -> Resized:
@@ -39,7 +39,7 @@ class Drafter(Protocol):
     """Proposes tokens. Owns its caches; may forget a tag at any time and answer STALE for it."""
 
     def info(self) -> DrafterInfo:
-        """Does not mutate. May block until the drafter is up."""
+        """Return what the drafter is. Does not mutate. May block until the drafter is up."""
         ...
 
     def draft(self, work: DraftWork) -> DraftReply:
@@ -70,11 +70,11 @@ class Controller(Protocol):
     """The port that loads and unloads models of this server. Calls raise CoveyError where that failed."""
 
     def load(self, model: str) -> None:
-        """Blocks until it is ready."""
+        """Load a model; block until it is ready."""
         ...
 
     def unload(self, model: str) -> None:
-        """Does not wait for its requests and its process to end."""
+        """Unload a model without waiting for its requests and its process to end."""
         ...
 
     def states(self) -> Mapping[str, str]:
@@ -115,7 +115,7 @@ class Clock(Protocol):
     """Time as the engine sees it: real, or virtual in sweeps and tests."""
 
     def now(self) -> float:
-        """Seconds, monotonic."""
+        """Return the time in seconds, which never goes back."""
         ...
 
     def sleep(self, seconds: float) -> None: ...

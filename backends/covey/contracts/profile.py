@@ -51,7 +51,7 @@ def setting(
     choices: tuple[str, ...] = (),
     pattern: str = "",
 ) -> Any:
-    """One setting: its default and, as metadata, what it means and what is allowed."""
+    """Return the field of one setting: its default and, as metadata, what it means and what is allowed."""
     limits = {"meaning": meaning, "low": low, "high": high, "choices": choices, "pattern": pattern}
     return dataclasses.field(default=default, metadata=limits)
 
@@ -457,7 +457,7 @@ def read(name_or_path: str) -> tuple[JsonDict, Path]:
 
 
 def written(tables: JsonDict) -> str:
-    """Such tables as a file has them: one that is changed for a server of its own."""
+    """Return tables as a profile's file has them, for one that is changed for a server of its own."""
     lines = [f"{key} = {json.dumps(value)}" for key, value in tables.items() if not isinstance(value, dict)]
     for name, section in tables.items():
         if isinstance(section, dict):

@@ -67,7 +67,7 @@ DRAFTER_POLICIES = {
 
 
 def has_weights(kind: str | None) -> bool:
-    """Whether drafters of this kind have weights; an unknown kind has none."""
+    """Return whether drafters of this kind have weights; an unknown kind has none."""
     return kind in DRAFTERS and DRAFTERS[kind].weights
 
 

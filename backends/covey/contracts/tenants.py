@@ -27,7 +27,7 @@ class Rules:
 
 
 def numbers(entries: Iterable[str]) -> dict[str, float]:
-    """`"NAME:NUMBER"` by name."""
+    """Return the numbers of entries `"NAME:NUMBER"` by name."""
     found = {}
     for entry in entries:
         assert re.fullmatch(ENTRY, entry), "the profile's pattern"

@@ -80,13 +80,13 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the temperature is so low that only tokens as likely as the best could be drawn; among equals the
-        lowest id is to win."""
+        """Return whether the temperature is so low that only tokens as likely as the best could be drawn. Among equals
+        the lowest id wins."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def has_penalties(self) -> bool:
-        """Whether a draw depends on more than its logits: on the tokens before it."""
+        """Return whether a draw depends on more than its logits: on the tokens before it."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0
@@ -214,7 +214,7 @@ class Top:
 
     @classmethod
     def joined(cls, parts: Sequence[Top]) -> Top:
-        """Their places, one part's behind the other's."""
+        """Return the places of all parts, one part's behind the other's."""
         width = max(part.width for part in parts)
         if all(part.width == width for part in parts):
             return cls(np.concatenate([part.ids for part in parts]), np.concatenate([part.logprobs for part in parts]))
@@ -501,7 +501,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """In logs."""
+        """Return what logs call the request."""
         return self.id or str(self.key)
 
 

@@ -33,12 +33,12 @@ class Setting:
 
     @property
     def depth(self) -> int:
-        """Few calls will ask for more."""
+        """Return the greatest depth that calls are expected to ask for; few will ask for more."""
         return self.profile.speculation.max_depth
 
     @property
     def elastic(self) -> bool:
-        """KV memory of drafters that draft for nobody may have to go."""
+        """Return whether KV memory of drafters that draft for nobody may have to go."""
         return self.profile.memory.policy != "off"
 
 

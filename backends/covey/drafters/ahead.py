@@ -29,7 +29,7 @@ class NoiseAhead:
         self._first = 0
 
     def of(self, step: int) -> Floats:
-        """[rows, vocab]; steps are asked for in their order."""
+        """Return the noise of a step, [rows, vocab]; steps must be asked for in their order."""
         if step >= self._first + len(self._part):
             count = max(1, TOGETHER // (len(self._hot) * self._vocab))
             self._first, self._part = step, NOTHING  # both parts at once would be too much

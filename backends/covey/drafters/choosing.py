@@ -71,7 +71,7 @@ class Choosing:
         return found
 
     def _raced(self, logits: Floats, step: int, lanes: int) -> Floats:
-        """logits / temperature + noise, -inf for tokens left out; the logits themselves for greedy rows."""
+        """Return logits / temperature + noise, -inf for tokens left out; the logits themselves for greedy rows."""
         if not self._noise.needed:
             return logits
         rows = len(logits) // lanes

@@ -185,7 +185,7 @@ def judged(piece: Piece, table: SettingsTable) -> RowJudged:
 
 
 def _log_q(logits: Logits, rows: Index, tokens: Index) -> list[float]:
-    """Log-probabilities at temperature 1."""
+    """Return the log-probabilities of tokens at temperature 1."""
     part = log_softmax(select(logits, rows))
     found = host(part[beside(np.arange(len(rows)), part), beside(tokens, part)])
     least: list[float] = np.fmax(found, LEAST).tolist()

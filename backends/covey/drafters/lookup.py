@@ -210,7 +210,7 @@ def _judged(rows: Sequence[Lookup | None], reading: Reading) -> Judged:
 
 
 def grow(lookup: Lookup, depth: int, width: int) -> tuple[list[int], list[int], list[float]]:
-    """Tokens, parents and log path shares of the beam of `width` that the lookup's children give."""
+    """Return tokens, parents and log path shares of the beam of `width` that the lookup's children give."""
     tokens: list[int] = []
     parents: list[int] = []
     scores: list[float] = []

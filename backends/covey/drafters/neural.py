@@ -81,8 +81,8 @@ class NeuralDrafter:
         folder: str = "",
         state_width: int = 0,
     ) -> None:
-        """`weights`: bytes of the model's own; `folder`: where its tokenizer is. If it is `elastic` its KV memory can
-        shrink to what one text needs. A head's states have `state_width` numbers."""
+        """`weights` are bytes of the model's own; `folder` is where its tokenizer is. If it is `elastic` its KV memory
+        can shrink to what one text needs. A head's states have `state_width` numbers."""
         self._state_width, self._first = state_width, int(state_width > 0)
         self._model = model
         self._stepper = stepper
@@ -189,7 +189,7 @@ class NeuralDrafter:
         return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(beside(works), works), works)
 
     def _draft(self, work: DraftWork, works: Sequence[DraftWork] = ()) -> DraftReply:
-        """`works`: the messages whose rows `work` has, where it is not a message itself."""
+        """Draft for `work`; `works` are the messages whose rows it has, where it is not a message itself."""
         started = time.perf_counter()
         works = works or (work,)
         updated = [self._update(each) for each in works]
@@ -252,7 +252,7 @@ class NeuralDrafter:
         return status, rows
 
     def _add_states(self, work: DraftWork, row: int, session: Session, told: int) -> bool:
-        """Whether the states of all tokens that were told came along."""
+        """Return whether the states of all tokens that were told came along."""
         offsets = work.state_offsets[row : row + 2].tolist()
         states = work.states[slice(*offsets)] if len(offsets) == 2 else work.states[:0]
         if len(states) != told or (told and states.shape[1] != self._state_width):
@@ -337,7 +337,7 @@ class NeuralDrafter:
             session.skip(sinks, recent)
 
     def _together(self, sessions: list[Session]) -> int:
-        """How many pending tokens per row the first step takes along."""
+        """Return how many pending tokens per row the first step takes along."""
         if not sessions:
             return 1
         contiguous = min([session.contiguous for session in sessions])
@@ -346,14 +346,14 @@ class NeuralDrafter:
         return min(max(2, TOGETHER // len(sessions)), contiguous, TOGETHER)
 
     def _make_room(self, works: Sequence[DraftWork], work: DraftWork, session: Session, columns: int) -> bool:
-        """Own slots for so many, evicting what was drafted longest ago, for a row of `work`."""
+        """Own slots for so many columns of a row of `work`, evicting the oldest drafts; return False if that fails."""
         while not self._sequences.reserve(session.sequence, columns):
             if not self._ledger.evict(works, work, lambda each: bool(each.sequence.blocks)):
                 return False
         return True
 
     def _propose(self, work: DraftWork, ready: list[tuple[int, Session]]) -> Trees:
-        """All rows' trees. Rows of one width go through the model together, the deepest first."""
+        """Return all rows' trees. Rows of one width go through the model together, the deepest first."""
         depths, widths = work.depth.tolist(), work.width.tolist()
         by_width: dict[int, list[tuple[int, Session]]] = {}
         for row, session in ready:

@@ -65,7 +65,7 @@ class Rows:
 
     @property
     def active(self) -> list[int]:
-        """How many rows go as deep as each step."""
+        """Return how many rows go as deep as each step."""
         if self.depths[0] == self.depths[-1]:
             return [len(self.depths)] * int(self.depths[0])
         counts: list[int] = (self.depths[:, None] > np.arange(self.depths[0])).sum(axis=0).tolist()
@@ -86,7 +86,7 @@ def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int
 
 
 def _plain_chains(table: SettingsTable, rows: Rows) -> bool:
-    """Whether rows want nothing but the race's winners."""
+    """Return whether rows want nothing but the race's winners."""
     asked = rows.q_rows or rows.log_q or len(rows.rejection) > 0 or bool(rows.grammars)
     steered = table.truncated[rows.settings] | table.biased[rows.settings]
     return rows.width == 1 and not asked and not steered.any()
@@ -102,7 +102,7 @@ def _words(table: SettingsTable, rows: Rows) -> Ints:
 
 
 def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
-    """Chains of unequal depth; what lies below a row's depth is left out."""
+    """Return chains of unequal depth as a lattice; what lies below a row's depth is left out."""
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False, False)
     inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
     lattice.tokens[inside] = tokens[inside]
@@ -160,7 +160,7 @@ def _allowed(grammars: Mapping[int, Grammar], lattice: Lattice, step: int, count
 
 
 def _beams(stepper: Stepper, choosing: Choosing, logits: Floats, rows: Rows) -> Lattice:
-    """Beam search by path score: the `width` best of all children of a level are the next level."""
+    """Search beams by path score: the `width` best of all children of a level are the next level."""
     width = rows.width
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]) * width, rows.q_rows, rows.log_q)
     tokens, parents, scores = lattice.tokens, lattice.parents, lattice.scores

@@ -40,27 +40,27 @@ class Session:
 
     @property
     def width(self) -> int:
-        """Columns when nothing is pending."""
+        """Return the number of columns when nothing is pending."""
         return self.sequence.known - self.skipped
 
     @property
     def pending(self) -> int:
-        """Tokens without keys; the last token counts always, for its logits are needed."""
+        """Return the number of tokens without keys; the last token counts always, for its logits are needed."""
         return max(1, self.unread)
 
     @property
     def unread(self) -> int:
-        """Tokens without keys."""
+        """Return the number of tokens without keys."""
         return self.width - self.sequence.num_cached_tokens
 
     @property
     def read(self) -> int:
-        """How many of the first tokens have keys, or will never have any."""
+        """Return how many of the first tokens have keys, or will never have any."""
         return self.sequence.num_cached_tokens + self.skipped
 
     @property
     def contiguous(self) -> int:
-        """How many of the last tokens follow one another without the gap."""
+        """Return how many of the last tokens follow one another without the gap."""
         return self.width - (self.sinks if self.skipped else 0)
 
     def keep(self, count: int) -> None:
@@ -112,8 +112,8 @@ class Session:
         self.tokens, self.parents, self.written, self.drawn = tokens, [], 0, self.read
 
     def own(self) -> list[int]:
-        """Its own draws of the positions from `drawn` on. What it proposed is its draw as long as the text has what it
-        proposed before; of a tree the first node alone is known to be."""
+        """Return the drafter's own draws of the positions from `drawn` on. What it proposed is its draw as long as the
+        text has what it proposed before; of a tree the first node alone is known to be."""
         proposed = self.tokens[:1] if self.parents else self.tokens
         text = self.sequence.tokens[self.drawn : self.drawn + len(proposed)].tolist()
         count = next((at for at, (own, token) in enumerate(zip(proposed, text)) if own != token), len(text))

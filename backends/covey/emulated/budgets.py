@@ -133,6 +133,6 @@ class Search:
 
 
 def _kinds(count: int) -> Index:
-    """Classes in the mix's shares, evenly spread."""
+    """Return `count` classes in the mix's shares, evenly spread."""
     turns: Sequence[int] = (0, 1, 0, 2, 0)
     return np.resize(np.array(turns), count)

@@ -135,7 +135,7 @@ class EmulatedTarget:
 
     @property
     def used(self) -> int:
-        """Blocks in use."""
+        """Return the number of blocks in use."""
         return sum(self._blocks(text.num_cached_tokens) for text in self._ledger.states())
 
     def step(self, work: TargetWork) -> TargetReply:
@@ -274,8 +274,8 @@ class EmulatedDrafter:
         resident_bytes: int = 0,
         guesses: Guesses | None = None,
     ) -> None:
-        """`rates`: by tenant, by "@" and the first token of a prompt, which goes before, or "" for all others, the
-        probability that a draft is right where those before it were, by position; the last serves all deeper ones.
+        """`rates` gives by tenant, by "@" and the first token of a prompt, which goes before, or by "" for all others,
+        the probability that a draft is right where those before it were, by position; the last serves all deeper ones.
         `guesses`, whose subjects are found likewise, stand before them."""
         self._step = Surface(costs.draft[name])
         self._switch = Surface(costs.switch[name]) if name in costs.switch else None
@@ -303,7 +303,7 @@ class EmulatedDrafter:
         return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(beside(works), works), works)
 
     def _draft(self, work: DraftWork, works: Sequence[DraftWork] = ()) -> DraftReply:
-        """`works`: the messages whose rows `work` has, where it is not a message itself."""
+        """Draft for `work`; `works` are the messages whose rows it has, where it is not a message itself."""
         started = self._clock.now()
         rows = []
         for each in works or (work,):
@@ -391,7 +391,7 @@ class EmulatedDrafter:
         return text
 
     def _lag(self, text: _Text, reach: int) -> int:
-        """How many tokens are read at a price to be as far as `reach`."""
+        """Return how many tokens must be read, at a price, to have read the first `reach`."""
         return max(0, reach - text.num_cached_tokens)
 
     def _judged(self, text: _Text, judge: int, reach: int) -> RowJudged:

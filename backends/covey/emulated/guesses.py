@@ -45,7 +45,7 @@ class Guesses:
 
     @classmethod
     def load(cls, path: str | Path) -> Guesses:
-        """SettingError when the file is missing or holds no such tables."""
+        """Load tables from a file. Raises SettingError when it is missing or holds no such tables."""
         try:
             table = json.loads(Path(path).read_text(encoding="utf-8"))
             if table["covey_guesses"] != VERSION:
@@ -56,7 +56,7 @@ class Guesses:
 
     @classmethod
     def of(cls, subjects: Mapping[str, Sequence[Mapping[str, Sequence[object]]]]) -> Guesses:
-        """ValueError where the tables are not of one size, or one is missing."""
+        """Return the tables of `subjects`. Raises ValueError where they are of several sizes, or no tables."""
         tables = {
             key: np.array([[depth[key] for depth in depths] for depths in subjects.values()], np.float64)
             for key in ("places", "share", "q", "accepted")
@@ -90,7 +90,7 @@ class Guesser:
         self._salt = salt
 
     def right(self, state: int, subject: int) -> bool:
-        """Whether the best guess of a draft that begins here is right."""
+        """Return whether the best guess of a draft that begins here is right."""
         return bool(self._ranked(np.array([[state]], np.uint64), np.array([subject]), 0)[2][0, 0] == 0)
 
     def trees(self, states: States, subjects: Index, depths: Ints, widths: Ints) -> Trees:
@@ -117,7 +117,7 @@ class Guesser:
     def _beams(
         self, rows: Index, states: States, subjects: Index, depths: Ints, width: int
     ) -> tuple[Index, Index, Index, Array, Array]:
-        """Packed nodes, row by row and level by level: row, token, parent, path score, path log q."""
+        """Return packed nodes, row by row and level by level: row, token, parent, path score, path log q."""
         count = len(rows)
         every = np.arange(count)[:, None]
         level = states[:, None]

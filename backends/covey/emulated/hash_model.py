@@ -16,7 +16,7 @@ Tokens = npt.NDArray[np.int64]
 
 
 def mix(value: int) -> int:
-    """64 well mixed bits (the finaliser of splitmix64)."""
+    """Return 64 well mixed bits (the finaliser of splitmix64)."""
     value = (value + GOLDEN) & MASK
     value = ((value ^ (value >> 30)) * FIRST) & MASK
     value = ((value ^ (value >> 27)) * SECOND) & MASK

@@ -70,7 +70,7 @@ def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: st
 
 
 def acceptance(listed: Sequence[str], name: str) -> dict[str, tuple[float, ...]]:
-    """One drafter's acceptance by tenant, "" being all others, as the setting emulated.acceptance has it."""
+    """Return a drafter's acceptance by tenant, "" being all others, as in emulated.acceptance. Raises SettingError."""
     rates_of = {}
     for entry in listed:
         whose, _, rates = entry.rpartition(":")

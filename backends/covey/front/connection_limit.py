@@ -50,7 +50,7 @@ class Slot:
 
     @property
     def late(self) -> bool:
-        """Whether a request that has begun to come comes too slowly."""
+        """Return whether a request that has begun to arrive arrives too slowly."""
         return self.waits and self.bytes > 0 and self.behind > 0
 
 

@@ -65,7 +65,7 @@ class Upstream:
 
     @property
     def up(self) -> bool:
-        """Whether the server was ready at the last look and has not died since."""
+        """Return whether the server was ready at the last look and has not died since."""
         seen = read(self._deaths_fd)
         return self._ready and seen.serving and seen.deaths == self._ready_after
 
@@ -74,7 +74,7 @@ class Upstream:
         return read(self._deaths_fd).deaths
 
     def trusts(self, grammar: bytes) -> bool:
-        """Whether an answer with this grammar has begun before."""
+        """Return whether an answer with this grammar has begun before."""
         return grammar in self._grammars
 
     def trust(self, grammar: bytes) -> None:

@@ -59,8 +59,8 @@ class Chains:
 
     @torch.inference_mode()
     def propose(self, work: Pass, steps: Steps) -> tuple[Ints, Floats]:
-        """Tokens and the logs of their shares, [rows, depth]; `work` computes the rows' pending tokens, the logits of
-        each row's last one being its `out`."""
+        """Return tokens and the logs of their shares, [rows, depth]; `work` computes the rows' pending tokens, the
+        logits of each row's last one being its `out`."""
         rows, depth = len(steps.seen), steps.depth
         bucket = self._model.give(work)
         self._give(steps, rows)
@@ -102,7 +102,7 @@ class Chains:
         return self._there[self._at[name]].view(self.depth - 1, self.rows)[step, :rows]
 
     def _tiles(self, step: int, bucket: Bucket) -> Tiles:
-        """One query per row; the rows' tables are those of the pending tokens' pass."""
+        """Return tiles of one query per row; the rows' tables are those of the pending tokens' pass."""
         rows = bucket.out
         given = self._model.tiles(bucket)
         seen = self._of_step("seen", step, rows)

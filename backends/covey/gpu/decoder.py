@@ -84,7 +84,7 @@ class Decoder:
 
     @property
     def plain(self) -> bool:
-        """Whether all layers see all keys as they are, without windows or caps."""
+        """Return whether all layers see all keys as they are, without windows or caps."""
         return not any(setting.window or setting.softcap for setting in self._settings)
 
     def hidden(
@@ -145,7 +145,7 @@ class Decoder:
             return math.inf
 
     def _layers_alone(self, form: type[Stream], size: int) -> torch.Tensor:
-        """All layers without attention."""
+        """Compute all layers without attention."""
         stream = form(torch.zeros_like(self._embedding[:size]), self._epsilon)
         attended = self._embedding.new_zeros(size, self._shape.heads * self._shape.head_dim)
         for layer in self._layers:

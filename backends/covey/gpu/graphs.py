@@ -73,7 +73,7 @@ class Graphs:
         return recording.result
 
     def time(self, key: Hashable, work: Callable[[], torch.Tensor]) -> float:
-        """Seconds that a replay takes, the median of some; forgets the recording."""
+        """Return the seconds that a replay takes, the median of some; forget the recording."""
         for _ in range(2):
             self.run(key, work)
         seconds: list[float] = []

@@ -165,7 +165,7 @@ class Fixed:
 
 
 def _join(*linears: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weight and bias of several linear maps of the same input as one."""
+    """Join weights and biases of linear maps of the same input. Raises UnsupportedModel where only some have a bias."""
     biases = [linear.bias for linear in linears if linear.bias is not None]
     if biases and len(biases) != len(linears):
         raise UnsupportedModel("the kernels know no layer of which some maps have a bias and others none")

@@ -135,7 +135,7 @@ class DeviceModel:
 
     @torch.inference_mode()
     def forward(self, work: Pass) -> torch.Tensor:
-        """Logits [len(out), vocab] in float32; writes the tokens' keys and values."""
+        """Return logits [len(out), vocab] in float32; write the tokens' keys and values."""
         seen = self._seen(work)
         if work.size > PROMPTS and self._by_library:
             assert isinstance(seen, Windows)
@@ -153,7 +153,7 @@ class DeviceModel:
         return self._inputs.fill(work, self._seen(work))
 
     def compute(self, bucket: Bucket, prompts: Prompts | None = None) -> torch.Tensor:
-        """Logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
+        """Return logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
         inputs = self._inputs
         hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), self.tiles(bucket), prompts)
         logits = self.decoder.logits(hidden.index_select(0, inputs.out(bucket)))

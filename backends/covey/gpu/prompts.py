@@ -55,7 +55,7 @@ class Prompts:
             out[row.start : row.stop] = result[0].transpose(0, 1)
 
     def _gathered(self, slots: torch.Tensor, layer_offset: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """[key heads, keys, head_dim] each."""
+        """Return keys and values, [key heads, keys, head_dim] each."""
         store, layout, count = self._store, self._store.layout, len(slots)
         heads, dim = layout.kv_heads, layout.head_dim
         both = torch.empty(2, heads, count, dim, dtype=store.dtype, device=store.device)

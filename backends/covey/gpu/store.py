@@ -62,7 +62,7 @@ class KVStore:
 
     @property
     def blocks(self) -> int:
-        """How many there are now: ids below this may be used."""
+        """Return how many blocks there are now: ids below this may be used."""
         return self.segments * self.layout.segment_blocks
 
     @property
@@ -75,8 +75,8 @@ class KVStore:
 
     @property
     def segment_bytes(self) -> int:
-        """Bytes that a segment holds. On a CUDA device PyTorch takes 20 MiB for one of 1 to 10 MiB, and else rounds
-        up to 2 MiB: make segments large."""
+        """Return how many bytes a segment holds. On a CUDA device PyTorch takes 20 MiB for one of 1 to 10 MiB, and else
+        rounds up to 2 MiB: make segments large."""
         return self.layout.segment_blocks * self.bytes_per_block
 
     def segment(self, index: int) -> torch.Tensor:

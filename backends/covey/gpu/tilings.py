@@ -39,7 +39,7 @@ class Tiling:
         return 1 << (most if self.span else min((wanted - 1).bit_length(), most))
 
     def parts(self, tiles: int) -> int:
-        """How many parts contexts are split into, in a pass of so many tiles."""
+        """Return how many parts contexts are split into, in a pass of so many tiles."""
         if self.span:
             return self.spans
         spread = self.programs // (tiles * self.kv_heads)
@@ -47,12 +47,12 @@ class Tiling:
 
 
 def span_of(positions: int, line_bytes: int) -> int:
-    """Keys of a fixed part, for contexts of up to so many and passes of which one part's results take so many bytes."""
+    """Return the keys of a fixed part, for contexts of up to so many and parts whose results take so many bytes."""
     most = max(1, min(MOST_SPANS, PARTS_BYTES // line_bytes))
     return max(LEAST_SPAN, 1 << (-(-positions // most) - 1).bit_length())
 
 
 def programs_of(device: torch.device) -> int:
-    """How many programs of attention keep all of the device busy."""
+    """Return how many programs of attention keep all of the device busy."""
     cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
     return PROGRAMS_PER_CORE * int(cores)

@@ -40,7 +40,7 @@ class Pressure:
 
     @property
     def starved(self) -> bool:
-        """Whether requests wait for nothing but blocks."""
+        """Return whether requests wait for nothing but blocks."""
         return self.waiting > 0 and self.running < self.most_running
 
 
@@ -59,7 +59,7 @@ class Budget:
 
     @property
     def whole(self) -> int:
-        """Stays, once all drafters have been there: one that died may hold another number of bytes when it is back."""
+        """Return the bytes of pool and drafters, which stay once all were there: one that is back may hold others."""
         return self.limit or self.least * self.block_bytes + sum(self.first.values())
 
     def learn(self, name: str, held: int, shrunk: int) -> bool:
@@ -71,23 +71,23 @@ class Budget:
         return new
 
     def fits(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> bool:
-        """Whether these drafters may be there together. Without a limit all of them may, as they were at first, and
-        one that holds more by now leaves less to the pool."""
+        """Return whether these drafters fit in memory together. Without a limit all of them do, as they did at first,
+        and one that holds more by now leaves less to the pool."""
         return not self.limit or self.spare(resident, shrunk) >= 0
 
     def holds(self, name: str) -> int:
-        """Bytes of a drafter that is in memory."""
+        """Return the bytes of a drafter that is in memory."""
         return self.held.get(name, 0) - self.shrunk.get(name, 0)
 
     def spare(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> int:
-        """Bytes that the least pool and these drafters leave; negative where they are too many. `shrunk`: as if they
-        had given up so much."""
+        """Return the bytes that the least pool and these drafters leave; negative where they are too many. `shrunk`, if
+        given, is what they count as having given up."""
         given = self.shrunk if shrunk is None else shrunk
         drafters = sum(self.held.get(name, 0) - given.get(name, 0) for name in resident)
         return self.whole - self.least * self.block_bytes - drafters
 
     def blocks(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> int:
-        """How large the pool is with these drafters in memory: a part of a block is none."""
+        """Return how many blocks the pool has with these drafters in memory, rounded down."""
         spare = max(0, self.spare(resident, shrunk))
         return self.least + (spare // self.block_bytes if self.block_bytes else 0)
 
@@ -102,11 +102,11 @@ class Policy(Protocol):
         ...
 
     def expands(self, pressure: Pressure, gain: int, share: float) -> bool:
-        """Whether a drafter is to leave for so many blocks, which drafted for this share of the rows that had any."""
+        """Return whether a drafter that drafted for this share of the rows is to leave, which gains so many blocks."""
         ...
 
     def contracts(self, pressure: Pressure, needed: int) -> bool:
-        """Whether there are so many blocks to spare for a drafter."""
+        """Return whether the pool can spare so many blocks for a drafter."""
         ...
 
 
@@ -224,7 +224,7 @@ class _Line:
         self._sums = [(1 - FORGETTING) * old + each for old, each in zip(self._sums, new)]
 
     def __call__(self, x: float) -> float:
-        """Never less for more rows; flat where only one count was seen."""
+        """Return the fitted line at `x`: it never falls, and is flat where only one count was seen."""
         weight, sx, sy, sxx, sxy = self._sums
         spread = weight * sxx - sx * sx
         slope = max(0.0, (weight * sxy - sx * sy) / spread) if spread > 1e-6 * weight * sxx else 0.0

@@ -24,8 +24,8 @@ BlockHash = bytes
 def chain_hashes(
     tokens: Ints, block_size: int, tenant: str, parent: BlockHash = b"", start: int = 0
 ) -> list[BlockHash]:
-    """Hashes of the full blocks of `tokens` from block `start` on. A block's hash covers all tokens before it and the
-    tenant, so equal hashes mean equal KV."""
+    """Return hashes of the full blocks of `tokens` from block `start` on. A block's hash covers all tokens before it
+    and the tenant, so equal hashes mean equal KV."""
     previous = parent or hashlib.blake2b(tenant.encode(), digest_size=16).digest()
     hashes = []
     for block in range(start, len(tokens) // block_size):
@@ -48,7 +48,7 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that `take` can hand out."""
+        """Return how many blocks `take` can hand out."""
         return len(self._free) + len(self._kept)
 
     @property
@@ -77,7 +77,7 @@ class BlockPool:
             self._owners[block] += 1
 
     def take(self, count: int) -> list[int] | None:
-        """`count` blocks of unknown contents, owned once each; None, and nothing changed, if there are not so many."""
+        """Return `count` blocks of unknown contents, owned once each; None, and nothing changed, if there are fewer."""
         if count > self.available:
             return None
         blocks = []
@@ -109,7 +109,7 @@ class BlockPool:
             self._hash_of[block] = key
 
     def forget(self, blocks: Iterable[int]) -> tuple[list[int], list[int]]:
-        """No longer hand out the contents of these owned blocks. Returns those with one owner, and the others."""
+        """Stop handing out the contents of these owned blocks. Return those with one owner, and the others."""
         parts: tuple[list[int], list[int]] = ([], [])
         for block in blocks:
             if block in self._hash_of:
@@ -118,7 +118,7 @@ class BlockPool:
         return parts
 
     def grow(self, count: int) -> None:
-        """`count` free blocks more, with the ids after the last. They are taken last: contracting then moves less."""
+        """Add `count` free blocks, with the ids after the last. They are taken last: contracting then moves less."""
         if count < 0:
             raise ValueError(f"count: got {count}, allowed: 0 or more")
         self._free[:0] = range(self.total + count - 1, self.total - 1, -1)

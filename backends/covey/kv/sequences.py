@@ -38,7 +38,7 @@ class Sequence:
 
     @property
     def tokens(self) -> Ints:
-        """Its tokens so far; a view."""
+        """Return the tokens so far; a view."""
         return self.buffer[: self.known]
 
     def append(self, tokens: Ints) -> None:
@@ -99,7 +99,7 @@ class Sequences:
         return True
 
     def settle(self, sequence: Sequence) -> None:
-        """After a pass: give back blocks that only rejected drafts needed, publish the blocks that filled up."""
+        """After a pass, give back blocks that only rejected drafts needed, and publish the blocks that filled up."""
         needed = -(-sequence.known // self.block_size)
         if len(sequence.blocks) > needed:
             self.pool.release(sequence.blocks[needed:])

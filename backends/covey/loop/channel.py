@@ -59,7 +59,7 @@ class DrafterCall:
 
     @property
     def lengths(self) -> Ints:
-        """How many tokens of each row the drafter has been told with this call."""
+        """Return how many tokens of each row the drafter has been told with this call."""
         lengths: Ints = self.work.keep + np.diff(self.work.offsets)
         return lengths
 
@@ -88,7 +88,7 @@ class Channel:
 
     @property
     def state_width(self) -> int:
-        """Numbers of the states that the drafter reads; 0: it is no head, or is not there."""
+        """Return how many numbers the states that the drafter reads have; 0 if it is no head, or is not there."""
         facts = self.roster.facts(self.name)
         return 0 if facts is None else facts.state_width
 
@@ -97,7 +97,7 @@ class Channel:
         return max(0, active.seen.get(self.name, 0) - 1)
 
     def ready(self, active: ActiveRequest) -> bool:
-        """Whether what a head has not been told of a request can be told: no token without the state before it."""
+        """Return whether a head can be told the rest of a request: it needs the state before each token."""
         return active.next_state(self.first_state(active)) >= active.known - 1
 
     def draft(self, batch: Batch, rows: list[int], plan: Plan, deadline: float) -> DrafterCall:
@@ -248,7 +248,7 @@ class Channel:
                 active.heard.setdefault(self.name, Heard()).add(read, first, hits[start:end], *prompt)
 
     def _lost(self, call: DrafterCall) -> bool:
-        """Whether the process that was asked is known to have ended."""
+        """Return whether the process that was asked is known to have ended."""
         return self.roster.lost(self.name, call.started)
 
     def _fail(self, call: DrafterCall, error: BaseException) -> None:
@@ -275,13 +275,13 @@ class Channel:
 
 
 def _needed(requests: list[ActiveRequest], now: float) -> float:
-    """Seconds until the first of the requests misses its objective: 0 if none has one, more than 0 if it is missed."""
+    """Return the seconds until the first of the requests misses its objective: 0 if none has one, else more than 0."""
     left = min(active.deadline for active in requests) - now
     return 0.0 if math.isinf(left) else max(LEAST_NEEDED, left)
 
 
 def _chances(requests: list[ActiveRequest], judge: Ints) -> Floats:
-    """`Reading.chances` of the tokens that are to be judged, each row's at its end."""
+    """Return `Reading.chances` of the tokens that are to be judged, each row's at its end."""
     tails: list[list[float]] = []
     for active, start in zip(requests, judge.tolist()):
         count = active.known - max(start, active.request.num_prompt) if start >= 0 else 0

@@ -38,8 +38,8 @@ class Drafting:
         self._without_head = 0  # rounds that decoded without drafts of a head, since it last drafted
 
     def draft(self, batch: Batch, plan: Plan, meanwhile: Callable[[], None]) -> Drafted:
-        """Proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is called
-        while the drafters work, if any do."""
+        """Return proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is
+        called while the drafters work, if any do."""
         answered = np.zeros(len(batch.rows), np.bool_)
         asked = self._rows_by_drafter(batch, plan)
         read = {name: sum(channel.read_seconds) for name, channel in self._channels.items() if channel.read_seconds}

@@ -139,13 +139,13 @@ class Engine:
 
     @property
     def lasting_blocks(self) -> int:
-        """How many blocks the pool is going to have whatever becomes of it: what one request may need."""
+        """Return how many blocks the pool will have at least, whatever becomes of it: what one request may need."""
         return self._least_blocks or self._total_blocks
 
     # ---- the engine's own thread ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Rounds for ever; sleeps while there is nothing to do."""
+        """Make rounds for ever; sleep while there is nothing to do."""
         with about(lambda: [active.request.name for active in list(self.scheduler.running.values())]):
             while self._goes_on():
                 self.round()
@@ -160,7 +160,7 @@ class Engine:
             return not self._stopped
 
     def round(self) -> bool:
-        """One round; False when there was nothing to do."""
+        """Make one round; return False when there was nothing to do."""
         laps, scheduler = Laps(self._clock), self.scheduler
         self._intake(laps.started)
         batch = scheduler.plan(self._free_blocks, laps.started, self.planner.readable)
@@ -342,7 +342,7 @@ class Engine:
 
     @property
     def _pause(self) -> float | None:
-        """How long memory may be left alone while nothing runs; None where nobody looks after it."""
+        """Return how many seconds memory may be left alone while nothing runs; None where nobody looks after it."""
         return None if self.memory is None or MEMORY in self._guard.aside else self.memory.pause
 
     def _drop(self, name: str) -> None:
@@ -354,7 +354,7 @@ class Engine:
 
 
 def _no_token(request: Request) -> CoveyError:
-    """Why nothing can be drawn. A grammar is compiled when its request comes, but may grow too large on its way."""
+    """Return why nothing can be drawn. A grammar is compiled when its request comes, but may grow too large later."""
     if request.sampling.grammar:
         left = "one that allows a token here: this one has none left, or too many places at once; make it simpler"
         return BadField("grammar", request.sampling.grammar, left)

@@ -98,7 +98,7 @@ class Curves:
         return table, ended, bench.steady
 
     def _who(self) -> dict[str, str]:
-        """Identities by drafter. A further one that does not answer now is not measured."""
+        """Return identities by drafter. One that does not answer is left out; raises PortError if it is the first."""
         who: dict[str, str] = {}
         for name, drafter in self._drafters.items():
             try:
@@ -135,6 +135,6 @@ def _kept(path: Path) -> CostTable | None:
 
 
 def _shown(table: CostTable) -> str:
-    """Plain rounds, which every choice is weighed against."""
+    """Say for people what plain rounds took, which every choice is weighed against."""
     plain = ", ".join(f"{rows} row(s) {1000 * seconds:.1f} ms" for rows, seconds in table.plain)
     return f"plain rounds of {plain}" if plain else "nothing was seen"

@@ -107,7 +107,7 @@ class Bench:
         return True
 
     def _shapes(self) -> Iterator[tuple[int, int]]:
-        """Rows and depth, the most telling first: plain rounds are what every draft is weighed against."""
+        """Yield rows and depth, the most telling first: plain rounds are what every draft is weighed against."""
         groups = [[rows for rows in group if rows <= self._most] for group in ROWS]
         for _ in range(VISITS):
             for group in groups:
@@ -134,7 +134,7 @@ class Bench:
                 yield rows, lag
 
     def _rounds(self, rows: int, lag: int) -> int:
-        """Rounds of a visit: a drafter may take several to read what it has not seen."""
+        """Return the number of rounds of a visit: a drafter may take several to read what it has not seen."""
         return FIRST + SEEN + rows * lag // self._catch_up
 
     def _drafting(self, group: Sequence[int], depths: Callable[[int], set[int]]) -> Iterator[tuple[int, int]]:
@@ -143,8 +143,8 @@ class Bench:
             yield from ((rows, depth) for depth in sorted(depths(deepest)) if depth > 0)
 
     def _visit(self, rows: int, depth: int, go_on: Callable[[], bool], lag: int = 0) -> bool:
-        """Rounds of one shape; False when there can be no more of any. `lag`: tokens of each row that its drafter is to
-        have to read."""
+        """Make rounds of one shape; return False when there can be no more of any. `lag` is how many tokens of each row
+        its drafter is to have to read."""
         self._planner.depth, rounds = 0, self._rounds(rows, lag)
         self._fill(rows, rounds * (depth + 1) + 1, lag)
         while not self._decoding(rows):  # their prompts are read first
@@ -194,7 +194,7 @@ class Bench:
             self._engine.submit(Request(self._keys, prompt, self._room, sampling, length, tenant=TENANT))
 
     def _decoding(self, rows: int) -> bool:
-        """Whether as many rows as that decode, and no other has begun."""
+        """Return whether exactly `rows` requests run, and all of them decode."""
         running = self._engine.scheduler.running.values()
         return len(running) == rows and all(active.decoding for active in running)
 

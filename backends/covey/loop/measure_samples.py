@@ -25,7 +25,7 @@ class Samples:
         self.switch: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
 
     def decoded(self, rows: int, depth: int, drafter: str, rounds: Iterable[RoundRecord]) -> None:
-        """Each of so many rows drafted so deep; `drafter` is not read at depth 0."""
+        """Take rounds in which so many rows drafted so deep each; `drafter` is not read at depth 0."""
         for each in rounds:
             aside = each.plan_seconds + each.commit_seconds
             self.verify[rows, rows * (depth + 1)].append(each.verify_seconds)

@@ -144,7 +144,7 @@ class Memory:
         }
 
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value."""
+        """Yield metric, labels, value."""
         away = {name for name in self._roster.names if self._state(name) in AWAY}
         drafters = sum(self.budget.holds(name) for name in self._roster.names if name not in away)
         for part, size in (
@@ -161,7 +161,7 @@ class Memory:
 
     @property
     def pause(self) -> float:
-        """How long it may be left alone while nothing runs."""
+        """Return how many seconds may pass before the next look while nothing runs."""
         return AWAKE if self._move is not None or self._calm_since is not None else ASLEEP
 
     def tick(self, pressure: Pressure) -> int:
@@ -207,7 +207,7 @@ class Memory:
         return None if found is None else _Move(*found, started=self._clock.now())
 
     def _wanted(self) -> tuple[str, Act] | None:
-        """Departures first, for they make room. What failed is tried again."""
+        """Return the next drafter to move and how: departures first, for they make room. What failed is tried again."""
         for which in (Wish.OUT, Wish.PINNED, Wish.AUTO):
             for name, wish in self._wishes.items():
                 act = _due(wish, self._state(name)) if wish is which else None
@@ -257,7 +257,7 @@ class Memory:
         return (name, act) if now - self._calm_since >= self._calm else None
 
     def _may(self, name: str, act: Act) -> bool:
-        """Whether nobody else is at it, and that has not failed just now."""
+        """Return whether this move of the drafter is possible now, and has not failed just before."""
         failed, until, _ = self._rests.get(name, (None, 0.0, 0.0))
         known = act in (Act.LOAD, Act.UNLOAD) or self._roster.facts(name) is not None
         return known and self._state(name) is not State.ENDED and (failed is not act or self._clock.now() >= until)
@@ -280,7 +280,7 @@ class Memory:
             self._move = None  # whether that is still wanted, and what else is, is looked at anew
 
     def _made_room(self, move: _Move) -> bool:
-        """Whether the pool has given back what the drafter will hold. One that is loading has had it."""
+        """Return whether the pool has given back what the drafter will hold or holds. May shrink the pool by a step."""
         if not self._breathes or move.act not in (Act.LOAD, Act.WIDEN) or self._state(move.name) is State.LOADING:
             return True
         goal = self.budget.blocks(*self._after(move.name, move.act))
@@ -335,7 +335,7 @@ class Memory:
         log.warning("%s of %s failed, it is tried again in %g s: %s", act.value, name, rest, error)
 
     def _goal(self) -> int:
-        """How many blocks the pool should have while nobody moves."""
+        """Return how many blocks the pool should have while no drafter moves."""
         resident = self._resident()
         unknown = any(name not in self.budget.held for name in resident)
         if not self._breathes or unknown or self._pool.rests:

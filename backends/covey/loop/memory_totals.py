@@ -33,7 +33,7 @@ class MemoryTotals:
         return {operation: list(pauses) for operation, pauses in self._pauses.copy().items()}
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value."""
+        """Yield metric, labels, value."""
         for (operation, outcome), count in self._counts.copy().items():
             yield "covey_memory_operations_total", {"operation": operation, "outcome": outcome}, count
         for operation, seconds in self._seconds.copy().items():

@@ -26,7 +26,7 @@ class PoolSize:
 
     @property
     def rests(self) -> bool:
-        """Whether a step was refused just now. Does not mutate."""
+        """Return whether a step of the pool's size was refused just now. Does not mutate."""
         return self._clock.now() < self._rests_until
 
     def step(self, goal: int) -> ResizeStatus:

@@ -25,8 +25,8 @@ class Room:
 
 
 def passes_agree(forward: Callable[[Pass], Any], room: Room) -> bool:
-    """Whether the same tokens have the same logits in compositions as unlike as the room allows. `forward` gives arrays
-    or tensors of their own."""
+    """Return whether the same tokens have the same logits in compositions as unlike as the room allows. `forward` gives
+    arrays or tensors of their own."""
     length = min(72, room.positions, room.limit, room.blocks * room.block_size // 4)
     if length < 4:
         return True

@@ -44,7 +44,7 @@ class Shape:
 
     @property
     def share(self) -> int:
-        """Query heads per key head."""
+        """Return the number of query heads per key head."""
         return self.heads // self.kv_heads
 
 
@@ -98,7 +98,7 @@ def plan_lanes(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Plan:
-    """Groups for `lanes` of a pass of `size` packed tokens, of which the last may be padding that no lane names."""
+    """Return the groups for `lanes` of a pass of `size` packed tokens, the last of which may be padding of no lane."""
     lanes = _cut(lanes)
     counts = lanes.counts
     tile = math.lcm(tiling.keys, block_size)
@@ -129,8 +129,8 @@ def attend(
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Results [T, heads * head_dim] for queries [T, heads, head_dim] over one layer's pool. With `sinks` [heads], a
-    head's weights and its sink's add up to one."""
+    """Return results [T, heads * head_dim] for queries [T, heads, head_dim] over one layer's pool. With `sinks`
+    [heads], a head's weights and its sink's add up to one."""
     shape = plan.shape
     kv_heads, share, dim = shape.kv_heads, shape.share, shape.head_dim
     results = []
@@ -218,7 +218,7 @@ def _cut(lanes: Lanes) -> Lanes:
 
 
 def _partition(counts: Ints, lengths: Ints, shape: Shape, itemsize: int) -> list[Ints]:
-    """Lanes that go together: query counts within a factor of two, few keys of padding, and no more than `AT_ONCE`."""
+    """Return lanes by group: query counts within a factor of two, few keys of padding, and no more than `AT_ONCE`."""
     everyone = np.arange(len(counts), dtype=np.int32)
     classes = np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int32)
     parts: list[Ints] = []
@@ -287,7 +287,7 @@ def _group(
 
 
 def _mask(group: Group, shape: Shape, window: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """0, or ALiBi's bias, where a query sees a key and -inf elsewhere, laid out as the scores are."""
+    """Return 0, or ALiBi's bias, where a query sees a key and -inf elsewhere, laid out as the scores are."""
     at = np.arange(group.keys, dtype=np.int32)
     hidden: Bools = at > group.last[:, :, None]
     if window:

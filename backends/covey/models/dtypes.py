@@ -50,7 +50,7 @@ def _own(folder: Path) -> str:
 
 @cache
 def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for it."""
+    """Return whether this processor has BF16 instructions; log it if it has none."""
     try:
         fast = bool(re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", CPUINFO.read_text()))
     except OSError:  # no Linux

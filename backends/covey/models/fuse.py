@@ -69,15 +69,15 @@ class FusedDecoder:
             raise AttributeError("partial rotary")
 
     def turns(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rotary factors by position: what a head is multiplied by, and what it is once it is rolled by half of itself;
-        in the type and on the device of `like`."""
+        """Return rotary factors by position, in the type and on the device of `like`: what a head is multiplied by, and
+        what it is once it is rolled by half of itself."""
         at = torch.arange(self._positions, device=like.device)
         cos, sin = self._rotary(like[:1], at[None])
         half = sin.shape[-1] // 2
         return cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
 
     def gated(self, both: torch.Tensor) -> torch.Tensor:
-        """Rows of a gate's results beside those that it lets through."""
+        """Return the activation of each row's first half, the gate's results, times its second half."""
         gate, up = both.chunk(2, -1)
         return self._act(gate) * up
 
@@ -136,8 +136,8 @@ def _norm(module: Any) -> Norm:
 
 
 def _join(*linears: Any, alike: bool) -> Product:
-    """One product for several linear maps of the same input; of maps spread over ranks, one whose results these bring
-    together, or several whose results stay apart."""
+    """Return one product for several linear maps of the same input; of maps spread over ranks, one whose results these
+    bring together, or several whose results stay apart. Raises AttributeError where only some have a bias."""
     biases = [linear.bias for linear in linears if linear.bias is not None]
     if biases and len(biases) != len(linears):
         raise AttributeError("some biases only")

@@ -42,7 +42,7 @@ class Taps:
 
     @property
     def numbers(self) -> int:
-        """How many a token has in all taps."""
+        """Return how many numbers a token has in all taps together."""
         return int(self.fc.shape[1])
 
     def states(self, tapped: Floats) -> Floats:
@@ -109,7 +109,7 @@ def read(folder: Path, target: Path) -> Head:
 
 
 def taps_of(folder: Path, target: Path) -> Taps:
-    """What the target must make for the head in a folder."""
+    """Return what the target must make for the head in a folder."""
     from covey.models.native.weights import floats
 
     head = read(folder, target)

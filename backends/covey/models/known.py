@@ -67,8 +67,8 @@ class Rotary:
 
 @contextmanager
 def turn(folder: str | Path, dtype: str, device: str) -> Iterator[bool]:
-    """Whether the model in a folder is to be examined here, as the first of several. One process examines at a time:
-    the others, whose models it may examine too, wait for it rather than import transformers beside it."""
+    """Yield whether this process, the first of several, is to examine the model in a folder. One process examines at a
+    time: the others, whose models it may examine too, wait for it rather than import transformers beside it."""
     path = _place(folder, dtype, device)
     first = False
     with ExitStack() as held:

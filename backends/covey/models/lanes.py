@@ -47,7 +47,7 @@ class Lanes:
 
     @property
     def counts(self) -> Ints:
-        """Queries of each lane."""
+        """Return the number of queries of each lane."""
         return self.offsets[1:] - self.offsets[:-1]
 
 
@@ -68,7 +68,7 @@ class Windows:
 
     @property
     def counts(self) -> Ints:
-        """Tokens of each row."""
+        """Return the number of tokens of each row."""
         return self.offsets[1:] - self.offsets[:-1]
 
 
@@ -101,7 +101,7 @@ class Pass:
 
 
 def chain_slots(table: Ints, start: int, stop: int, block_size: int) -> Ints:
-    """Pool slots of positions `start` to `stop` of a row whose blocks are `table`."""
+    """Return the pool slots of positions `start` to `stop` of a row whose blocks are `table`."""
     at = np.arange(start, stop, dtype=np.int32)
     slots: Ints = (table[at // block_size] * block_size + at % block_size).astype(np.int32)
     return slots

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars, log lines or warnings of other libraries: a server's output is its own."""
+    """Silence progress bars, log lines and warnings of other libraries: a server's output is its own."""
     from transformers.utils import logging as hf_logging
 
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
@@ -156,13 +156,13 @@ def _streamed(
 
 
 def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
-    """Tokens that end a text. Ids outside the vocabulary, such as -1 for none, are no tokens."""
+    """Return the tokens that end a text. Ids outside the vocabulary, such as -1 for none, are no tokens."""
     ids = refusals.end_ids(folder, getattr(config, "eos_token_id", None))
     return tuple(i for i in ids if 0 <= i < int(config.vocab_size))
 
 
 def find_max_positions(config: Any) -> int:
-    """Positions that keys may have. Where rotary factors change beyond a length, keys already kept would be wrong:
+    """Return how many positions there may be. Where rotary factors change beyond a length, kept keys would be wrong:
     such a model is served up to that length. Whoever wants longer texts has all of them read with the long factors."""
     words = ("max_position_embeddings", "max_seq_len", "seq_length")
     most = int(next((found for word in words if (found := getattr(config, word, None))), 2048))
@@ -190,7 +190,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """bfloat16 where the hardware multiplies it, else float32; a name is taken at its word."""
+    """Return bfloat16 where the hardware multiplies it, else float32, or the named type. Raises SettingError."""
     known = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "float16": torch.float16}
     if name != "auto":
         if name not in known:

@@ -111,7 +111,7 @@ class PagedModel:
 
     @property
     def blocks(self) -> int:
-        """How many there are now: ids below this may be used."""
+        """Return how many blocks there are now: ids below this may be used."""
         return self._blocks if self._reserve is None else self._reserve.blocks
 
     @property
@@ -133,7 +133,7 @@ class PagedModel:
 
     @property
     def fused(self) -> bool:
-        """Whether the short pass of `fuse.py` is in use."""
+        """Return whether the short pass of `fuse.py` is in use."""
         return self._fused is not None
 
     @property
@@ -154,7 +154,7 @@ class PagedModel:
 
     @torch.inference_mode()
     def forward(self, work: Pass) -> torch.Tensor:
-        """Logits [len(out), vocab] in float32 (float64 for a float64 model); writes the tokens' keys and values."""
+        """Return logits [len(out), vocab] in float32 (float64 for a float64 model); write keys and values."""
         self.check(work)
         tokens, positions, slots, plan = self._prepare(work)
         if self._fused is not None:
@@ -288,7 +288,7 @@ class PagedModel:
         return None
 
     def _matrices(self) -> list[Matrix]:
-        """One of each shape of the maps that passes go through: the linear ones and the activation between them."""
+        """Return one of each shape of the maps of passes: the linear ones and the activation between them."""
         if self._fused is not None:
             fused = self._fused
             maps = [Matrix(product.alone, product.width, product.count) for product in fused.products()]

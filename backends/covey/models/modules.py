@@ -82,8 +82,8 @@ def _paged_attention(
     s_aux: torch.Tensor | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out. A layer's window is
-    its mask's: not all families name it here, too."""
+    """Serve as transformers' attention function: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out. A layer's
+    window is its mask's: not all families name it here, too. Raises UnsupportedModel for attention of another kind."""
     window = attention_mask if isinstance(attention_mask, int) else 0
     if (attention_mask is not None and not window) or rest.get("is_causal") is False:
         raise UnsupportedModel(f"{type(module).__name__}: a mask of its own is not supported: attention is causal")
@@ -106,7 +106,7 @@ def _paged_attention(
 
 
 def _window(*_: object, local_size: int | None = None, **__: object) -> int | None:
-    """transformers' mask interface: in place of a mask its window, for lanes say what else a query sees."""
+    """Serve as transformers' mask function: return a window in place of a mask, as lanes say what else a query sees."""
     return local_size
 
 
@@ -194,7 +194,7 @@ class Modules:
         return hidden
 
     def logits(self, hidden: torch.Tensor, head: Any = None) -> torch.Tensor:
-        """Logits in float32 (float64 for a float64 model); `head`: what to use in place of its own."""
+        """Return logits in float32 (float64 for a float64 model); `head` is what to use in place of its own."""
         logits: torch.Tensor = (head or self.module.get_output_embeddings())(hidden)
         logits = scaled(self.config, logits)
         return logits if logits.dtype == torch.float64 else logits.float()
@@ -211,7 +211,7 @@ class Modules:
         return list(activations.values())
 
     def trial(self, count: int) -> Ints:
-        """Tokens from all over the vocabulary."""
+        """Return `count` tokens from all over the vocabulary."""
         return ((np.arange(count) * 7919 + 11) % self.vocab_size).astype(np.int32)
 
     def agree(self, verdict: bool) -> bool:
@@ -290,7 +290,7 @@ Source: TypeAlias = "str | Path | Modules"
 
 
 def modules_of(source: Source, *, dtype: str, device: str, group: Group | None = None) -> Modules:
-    """Modules that are there as they are; a folder's in that type, on that device or a rank's."""
+    """Return modules as they are, or those of a folder in that type, on that device or a rank's."""
     if isinstance(source, Modules):
         return source
     return Modules.read(source, dtype=dtype, device=device, group=group)
@@ -308,7 +308,7 @@ def scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Equal up to what the data type rounds away (transformers takes norms and softmax in float32 at best)."""
+    """Return whether two results agree up to what the data type rounds away (norms and softmax are float32 at best)."""
     allowed = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.1}[dtype]
     actual, expected = actual.double(), expected.double()
     error = (actual - expected).norm() / expected.norm().clamp_min(1e-30)

@@ -69,8 +69,8 @@ def linear_granules(
     device: torch.device,
     agree: Callable[[bool], bool] = bool,
 ) -> Iterator[int]:
-    """Granules under which every matrix gives a row the same bits for all counts that up to `limit` rows are padded
-    to, as far as there is time to try them."""
+    """Yield granules under which every matrix gives a row the same bits for all counts that up to `limit` rows are
+    padded to, as far as there is time to try them."""
     least = min(matrix.count for matrix in matrices)
     for granule in GRANULES:
         if granule * least <= _SMALL_PRODUCT:
@@ -111,10 +111,10 @@ def attention_agreement(
     least: int = 1,
     seconds: float = _SECONDS,
 ) -> int:
-    """Whether all queries of a lane have the same results, bit for bit, as each of them alone: in products of every
-    shape up to a span, and whole, over every padded length up to two spans and a sample of those beyond, beside other
-    lanes. Says how many results were compared, `least` of them at least, and 0 when one differs. Lengths beyond two
-    spans are tried for so many seconds, twice."""
+    """Return how many results were compared, `least` of them at least, or 0 when one differs: all queries of a lane
+    must have the same results, bit for bit, as each of them alone. Products of every shape up to a span are tried, and
+    whole attention over every padded length up to two spans and a sample of those beyond, beside other lanes. Lengths
+    beyond two spans are tried for so many seconds, twice."""
     if not _products_agree(shape, tiling, positions, dtype, device, seed, seconds):
         return 0
     trial = _Trial(shape, tiling, positions, dtype, device, seed, block_size)
@@ -137,8 +137,8 @@ def _in_time(cases: Iterable[_T], seconds: float) -> Iterator[_T]:
 
 
 def _far(longest: int, shortest: int, unit: int) -> list[int]:
-    """Some lengths between the two, multiples of `unit`: the longest, and then the shortest first, which cost least and
-    differ most from it. They are closer to each other the shorter they are, as where libraries change their ways is."""
+    """Return some lengths between the two, multiples of `unit`: the longest, and then the shortest first, which cost
+    least and differ most from it. Short ones are closer to each other, as where libraries change their ways is."""
     lengths = np.unique(np.geomspace(max(1, shortest // unit), longest // unit, FAR).astype(np.int64)) * unit
     return [int(lengths[-1]), *lengths[:-1].tolist()]
 
@@ -152,8 +152,8 @@ def _products_agree(
     seed: int,
     seconds: float,
 ) -> bool:
-    """Whether a query's result has the same bits for every number of queries that a lane may have and every number of
-    keys up to a span, beyond those that it sees; and for few queries, over a sample of the numbers of spans."""
+    """Return whether a query's result has the same bits for every number of queries that a lane may have and every
+    number of keys up to a span beyond its own; and for few queries, over a sample of the numbers of spans."""
     generator = torch.Generator().manual_seed(seed)
     span, dim = max(tiling.span, tiling.keys), shape.head_dim
 
@@ -197,7 +197,7 @@ class _Companies:
         self._deck: list[int] = []
 
     def near(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Over every padded length up to two spans."""
+        """Yield a company for every padded length up to two spans."""
         marks = range(self._keys, self._reach + 1, self._keys)
         ends = [end for mark in marks for end in (mark, mark + 1) if end <= self._positions] or [self._positions]
         cases = [(end, copies) for end in ends for copies in (0, 1, 4, 12 + end % 8)]
@@ -205,7 +205,7 @@ class _Companies:
             yield self._company(end, min(self._draw(), end), copies)
 
     def far(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Over a sample of those beyond."""
+        """Yield a company for a sample of the lengths beyond."""
         if self._positions > self._reach:
             for end in _far(self._positions, self._reach, 1):
                 yield self._company(end, int(self._rng.choice(FAR_QUERIES)), end % 3)
@@ -253,7 +253,7 @@ class _Trial:
         self.compared = 0  # results
 
     def holds(self, counts: list[int], lengths: list[int]) -> bool:
-        """Whether each query of the last lane has in this company the result that it has alone."""
+        """Return whether each query of the last lane has in this company the result that it has alone."""
         end = lengths[-1]
         alone = torch.cat([self._result(position) for position in range(end - counts[-1], end)])
         self.compared += alone.numel()
@@ -265,7 +265,7 @@ class _Trial:
         return self._alone[position]
 
     def _run(self, counts: list[int], lengths: list[int]) -> torch.Tensor:
-        """Results of the last lane; the others hold other keys."""
+        """Return the results of the last lane; the others hold other keys."""
         shape, rows = self._shape, len(counts)
         lanes = Lanes(
             offsets=np.append(0, np.cumsum(counts)).astype(np.int32),

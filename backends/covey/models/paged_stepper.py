@@ -35,7 +35,7 @@ class PagedStepper:
         return self._forward(tokens, rows, None, np.arange(count - 1, len(tokens), count, dtype=np.int32))
 
     def finish(self) -> None:
-        """Keys are where they belong."""
+        """Do nothing: keys are where they belong."""
 
     def _forward(
         self, tokens: Index, rows: int, visible: Visible | None, out: Ints, states: Floats | None = None
@@ -84,7 +84,7 @@ class HeadStepper(PagedStepper):
 
 
 def _lanes(call: Call, visible: Visible, slots: Ints) -> Lanes:
-    """One for each token, whose tail is what it sees of the call's columns."""
+    """Return one lane for each token, whose tail is what it sees of the call's columns."""
     rows, count, columns = visible.shape
     tails = [slots[row, :columns][visible[row, query]] for row in range(rows) for query in range(count)]
     sizes = np.asarray([len(tail) for tail in tails], np.int32)
@@ -99,7 +99,7 @@ def _lanes(call: Call, visible: Visible, slots: Ints) -> Lanes:
 
 
 def _windows(call: Call, visible: Visible) -> Windows:
-    """One for each row, whose columns lie behind its context."""
+    """Return one window for each row, whose columns lie behind its context."""
     rows, count, columns = visible.shape
     context = call.context[:rows]
     padded = np.zeros((rows * count, -(-columns // 32) * 32), np.bool_)

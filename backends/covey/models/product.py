@@ -69,7 +69,7 @@ class Product:
         return result if self._after is None else self._after(result)
 
     def alone(self, x: torch.Tensor) -> torch.Tensor:
-        """This rank's product, without the others'."""
+        """Return this rank's product, without the others'."""
         if self._most and len(x) > self._most:
             return torch.cat([self._at_once(piece) for piece in x.split(self._most)])
         return self._at_once(x)
@@ -81,9 +81,9 @@ class Product:
         return result
 
     def _alike(self, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
-        """How many rows to multiply at once, for a row to have the same result in each of several row counts: of some
-        shapes oneDNN sums in another order where there are 33 to 255. A guess, made once for a shape, that saves
-        models from being given up; whether results are alike is for `numerics` to prove."""
+        """Return how many rows to multiply at once, for a row to have the same result in each of several row counts: of
+        some shapes oneDNN sums in another order where there are 33 to 255. It is a guess, made once for a shape, that
+        saves models from being given up; `numerics` proves whether results are alike."""
         key = dtype, shape, self._packed is None, torch.get_num_threads()
         if key not in _MOST:
             rows = torch.randn(_COUNTS[-1], self.width, generator=torch.Generator().manual_seed(4)).to(dtype)

@@ -40,7 +40,7 @@ def joined(module: str, part: str) -> str:
 
 
 def refused(settings: Mapping[str, Any]) -> str:
-    """Why weights of this quantization_config cannot be made plain; "" where they can."""
+    """Return why weights of this quantization_config cannot be made plain; "" where they can."""
     method = settings.get("quant_method")
     if method not in METHODS:
         return f"weights of quant_method {method}"
@@ -118,14 +118,14 @@ def _block(settings: Mapping[str, Any]) -> list[int] | None:
 
 
 def _bits(packed: torch.Tensor, bits: int, side: int) -> torch.Tensor:
-    """Integers packed into int32, the lowest bits first, along rows (0) or columns (1)."""
+    """Return the integers packed into int32, the lowest bits first, along rows (0) or columns (1)."""
     at = torch.arange(0, 32, bits, dtype=torch.int32)
     apart: torch.Tensor = (packed.unsqueeze(side + 1) >> at.view(-1, *[1] * (1 - side))) & (2**bits - 1)
     return apart.flatten(side, side + 1)
 
 
 def _packed(parts: Tensors) -> torch.Tensor:
-    """compressed-tensors' pack-quantized: rows of integers with an offset, groups of columns with a scale."""
+    """Make compressed-tensors' pack-quantized weights plain: integers with an offset, column groups with a scale."""
     packed, scale = parts["weight_packed"], parts["weight_scale"].float()
     if packed.dtype != torch.int32 or "weight_zero_point" in parts:
         raise ValueError("packed weights of four-bit floats, or with zero points")
@@ -162,7 +162,7 @@ def _by_columns(values: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor)
 
 
 def _four_bits(parts: Tensors) -> torch.Tensor:
-    """bitsandbytes' blocks of a table's values; the blocks' scales may be quantised themselves."""
+    """Return bitsandbytes' blocks of a table's values made plain; the blocks' scales may be quantised themselves."""
     kept = next(tensor for part, tensor in parts.items() if part.startswith("weight.quant_state."))
     state = json.loads(bytes(kept.tolist()))
     scale = parts["weight.absmax"]
@@ -177,7 +177,7 @@ def _four_bits(parts: Tensors) -> torch.Tensor:
 
 
 def _mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Experts of GPT-OSS: 32 numbers of four bits share a power of two; [experts, columns, rows] in the file."""
+    """Make experts of GPT-OSS plain: 32 numbers of four bits share a power of two; stored [experts, columns, rows]."""
     table = torch.tensor([*_E2M1, *(-each for each in _E2M1)])
     values = table[torch.stack((blocks & 15, blocks >> 4), -1).long()].flatten(-2)
     return torch.ldexp(values, (scales.int() - 127)[..., None]).flatten(-2).transpose(1, 2)

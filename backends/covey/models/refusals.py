@@ -163,12 +163,12 @@ _OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuest
 
 
 def families() -> Iterator[tuple[str, str]]:
-    """Refused model types, and the feature that each is refused for."""
+    """Yield refused model types, and the feature that each is refused for."""
     return ((family, feature) for family, (feature, _) in _FAMILIES.items())
 
 
 def is_head(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of an EAGLE-3 head, in one of its two forms (`heads.py`)."""
+    """Return whether a config.json is that of an EAGLE-3 head, in one of its two forms (`heads.py`)."""
     return "Eagle3" in str(config.get("architectures")) or "speculators_config" in config
 
 
@@ -321,7 +321,7 @@ def by_values(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def end_ids(folder: Path, otherwise: Any) -> list[int]:
-    """Tokens that end a text: those of generation_config.json, else `otherwise`, of config.json; one id or a list."""
+    """Return the tokens that end a text: those of generation_config.json, else `otherwise`, one id or a list."""
     path, ends = folder / "generation_config.json", None
     if path.is_file():
         ends = read_object(path).get("eos_token_id")

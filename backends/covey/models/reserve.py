@@ -99,7 +99,7 @@ class Reserve:
                 plane[destinations[start : start + size]] = plane[sources[start : start + size]]
 
     def _settled(self) -> bool:
-        """Whether no pages are on their way; raises MemoryError where they did not come."""
+        """Return whether no pages are on their way. Raises MemoryError where they did not come."""
         if self._moving is not None:
             if not self._moving.done():
                 return False
@@ -141,6 +141,6 @@ class Reserve:
 
 
 def available() -> int:
-    """Bytes that the system can still give."""
+    """Return how many bytes the system can still give."""
     line = next(line for line in MEMORY.read_text().splitlines() if line.startswith("MemAvailable"))
     return int(line.split()[1]) << 10

@@ -47,11 +47,11 @@ class Passes(Protocol):
 
     @property
     def windows(self) -> bool:
-        """Whether trees are given as windows, not as lanes."""
+        """Return whether trees are given as windows, not as lanes."""
         ...
 
     def forward(self, work: Pass) -> Logits:
-        """Logits of the tokens that `work.out` names, good until the next pass."""
+        """Return the logits of the tokens that `work.out` names, good until the next pass."""
         ...
 
 
@@ -65,12 +65,12 @@ class Stepper(Protocol):
         ...
 
     def step(self, tokens: Index, rows: int, visible: Visible | None = None) -> Floats:
-        """Logits [tokens, vocab] of the next tokens of the first `rows` rows, as many for each. `visible` [rows,
+        """Return logits [tokens, vocab] of the next tokens of the first `rows` rows, as many for each. `visible` [rows,
         tokens per row, columns so far] says which of the call's columns each sees; None: all."""
         ...
 
     def catch_up(self, tokens: Index, rows: int) -> Floats:
-        """Logits [rows, vocab] of each row's last token; its tokens follow one another."""
+        """Return logits [rows, vocab] of each row's last token; its tokens follow one another."""
         ...
 
     def finish(self) -> None:
@@ -83,6 +83,6 @@ class Drawing(Stepper, Protocol):
     """A stepper that can draw chains by itself."""
 
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
-        """All steps at once: the chains behind the rows' pending tokens [rows, n], and the log of each token's
-        share, [rows, depth]. None, and nothing done, where they are too many or too long."""
+        """Draw all steps at once: return the chains behind the rows' pending tokens [rows, n], and the log of each
+        token's share, [rows, depth]. None, and nothing done, where they are too many or too long."""
         ...

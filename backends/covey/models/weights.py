@@ -87,7 +87,7 @@ def load(
 
 
 def _stored(files: Iterable[Path]) -> dict[str, _Stored] | None:
-    """Every tensor in the files; None where one is of an unusual type."""
+    """Return every tensor in the files; None where one is of an unusual type."""
     stored = {}
     for path in files:
         with safe_open(path, framework="pt"):
@@ -117,12 +117,12 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, index: int) -> torch.Tens
 
 
 def _untouched(tensor: torch.Tensor, empty: torch.Tensor) -> bool:
-    """Whether it is the stored tensor as it is: not a part of it, not turned, not of another type."""
+    """Return whether a tensor is the stored one as it is: not a part of it, not transposed, not of another type."""
     return tensor.shape == empty.shape and tensor.dtype == empty.dtype and tensor.stride() == empty.stride()
 
 
 def _tie(module: Any) -> None:
-    """Two stored weights that the configuration ties are one, if they are equal."""
+    """Make two stored weights that the configuration ties one, if they are equal."""
     head, embedding = module.get_output_embeddings(), module.get_input_embeddings()
     if head is None or not getattr(module.config, "tie_word_embeddings", False) or head.weight is embedding.weight:
         return

@@ -61,7 +61,7 @@ def of_type(values: Any, like: Any) -> Any:
 
 
 def words_like(values: Any) -> Any:
-    """Room for a 32-bit word per value."""
+    """Return room for a 32-bit word per value."""
     if isinstance(values, np.ndarray):
         return np.empty(values.shape, np.int32)
     import torch
@@ -74,7 +74,7 @@ def exp(values: Any) -> Any:
 
 
 def log_softmax(values: Any) -> Any:
-    """Along each row; NaN in a row that has no finite value, or another one beside those."""
+    """Return the log-softmax along each row; NaN in a row that has no finite value, or another one beside those."""
     if not isinstance(values, np.ndarray):
         return values.log_softmax(1)
     with np.errstate(invalid="ignore"):

@@ -52,7 +52,7 @@ class Purpose(IntEnum):
 
 
 def _scramble(words: Words) -> Words:
-    """splitmix64's finaliser."""
+    """Apply splitmix64's finaliser."""
     words = words ^ (words >> np.uint64(30))
     words *= np.uint64(0xBF58476D1CE4E5B9)
     words ^= words >> np.uint64(27)
@@ -69,7 +69,7 @@ def seed_words(seeds: Words) -> Words:
 def keys(
     spread: Words, positions: npt.NDArray[np.int64], purpose: Purpose, rounds: npt.NDArray[np.int64] | None = None
 ) -> Words:
-    """One key per row. `positions` below 2^32, `rounds` below 2^24: a counter never repeats within a seed."""
+    """Return a key per row. `positions` are below 2^32, `rounds` below 2^24: a counter never repeats within a seed."""
     counter = positions.astype(np.uint64)
     if rounds is not None:
         counter |= rounds.astype(np.uint64) << np.uint64(32)
@@ -81,7 +81,7 @@ def keys(
 
 
 def uniforms(row_keys: Words) -> Reals:
-    """One uniform in [0, 1) per key."""
+    """Return one uniform in [0, 1) per key."""
     return (row_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -103,7 +103,7 @@ def token_words(vocab: int, device: torch.device | None = None) -> Any:
 
 
 def row_words(row_keys: Words) -> npt.NDArray[np.int32]:
-    """Three 32-bit words per key, the last two odd, as [3, rows, 1]."""
+    """Return three 32-bit words per key, the last two odd, as [3, rows, 1]."""
     second = _scramble(row_keys + _SECOND)
     words = np.empty((3, len(row_keys), 1), np.uint32)
     words[0, :, 0] = row_keys
@@ -114,7 +114,7 @@ def row_words(row_keys: Words) -> npt.NDArray[np.int32]:
 
 
 def hash_tokens(tokens: Any, words: Any, out: Any, scratch: Any) -> None:
-    """31 uniform bits per row and token, into `out`: arrays or tensors, all alike. The shift is arithmetic and so
+    """Write 31 uniform bits per row and token into `out`: arrays or tensors, all alike. The shift is arithmetic and so
     merges each value with its complement: 31 of the 32 bits are left, which odd multiplication keeps uniform and the
     mask selects."""
     out[...] = tokens
@@ -128,7 +128,7 @@ def hash_tokens(tokens: Any, words: Any, out: Any, scratch: Any) -> None:
 
 
 def _log(values: Reals) -> Reals:
-    """Natural logarithm to 1e-11 of its value, from correctly rounded operations only."""
+    """Return the natural logarithm to 1e-11 of its value, from correctly rounded operations only."""
     mantissa, exponent = np.frexp(values)
     low = mantissa < 0.7071067811865476
     mantissa *= 1.0 + low
@@ -172,7 +172,7 @@ class Entrants:
 
 
 def best_tokens(logits: Logits) -> tuple[Index, Reals]:
-    """Each row's largest logit, the lowest id among equals, and its value; NaN where the row has a NaN."""
+    """Return each row's largest logit, the lowest id among equals, and its value; NaN where the row has a NaN."""
     if isinstance(logits, np.ndarray):
         best = logits.argmax(axis=1)
         return best, logits[np.arange(len(best)), best].astype(np.float64)
@@ -185,8 +185,8 @@ def best_tokens(logits: Logits) -> tuple[Index, Reals]:
 
 
 def leading_tokens(logits: Logits, width: int) -> tuple[Index, Reals]:
-    """Each row's `width` largest logits as [rows, width], descending, the lowest id first among equals; on a GPU at the
-    last place among equals any id, but the first is always the row's best token."""
+    """Return each row's `width` largest logits as [rows, width], descending, the lowest id first among equals; on a GPU
+    at the last place among equals any id, but the first is always the row's best token."""
     width = min(width, logits.shape[1])
     if isinstance(logits, np.ndarray):
         places, largest = largest_of(logits, width)
@@ -212,8 +212,8 @@ def race(
     row_keys: Words,
     prune: bool = True,
 ) -> Entrants:
-    """Everything that could win: each token whose score is not below the worst of the row's `leaders` ([rows, w], best
-    first, from `leading_tokens`), and so the w best of every row, with a few more. `prune` False keeps all tokens.
+    """Return everything that could win: each token whose score is not below the worst of the row's `leaders` ([rows,
+    w], best first, from `leading_tokens`), and so each row's w best, with a few more. `prune` False keeps all tokens.
 
     A token's noise is at most -log(v), so to reach a bar it needs log2(v) <= (x - bar) * log2(e). The bit pattern of
     v as a float32, read as a number, bounds log2(v) from below: the dense part has no logarithm at all.
@@ -257,7 +257,7 @@ def race(
 def _limits(
     leaders: Index, leader_values: Reals, temperatures: Reals, words: npt.NDArray[np.int32], vocab: int
 ) -> tuple[Reals, Reals]:
-    """Slope and height, per row, of what 2^23 (127 + log2(v 2^31)) may be at most; no limit if `vocab` is 0."""
+    """Return slope and height, per row, of what 2^23 (127 + log2(v 2^31)) may be at most; no limit if `vocab` is 0."""
     octave = 2.0**23
     if not vocab:
         return np.zeros(len(leaders)), np.full(len(leaders), STEEPEST)

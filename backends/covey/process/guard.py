@@ -24,7 +24,7 @@ class Guard:
     """Owns which parts are set aside. Any thread may call."""
 
     def __init__(self, *, strict: bool = False) -> None:
-        """`strict`: nothing is set aside, and errors are raised: for tests and benches, whose numbers would be of
+        """With `strict` nothing is set aside, and errors are raised: for tests and benches, whose numbers would be of
         another planner than they name."""
         self._strict = strict
         self._aside: dict[str, None] = {}
@@ -58,6 +58,6 @@ class Guard:
         return tuple(self._aside)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value so far. Does not mutate."""
+        """Yield metric, labels, value so far. Does not mutate."""
         for part in self.aside:
             yield "covey_set_aside_total", {"part": part}, 1.0

@@ -23,7 +23,7 @@ _names: ContextVar[Names] = ContextVar("names", default=tuple)
 
 @contextmanager
 def about(names: Names) -> Iterator[None]:
-    """`names` is called where something is logged, and nowhere else."""
+    """Have what is logged name these requests; `names` is called where something is logged, and nowhere else."""
     token = _names.set(names)
     try:
         yield
@@ -32,14 +32,14 @@ def about(names: Names) -> Iterator[None]:
 
 
 def begin_drawn() -> str:
-    """All that follows in this task is about a new request; its name, which is drawn."""
+    """Have all that follows in this task be about a new request; return its name, which is drawn."""
     name = uuid.uuid4().hex
     _names.set(lambda: (name,))
     return name
 
 
 def current() -> Names:
-    """What `about` was told last, for what is logged later or by another thread."""
+    """Return what `about` was told last, for what is logged later or by another thread."""
     return _names.get()
 
 
@@ -57,5 +57,5 @@ def only() -> str:
 
 
 def safe(name: object) -> str:
-    """What a caller calls its request, where it may stand in a log; else ""."""
+    """Return what a caller calls its request, where it may stand in a log; else ""."""
     return name if isinstance(name, str) and _SAFE.fullmatch(name) else ""

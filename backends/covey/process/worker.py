@@ -26,7 +26,7 @@ class Worker(Protocol):
         ...
 
     def close(self) -> None:
-        """No call comes any more; those it has are made."""
+        """Take no more calls; those that were taken are made."""
         ...
 
 

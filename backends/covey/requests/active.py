@@ -110,12 +110,12 @@ class ActiveRequest:
 
     @property
     def decoding(self) -> bool:
-        """Whether the next pass computes its last known token and so yields a new one."""
+        """Return whether the next pass computes the request's last token that has no KV, and so yields a new one."""
         return self.opened and self.known - self.num_cached_tokens == 1
 
     @property
     def scoring(self) -> bool:
-        """Whether log-probabilities of its prompt are still missing."""
+        """Return whether log-probabilities of the request's prompt are still missing."""
         return self.request.sampling.prompt_logprobs and self.scored < self.request.num_prompt - 1
 
     def score(self, scores: Scores) -> None:
@@ -144,8 +144,8 @@ class ActiveRequest:
         return (now - self.first_token + round_seconds) / self.request.objective.tpot - (len(self.output) - 1)
 
     def hopeless(self, now: float, fastest: float) -> bool:
-        """Whether its objective is missed, or will be even if each token that it may still emit takes only `fastest`
-        seconds."""
+        """Return whether the request's objective is missed, or will be even if each token that it may still emit takes
+        only `fastest` seconds."""
         objective, request = self.request.objective, self.request
         if self.first_token is None:
             return now + fastest > self.deadline

@@ -78,7 +78,7 @@ class Roster:
         return {name: self.state(name).value for name in self._entries}
 
     def serves(self, name: str) -> bool:
-        """Whether the drafter can be asked."""
+        """Return whether the drafter can be asked."""
         return self.state(name) is State.SERVING
 
     def came(self, name: str, facts: DrafterInfo) -> None:
@@ -87,7 +87,7 @@ class Roster:
         self._entries[name].away = None
 
     def lost(self, name: str, asked: float) -> bool:
-        """Whether the process that was asked at that time is known to have ended. Does not mutate."""
+        """Return whether the process that was asked at that time is known to have ended. Does not mutate."""
         return asked <= self._entries[name].lost
 
     def facts(self, name: str) -> DrafterInfo | None:

@@ -62,14 +62,14 @@ class Shares:
         return int(self._had[tenant] // QUANTUM)
 
     def several(self) -> bool:
-        """Whether there are several tenants. Does not mutate."""
+        """Return whether there are several tenants. Does not mutate."""
         return len(self._had) > 1
 
     def may_run(self, tenant: str) -> bool:
         return not self.rules.max_running or self.running[tenant] < self.rules.max_running
 
     def lacks(self, tenant: str) -> bool:
-        """Whether the tenant has fewer running requests than its share, by at least one. Does not mutate."""
+        """Return whether the tenant has fewer running requests than its share, by at least one. Does not mutate."""
         return self._beyond(tenant) <= -1
 
     def over(self, tenant: str) -> str | None:

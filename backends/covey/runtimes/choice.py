@@ -45,7 +45,7 @@ def why_not(folder: str | Path, settings: TargetSettings) -> str:
 
 
 def has_gpu() -> bool:
-    """Whether PyTorch sees a GPU, which it cannot without a driver."""
+    """Return whether PyTorch sees a GPU, which it cannot without a driver."""
     if not any(path.exists() for path in _DRIVERS):
         return False
     import torch

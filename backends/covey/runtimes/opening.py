@@ -64,7 +64,7 @@ def open_model(
 def _by_kernels(
     built: Callable[[type[DeviceModel]], DeviceModel], device: torch.device, folder: str | Path
 ) -> DeviceModel | None:
-    """None, and the reason logged, where they do not run this model."""
+    """Return the model by our kernels; None, and the reason logged, where they do not run it."""
     found = gpu.why_not(device) or gpu.open_model(built)
     if not isinstance(found, str):
         return found

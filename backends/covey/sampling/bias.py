@@ -11,8 +11,8 @@ from covey_client.wire import BAN
 
 
 def biased(logits: Logits, table: SettingsTable, settings: Index) -> Logits:
-    """Logits with each row's bias; the same tensor where no row has one. Nothing is added up: a row's bits depend on
-    its own settings alone."""
+    """Return logits with each row's bias; the same tensor where no row has one. Nothing is added up: a row's bits
+    depend on its own settings alone."""
     rows = np.flatnonzero(table.biased[settings])
     if not len(rows):
         return logits

@@ -12,7 +12,7 @@ from covey.text.grammar import Words
 
 
 def constrained(logits: Logits, rows: Index, allowed: Sequence[Words | None]) -> Logits:
-    """Logits of which the given rows have -inf for each token that is not allowed; None allows nothing."""
+    """Return logits of which the given rows have -inf for each token that is not allowed; None allows nothing."""
     vocab = logits.shape[1]
     nothing = np.zeros(-(-vocab // 32), np.uint32)
     words = np.stack([nothing if each is None else each for each in allowed])

@@ -30,8 +30,8 @@ class Context:
 def penalise(
     logits: Logits, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
 ) -> Logits:
-    """Logits with bias, grammar, penalties, minimum length and bad words applied; the same object where no row has
-    any."""
+    """Return logits with bias, grammar, penalties, minimum length and bad words applied; the same object where no row
+    has any. Raises ValueError where a row lacks the context it needs."""
     logits = biased(logits, table, settings)
     fitting = np.flatnonzero(table.constrained[settings])
     if len(fitting):
@@ -68,7 +68,7 @@ def penalise(
 def _penalise_counts(
     logits: Logits, table: SettingsTable, settings: Index, rows: Index, contexts: list[Context]
 ) -> None:
-    """Repetition, presence and frequency penalties, in place. A history is counted once for all rows that share it."""
+    """Apply repetition, presence and frequency penalties in place. A history is counted once for all rows of it."""
     vocab = logits.shape[1]
     groups: dict[tuple[int, int], int] = {}
     named = [(setting, id(context.history)) for setting, context in zip(settings[rows].tolist(), contexts, strict=True)]
@@ -104,7 +104,7 @@ def _penalise_counts(
 
 
 def _count(histories: list[Ints], num_prompt: Index, vocab: int) -> tuple[Index, Index]:
-    """How often each token was produced, history by history, and the places in that of the tokens that occur at all."""
+    """Return how often each token was produced, history by history, and the places of tokens that occur at all."""
     sizes = np.array([len(history) for history in histories])
     owner = np.repeat(np.arange(len(histories)), sizes)
     index = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

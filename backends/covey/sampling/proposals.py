@@ -32,8 +32,8 @@ class SparseDraws:
 def propose_rejection(
     logits: Logits, table: SettingsTable, settings: Ints, positions: Ints, rounds: Ints
 ) -> SparseDraws:
-    """Rejection rule: draw from the best SPARSE tokens, truncated further by the request's settings (top-p's share is
-    of those tokens' mass). The float32 probabilities returned are the ones drawn from. Greedy rows are one-hot."""
+    """Draw by the rejection rule from the best SPARSE tokens, truncated further by the request's settings (top-p's
+    share is of those tokens' mass). It draws from the float32 probabilities returned. Greedy rows are one-hot."""
     logits = plain(logits)
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     leaders, values = leading_tokens(logits, SPARSE)
@@ -53,8 +53,8 @@ def propose_rejection(
 def would_accept(
     logits: Logits, tokens: Index, chances: Reals, table: SettingsTable, settings: Ints, positions: Ints
 ) -> npt.NDArray[np.bool_]:
-    """Rejection rule: by row, whether a draft drawn as `propose_rejection` draws it would have been accepted where the
-    target drew one of `tokens`, which had such a chance there: with probability min(1, q / p) of that token."""
+    """Return by row whether the rejection rule would have accepted a draft drawn as `propose_rejection` draws it, where
+    the target drew one of `tokens`, which had such a chance there: with probability min(1, q / p) of that token."""
     logits = plain(logits)
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     leaders, values = leading_tokens(logits, SPARSE)
@@ -67,7 +67,7 @@ def would_accept(
 
 
 def sparse_q(logits: Logits) -> tuple[Ints, Floats]:
-    """Ids and probabilities, at temperature 1 and not renormalised, of each row's best SPARSE tokens."""
+    """Return ids and probabilities, at temperature 1 and not renormalised, of each row's best SPARSE tokens."""
     logits = plain(logits)
     leaders, values = leading_tokens(logits, SPARSE)
     best = np.where(np.isfinite(values[:, 0]), values[:, 0], 0.0)
@@ -76,7 +76,7 @@ def sparse_q(logits: Logits) -> tuple[Ints, Floats]:
 
 
 def _truncated(values: Reals, table: SettingsTable, settings: Index) -> Floats:
-    """Probabilities of tokens with these logits, which descend along each row."""
+    """Return the probabilities of tokens with these logits, which descend along each row."""
     temperatures = table.temperature[settings]
     greedy = temperatures == 0
     weights = (values - values[:, :1]) / np.where(greedy, 1.0, temperatures)[:, None]

@@ -81,7 +81,7 @@ def judge(
 
 
 def accept(uniform: Reals, p: Reals, q: Reals) -> npt.NDArray[np.bool_]:
-    """Whether each draft is accepted: with probability min(1, p / q)."""
+    """Return whether each draft is accepted: with probability min(1, p / q)."""
     return uniform * q < p
 
 
@@ -125,7 +125,7 @@ def _q_rows(trees: Trees) -> tuple[Ints, Reals]:
 
 
 def _subtract(left: Logits, rows: Index, ids: Ints, q: Reals) -> None:
-    """max(0, p - q) in place; where nothing is left, which rounding alone can bring about, p stays."""
+    """Compute max(0, p - q) in place; where nothing is left, which rounding alone can bring about, p stays."""
     vocab = left.shape[1]
     q = np.where((ids >= 0) & (ids < vocab), q, 0.0)
     less = np.zeros((len(rows), vocab))
@@ -137,7 +137,7 @@ def _subtract(left: Logits, rows: Index, ids: Ints, q: Reals) -> None:
 
 
 def _pick(weights: Logits, uniform: Reals) -> Index:
-    """One token per row, in proportion to its weights; never one of weight zero."""
+    """Return one token per row, in proportion to its weights; never one of weight zero."""
     sums = weights.cumsum(axis=1)
     totals = host(sums[:, -1])
     thresholds = np.minimum(uniform * totals, np.nextafter(totals, 0.0))

@@ -34,7 +34,7 @@ class Cuts:
     temperatures: Reals
 
     def keep(self, rows: Index, tokens: Index, values: Reals) -> Flags:
-        """Whether the given tokens, with these logits, are kept."""
+        """Return whether the given tokens, with these logits, are kept."""
         cut = self.values[rows]
         kept: Flags = (values > cut) | ((values == cut) & (tokens <= self.tokens[rows]))
         kept &= (values - self.best_values[rows]) / self.temperatures[rows] >= self.log_min_p[rows]
@@ -91,8 +91,8 @@ def find_cuts(logits: Logits, best_values: Reals, table: SettingsTable, settings
 
 
 def _prefix_sizes(weights: Reals, top_k: Index, top_p: Reals, mass: Reals) -> tuple[Index, Index]:
-    """How many of each row's first tokens are kept, and the rows where a sum's last bits could decide. `weights` are
-    logarithms in descending order, `mass` the sum of all of a row's exponentials where top_k does not limit it."""
+    """Return how many of each row's first tokens are kept, and the rows where a sum's last bits could decide. `weights`
+    are logarithms in descending order, `mass` the sum of all of a row's exponentials where top_k does not limit it."""
     width = weights.shape[1]
     sizes: Index = np.minimum(top_k, width)
     nucleus = np.flatnonzero(top_p < 1.0)

@@ -93,7 +93,7 @@ def _wins_race(
 def _kept(
     logits: Logits, rows: Index, tokens: Index, best_values: Reals, table: SettingsTable, settings: Index
 ) -> Flags:
-    """Whether `tokens`, one of each of the given rows, are left in by top-k, top-p and min-p."""
+    """Return whether `tokens`, one of each of the given rows, are left in by top-k, top-p and min-p."""
     kept = np.ones(len(rows), np.bool_)
     step = max(1, TOGETHER // logits.shape[1])
     for start in range(0, len(rows), step):

@@ -48,7 +48,7 @@ def serving(text: str) -> str:
 
 
 def lost_process(text: str) -> bool:
-    """Whether a model could not be loaded because its process ended by something other than an error of its own."""
+    """Return whether a model could not be loaded because its process ended, but not by an error of its own."""
     return any(_KILLED.search(match[2]) for pattern in (_FAILED, _POLLED) for match in pattern.finditer(text))
 
 

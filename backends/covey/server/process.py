@@ -202,8 +202,8 @@ class Server:
         )
 
     def serves(self, loaded: tuple[str, ...]) -> bool:
-        """Whether the orchestrator has measured and can serve; raises SettingError if it never will. Another backend's
-        model under that name is ready at once."""
+        """Return whether the orchestrator has measured and can serve. Raises SettingError if it never will. Another
+        backend's model under that name is ready at once."""
         if ORCHESTRATOR not in self.models or ORCHESTRATOR not in loaded:
             return ORCHESTRATOR not in self.models
         written = (self.options.repository_folder() / ORCHESTRATOR / "config.pbtxt").read_text()

@@ -66,7 +66,7 @@ def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
 
 
 def open_to_others(prefix: str) -> bool:
-    """Whether other users may read a region with this prefix."""
+    """Return whether other users may read a region with this prefix."""
     return any(path.stat().st_mode & 0o077 for path in FOLDER.glob(f"{prefix}*"))
 
 

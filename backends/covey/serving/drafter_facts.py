@@ -87,7 +87,7 @@ class DrafterFacts:
 
 
 def is_foreign(name: str, own: DrafterInfo, info: TargetInfo) -> bool:
-    """Whether a drafter has another vocabulary than the target, or reads other states, which is logged."""
+    """Return whether a drafter has another vocabulary than the target, or reads other states; log it if so."""
     if own.state_width not in (0, info.state_width):
         log.error("drafter %s is not used: it reads the target's states, and target.head does not name it", name)
         return True

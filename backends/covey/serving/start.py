@@ -148,7 +148,7 @@ class Start:
                 return
 
     def _all_loaded(self) -> bool:
-        """Whether no model is being loaded; one that failed to load is seen to later."""
+        """Return whether no model is being loaded; one that failed to load is seen to later."""
         try:
             return LOADING not in self._control.states().values()
         except CoveyError:

@@ -59,7 +59,7 @@ class Account:
 
     @property
     def objective(self) -> float:
-        """Seconds that a round may take; no bound where that is not known."""
+        """Return the seconds that a round may take; infinite where that is not known."""
         return self.tokens * self.plain if self.settled else math.inf
 
 
@@ -123,7 +123,7 @@ class Accounts:
 
     @property
     def most(self) -> int:
-        """N_max; `UNLIMITED` where nobody has said what he does alone. Does not mutate."""
+        """Return N_max; `UNLIMITED` where nobody has said what he does alone. Does not mutate."""
         served = largest(self._of, 1.0)
         limit, service = self._limit(served, 1.0), self._usual
         if math.isinf(limit) or not service:
@@ -131,8 +131,8 @@ class Accounts:
         return len(served) + max(0, math.floor((limit - self._taken(served)) / service + 1e-9))
 
     def admits(self, who: int) -> bool:
-        """Whether a sender is served: whoever is alone, one of the largest set whose objectives hold, and one more
-        while there is room. Does not mutate."""
+        """Return whether a sender is served: one that is alone, one of the largest set whose objectives hold, and one
+        more while there is room. Does not mutate."""
         if not self._of.keys() - {who}:
             return True
         if who in self._of:
@@ -148,14 +148,14 @@ class Accounts:
         return sum(known) / len(known) if known else 0.0
 
     def _taken(self, whose: Iterable[int]) -> float:
-        """Their part of the drafter's time in a round of all; of one that is new, a usual one's."""
+        """Return these senders' part of the drafter's time in a round of all; of one that is new, a usual one's."""
         return sum(self._of[who].service or self._usual for who in whose)
 
     def _limit(self, whose: Iterable[int], slack: float) -> float:
         return min((slack * self._of[who].objective for who in whose), default=math.inf)
 
     def figures(self) -> dict[str, Totals]:
-        """Totals by server. Does not mutate."""
+        """Return totals by server. Does not mutate."""
         found: dict[str, Totals] = defaultdict(lambda: defaultdict(float))
         for name, totals in [*self._past.items(), *((each.caller, each.totals) for each in self._of.values())]:
             _add(found[name], totals)
@@ -178,7 +178,7 @@ def _add(totals: Totals, more: Totals) -> None:
 
 
 def _ranks(accounts: Mapping[int, Account]) -> dict[int, int]:
-    """How many of the same server's senders come before each: those that take less."""
+    """Return by sender how many of the same server's senders come before it: those that take less."""
     met: Counter[int] = Counter()
     ranks = {}
     for who in sorted(accounts, key=lambda who: accounts[who].service):

@@ -86,7 +86,7 @@ class Authenticator:
         again: Callable[[], Iterable[Caller]] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own`: the token of this server's models. `again` reads the others anew; None: there is no file."""
+        """`own` is the token of this server's models. `again` reads the others anew, None being no file."""
         self._own, self._again, self._now = own, again, now
         self._read_at = -READ_SECONDS
         self._know(callers)
@@ -110,7 +110,7 @@ class Authenticator:
         return [name for name, token in self._tokens.items() if same(given, token)]
 
     def _knows_more(self) -> bool:
-        """Whether the file has been read again just now."""
+        """Read the file of callers again if it was not read just now; return whether that was done."""
         if self._again is None or self._now() - self._read_at < READ_SECONDS:
             return False
         self._read_at = self._now()
@@ -133,7 +133,7 @@ class Authenticator:
         return drawn << INCARNATION_BITS | claimed & ((1 << INCARNATION_BITS) - 1)
 
     def _draw(self, caller: str, who: int) -> int:
-        """One that nobody has."""
+        """Draw a number that no other sender has."""
         name = caller or f"{HERE} {who}"  # no server's name has a blank
         if name not in self._houses:
             self._houses[name] = _new(HOUSE_BITS, self._houses.values())

@@ -61,8 +61,8 @@ class Call:
 
 
 def plainly(work: DraftWork, epoch: int, wait: float, again: float = 0.0) -> DraftReply:
-    """`decode plainly`: the drafter was told nothing of the message. What it held before it still holds, and what the
-    message opens is to be opened again. What the message frees is the answerer's to remember."""
+    """Answer `decode plainly`: the drafter was told nothing of the message. What it held before it still holds, and
+    what the message opens is to be opened again. What the message frees is the answerer's to remember."""
     opened = [opening.tag for opening in work.opens]
     return DraftReply(
         status=np.full(len(work.tags), RowStatus.SKIPPED, np.int32),

@@ -64,7 +64,7 @@ class DraftQueue:
         self._waiting.setdefault(call.who, []).append(call)
 
     def count(self, who: int) -> int:
-        """How many calls of a sender wait. Does not mutate."""
+        """Return how many calls of a sender wait. Does not mutate."""
         return len(self._waiting.get(who, ()))
 
     def drop(self, calls: list[Call]) -> None:

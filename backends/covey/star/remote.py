@@ -80,7 +80,7 @@ class RemoteDrafter:
         deadline: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`deadline`: seconds that a call may take whose sender does not say. `vocab_size`: the target's."""
+        """`deadline` is how many seconds a call may take whose sender does not say, `vocab_size` the target's."""
         self._places = [Place(model) for model in models]
         self._at = self._places[0]
         self._token = token

@@ -157,7 +157,7 @@ class DraftService:
             self._thread.join()
 
     def counters(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value so far. Does not mutate."""
+        """Yield metric, labels, value so far. Does not mutate."""
         with self._changed:
             figures = self._accounts.figures()
         for caller, totals in figures.items():
@@ -171,7 +171,7 @@ class DraftService:
         yield "covey_draft_joined_total", {}, self._joined
 
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value. Does not mutate."""
+        """Yield metric, labels, value. Does not mutate."""
         with self._changed:
             most = self._accounts.most
         yield "covey_draft_senders", {}, len(self._accounts)
@@ -285,7 +285,7 @@ class DraftService:
         return PortError(f"the drafter's vocabulary has {self._vocab_size} tokens, the message more")
 
     def _fits(self, work: DraftWork) -> bool:
-        """Whether the drafter knows all tokens: what it does not know would break it for those who are joined."""
+        """Return whether the drafter knows all tokens: an unknown one would break it for those who are joined."""
         most = self._vocab_size
         parts = (work.tokens, *(opening.tokens for opening in work.opens))
         return most == ANY_VOCABULARY or all(int(part.max(initial=0)) < most for part in parts)

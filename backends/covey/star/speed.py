@@ -22,7 +22,7 @@ class Speed:
             self._steps[bucket] = step + (1 - FORGETS) * (self._steps.get(bucket, step) - step)
 
     def step(self, beams: int) -> float:
-        """t_s; of the nearest number of beams that was met. Does not mutate."""
+        """Return t_s, that of the nearest number of beams that was met; 0 before any was. Does not mutate."""
         if not self._steps:
             return 0.0
         return self._steps[self._nearest(beams)]
@@ -38,7 +38,7 @@ class Speed:
         return MARGIN * depth * self.step(beams)
 
     def depth(self, beams: int, seconds: float) -> int:
-        """How deep a draft can be that takes so long, with the margin; one token at least."""
+        """Return how many tokens deep a draft can be that takes so many seconds, with the margin; at least 1."""
         each = self.seconds(beams, 1)
         return max(1, int(min(seconds / each, MOST))) if each else MOST
 

@@ -46,7 +46,7 @@ def block_divergence(logits: Logits, table: SettingsTable, settings: Ints, trees
 
 
 def _at_temperature_one(q: Reals, table: SettingsTable, settings: Ints) -> Reals:
-    """q rows of the rejection rule are of their request's temperature. A greedy one is one token and stays so."""
+    """Bring q rows of the rejection rule from their temperature to 1, in place. A greedy one is one token and stays."""
     warm = np.flatnonzero(table.rejection[settings] & (table.temperature[settings] > 0))
     if len(warm):
         powers = np.power(q[warm], table.temperature[settings[warm], None])

@@ -18,7 +18,7 @@ from covey.models.lanes import Lanes, Pass, Windows, windows_of
 
 
 def depths(parents: Ints) -> Ints:
-    """Each node's depth in its row's tree; the root's children have depth 1."""
+    """Return each node's depth in its row's tree; the root's children have depth 1."""
     depth = np.zeros(len(parents), np.int32)
     for node, parent in enumerate(parents.tolist()):
         depth[node] = 1 if parent < 0 else depth[parent] + 1
@@ -26,7 +26,7 @@ def depths(parents: Ints) -> Ints:
 
 
 def leaf_paths(parents: Ints) -> list[Ints]:
-    """Node indices from below the root to each leaf."""
+    """Return the node indices from below the root to each leaf."""
     above = parents.tolist()
     inner = set(above)
     paths = []
@@ -43,7 +43,7 @@ def leaf_paths(parents: Ints) -> list[Ints]:
 
 
 def path_to(parents: Ints, node: int) -> Ints:
-    """Node indices from below the root to `node`."""
+    """Return the node indices from below the root to `node`."""
     path = []
     while node >= 0:
         path.append(node)
@@ -98,7 +98,7 @@ class Packing:
 
 
 def _depths(trees: Trees) -> tuple[Ints, list[int]]:
-    """Every node's depth, and the rows whose trees are no chains."""
+    """Return every node's depth, and the rows whose trees are no chains."""
     if not len(trees.tokens):
         return NO_INTS, []
     node = np.arange(len(trees.tokens), dtype=np.int32) - np.repeat(trees.offsets[:-1], trees.sizes)

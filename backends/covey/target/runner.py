@@ -300,8 +300,8 @@ class TargetRunner:
     def _compute(
         self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool
     ) -> tuple[Mask, Verified | None, Scores]:
-        """One pass over the model: which rows reach their last token, what those emit, and the scores of all rows'
-        prompts. Writes KV, and changes no row: what was computed can be dropped."""
+        """Make one pass over the model: return which rows reach their last token, what those emit, and the scores of
+        all rows' prompts. Writes KV, and changes no row: what was computed can be dropped."""
         return self._thread.run(self._computed, rows, chunk, trees, divergence)
 
     def _computed(
@@ -483,8 +483,8 @@ def _warm_up_draws(vocab: int) -> None:
 
 
 def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str, taps: int = 0) -> int:
-    """How many KV blocks of the folder's model, whose slots keep so many numbers of taps, fit in `memory` bytes of each
-    device, which the profile's `section` gives."""
+    """Return how many KV blocks of the folder's model, whose slots keep so many numbers of taps, fit in `memory` bytes
+    of each device, which the profile's `section` gives."""
     block = block_bytes(folder, settings, taps)
     if memory < block:
         raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
@@ -519,7 +519,7 @@ def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
 
 
 def block_bytes(folder: str | Path, settings: TargetSettings, taps: int = 0) -> int:
-    """Bytes of one KV block of the folder's model, whose slots keep so many numbers of taps, on each device."""
+    """Return how many bytes of each device one KV block of the folder's model takes, with so many numbers of taps."""
     if settings.runtime == NATIVE:
         from covey.models.native import architecture
         from covey.models.native.model import block_bytes as bytes_of

@@ -48,7 +48,7 @@ class Verified:
 
     @property
     def emitted(self) -> Ints:
-        """How many tokens each row emits."""
+        """Return how many tokens each row emits."""
         return np.where(self.faulty, 0, self.accepted + 1)
 
 
@@ -115,7 +115,7 @@ def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints)
 
 
 def _verified(trees: Trees, walked: Walk, logprobs: Floats, chances: Floats, top: Top, faults: Mask) -> Verified:
-    """`faults`: rows whose last place has no token."""
+    """Return what a walk emits; `faults` are the rows whose last place has no token."""
     accepted, tokens = walked.accepted, walked.tokens
     path: Ints = walked.path - np.repeat(trees.offsets[:-1], accepted)  # numbered within their trees
     faulty = faults
@@ -149,7 +149,7 @@ def pick(verified: Verified, rows: Ints) -> Verified:
 
 
 def merged(second: Mask, one: Verified, two: Verified) -> Verified:
-    """Rows in their order: from `two` where `second`, else from `one`."""
+    """Return rows in their order: from `two` where `second`, else from `one`."""
     both = Verified(
         np.concatenate([one.accepted, two.accepted]),
         np.concatenate([one.path, two.path]),

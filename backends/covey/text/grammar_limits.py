@@ -89,8 +89,8 @@ def _apart(text: str) -> tuple[list[Any], str]:
 
 
 def _totals(bodies: Mapping[str, str]) -> dict[str, int]:
-    """Choices of each rule with those of the terminals that it names, as often as it does: they become one expression,
-    however short the rules are that double it."""
+    """Return the choices of each rule with those of the terminals that it names, as often as it does: they become one
+    expression, however short the rules are that double it."""
     totals, waiting = dict[str, int](), [(name, False) for name in bodies]
     terminals = set(filter(_is_terminal, bodies))
     named = {name: [each for each in _NAME.findall(body) if each in terminals] for name, body in bodies.items()}

@@ -45,7 +45,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def is_own_file(name: object) -> bool:
-    """Whether a file that names another one names one of its own folder."""
+    """Return whether `name`, as one file names another, names a file in the same folder."""
     if not isinstance(name, str) or not name.isprintable() or "/" in name:
         return False
     return name not in ("", ".", "..") and len(name.encode()) < 256

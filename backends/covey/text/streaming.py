@@ -102,7 +102,7 @@ class Outlet(Protocol):
         ...
 
     def gone(self) -> bool:
-        """Whether the client has given up."""
+        """Return whether the client has given up."""
         ...
 
 
@@ -164,12 +164,12 @@ class _Answer:
 
     @property
     def ttft(self) -> float | None:
-        """Seconds from its arrival to its first token; None before it."""
+        """Return the seconds from the request's arrival to its first token; None before it."""
         return None if self.first is None else self.first - self.started
 
     @property
     def tpot(self) -> float | None:
-        """Seconds per token from its first one on; None before the second."""
+        """Return the seconds per token from the first one on; None before the second."""
         return None if self.first is None or self.output < 2 else (self.last - self.first) / (self.output - 1)
 
     def hold(self, text: str, ids: Ints, scores: Floats, top: Top, last: Progress) -> None:
@@ -181,7 +181,7 @@ class _Answer:
         self.top.append(top)
 
     def taken(self) -> tuple[str, Ints, Floats, Top]:
-        """Everything that is held, which then is not any more."""
+        """Return everything that is held, and hold it no more."""
         taken = "".join(self.text), np.concatenate(self.ids), np.concatenate(self.scores), Top.joined(self.top)
         self.progress = None
         for held in (self.text, self.ids, self.scores, self.top):
@@ -292,7 +292,7 @@ class Streamer:
 
     @property
     def open(self) -> int:
-        """Answers that have not come to their end; `stop` waits for the last words of those that have. Any thread."""
+        """Return how many answers have not ended; `stop` waits for the last words of those that have. Any thread."""
         with self._wake:
             return len(self._answers)
 
@@ -340,7 +340,7 @@ class Streamer:
         self._engine.cancel(answer.key)
 
     def _break(self, answer: _Answer, last: Progress, error: Exception) -> None:
-        """Something that nobody foresaw: it ends this answer, and none of the others."""
+        """End this answer, and none of the others, with an error that nobody foresaw."""
         with about(lambda: (answer.name,)):
             self._end_broken(answer, last, error)
 
@@ -416,7 +416,7 @@ class Streamer:
             self._served(_served(answer, finish, last, self._clock.now()))
 
     def _due(self, answer: _Answer) -> bool:
-        """Whether what is held of an unfinished answer is to be sent."""
+        """Return whether what is held of an unfinished answer is to be sent."""
         return answer.stream and self._clock.now() - answer.sent >= self._apart * len(self._answers)
 
     def _send(self, answer: _Answer, finish: Finish | None, last: Progress) -> None:

@@ -37,7 +37,7 @@ class Detokenizer:
     """Turns a request's growing output into text. Text that may turn out to be part of a stop word is held back."""
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int], stop_words: Sequence[str] = ()) -> None:
-        """`context`: the prompt's last tokens, so that the first output token decodes as in the middle of a text."""
+        """`context` is the prompt's last tokens, so that the first output token decodes as in the middle of a text."""
         self._tokenizer = tokenizer
         self._stops = tuple(stop_words)
         self._window = list(context)
@@ -47,8 +47,8 @@ class Detokenizer:
         self.stopped = False
 
     def push(self, tokens: Sequence[int]) -> tuple[str, int]:
-        """Text that is now certain, and how many of `tokens` belong to the output: all, or those up to the one that
-        completed a stop word, after which `stopped` is set and none of them does."""
+        """Return the text that is now certain, and how many of `tokens` belong to the output: all, or those up to the
+        one that completed a stop word, after which `stopped` is set and none of them does."""
         if not self._stops:
             return self._advance(tokens), len(tokens)
         text: list[str] = []

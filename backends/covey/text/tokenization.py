@@ -63,8 +63,8 @@ def token_ids(tokenizer: Tokenizer, text: str) -> Ints:
 
 
 def longest_token(tokenizer: Tokenizer) -> float:
-    """Bytes of text that one token can stand for at most; infinite where that is not known, as where text is changed
-    or left out before it is cut into tokens, or where a token stands for whatever is in no vocabulary."""
+    """Return how many bytes of text one token can stand for at most; infinite where that is not known, as where text is
+    changed or left out before it is cut into tokens, or where a token stands for whatever is in no vocabulary."""
     made = json.loads(tokenizer.to_str())
     model, pieces = made["model"], [made["pre_tokenizer"], *(made["pre_tokenizer"] or {}).get("pretokenizers", ())]
     by_bytes = any(piece and piece["type"] == "ByteLevel" for piece in pieces)
@@ -80,6 +80,6 @@ def longest_token(tokenizer: Tokenizer) -> float:
 
 
 def tokenizer_digest(folder: str | Path) -> str:
-    """SHA-256 of the folder's tokenizer.json, which tells whether ids mean the same; "" where it has none."""
+    """Return SHA-256 of the folder's tokenizer.json, which tells whether ids mean the same; "" where it has none."""
     path = Path(folder) / "tokenizer.json"
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

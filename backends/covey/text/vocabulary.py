@@ -12,7 +12,7 @@ UNKNOWN = 0  # the size where the folder does not say
 
 
 def size(folder: str | Path) -> int:
-    """How many tokens the folder's model knows, by its configuration."""
+    """Return how many tokens the folder's model knows, by its configuration."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         return UNKNOWN
@@ -34,8 +34,8 @@ def misfit(drafter: str | Path, target: str | Path) -> str:
 
 
 def _same_tokens(one: Path, other: Path) -> bool:
-    """Whether ids mean the same. Added tokens may have other names: of one family, chat models have more of them. True
-    where a folder has no tokenizer."""
+    """Return whether ids mean the same in both folders. Added tokens may have other names: of one family, chat models
+    have more of them. True where a folder has no tokenizer."""
     files = [folder / "tokenizer.json" for folder in (one, other)]
     if all(path.is_file() for path in files) and files[0].read_bytes() == files[1].read_bytes():
         return True

@@ -64,13 +64,13 @@ class Nodes:
 
     @property
     def above(self) -> Index:
-        """Parents among all nodes, -1 where the root is."""
+        """Return the parents among all nodes, -1 where the root is."""
         jump = self.jumps[0]
         return np.where(jump < len(self.depth), jump, -1)[:-1]
 
     def ranks(self) -> Ranks:
-        """How many siblings are listed before each node. Nodes are compared with those so many places before them until
-        all pairs of siblings are found: in a beam they are fewer places apart than it has lanes."""
+        """Return how many siblings are listed before each node. They are compared with those so many places before them
+        until all pairs of siblings are found: in a beam they are fewer places apart than it has lanes."""
         trees = self.trees
         # Siblings' parent, and one; a root's is the last node before its row, which has no children.
         key = (trees.offsets[:-1] + 1).repeat(trees.sizes)
@@ -87,7 +87,7 @@ class Nodes:
         return ranks
 
     def paths(self, own: Numbers) -> Numbers:
-        """Path probabilities of nodes that are as likely as `own` where all before them are right."""
+        """Return the path probabilities of nodes that are as likely as `own` where all before them are right."""
         total = np.ones(len(own) + 1, own.dtype)
         np.minimum(np.maximum(own, LEAST), MOST, out=total[:-1])
         above = np.empty_like(total)
@@ -96,7 +96,7 @@ class Nodes:
         return total[:-1]
 
     def own(self, scores: Floats) -> Floats:
-        """Each node's own part of log path scores, as a probability. Whatever a drafter says, it is one."""
+        """Return each node's own part of log path scores, as a probability, whatever number a drafter gives."""
         log = np.zeros(len(scores) + 1, np.float32)  # a root's stands last
         log[:-1] = scores
         with np.errstate(over="ignore", invalid="ignore"):

@@ -32,7 +32,7 @@ class Ranked:
 
     @classmethod
     def of(cls, paths: Array, row_of: Index, count: int) -> Ranked:
-        """`count` rows."""
+        """Rank the paths of `count` rows."""
         falling = np.log(paths)
         key = row_of * (1.0 - float(falling.min(initial=0.0)))
         key -= falling
@@ -71,7 +71,7 @@ def customised(ranked: Ranked, needs: Array, demands: Array, budget: int, most: 
 
 
 def filled(ranked: Ranked, kept: Flags, budget: int) -> Flags:
-    """`kept` and the best of the others, `budget` nodes in all."""
+    """Return `kept` and the best of the others, `budget` nodes in all."""
     others = np.flatnonzero(~kept)
     left = others[np.argsort(-ranked.paths[others])][: max(0, budget - int(kept.sum()))]
     both = kept.copy()

@@ -31,8 +31,8 @@ class Walk:
 
 
 def walk(trees: Trees, draws: Ints) -> Walk:
-    """Coupled rule: every emitted token is the target's own draw; while a child carries it, go on from that child, the
-    first if several do. A negative draw (a row that failed) is emitted and matches nothing."""
+    """Walk trees by the coupled rule: every emitted token is the target's own draw; while a child carries it, go on
+    from that child, the first if several do. A negative draw (a row that failed) is emitted and matches nothing."""
     roots, nodes, parents = _places(trees)
     matching = np.flatnonzero(draws[parents] == trees.tokens)[::-1]
     dead_end = len(draws)
@@ -48,8 +48,8 @@ def walk(trees: Trees, draws: Ints) -> Walk:
 
 
 def walk_chains(trees: Trees, accepts: Flags, alternates: Ints) -> Walk:
-    """Rejection rule: node i is accepted if `accepts[i]` and all before it in its row are; row r then emits
-    `alternates[r]`, drawn from the residual or, after a whole chain, from the bonus distribution."""
+    """Walk chains by the rejection rule: node i is accepted if `accepts[i]` and all before it in its row are; row r
+    then emits `alternates[r]`, drawn from the residual or, after a whole chain, from the bonus distribution."""
     roots, nodes, _ = _places(trees)
     accepted = count_accepted(trees, accepts)
     draws = np.zeros(len(roots) + len(nodes), np.int32)
@@ -61,7 +61,7 @@ def walk_chains(trees: Trees, accepts: Flags, alternates: Ints) -> Walk:
 
 
 def count_accepted(trees: Trees, accepts: Flags) -> Ints:
-    """How many leading nodes of each row's chain are accepted."""
+    """Return how many leading nodes of each row's chain are accepted."""
     check_chains(trees)
     refused = np.append(np.flatnonzero(~accepts), len(accepts))
     first = refused[np.searchsorted(refused, trees.offsets[:-1])]
@@ -82,7 +82,7 @@ def parent_places(trees: Trees) -> Ints:
 
 
 def _places(trees: Trees) -> tuple[Ints, Ints, Ints]:
-    """Packed places of all roots, all nodes, and all nodes' parents."""
+    """Return the packed places of all roots, all nodes, and all nodes' parents."""
     row = np.arange(trees.rows, dtype=np.int32)
     roots = trees.offsets[:-1] + row
     sizes = trees.sizes
@@ -92,7 +92,7 @@ def _places(trees: Trees) -> tuple[Ints, Ints, Ints]:
 
 
 def _emit(roots: Ints, nodes: Ints, steps: list[Ints], draws: Ints) -> Walk:
-    """`steps[i]` is each row's i-th accepted node, -1 once it has stopped."""
+    """Return the walk along `steps`: `steps[i]` is each row's i-th accepted node, -1 once it has stopped."""
     taken = np.array(steps, np.int32).reshape(len(steps), len(roots)).T
     live = taken >= 0
     path = taken[live]

@@ -53,7 +53,7 @@ def _done(request: Any, what: str) -> Any:
 
 
 def deliver(model: str, message: Ints) -> Ints:
-    """`call`, and once more where the answer may have been lost on its way back: work that is done is not done again
+    """Call, and once more where the answer may have been lost on its way back: work that is done is not done again
     (`covey.wire.ledger`). Raises what went wrong first."""
     try:
         return call(model, message)

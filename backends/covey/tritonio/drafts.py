@@ -46,7 +46,7 @@ class Drafts:
             brought.acceptance = counts
 
     def totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Metric, labels, value so far. Does not mutate."""
+        """Yield metric, labels, value so far. Does not mutate."""
         for name, (calls, seconds) in list(self._read.items()):
             yield "covey_drafter_reads_total", {"drafter": name}, calls
             yield "covey_drafter_read_seconds_total", {"drafter": name}, seconds

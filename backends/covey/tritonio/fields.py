@@ -66,8 +66,8 @@ class RequestParser:
         grammars: Verdicts | None = None,
     ) -> None:
         """`total_blocks` says how many the pool has now; without it, as many as `info` says. `classes` are those of
-        latency; without them, the usual ones. `priorities`: how high each tenant may ask, as `tenants.priorities`.
-        `target`: the target's name, where a server has several. `grammars` compiles them; without it, who asks for
+        latency; without them, the usual ones. `priorities` says how high each tenant may ask, as `tenants.priorities`.
+        `target` is the target's name, where a server has several. `grammars` compiles them; without it, who asks for
         one does."""
         self._target = target
         self._grammars = grammars or Verdicts(self._compiled_here)
@@ -137,8 +137,8 @@ class RequestParser:
         )
 
     def prompt_bytes(self, tensor: Callable[[str], Any]) -> int:
-        """How long the text of a prompt is; 0 where there is none. Raises BadField for what is too long whatever its
-        tokens are, which they need not be known for."""
+        """Return the length of a prompt's text in bytes; 0 where there is none. Raises BadField for one that is too
+        long whatever its tokens are, so that they need not be known."""
         raw = tensor("text_input")
         if raw is None or raw.size != 1:
             return 0
@@ -151,7 +151,7 @@ class RequestParser:
         return size
 
     def has_new_grammar(self, tensor: Callable[[str], Any]) -> bool:
-        """Whether `parse` will have to wait for the compiler."""
+        """Return whether `parse` will have to wait for the compiler."""
         read = Reader(tensor)
         try:
             name, text = self._asked_grammar(read)
@@ -368,7 +368,7 @@ class Reader:
         return bool(INPUT_BY_NAME[name].default if value is None else value)
 
     def integer(self, name: str, *, default: int | None = None, high: int | None = None) -> int:
-        """`default` and `high` stand in for the table's where they depend on the request."""
+        """Return a field's value; `default` and `high` stand in for the table's where given. Raises BadField."""
         value, field = self.scalar(name), INPUT_BY_NAME[name]
         if value is None:
             return int(field.default or 0) if default is None else default

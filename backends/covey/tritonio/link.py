@@ -43,7 +43,7 @@ def _folder(server: int) -> Path:
 
 
 def _listens(path: Path) -> bool:
-    """Whether somebody does, as in another container that has the same temporary folder."""
+    """Return whether a process listens at this address, as in another container that has the same temporary folder."""
     with socket.socket(socket.AF_UNIX) as caller:
         caller.setblocking(False)
         try:
@@ -61,7 +61,7 @@ def forget(server: int) -> None:
 
 
 def _is_server(pid: str) -> bool:
-    """Whether that process is a tritonserver; the number of one that has ended may have come to another process."""
+    """Return whether that process is a tritonserver; the number of one that has ended may be another process's."""
     try:
         return Path("/proc", pid, "comm").read_text() == "tritonserver\n"
     except OSError:
@@ -99,8 +99,8 @@ class Peer:
             raise PortError(f"the other model is gone: {error}") from None
 
     def close(self) -> None:
-        """Both ends hear of it, also where this one waits for a message or sends one. Only the thread that receives
-        gives the descriptor back: of two that did, one would close somebody else's."""
+        """Close the link: both ends hear of it, also where this one waits for a message or sends one. Only the thread
+        that receives gives the descriptor back: of two that did, one would close somebody else's."""
         with self._closing:
             if self._connection.closed:
                 return
@@ -175,7 +175,7 @@ def _dialled(path: Path) -> Connection:
 
 
 def _bound(line: socket.socket, seconds: float) -> None:
-    """How long the link may hold up whoever calls or sends; 0 for ever."""
+    """Bound how many seconds the link may hold up whoever calls or sends; 0 removes the bound."""
     micro = round(seconds * 1e6)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", micro // 1_000_000, micro % 1_000_000))
 
@@ -188,8 +188,8 @@ def refuse_requests(model: str, server: int) -> int | None:
 
 
 def serves(model: str, server: int) -> bool:
-    """Whether `model` is past what it does before it serves; PortError when it does not listen, SettingError where it
-    never will serve."""
+    """Return whether `model` is past what it does before it serves. Raises PortError when it does not listen, and
+    SettingError where it will never serve."""
     answer = _ask(model, server, "serves")
     if isinstance(answer, str):
         raise SettingError(answer)

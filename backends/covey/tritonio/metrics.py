@@ -163,8 +163,8 @@ class Metrics:
         self._thread.start()
 
     def target(self, info: TargetInfo, left_out: tuple[str, ...], folder: ModelFolder) -> None:
-        """Once the target is up. `left_out`: drafters that do not fit it. Whoever routes or scales by gauges finds them
-        before the first round, too."""
+        """Set the gauges of a target that is up. `left_out` are drafters that do not fit it. Whoever routes or scales
+        by gauges finds them before the first round, too."""
         with self._lock:
             self._put_load(running=0, waiting=0, used=0, free=info.total_blocks)
             self._put(
@@ -183,7 +183,7 @@ class Metrics:
             )
 
     def round(self, record: RoundRecord) -> None:
-        """Engine's thread, once a round."""
+        """Count a round. Called once a round by the engine's thread."""
         with self._lock:
             add = self._add
             add("covey_rounds_total", 1)
@@ -212,7 +212,7 @@ class Metrics:
         self._put("covey_kv_blocks", free, state="free")
 
     def served(self, served: Served) -> None:
-        """Streamer's thread, once a request."""
+        """Count a request that has ended. Called once a request by the streamer's thread."""
         with self._lock:
             self._add("covey_requests_total", 1, outcome="refused" if served.refused else served.finish.value)
             if served.attainment is not None:
@@ -230,7 +230,7 @@ class Metrics:
             self._between(served.gaps)
 
     def refused(self, objective: Objective) -> None:
-        """Any thread, for a request that was refused at once."""
+        """Count a request that was refused at once. Any thread may call it."""
         with self._lock:
             self._add("covey_requests_total", 1, outcome="refused")
             if objective.label:
@@ -241,11 +241,11 @@ class Metrics:
             self._add("covey_drafter_failures_total", 1, drafter=drafter)
 
     def follow(self, totals: Totals) -> None:
-        """Counters that somebody else adds up: asked for at every flush, on its thread."""
+        """Take counters that somebody else adds up: they are asked for at every flush, on its thread."""
         self._followed.append(totals)
 
     def watch(self, gauges: Totals) -> None:
-        """Gauges that somebody else knows: asked for likewise."""
+        """Take gauges that somebody else knows: they are asked for at every flush, on its thread."""
         self._watched.append(gauges)
 
     def stop(self) -> None:
@@ -315,5 +315,5 @@ class Metrics:
 
 
 def _listed(source: Totals) -> list[tuple[str, dict[str, str], float]]:
-    """All that it says, or what it raises on its way."""
+    """Return all that a source says; raises what it raises on its way."""
     return list(source())

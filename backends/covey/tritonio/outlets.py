@@ -121,7 +121,7 @@ class Sender:
                 self._ended = last  # not of one that could not be sent: an error may follow it
 
     def is_cancelled(self) -> bool:
-        """Whether the client has given up on a request that still owes it a response."""
+        """Return whether the client has given up on a request that still owes it a response."""
         with self._using:
             return not self._ended and bool(self._sender.is_cancelled())
 

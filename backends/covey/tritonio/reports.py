@@ -61,7 +61,7 @@ class Reports:
         measure: Measure | None = None,
     ) -> None:
         """`decisions` gives the planner's last ones, `states` each drafter's by its name. Without `memory` nobody is
-        moved. `secret`: the administrator's; without one nobody is obeyed. `measure` takes the drafters' names and
+        moved. `secret` is the administrator's; without one nobody is obeyed. `measure` takes the drafters' names and
         whether all is to be seen; without it nothing is measured."""
         self._decided, self._states = decisions, states
         self._memory, self._secret, self._measure = memory, secret, measure
@@ -80,12 +80,12 @@ class Reports:
         }
 
     def round(self, record: RoundRecord) -> None:
-        """Engine's thread, once a round."""
+        """Keep a round. Called once a round by the engine's thread."""
         self._count += 1
         self._rounds.append((self._count, record))
 
     def answer(self, question: str, secret: str = "") -> str:
-        """JSON; raises BadField. Any thread. `secret`: the asker's."""
+        """Return the answer as JSON; `secret` is the asker's. Raises BadField. Any thread may call it."""
         action, _, named = question.partition(":")
         if action in WISHES:
             self._wish(named, WISHES[action], secret)

@@ -53,7 +53,7 @@ _SAMPLING: dict[str, tuple[float, float]] = {
 
 
 def must(holds: bool, what: str, *values: object) -> None:
-    """`what` is formatted with the values where it is needed: there are checks in every round."""
+    """Raise PortError unless `holds`. `what` is formatted only where it is needed: there are checks in every round."""
     if not holds:
         raise PortError("damaged message: " + what % values)
 
@@ -91,7 +91,7 @@ def check_draft_work(work: DraftWork) -> None:
 
 
 def check_target_reply(reply: TargetReply, rows: int | None) -> None:
-    """`rows` were asked for; None where that is not known."""
+    """Raise PortError for a damaged reply; `rows` were asked for, None where that is not known."""
     _answers(reply.status, rows)
     _rows(len(reply.status), cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted)
     check_offsets("offsets", reply.offsets, len(reply.status), len(reply.tokens))

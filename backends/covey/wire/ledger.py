@@ -60,7 +60,7 @@ class Text(Protocol):
 
     @property
     def known(self) -> int:
-        """How many of the tag's tokens it holds."""
+        """Return how many of the tag's tokens the state holds."""
         ...
 
 
@@ -96,7 +96,7 @@ class Ledger(Generic[State, Reply]):
         """`opened` makes the state of a tag. `closed` hears of every state that is let go, and whether its request has
         ended; if not, the tag was opened anew, or forgotten to make room. An `exclusive` answerer has one caller at a
         time, which counts on every tag that it opened: none is forgotten, and a message of another origin closes all.
-        `epoch` 0: one is drawn."""
+        With an `epoch` of 0 one is drawn."""
         self.epoch = epoch or secrets.randbelow(1 << 31) + 1
         self._opened = opened
         self._closed = closed
@@ -146,7 +146,7 @@ class Ledger(Generic[State, Reply]):
         return replies
 
     def _named(self, works: Sequence[Work]) -> list[str]:
-        """What logs call the requests of these messages."""
+        """Return what logs call the requests of these messages."""
         return [self._names.get((work.origin, tag), str(tag)) for work in works for tag in work.tags.tolist()]
 
     def _stored(self, work: Work) -> Reply | None:

@@ -79,7 +79,7 @@ def loops(text: list[int]) -> bool:
 
 
 def random_ids(model: PreTrainedModel, rows: int, seed: int) -> Tensor:
-    """Prompts of no special token, the same on every device."""
+    """Return prompts of no special token, the same on every device."""
     ids = np.random.default_rng(seed).integers(SPECIAL, model.config.vocab_size, (rows, PROMPT))
     return torch.from_numpy(ids).to(model.device)
 
@@ -106,7 +106,7 @@ def told(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 def entropies(logits: Tensor) -> Tensor:
-    """Bits of each row."""
+    """Return the entropy of each row in bits."""
     logs = logits.float().log_softmax(-1)
     bits: Tensor = -(logs.exp() * logs).sum(-1) / np.log(2.0)
     return bits

@@ -95,7 +95,7 @@ folders = [{json.dumps(f"{DRAFTER}:{folder / DRAFTER}")}]
 
 
 def kv_memory(model: PreTrainedModel) -> int:
-    """MiB of keys and values of KV_TOKENS tokens."""
+    """Return the MiB of keys and values of KV_TOKENS tokens."""
     config = model.config
     head = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     token: int = 2 * config.num_hidden_layers * config.num_key_value_heads * head * model.dtype.itemsize

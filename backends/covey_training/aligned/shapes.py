@@ -77,8 +77,8 @@ def configured(settings: Mapping[str, Any], where: str, vocabulary: int | None) 
 
 
 def default_layers(config: PretrainedConfig) -> int:
-    """How many layers make a drafter of about a tenth of the target's cost, counted in weights that a token reads: head
-    and layers, not the embedding."""
+    """Return how many layers give a drafter of about a tenth of the target's cost, counted in weights that a token
+    reads: head and layers, not the embedding."""
     width, middle = config.hidden_size, config.intermediate_size
     head = getattr(config, "head_dim", None) or width // config.num_attention_heads
     heads = 2 * config.num_attention_heads + 2 * config.num_key_value_heads

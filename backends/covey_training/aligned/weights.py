@@ -46,7 +46,7 @@ def blank(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) ->
 
 @torch.no_grad()
 def draw_weights(model: PreTrainedModel, seed: int) -> None:
-    """All weights, nothing damped; the logits of the head have deviation 1."""
+    """Draw all weights, nothing damped; the logits of the head have deviation 1."""
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             fill(parameter, seed, name, deviation(name, parameter))
@@ -65,7 +65,7 @@ def draw_head(model: PreTrainedModel, seed: int, spread: float) -> None:
 
 @torch.no_grad()
 def damp(model: PreTrainedModel, seed: int, first: int, factor: float) -> None:
-    """Layer `first` and those after it anew, all that they add multiplied by `factor`."""
+    """Draw layer `first` and those after it anew, all that they add multiplied by `factor`."""
     for name, parameter in last_matrices(model, first):
         fill(parameter, seed, name, factor * deviation(name, parameter))
 

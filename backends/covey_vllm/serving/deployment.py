@@ -97,7 +97,7 @@ def _check_unread(profile: Profile) -> None:
 
 
 def _changed(profile: Profile, section: str) -> JsonDict:
-    """Its settings that are not as they are by default."""
+    """Return the section's settings that are not as they are by default."""
     own = getattr(profile, section)
     usual = type(own)()
     values = {field.name: getattr(own, field.name) for field in fields(own)}

@@ -24,7 +24,7 @@ class VllmEngine:
     """Owns which requests vLLM has."""
 
     def __init__(self, send: Callable[[Message], None], sink: Sink, clock: Clock, most: int) -> None:
-        """`send` reaches vLLM's process, and raises PortError where that has ended. `most`: requests at once."""
+        """`send` reaches vLLM's process, and raises PortError where that has ended. `most` requests may be open."""
         self._send, self._sink, self._clock, self._most = send, sink, clock, most
         self._heard = clock.now()  # when vLLM's process last said anything, or had nothing to say
         self._open: dict[int, Progress] = {}  # by key, the last that was told
@@ -84,7 +84,7 @@ class VllmEngine:
             raise PortError(GONE)
 
     def ended(self) -> None:
-        """vLLM's process has."""
+        """Note that vLLM's process has ended."""
         self._over.set()
 
     def received(self, message: Message) -> None:

@@ -30,7 +30,7 @@ class VllmParser(RequestParser):
     """Checks requests against one target that vLLM serves."""
 
     def __init__(self, *given: Any, depth: int, **named: Any) -> None:
-        """`depth`: the deepest draft that vLLM takes."""
+        """`depth` is that of the deepest draft that vLLM takes."""
         super().__init__(*given, **named)
         self._depth = depth
 

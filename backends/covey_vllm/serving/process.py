@@ -41,7 +41,7 @@ class EngineProcess:
     def __init__(
         self, deployment: Deployment, model: str, received: Callable[[Message], None], ended: Callable[[], None]
     ) -> None:
-        """`model`: whose engine it is. Both are called in a thread of the line; `ended`, once, is the last."""
+        """`model` is whose engine this is. Both others are called in a thread of the line, `ended` once and last."""
         packages = _packages(model)
         environment = {name: value for name, value in os.environ.items() if name not in NOT_PASSED}
         near, far = socket.socketpair()

@@ -54,7 +54,7 @@ class Told:
     reused: int = 0  # tokens of prompts that had KV already, and are not counted yet
 
     def latest(self, count: int) -> list[JsonDict]:
-        """Oldest first."""
+        """Return the last `count` decisions, oldest first."""
         return list(self.decisions)[-count:] if count > 0 else []
 
 

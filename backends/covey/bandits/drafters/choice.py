@@ -23,16 +23,16 @@ class Bandit(Protocol):
     reward: ClassVar[Reward]
 
     def choose(self, allowed: Sequence[int]) -> int:
-        """One of `allowed`, the arms that serve now; never empty. May draw random numbers. Asking again without an
-        `update` between is no round."""
+        """Return one of `allowed`, the arms that serve now; never empty. May draw random numbers. Asking again without
+        an `update` between is no round."""
         ...
 
     def update(self, arm: int, reward: float, tokens: int) -> None:
-        """`arm` drafted a round, whether it was chosen here or not: reward in [0, 1], and the tokens emitted."""
+        """Learn that `arm` drafted a round, whether or not it was chosen here: reward in [0, 1], and tokens emitted."""
         ...
 
     def witness(self, rewards: Sequence[float | None]) -> None:
-        """Full information: what each arm would have got in a round, None where that is not known. Called beside
+        """Learn full information: what each arm would have got in a round, None where that is not known. Called beside
         `update`; policies that learn from their own rounds alone ignore it."""
         ...
 

@@ -71,7 +71,7 @@ class SequentialHalving:
         return 1
 
     def _standing(self, arm: int) -> tuple[bool, float]:
-        """Survivors before others, then by mean reward."""
+        """Return a key that ranks survivors above others, and then by mean reward."""
         return arm in self._survivors, self._sums[arm] / max(1, self._counts[arm])
 
 

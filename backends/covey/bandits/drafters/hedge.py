@@ -50,7 +50,7 @@ class NormalHedge:
         return int(self._rng.choice(np.asarray(allowed), p=self.probabilities(allowed)))
 
     def update(self, arm: int, reward: float, tokens: int) -> None:
-        """Its own rounds are among those it witnesses."""
+        """Learn nothing: the policy's own rounds are among those it witnesses."""
 
     def witness(self, rewards: Sequence[float | None]) -> None:
         known = [arm for arm, reward in enumerate(rewards) if reward is not None]
@@ -65,8 +65,8 @@ class NormalHedge:
 
 
 def _scale(ahead: Array) -> float:
-    """c. The largest R alone reaches e at the lower end, and all arms together with that R at the upper one. In Python:
-    arms are few, and numpy takes longer to be called than to add them."""
+    """Return c. The largest R alone reaches e at the lower end, and all arms together with that R at the upper one. In
+    Python: arms are few, and numpy takes longer to be called than to add them."""
     squares: list[float] = (ahead**2 / 2.0).tolist()
     high, wanted = max(squares), math.e * len(squares)
     low = high / (1.0 + math.log(len(squares)))

@@ -50,7 +50,7 @@ class Policy:
         return cast(Reward, registry.find(self.made_by).reward)
 
     def make(self, setting: Setting) -> Bandit:
-        """SettingError where a parameter is out of range: make one when loading."""
+        """Return a new bandit. Raises SettingError where a parameter is out of range: make one when loading."""
         return cast(Bandit, registry.make(self.made_by, setting, **self.own))
 
 

@@ -13,12 +13,12 @@ CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
 
 def ours(path: str) -> bool:
-    """Whether a route is OpenAI's, or one that vLLM has beside them."""
+    """Return whether a route is OpenAI's, or one that vLLM has beside them."""
     return any(path == each or path.startswith(f"{each}/") for each in PATHS)
 
 
 def tritons(path: str) -> bool:
-    """Whether a route's errors are a text, as Triton's are; those of all others have OpenAI's shape."""
+    """Return whether a route's errors are a text, as Triton's are; those of all others have OpenAI's shape."""
     return path == "/v2" or path.startswith("/v2/")
 
 

@@ -99,7 +99,7 @@ def _kind(leaves: Leaves, schema: Any) -> str:
 
 
 def _is_text(leaf: Mapping[str, Any]) -> bool | None:
-    """Whether the value is a text; None where it may be one."""
+    """Return whether the value is a text; None where it may be one."""
     fixed = leaf.get("enum", [leaf["const"]] if "const" in leaf else None)
     if isinstance(fixed, list):
         texts = [isinstance(each, str) for each in fixed]

@@ -50,7 +50,7 @@ def _message(value: Any) -> dict[str, Any]:
 
 
 def with_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a template must know calls to render these messages."""
+    """Return whether a template must know calls to render these messages."""
     return any("tool_calls" in each or each["role"] == "tool" for each in messages)
 
 

@@ -21,7 +21,7 @@ def of_function(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
 
 
 def _joins(value: Any) -> bool:
-    """Whether objects are made of several schemas somewhere, of which none declares all their properties."""
+    """Return whether objects are made of several schemas somewhere, of which none declares all their properties."""
     if isinstance(value, Mapping):
         return "allOf" in value or any(map(_joins, value.values()))
     return isinstance(value, list) and any(map(_joins, value))

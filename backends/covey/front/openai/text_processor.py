@@ -152,5 +152,5 @@ def configuration(folder: Path) -> Any:
 
 
 def _tag(text: str) -> bool:
-    """Whether llguidance takes an added token for no text although it is not special."""
+    """Return whether llguidance takes an added token for no text although it is not special."""
     return text.startswith("<") and text.endswith(">")

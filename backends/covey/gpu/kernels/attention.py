@@ -65,9 +65,9 @@ def attend_tile(
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One tile, one key head, one part of its keys. `header` holds the tables' width and a token's words of bits; slots
-    of a lane's keys from `base` on are at `tables + tail`, counted from the lane's first key; `heights` are the parts'
-    logarithms (base 2) of summed weights."""
+    """Attend with one tile to one part of one key head's keys. `header` holds the tables' width and a token's words of
+    bits; slots of a lane's keys from `base` on are at `tables + tail`, counted from the lane's first key; `heights` are
+    the parts' logarithms (base 2) of summed weights."""
     tile, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     parts = tl.num_programs(2)
     queries = tl.load(count + tile)
@@ -169,8 +169,8 @@ def attend_tile(
 def join_parts(
     partial, heights, out, lines, parts, DIM: tl.constexpr, D: tl.constexpr, LINES: tl.constexpr, PARTS: tl.constexpr
 ):  # fmt: skip
-    """Some lines, each a token's head: the parts' results, weighed by their shares; parts without keys have a height of
-    -inf. Summed in an order that more parts do not change."""
+    """Join some lines, each a token's head, from the parts' results, weighed by their shares; parts without keys have a
+    height of -inf. They are summed in an order that more parts do not change."""
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     there = (line < lines)[:, None]
     begin = line.to(tl.int64)[:, None] * parts
@@ -245,7 +245,7 @@ def launch_of(rows: int, wide: bool) -> Launch:
 
 
 def rows_of(queries: int, share: int) -> int:
-    """Rows of a product for tiles of up to so many queries."""
+    """Return the rows of a product for tiles of up to so many queries."""
     return int(max(LEAST, triton.next_power_of_2(queries * share)))
 
 
@@ -264,7 +264,7 @@ def attend(
     softcap: float = 0.0,
     launch: Launch | None = None,
 ) -> None:
-    """`out` [tokens, heads, head_dim] of `query`, alike. `launch`: another than the usual one."""
+    """Write `out` [tokens, heads, head_dim] for `query`, of the same shape. `launch` replaces the usual one."""
     tokens, heads, dim = query.shape
     share, width = heads // layout.kv_heads, triton.next_power_of_2(dim)
     rows = rows_of(tiles.tokens, share)

@@ -25,7 +25,7 @@ def gather_row(
     D: tl.constexpr,
     S: tl.constexpr,
 ):
-    """`out` [heads of keys and of values, count, DIM]; one head, `S` slots."""
+    """Write `out` [heads of keys and of values, count, DIM]: each program one head's `S` slots."""
     head = tl.program_id(1)
     at = tl.program_id(0) * S + tl.arange(0, S)
     inside = at < count

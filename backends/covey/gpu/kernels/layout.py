@@ -32,7 +32,7 @@ class Layout:
 
     @property
     def head(self) -> int:
-        """Elements from one head to the next."""
+        """Return the number of elements from one head to the next."""
         return self.block_size * self.head_dim
 
     @property
@@ -48,6 +48,6 @@ class Layout:
 
 @triton.jit
 def slot_start(offsets, block, inner, BLOCK_STRIDE: tl.constexpr, SEGMENT: tl.constexpr, DIM: tl.constexpr):
-    """Elements from the pool's begin to the first head, in layer 0, of slots `inner` of blocks."""
+    """Return the elements from the pool's begin to the first head, in layer 0, of slots `inner` of blocks."""
     segment = tl.multiple_of(tl.load(offsets + block // SEGMENT), 8)  # as `store.ALIGNMENT` has it
     return segment + (block % SEGMENT).to(tl.int64) * BLOCK_STRIDE + inner * DIM

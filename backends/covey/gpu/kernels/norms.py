@@ -10,7 +10,7 @@ import triton.language as tl
 def add_and_norm(
     stream, delta, weight, out, epsilon, ADDED: tl.constexpr, WIDTH: tl.constexpr, W: tl.constexpr
 ):  # fmt: skip
-    """One token: stream += delta (where `ADDED`), out = root-mean-square norm of the stream, times weight."""
+    """Compute for a token: stream += delta (where `ADDED`), out = root-mean-square norm of the stream, times weight."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, W)
     known = at < WIDTH
@@ -27,7 +27,7 @@ def add_and_norm(
 
 @triton.jit
 def gate(both, out, SIZE: tl.constexpr, S: tl.constexpr):
-    """silu(first half) * second half, for one token and a piece of the width."""
+    """Compute silu(first half) * second half, for one token and a piece of the width."""
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * S + tl.arange(0, S)
     known = at < SIZE

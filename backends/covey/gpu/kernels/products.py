@@ -63,10 +63,10 @@ def block_product(
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """out [rows, N] = x [rows, K] @ weight [N, K].T. Where `NORMED`, of x's root-mean-square norm times `norm`; where
-    `GATED`, silu of it times the product with the next N rows of `weight`; where `ADDED`, plus `residual`, which may be
-    `out`. Rounds where the unfused operations would. Programs of the same columns follow each other, so that a cache
-    has the matrix for all but the first."""
+    """Compute out [rows, N] = x [rows, K] @ weight [N, K].T. Where `NORMED`, x is replaced by its root-mean-square norm
+    times `norm`; where `GATED`, out is silu of it times the product with the next N rows of `weight`; where `ADDED`,
+    `residual`, which may be `out`, is added. Rounds where the unfused operations would. Programs of the same columns
+    follow each other, so that a cache has the matrix for all but the first."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(0) * M + tl.arange(0, M)
     deep = tl.arange(0, DEPTH)

@@ -33,7 +33,7 @@ _NOBODY = tl.constexpr(2**31 - 1)  # an id above all tokens'
 
 @triton.jit
 def token_hash(ids, first, second, third):
-    """31 uniform bits per token under a row's three words: `noise.token_words`, then `noise.hash_tokens`."""
+    """Return 31 uniform bits per token under a row's three words: `noise.token_words`, then `noise.hash_tokens`."""
     x = ids.to(tl.uint32)
     x ^= x >> 16
     x = tl.mul(x, 0x7FEB352D, sanitize_overflow=False)
@@ -47,7 +47,7 @@ def token_hash(ids, first, second, third):
 
 @triton.jit
 def _log(values):
-    """`noise._log`, of positive normal numbers."""
+    """Return `noise._log` of positive normal numbers."""
     bits = values.to(tl.int64, bitcast=True)
     exponent = (bits >> 52) - 1022
     mantissa = ((bits & 0x000FFFFFFFFFFFFF) | 0x3FE0000000000000).to(tl.float64, bitcast=True)
@@ -68,13 +68,13 @@ def _log(values):
 
 @triton.jit
 def gumbel(hashes):
-    """`noise.gumbel`: the noise of tokens with these hashes, in float64."""
+    """Return `noise.gumbel`: the noise of tokens with these hashes, in float64."""
     return -_log(-_log((hashes.to(tl.float64) + 0.5) * -_GRAIN + 1.0))
 
 
 @triton.jit
 def _tail(hashes):
-    """exp(-noise) in float32, good for shares: -log(1 - v), by its series where 1 - v would lose v's bits."""
+    """Return exp(-noise) in float32, good for shares: -log(1 - v), by its series where 1 - v would lose v's bits."""
     v = (hashes.to(tl.float32) + 0.5) * _GRAIN
     rest = ((hashes ^ _HASHES).to(tl.float32) + 0.5) * _GRAIN
     return tl.where(v < 0.015625, v * (1.0 + v * (0.5 + v * (0.33333334 + v * 0.25))), -tl.log(rest))
@@ -82,7 +82,7 @@ def _tail(hashes):
 
 @triton.jit
 def _may_win(behind, hashes, slope, bound):
-    """Whether tokens so far behind the best can reach the score that slope and bound were made of; see `noise.race`."""
+    """Return whether tokens so far behind the best can reach the score behind `slope` and `bound`; see `noise.race`."""
     octaves = hashes.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32)
     return octaves <= behind * slope + bound
 
@@ -138,7 +138,7 @@ def run_race(
     SPLITS: tl.constexpr,
     SHARES: tl.constexpr,
 ):
-    """Each split's best score and its token (-inf and no token where nothing can beat the row's best), and its sum of
+    """Write each split's best score and token (-inf and no token where nothing can beat the row's best), and its sum of
     exp(logit - best), of rows that are `wanted`; with SHARES of exp of what is raced less the best, of all rows."""
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     best, best_token = row_leader(best_values, best_tokens, row, splits, SPLITS)
@@ -217,13 +217,14 @@ class Race:
 
     @property
     def padded_splits(self) -> int:
-        """Its last."""
+        """Return the last argument of `row_outcome`."""
         padded: int = triton.next_power_of_2(self.splits)
         return padded
 
     def launch(self, logits: Tensor, temperatures: Tensor, words: Tensor, wanted: Tensor | None) -> None:
-        """Both passes over `logits` [rows, vocab] with adjacent columns. By row: `temperatures` in float64, 0 for
-        greedy; `words` [3, rows] as from `noise.row_words`; `wanted`, int32, whether to sum up, None for shares."""
+        """Launch both passes over `logits` [rows, vocab], or raise ValueError where columns are not adjacent. By row:
+        `temperatures`, float64, 0 for greedy; `words` [3, rows] of `noise.row_words`; `wanted`, int32, None for
+        shares."""
         rows, vocab = logits.shape
         capacity = len(self._scores)
         if vocab != self._vocab or rows > capacity or logits.stride(1) != 1 or logits.dtype == torch.float64:

@@ -33,8 +33,8 @@ def turn_and_keep(
     D: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """`GROUP` heads of one token. Turned queries go to `queries`, keys and values to the pool. `sines` are signed
-    for x and x rolled by half a head. A token of slot -1 pads the bucket: it is kept nowhere."""
+    """Turn `GROUP` heads of one token; queries go to `queries`, keys and values to the pool. `sines` are signed for x
+    and x rolled by half a head. A token of slot -1 pads the bucket: it is kept nowhere."""
     token = tl.program_id(0)
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     dim = tl.arange(0, D)

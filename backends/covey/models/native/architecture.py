@@ -129,7 +129,7 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rotary(config: Mapping[str, Any], dim: int) -> tuple[npt.NDArray[np.float32], float]:
-    """Frequencies by half a head, and what sines and cosines are scaled by: transformers' definitions, in float64."""
+    """Return frequencies by half a head, and the factor of sines and cosines: transformers' definitions, in float64."""
     rope = _rope(config)
     theta, kind = float(rope["rope_theta"]), rope["rope_type"]
     plain = theta ** -(np.arange(0, dim, 2) / dim)
@@ -144,7 +144,7 @@ def rotary(config: Mapping[str, Any], dim: int) -> tuple[npt.NDArray[np.float32]
 
 
 def _llama3(plain: npt.NDArray[np.float64], rope: Mapping[str, Any]) -> npt.NDArray[np.float64]:
-    """Long waves are stretched, short ones stay, and those between are blended."""
+    """Return frequencies of which long waves are stretched, short ones stay, and those between are blended."""
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     turns = rope["original_max_position_embeddings"] * plain / (2 * math.pi)
     share = np.clip((turns - low) / (high - low), 0.0, 1.0)

@@ -64,7 +64,7 @@ class Seen(NamedTuple):
 
 @compiled
 def exponential(x):
-    """e to the power of a float32, or of the nearest one that has a power; within an eight-millionth."""
+    """Return e to the power of a float32, or of the nearest one that has a power; within an eight-millionth."""
     y = _LEAST if x < _LEAST else x  # NaN stays what it is
     y = _MOST if y > _MOST else y
     marked = y * _LOG2_E + _WHOLE
@@ -136,7 +136,7 @@ def _place(pool, own, first, table, head, block):
 
 @compiled
 def _score(how, rows, k, ahead, q, q_row, dim, size, y, y_row):
-    """y[rows, 32] = queries times a block's keys. Fetches the block that is `ahead`."""
+    """Compute y[rows, 32] = queries times a block's keys. Fetches the block that is `ahead`."""
     parts, row = (rows + ROWS - 1) // ROWS, 0
     step, steps = (4 * SLOTS, dim // 2) if how.kind == PAIRS else (size * SLOTS, dim)
     for part in range(parts):
@@ -147,7 +147,7 @@ def _score(how, rows, k, ahead, q, q_row, dim, size, y, y_row):
 
 @compiled
 def _sum(how, rows, v, ahead, x, x_row, y, y_row, dim, size, steps, fresh):
-    """y[rows, dim] += weights of so many keys times their values. Fetches as much of the block that is `ahead`."""
+    """Compute y[rows, dim] += weights of so many keys times their values. Fetches as much of the block `ahead`."""
     parts, row = (rows + ROWS - 1) // ROWS, 0
     for part in range(parts):
         some = rows // parts + (1 if part < rows % parts else 0)
@@ -162,9 +162,9 @@ def _sum(how, rows, v, ahead, x, x_row, y, y_row, dim, size, steps, fresh):
 
 @compiled
 def attend(how, seen, task, head, keys, values, q, group, scores, sums, own_keys, own_values, out, width):
-    """One task for one head of keys, whose `group` heads of queries lie at `q[head, token, group, dim]`, scaled. Writes
-    `out[token, heads * width]`; `dim` is `width` and what it lacks of whole vectors. `scores`, `sums` and the own
-    blocks are the thread's."""
+    """Compute one task for one head of keys, whose `group` heads of queries lie at `q[head, token, group, dim]`,
+    scaled, into `out[token, heads * width]`. `dim` is `width` and what it lacks of whole vectors. `scores`, `sums` and
+    the own blocks are the thread's."""
     lane, first, count = seen.task_lanes[task], seen.task_firsts[task], seen.task_counts[task]
     begin, length, table = seen.offsets[lane], seen.lengths[lane], seen.tables[lane]
     tail = seen.tails[seen.tail_offsets[lane] : seen.tail_offsets[lane + 1]]

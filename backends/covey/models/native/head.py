@@ -29,7 +29,7 @@ class HeadModel(NativeModel):
 
     @property
     def width(self) -> int:
-        """Numbers of a state."""
+        """Return how many numbers a state has."""
         return self._of.width
 
     def forward(self, work: Pass) -> Floats:

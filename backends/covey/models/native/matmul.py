@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 @compiled
 def panel(how, w, number, rows, count, k, y):
-    """y[count, 64] = the first rows times a panel of those that begin at address `w`."""
+    """Compute y[count, 64] = the first rows times panel `number` of those that begin at address `w`."""
     size, row_size, step = PANEL_BYTES[how.kind], ROW_BYTES[how.kind], STEPS[how.kind]
     x, x_row = rows.small.ctypes.data, rows.small.strides[0]
     factors, factors_row = rows.factors.ctypes.data, rows.factors.strides[0]

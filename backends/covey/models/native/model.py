@@ -104,11 +104,11 @@ class NativeModel:
 
     @property
     def blocks(self) -> int:
-        """How many there are now: ids below this may be used."""
+        """Return how many blocks there are now: ids below this may be used."""
         return self.pool.reserve.blocks
 
     def forward(self, work: Pass) -> Floats:
-        """Logits [len(out), vocab] in float32, which the next pass writes over; writes the tokens' keys and values."""
+        """Return logits [len(out), vocab] in float32, which the next pass writes over; write keys and values."""
         if work.size > self.max_pass_tokens:
             raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
         lanes, rows = work.lanes, len(work.out)
@@ -142,8 +142,8 @@ class NativeModel:
         return words(self._taps.states(tapped.view(np.float32)))
 
     def outputs(self, tokens: Ints) -> Floats:
-        """What the last layer left of these tokens of the last pass [tokens, width]: a head's later steps read it in
-        place of a state."""
+        """Return what the last layer left of these tokens of the last pass [tokens, width]: a head's later steps read
+        it in place of a state."""
         found = self._work.x[tokens]
         if self._of.normed_output:
             scale = 1 / np.sqrt(np.square(found).mean(axis=-1, keepdims=True) + np.float32(self._of.eps))
@@ -157,7 +157,7 @@ class NativeModel:
         return Pass(nothing, nothing, np.array([self.padding_slot], np.int32), lanes, nothing)
 
     def _turned(self, last: int) -> Floats:
-        """Cosines and sines of the positions up to `last`, and some more."""
+        """Return cosines and sines of the positions up to `last`, and of some more."""
         known = len(self._turns)
         if last >= known:
             at = np.arange(known, min(self.max_positions, max(last + 1, 2 * known, 256)), dtype=np.float32)[:, None]
@@ -167,7 +167,7 @@ class NativeModel:
         return self._turns
 
     def _agrees(self) -> bool:
-        """Whether results are the same in any company here, as they are meant to be."""
+        """Return whether results are the same whatever else a pass computes, as they are meant to be."""
         facts = asdict(replace(self._of, weights={}, end_ids=()))
         limits = self.blocks, self.max_pass_tokens, self._threads, self.dtype
         key = identity([facts, limits, code()])
@@ -185,7 +185,7 @@ def _help(given: tuple[Any, ...]) -> None:
 
 
 def kinds(dtype: str) -> tuple[int, int]:
-    """How a type's panels, and its scores, are multiplied on this CPU."""
+    """Return the kinds of multiplication that this CPU uses for a type's panels and for its scores."""
     words = PAIRS if tiles.has(PAIRS) else WIDENED
     kind = {"bfloat16": words, "float32": FLOATS, SMALL: BYTES if tiles.has(BYTES) else words}[dtype]
     return kind, FLOATS if dtype == "float32" else words
@@ -199,7 +199,7 @@ def code() -> list[object]:
 
 
 def block_bytes(of: Architecture, dtype: str, taps: int = 0) -> int:
-    """Bytes of one KV block of a model, whose slots keep so many numbers of taps, too."""
+    """Return the bytes of one KV block of a model, whose slots keep so many numbers of taps, too."""
     number = 4 if dtype == "float32" else 2
     plane = of.kv_heads * whole(of.head_dim, LANES) * SLOTS * number
     return (2 * of.layers + planes_of_taps(taps, plane)) * plane

@@ -23,7 +23,7 @@ class KeyValuePool:
     def __init__(
         self, layers: int, heads: int, dim: int, kind: int, *, blocks: int, most: int = 0, taps: int = 0
     ) -> None:
-        """`kind`: of the products of queries and keys. With `taps` a slot also keeps so many numbers, in bfloat16."""
+        """`kind` is that of products of queries and keys. With `taps` a slot also keeps so many bfloat16 numbers."""
         number: type[np.generic] = np.float32 if kind == FLOATS else np.uint16
         vectors = -(-dim // LANES) * LANES
         size = heads * SLOTS * vectors * np.dtype(number).itemsize
@@ -54,7 +54,7 @@ class KeyValuePool:
         self.taps[:, block, place] = 0
 
     def tapped(self, slots: Ints) -> Words:
-        """What is kept in the slots [slots, numbers]."""
+        """Return the numbers that are kept in the slots, [slots, numbers]."""
         found = self.taps[:, slots // SLOTS, slots % SLOTS].swapaxes(0, 1)
         return found.reshape(len(slots), len(self.taps) * self.taps.shape[3])[:, : self._numbers]
 
@@ -64,5 +64,5 @@ class KeyValuePool:
 
 
 def planes_of_taps(numbers: int, size: int) -> int:
-    """How many planes with blocks of `size` bytes keep so many numbers of each slot."""
+    """Return how many planes with blocks of `size` bytes are needed to keep so many numbers of each slot."""
     return -(-numbers * 2 * SLOTS // size)

@@ -135,7 +135,7 @@ def _embed(team, stage, embedding, tokens, x):
 
 @compiled_sum
 def _squares(values):
-    """Their sum, in an order that depends on how many there are."""
+    """Return the sum of the values' squares, in an order that depends on how many there are."""
     total = np.float32(0)
     for i in range(len(values)):
         total += values[i] * values[i]
@@ -242,7 +242,7 @@ def _add(team, stage, how, w, rows, k, after, work, tokens):
 
 @compiled
 def _gate(team, stage, shape, w, after, work, tokens):
-    """Panels of gates and of ups follow in turns: of each pair a panel's columns of `b`."""
+    """Multiply by panels of gates and of ups, which follow in turns: each pair gives a panel's columns of `b`."""
     mine, count = 0, (shape.inner + COLUMNS - 1) // COLUMNS
     gates, ups = work.tile[team.thread, 0], work.tile[team.thread, 1]
     scales, biases, scaled = after[0], after[1], after.shape[1] > 0
@@ -288,7 +288,7 @@ def _take_heads(team, stage, kind, work, tokens):
 
 @compiled
 def _turn(team, stage, shape, head_norms, layer, work, asked, keys, values):
-    """Queries and keys are turned by their position; keys and values go to their slots."""
+    """Turn queries and keys by their position; put keys and values into their slots."""
     mine, count = 0, len(asked.tokens)
     dim, group = shape.dim, shape.heads // shape.kv_heads
     scale = np.float32(1 / np.sqrt(dim))

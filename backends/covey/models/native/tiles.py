@@ -48,7 +48,7 @@ def features() -> frozenset[str]:
 
 
 def has(kind: int) -> bool:
-    """Whether this CPU has the instruction that a kind is made of."""
+    """Return whether this CPU has the instructions that a kind of multiplication needs."""
     return {PAIRS: "avx512bf16", BYTES: "avx512vnni"}.get(kind, "") in features() | {""}
 
 

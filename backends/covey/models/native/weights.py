@@ -92,8 +92,8 @@ class Weights:
         return floats(self._of.weights[name])
 
     def _packed(self, names: list[str], after: Floats) -> int:
-        """Panels of one matrix, of several behind each other, or of two in turns; where they are. Writes what sums are
-        multiplied by and what is added to them."""
+        """Pack panels of one matrix, of several behind each other, or of two in turns; return their address. Write what
+        sums are multiplied by and what is added to them into `after`."""
         parts = [self._part(name) for name in names]
         if len(parts) == 2:  # gates and ups
             matrix, scales, biases = (_in_turns(*pair) for pair in zip(*parts))
@@ -130,7 +130,7 @@ class Weights:
 
 
 def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """64 of the first, 64 of the second, and so on; what is missing of the last 64 is a neutral value."""
+    """Return 64 of the first, 64 of the second, and so on; what is missing of the last 64 is a neutral value."""
     count = whole(len(one))
     both = np.full((2, count, *one.shape[1:]), 128 if one.dtype == np.uint8 else 0, one.dtype)
     both[0, : len(one)], both[1, : len(two)] = one, two
@@ -148,6 +148,6 @@ def floats(tensor: Stored) -> Floats:
 
 
 def words(values: Floats) -> Words:
-    """Bits of the nearest bfloat16; of two as near, the even one's."""
+    """Return the bits of the nearest bfloat16; of two as near, the even one's."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

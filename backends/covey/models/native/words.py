@@ -58,7 +58,7 @@ def leave_compiler() -> None:
 
 @contextlib.contextmanager
 def compiling(what: str) -> Iterator[None]:
-    """While `what` is compiled for the first time: once, by one of all processes that start together."""
+    """Let one of all processes that start together compile `what` for the first time; the others wait."""
     done = None if KEPT is None else KEPT / f"{what}.done"
     if done is None or done.exists():
         yield

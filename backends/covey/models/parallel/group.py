@@ -49,7 +49,7 @@ class Group:
         self.agree(True)
 
     def agree(self, verdict: bool) -> bool:
-        """Whether all ranks say yes. What decides which passes follow must be decided by all alike."""
+        """Return whether all ranks say yes. Every rank must decide alike what decides which passes follow."""
         votes = self._collect(torch.tensor([[int(verdict)]], dtype=torch.int32, device=self.device))
         return bool(votes.min())
 

@@ -88,7 +88,7 @@ class ParallelModel:
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of KV per block on each device."""
+        """Return the bytes of KV per block on each device."""
         return self._model.bytes_per_block
 
     def forward(self, work: Pass) -> torch.Tensor:

@@ -22,7 +22,7 @@ _KEYS = ("k_proj", "qkv_proj", "query_key_value")  # matrices that make keys, al
 
 
 def heads_of(config: Any) -> Shape:
-    """One layer's attention of the whole model."""
+    """Return the shape of one layer's attention of the whole model."""
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     if config.model_type == "falcon":  # has words of its own
@@ -32,7 +32,7 @@ def heads_of(config: Any) -> Shape:
 
 
 def share_of_heads(folder: Path, config: Any, ranks: int) -> Shape:
-    """One layer's attention on each of `ranks` ranks, or a refusal that names what is in the way."""
+    """Return the shape of one layer's attention on each of `ranks` ranks. Raises UnsupportedModel."""
     whole = heads_of(config)
     if ranks == 1:
         return whole
@@ -48,7 +48,7 @@ def share_of_heads(folder: Path, config: Any, ranks: int) -> Shape:
 
 
 def base_plan(folder: Path, config: Any) -> dict[str, str]:
-    """Styles by path below the base model, with * for a layer's number."""
+    """Return styles by path below the base model, * being a layer's number. Raises UnsupportedModel where it cannot."""
     plan = getattr(config, "base_model_tp_plan", None)
     if not plan:
         raise UnsupportedModel(

@@ -58,11 +58,11 @@ class ShardedLinear(torch.nn.Linear):
         return result if self.after is None else self.after(result)
 
     def alone(self, x: torch.Tensor) -> torch.Tensor:
-        """This rank's product, without the others'."""
+        """Return this rank's product, without the others'."""
         return F.linear(x, self.weight, self.bias)
 
     def read(self, leaf: str, stored: Any) -> torch.Tensor:
-        """This rank's part of a stored tensor; rows that fill up the last rank's are zeros."""
+        """Return this rank's part of a stored tensor; rows that fill up the last rank's are zeros."""
         if self._sums:
             shard = stored[:] if leaf == "bias" else stored[:, self._start : self._stop]
         else:

@@ -20,7 +20,7 @@ _ABSENT = -1
 
 
 def encode(kind: int, *arrays: Ints | None) -> bytes:
-    """Kind, each array's length, then the arrays."""
+    """Return as bytes the kind, each array's length, then the arrays."""
     head = [kind, *(_ABSENT if array is None else len(array) for array in arrays)]
     body = [np.asarray(array, np.int32) for array in arrays if array is not None]
     packed: Ints = np.concatenate([np.asarray(head, np.int32), *body])
