@@ -1,4 +1,4 @@
-"""One request's answer, from one replica after another until it is whole."""
+"""The answer to one request, from one replica after another until it is whole."""
 
 from __future__ import annotations
 

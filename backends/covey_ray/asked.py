@@ -39,7 +39,7 @@ BROKEN = (RayActorError, Lost, asyncio.TimeoutError)
 
 @dataclass(frozen=True)
 class Asked:
-    """One HTTP request."""
+    """An HTTP request on its way to a replica."""
 
     prompt: str  # the name by which Ray's router finds what to route by; never empty
     method: str

@@ -24,7 +24,7 @@ HEALTH = "/v2/health/ready"
 
 
 class Drafters:
-    """One replica."""
+    """A replica of the draft server."""
 
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         self._engine = Engine()

@@ -30,7 +30,7 @@ class EngineEnded(Exception):
 
 
 class Engine:
-    """One process, and a private folder of its own. Made, and started, in the thread whose end is to be its end."""
+    """A server's process and its private folder. Make and start it in the thread whose end is to end it."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="covey-ray-"))

@@ -1,4 +1,4 @@
-"""How many replicas a load needs, from what the servers say of themselves."""
+"""Decides how many replicas a load needs, from what the servers say of themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNTED = {"vllm:num_requests_running": RUNNING, "vllm:num_requests_waiting": WA
 
 
 class Load:
-    """One server's, from its metrics. Owns how its objectives stood when they were last read."""
+    """The load of one server, from its metrics. Owns how its objectives stood when they were last read."""
 
     def __init__(self) -> None:
         self._before = (0.0, 0.0)

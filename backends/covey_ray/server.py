@@ -21,7 +21,7 @@ from covey_ray.way import Way
 
 
 class Server:
-    """One replica."""
+    """A replica of the server."""
 
     async def __init__(self, settings: Settings, drafters: DeploymentHandle | None = None) -> None:  # type: ignore[misc]
         """Returns when the server is ready, after the minutes that a large model takes to load."""

@@ -26,7 +26,7 @@ log = logging.getLogger("ray.serve")
 
 
 class Way:
-    """One replica's. Made in its event loop."""
+    """The way of one replica to its draft server. Must be made in the replica's event loop."""
 
     def __init__(self, drafters: DeploymentHandle, name: str) -> None:
         """`name` is what the draft server calls this one."""

@@ -1,4 +1,4 @@
-"""How far chains of drafts hold along held-out samples.
+"""Measures how far chains of drafts hold along held-out samples.
 
 A chain begins at every sampled token from which the sample has `DEPTH` tokens left. Acceptance at each of its places is
 1 - TV(target, drafter), the probability that the target keeps the drafter's token there, given that the tokens before

@@ -37,7 +37,7 @@ RATES = Rates(muon=0.03, adam=5e-3, weight_decay=0.0, warmup=10)
 
 @dataclass(frozen=True)
 class DistilSettings:
-    """How drafters train.
+    """The settings by which drafters train.
 
     The weight of total variation grows linearly until `mixed_by` of the budget; the specialists join in after
     `shared_by` of it.

@@ -55,7 +55,7 @@ class Budget:
 
 
 class Optimisers:
-    """One model's two optimisers, stepped together."""
+    """The two optimisers of one model, stepped together."""
 
     def __init__(self, model: nn.Module, rates: Rates) -> None:
         self.rates = rates

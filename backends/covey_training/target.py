@@ -25,7 +25,7 @@ RATES = Rates(muon=0.012, adam=1.5e-3)
 
 @dataclass(frozen=True)
 class TargetSettings:
-    """How the target trains; the last `long_share` of the budget reads long windows, so that positions generalise."""
+    """The target's training; the last `long_share` of the budget reads long windows, so that positions generalise."""
 
     rates: Rates = RATES
     rows: int = 16

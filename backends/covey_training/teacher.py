@@ -26,7 +26,7 @@ SENTENCE = re.compile(r"(?<=[.!?]) ")
 
 @dataclass(frozen=True)
 class LessonSettings:
-    """How much text of each kind a domain's lessons hold."""
+    """The amounts of text of each kind that a domain's lessons hold."""
 
     corpus_tokens: int = 98_304
     samples: int = 3072
@@ -37,7 +37,7 @@ class LessonSettings:
 
 @dataclass(frozen=True)
 class Lessons:
-    """One domain's windows: (n, length) tokens and (n, length, width) hidden states of the target, in bf16."""
+    """The windows of one domain: (n, length) tokens and (n, length, width) hidden states of the target, in bf16."""
 
     tokens: torch.Tensor
     hidden: torch.Tensor

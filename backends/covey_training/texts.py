@@ -1,4 +1,4 @@
-"""What a target of any folder wrote itself: texts to learn from, and others to be measured by, kept beside a run."""
+"""Texts that a target of any folder wrote itself: some to learn from, others to be measured by, kept beside a run."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a call, after a step."""
+    """The state of one row of a call, after a step."""
 
     active: ActiveRequest | None  # None: its prompt is still being read
     sampled: Sequence[int]  # what the step brought

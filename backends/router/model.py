@@ -50,7 +50,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Open:
-    """One request and who serves it. Until there is an answer: what was asked, and who else may be."""
+    """A request and who serves it. Until there is an answer: what was asked, and who else may be."""
 
     target: str
     asker: _Asker

@@ -41,7 +41,7 @@ class AsyncHttpTransport:
 
 
 class AsyncHttpCall:
-    """One request and its answer."""
+    """An HTTP request and its answer."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, request: Request, deadline: Deadline) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""One plain HTTP exchange with a server's port, for questions about the server itself."""
+"""Makes one plain HTTP exchange with a server's port, for questions about the server itself."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Timeout = float | None | Usual
 
 
 class BaseClient:
-    """One server, over one protocol."""
+    """The parts that both clients share: one server, over one protocol."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ WRONG = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, Att
 
 @dataclass(frozen=True)
 class Template:
-    """How messages become a prompt, and what ends an answer besides the model's own end token."""
+    """The rule by which messages become a prompt, and what ends an answer besides the model's own end token."""
 
     source: str
     stop_words: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ class GrpcTransport:
 
 
 class GrpcCall:
-    """One stream."""
+    """A request on a gRPC stream of its own."""
 
     def __init__(self, stream: Any, deadline: Deadline) -> None:
         self._stream = stream
@@ -86,7 +86,7 @@ class AsyncGrpcTransport:
 
 
 class AsyncGrpcCall:
-    """One stream."""
+    """A request on a gRPC stream of its own."""
 
     def __init__(self, stream: Any, deadline: Deadline) -> None:
         self._stream = stream

@@ -45,7 +45,7 @@ class HttpTransport:
 
 
 class HttpCall:
-    """One connection and the answer on it."""
+    """A connection and the answer on it."""
 
     def __init__(
         self, connection: http.client.HTTPConnection, request: Request, headers: dict[str, str], deadline: Deadline

@@ -21,7 +21,7 @@ MEASURE_SECONDS = 1200.0
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What is served, and within which limits."""
+    """The model that is served, and the limits within which it is."""
 
     model: str
     device: str

@@ -21,7 +21,7 @@ _WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
 
 @dataclass(frozen=True)
 class Request:
-    """One generation: every tensor that is set, as a list of values."""
+    """A generation: every tensor that is set, as a list of values."""
 
     tensors: Mapping[str, Sequence[Any]]
     model: str = MODEL

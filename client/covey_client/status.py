@@ -23,7 +23,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True)
 class Sample:
-    """One number of the metrics port."""
+    """A number of the metrics port."""
 
     name: str
     labels: Mapping[str, str]

@@ -12,7 +12,7 @@ from covey_client.response import Chunk
 
 
 class Call(Protocol):
-    """One request under way."""
+    """A request under way."""
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the chunks, and block for each; raises CoveyClientError."""
@@ -24,7 +24,7 @@ class Call(Protocol):
 
 
 class Transport(Protocol):
-    """One protocol to one server; safe for many threads."""
+    """A protocol to one server; safe for many threads."""
 
     def call(self, request: Request, deadline: Deadline) -> Call: ...
 
@@ -32,7 +32,7 @@ class Transport(Protocol):
 
 
 class AsyncCall(Protocol):
-    """One request under way, in one event loop."""
+    """A request under way, in one event loop."""
 
     def chunks(self) -> AsyncGenerator[Chunk, None]: ...
 
@@ -40,7 +40,7 @@ class AsyncCall(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """One protocol to one server, in one event loop."""
+    """A protocol to one server, in one event loop."""
 
     def call(self, request: Request, deadline: Deadline) -> AsyncCall: ...
 

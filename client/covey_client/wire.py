@@ -34,8 +34,8 @@ OWN = ""  # none has: code of its own in `covey.tritonio.fields` reads it
 
 @dataclass(frozen=True)
 class Field:
-    """One tensor: of shape [1], or [-1] where it is a list. A number lies from `low` to `high`; a text is one of
-    `choices`, or has at most `high` bytes; a flag with a `high` of 0 cannot be set. Where a limit depends on the
+    """A tensor of a request: of shape [1], or [-1] where it is a list. A number lies from `low` to `high`; a text is
+    one of `choices`, or has at most `high` bytes; a flag with a `high` of 0 cannot be set. Where a limit depends on the
     request or the server, the parser knows it."""
 
     name: str

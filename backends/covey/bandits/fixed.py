@@ -1,4 +1,4 @@
-"""One depth for every round (`off`, `fixed:k`), or one by batch size (`table`). They learn nothing."""
+"""Policies that play one depth in all rounds (`off`, `fixed:k`), or one by batch size (`table`). They learn nothing."""
 
 from __future__ import annotations
 

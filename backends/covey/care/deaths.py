@@ -17,8 +17,8 @@ _FORMAT = struct.Struct("<Qd?")
 
 @dataclass(frozen=True)
 class DeathCount:
-    """How often the public model or the whole server has died, when last by the clock that all processes share
-    (`time.monotonic`), and whether a living server of the launcher has the port."""
+    """The number of deaths of the public model or the whole server, the time of the last by the clock that all
+    processes share (`time.monotonic`), and whether a living server of the launcher has the port."""
 
     deaths: int = 0
     last: float = 0.0

@@ -34,7 +34,7 @@ JUDGED = (ORCHESTRATOR, "router", "unary", "tokenizer")  # backends whose first 
 
 @dataclass
 class Loads:
-    """How long loads may take, by model; learnt from those that succeeded."""
+    """The time that loads may take, by model; learnt from those that succeeded."""
 
     unknown: float  # where none has
     took: dict[str, float] = field(default_factory=dict)

@@ -39,7 +39,7 @@ class RequestError(CoveyError):
 
 
 class BadField(RequestError):
-    """One field of a request is wrong."""
+    """Raised where one field of a request is wrong."""
 
     code = "INVALID_ARG"
 

@@ -20,7 +20,7 @@ CLASSES = ("interactive:1.2x:500", "chat:50:1000", "batch:150:15000")
 
 @dataclass(frozen=True, slots=True)
 class SloClass:
-    """One entry, read. `tpot` is in seconds, or in baselines where it is `relative`."""
+    """The values of one entry. `tpot` is in seconds, or in baselines where it is `relative`."""
 
     name: str
     ttft: float

@@ -29,7 +29,7 @@ NO_STATES: Words = np.zeros((0, 0), np.uint16)
 
 
 class Rule(str, Enum):
-    """How drafts are verified; see `covey.trees.verify`."""
+    """The rule by which drafts are verified; see `covey.trees.verify`."""
 
     COUPLED = "coupled"
     REJECTION = "rejection"
@@ -57,8 +57,8 @@ class Finish(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a request's next token is drawn. Temperature 0 is greedy (see `greedy`). Penalties are those of Hugging Face
-    (repetition, over prompt and output) and of OpenAI (presence and frequency, over output alone)."""
+    """The settings by which tokens are drawn. Temperature 0 is greedy (see `greedy`). Penalties are those of Hugging
+    Face (repetition, over prompt and output) and of OpenAI (presence and frequency, over output alone)."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0: no limit
@@ -326,7 +326,7 @@ class Reading:
 
 
 class RowJudged(NamedTuple):
-    """One row of `Judged`; as it stands, of one that is not known."""
+    """The judgement of one row of `Judged`; the defaults are those of a row that is not known."""
 
     read: int = 0
     first: int = 0
@@ -362,8 +362,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class DraftWork:
-    """One call to a drafter: bring each tag up to its request's tokens, then propose. Row r keeps the first `keep[r]`
-    tokens of what the drafter has seen of the tag and appends `tokens[offsets[r]:offsets[r + 1]]`."""
+    """The message of one call to a drafter: bring each tag up to its request's tokens, then propose. Row r keeps the
+    first `keep[r]` tokens of what the drafter has seen of the tag and appends `tokens[offsets[r]:offsets[r + 1]]`."""
 
     tags: Ints
     keep: Ints

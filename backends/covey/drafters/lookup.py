@@ -58,7 +58,7 @@ def offer(shares: dict[int, float], counts: Iterable[tuple[int, int]], most: int
 
 
 class Lookup(ABC):
-    """One tag's tokens and where in what is known they occur. What it is told waits until it is read."""
+    """The tokens of one tag and where in what is known they occur. What it is told waits until it is read."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []

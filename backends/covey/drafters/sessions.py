@@ -22,7 +22,7 @@ from covey.kv.sequences import Sequence
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One tag. `sequence.num_cached_tokens` counts its columns."""
+    """The state of one tag. `sequence.num_cached_tokens` counts its columns."""
 
     sequence: Sequence
     rejection: bool

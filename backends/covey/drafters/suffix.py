@@ -44,7 +44,7 @@ class Store:
 
 
 class SuffixLookup(Lookup):
-    """One tag's text and its tenant's store."""
+    """The text of one tag and the store of its tenant."""
 
     def __init__(self, store: Store, longest: int) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ SUBJECTS = ("code", "chat", "summary")
 
 @dataclass(frozen=True, slots=True)
 class _Drafted:
-    """One batch's candidates, and which of them are right."""
+    """The candidates of one batch, and which of them are right."""
 
     nodes: Nodes
     ranked: Ranked

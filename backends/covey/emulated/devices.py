@@ -55,7 +55,7 @@ UNJUDGED = -1.0  # of a row without drafts
 
 @dataclass(slots=True)
 class _Text:
-    """One tag's tokens; `states[i]` is the hash of the first i."""
+    """The tokens of one tag; `states[i]` is the hash of the first i."""
 
     tokens: list[int]
     states: list[int]

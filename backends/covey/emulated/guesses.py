@@ -35,7 +35,7 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guesses:
-    """All subjects' tables: [subject, depth, bin] and, but for the bins' bounds, rank."""
+    """The tables of all subjects: [subject, depth, bin] and, but for the bins' bounds, rank."""
 
     subjects: Mapping[str, int]
     bounds: Array  # shares of the places in this bin and those before it

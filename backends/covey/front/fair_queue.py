@@ -24,7 +24,7 @@ BURST_SECONDS = 8.0  # of work at once, for a caller that had none for a while
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work: the caller that wants it, and how many bytes it holds in memory while it waits."""
+    """A piece of work: the caller that wants it, and how many bytes it holds in memory while it waits."""
 
     caller: str
     size: int

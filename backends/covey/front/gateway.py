@@ -1,4 +1,4 @@
-"""What both protocols stand on: admission, texts and the server behind the front."""
+"""The gateway on which both protocols stand: admission, texts and the server behind the front."""
 
 from __future__ import annotations
 

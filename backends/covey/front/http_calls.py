@@ -1,4 +1,4 @@
-"""One POST over HTTP: it is admitted and read, and answered in one piece or as events, until the caller leaves."""
+"""Serves one POST over HTTP: admits, reads and answers it in one piece or as events, until the caller leaves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Answering = Callable[["HttpCall", bytes], Coroutine[Any, Any, None]]
 
 
 class HttpCall:
-    """One POST, and what was sent of its answer."""
+    """A POST, and what was sent of its answer."""
 
     def __init__(self, gateway: Gateway, request: Request, send: Send) -> None:
         """Raises NoKey."""

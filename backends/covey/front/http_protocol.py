@@ -72,7 +72,7 @@ class BoundedConnection(h11.Connection):
 
 
 class BoundedProtocol(H11Protocol):
-    """One HTTP connection."""
+    """An HTTP connection whose messages and waits are bounded."""
 
     admission: Admission  # of the subclass that `bounded` makes
     settings: FrontSettings

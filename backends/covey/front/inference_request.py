@@ -36,7 +36,7 @@ _LARGEST_FP32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """One generation, and how its answer is to be delivered."""
+    """A generation, and how its answer is to be delivered."""
 
     model: str
     prompt: str | list[int]

@@ -46,7 +46,7 @@ METRICS_SECONDS = 1.0  # that one reading of the metrics serves everybody
 
 
 class Upstream:
-    """One tritonserver. Is made in the event loop."""
+    """The tritonserver behind the front. Is made in the event loop."""
 
     def __init__(self, grpc_url: str, metrics_url: str, deaths_fd: int, draining: Callable[[], bool]) -> None:
         address = Address.parse(grpc_url, port=8001)
@@ -133,7 +133,7 @@ class Upstream:
 
 
 class _UpstreamCall:
-    """One call, which is given up where the server went away without closing it."""
+    """A call to the server, which is given up where the server went away without closing it."""
 
     def __init__(self, inner: AsyncCall | None) -> None:
         """`inner` is None where there is no server to be called."""

@@ -1,4 +1,4 @@
-"""All steps of a drafter's chains as one recording: the host gives the pending tokens and gets the proposals.
+"""Records all steps of a drafter's chains as one graph: the host gives the pending tokens and gets the proposals.
 
     pending tokens -> pass -> draw -> pass over what was drawn -> draw -> ...
 

@@ -18,7 +18,7 @@ GATE_PIECE = 1024
 
 
 class Layer:
-    """One layer's weights, those of the same input joined."""
+    """The weights of one layer, those of the same input joined."""
 
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp

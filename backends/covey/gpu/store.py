@@ -32,7 +32,7 @@ ALIGNMENT = 8
 
 @dataclass(slots=True)
 class _Segment:
-    """One allocation. On a CUDA device it has a memory pool to itself, `home`."""
+    """An allocation of device memory. On a CUDA device it has a memory pool to itself, `home`."""
 
     memory: torch.Tensor
     home: object | None

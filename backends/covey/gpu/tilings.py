@@ -1,4 +1,4 @@
-"""How the attention of a pass is cut among programs: to suit the pass, or always alike.
+"""Cuts the attention of a pass among programs: to suit the pass, or always alike.
 
 Where it is always alike, a token's sums are taken in one order whatever else is in its pass: see
 `covey.gpu.layers.Fixed` for the products.
@@ -21,9 +21,9 @@ PARTS_BYTES = 512 << 20  # the largest pass of the longest contexts has so many 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How attention is cut up, for a model whose key heads have `share` query heads each, on a device that `programs`
-    keep busy; `wide`: of float32. With a `span` it is the same for every pass: `spans` parts of so many keys, tiles of
-    so many queries. Else few programs read a row's keys, and no more than keep the device busy."""
+    """Cuts attention up, for a model whose key heads have `share` query heads each, on a device that `programs` keep
+    busy; `wide` is whether it is of float32. With a `span` it is the same for every pass: `spans` parts of so many
+    keys, tiles of so many queries. Else few programs read a row's keys, and no more than keep the device busy."""
 
     share: int
     kv_heads: int

@@ -19,7 +19,7 @@ from covey.kv.pool import BlockHash, BlockPool, chain_hashes
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One open request."""
+    """The tokens and blocks of one open request."""
 
     tag: int
     buffer: Ints  # tokens, with room to grow

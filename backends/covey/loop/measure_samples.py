@@ -1,4 +1,4 @@
-"""From rounds to a cost table: medians by shape. Knows neither how the rounds came about nor who saw them."""
+"""Makes a cost table of rounds: medians by shape. Knows neither how the rounds came about nor who saw them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many blocks the target's pool has, and the way to another number of them: a step at a time, between rounds."""
+"""The size of the target's pool, and the way to another one: a step at a time, between rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the same tokens have the same logits in passes of several compositions, whatever computes them."""
+"""Tests whether the same tokens have the same logits in passes of several compositions, whatever computes them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _UNREAD = ("norm_before_fc", "fc_norm")  # norms of taps, which are in neither o
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """What a target needs to make states: the layers before which its residual stream is read, and their product."""
+    """The layers before which a target's residual stream is read, and the product that makes states of that."""
 
     layers: tuple[int, ...]
     fc: Floats  # [width, layers * the target's width]

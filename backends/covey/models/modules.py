@@ -121,8 +121,8 @@ def _register(config: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """How a model calls its attention, by layer, and what a text becomes: `hidden` under our attention, `logits` under
-    its own."""
+    """The settings with which a model calls its attention, by layer, and what a text becomes: `hidden` under our
+    attention, `logits` under its own."""
 
     settings: list[AttentionSetting]
     hidden: torch.Tensor

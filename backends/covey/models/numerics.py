@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One map of a model's rows, linear as a rule, to stand for all of its shape."""
+    """A map of a model's rows, linear as a rule, that stands for all of its shape."""
 
     apply: Callable[[torch.Tensor], torch.Tensor]
     width: int

@@ -25,7 +25,7 @@ _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_emb
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor of a file."""
+    """The place of one tensor in a file."""
 
     file: Path
     dtype: str  # as safetensors names it: F32, BF16, I8, ...

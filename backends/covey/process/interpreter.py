@@ -1,4 +1,4 @@
-"""How a process of ours starts another one that runs Python, also where it is no Python interpreter itself."""
+"""Says how a process of ours starts another one that runs Python, also where it is no Python interpreter itself."""
 
 from __future__ import annotations
 

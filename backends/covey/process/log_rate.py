@@ -1,4 +1,4 @@
-"""How many log lines of a kind are written: whoever can cause one can cause a million."""
+"""Limits how many log lines of a kind are written: whoever can cause one can cause a million."""
 
 from __future__ import annotations
 

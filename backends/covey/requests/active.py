@@ -31,7 +31,7 @@ from covey.contracts.types import (
 
 @dataclass(slots=True)
 class Heard:
-    """What a drafter that has read a request's text says of it: see `covey.contracts.types.Judged`."""
+    """The judgement of a drafter that has read a request's text: see `covey.contracts.types.Judged`."""
 
     read: int = 0  # tokens
     start: int = 0  # position of the first hit

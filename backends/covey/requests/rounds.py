@@ -45,7 +45,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a round is to do: for each row the depth (0: plain decoding), the beam width, the drafter ("": none can be
+    """The plan of a round: for each row the depth (0: plain decoding), the beam width, the drafter ("": none can be
     asked) and why that one; and which drafters read text meanwhile."""
 
     depth: Ints

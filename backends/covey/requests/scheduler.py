@@ -42,7 +42,7 @@ Readable = Callable[[int, float, float, float], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One round's rows and how many known tokens each may compute; decoding rows come first."""
+    """The rows of one round and how many known tokens each may compute; decoding rows come first."""
 
     rows: list[ActiveRequest]
     chunk: Ints

@@ -1,1 +1,1 @@
-"""From logits to drawn tokens, by the noise of (seed, position, token), and the rules of speculative sampling."""
+"""Draws tokens from logits, by the noise of (seed, position, token), and by the rules of speculative sampling."""

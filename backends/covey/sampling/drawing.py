@@ -1,4 +1,4 @@
-"""From logits to drawn tokens, each row by its own request's settings.
+"""Draws tokens from logits, each row by its own request's settings.
 
 Bias, grammar, penalties, minimum length and bad words; then the best token if greedy, else temperature, top-k, top-p,
 min-p and the race under the noise of (seed, position). A row's draw depends on its own logits, settings, position and
@@ -41,8 +41,8 @@ class Fault(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """One token per row, -1 where `faults` is not Fault.NONE. `logprobs` are the model's own, before penalties and
-    temperature, NaN for rows that did not ask."""
+    """The token drawn for each row, -1 where `faults` is not Fault.NONE. `logprobs` are the model's own, before
+    penalties and temperature, NaN for rows that did not ask."""
 
     tokens: Ints
     logprobs: Floats

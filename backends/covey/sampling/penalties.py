@@ -19,7 +19,7 @@ from covey.text.grammar import Words
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """All tokens before a draw: `history` (prompt and committed tokens), then the drafted `path`. Rows of one request
+    """The tokens before a draw: `history` (prompt and committed tokens), then the drafted `path`. Rows of one request
     should share one history array: it is counted once."""
 
     history: Ints

@@ -21,8 +21,8 @@ from covey.sampling.truncation import mass_of
 
 @dataclass(frozen=True, slots=True)
 class SparseDraws:
-    """One token per row and the distribution that it was drawn from, exactly: `probs[i, j]` is that of `ids[i, j]`, all
-    others have none. Token -1 and no mass where a row's logits are not finite."""
+    """The token drawn for each row, and exactly the distribution that it was drawn from: `probs[i, j]` is that of
+    `ids[i, j]`, all others have none. The token is -1, without mass, where a row's logits are not finite."""
 
     tokens: Ints
     ids: Ints

@@ -37,7 +37,7 @@ _NUMBERS = {
 
 
 class SettingsTable:
-    """One row per open request; rows are reused after `remove`. Columns are public, to be read only."""
+    """The settings of open requests, a row for each; rows are reused after `remove`. Columns are to be read only."""
 
     temperature: Reals
     top_k: Index

@@ -1,4 +1,4 @@
-"""Whether given tokens are the ones that `drawing.draw` would draw, which costs less than drawing.
+"""Tells whether given tokens are the ones that `drawing.draw` would draw, which costs less than drawing.
 
 Most tokens that lose have lost to the best one, which is never cut: two tokens' noise says so. For the others only
 tokens that beat the given one are looked at. What truncation keeps of a row is a prefix of an order, so a given

@@ -49,7 +49,7 @@ _PREFIX = "base_model.model."
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is added to one weight: scale * B A."""
+    """The matrix that is added to one weight: scale * B A."""
 
     a: torch.Tensor
     b: torch.Tensor

@@ -21,7 +21,7 @@ GLIBC = (2, 35)  # what the wheel's binary was linked against
 
 @dataclass(frozen=True)
 class Installation:
-    """One Triton on disk."""
+    """The parts of a Triton on disk."""
 
     binary: Path
     python_backend: Path

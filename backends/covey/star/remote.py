@@ -54,7 +54,7 @@ class Model(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One server's drafter. It is down from a failure on until it has answered the asking thread."""
+    """The drafter of one server. It is down from a failure on until it has answered the asking thread."""
 
     model: Model
     down: bool = True  # until it has answered

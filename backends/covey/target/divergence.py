@@ -1,4 +1,4 @@
-"""How alike target and drafter are where something was drafted: MetaSD's block divergence.
+"""Measures how alike target and drafter are where something was drafted: MetaSD's block divergence.
 
 The mean, over a row's drafted positions, of 1 - TV(p, q) = sum of min(p, q), accepted or not. p is the model's own
 distribution at temperature 1, even where the request is greedy, without truncation and penalties. q is what the node's

@@ -52,9 +52,9 @@ def path_to(parents: Ints, node: int) -> Ints:
 
 
 class Packing:
-    """One pass over `rows`, row r computing `chunk[r]` known tokens and then its tree. `ends[r]` says whether its last
-    known token is computed, so that tokens can be drawn; `depth` is every node's depth. Of each row the logits of the
-    first `scored[r]` tokens are wanted as well: `of_prompt` says which of the logits those are."""
+    """The layout of one pass over `rows`, row r computing `chunk[r]` known tokens and then its tree. `ends[r]` says
+    whether its last known token is computed, so that tokens can be drawn; `depth` is every node's depth. Of each row
+    the logits of the first `scored[r]` tokens are wanted as well: `of_prompt` says which of the logits those are."""
 
     def __init__(
         self, rows: Rows[Sequence], chunk: list[int], trees: Trees, scored: Ints | None = None, *, windows: bool = False

@@ -121,7 +121,7 @@ def tokenizer_of(folder: str, vocab_size: int, end_ids: tuple[int, ...]) -> LLTo
 
 
 class Grammar:
-    """One request's grammar, and where in it its text has come to."""
+    """The grammar of one request, and where in it its text has come to."""
 
     def __init__(self, grammar: str, tokenizer: LLTokenizer) -> None:
         self._grammar, self._tokenizer = grammar, tokenizer

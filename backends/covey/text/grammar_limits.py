@@ -174,7 +174,7 @@ def _too_large(multiples: set[Decimal]) -> str:
 
 
 class _Fitted:
-    """How many patterns, formats and enumerations one text may have to fit at once."""
+    """Counts how many patterns, formats and enumerations one text may have to fit at once."""
 
     def __init__(self, root: Any) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""From the engine's progress to what clients receive: text, counts, the end.
+"""Turns the engine's progress into what clients receive: text, counts, the end.
 
 The engine's thread only drops progress into a queue; a thread of this module's own turns it into text and sends it,
 first tokens before all others. Where many answers are streamed, each is sent less often, with what has come meanwhile:
@@ -46,7 +46,7 @@ log = logging.getLogger("covey.streaming")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One response. Counts are the request's so far; `finish` is set on the last."""
+    """A response. Counts are the request's so far; `finish` is set on the last."""
 
     text: str
     ids: Ints

@@ -1,4 +1,4 @@
-"""Whether a drafter speaks its target's tokens, by the files of their folders alone."""
+"""Tells whether a drafter speaks its target's tokens, by the files of their folders alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model's process ends."""
+"""Ends a model's process as soon as Triton has let go of it."""
 
 from __future__ import annotations
 

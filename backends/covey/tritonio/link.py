@@ -78,7 +78,7 @@ def sweep() -> None:
 
 
 class Peer:
-    """One end of a link: sends from any thread, receives in its own."""
+    """An end of a link: sends from any thread, receives in its own."""
 
     def __init__(self, connection: Connection, receive: Receive, lost: Lost) -> None:
         self._connection = connection

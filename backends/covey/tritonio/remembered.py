@@ -18,7 +18,7 @@ log = logging.getLogger("covey.memory")
 
 
 class Remembered:
-    """One model's numbers."""
+    """The numbers of one model that outlive its process, but not its server."""
 
     def __init__(self, model: str) -> None:
         server = os.getppid()

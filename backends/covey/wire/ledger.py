@@ -71,7 +71,7 @@ Reply = TypeVar("Reply", TargetReply, DraftReply)
 
 @dataclass(slots=True, eq=False)
 class _Caller(Generic[Reply]):
-    """One caller's last message: from which incarnation it came, its number, its answer, and when it was begun."""
+    """The last message of one caller: from which incarnation it came, its number, its answer, and when it was begun."""
 
     origin: int
     sequence: int

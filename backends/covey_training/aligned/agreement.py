@@ -1,4 +1,4 @@
-"""How often a drafter's draw is its target's, on texts that the target makes.
+"""Measures how often a drafter's draw is its target's, on texts that the target makes.
 
 Texts are random ids that the target continues at temperature 1. Both models read them whole, and both draw at every
 place of the continuation by Covey's own coupled rule: the same noise of (seed, position, token) for either. Each place

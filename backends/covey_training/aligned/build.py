@@ -1,4 +1,4 @@
-"""From a shape to a pair that agrees as often as wanted.
+"""Makes, from a shape, a pair that agrees as often as wanted.
 
 The head is scaled until the target is as unsure as a language model is, then the later layers are damped until the
 drafter, which lacks them, agrees: the less the later layers add, the more often the first ones are right alone. The

@@ -1,4 +1,4 @@
-"""From a profile to what serves: vLLM's process, the engine that reaches it, and what is around that."""
+"""Starts what a profile asks for: vLLM's process, the engine that reaches it, and what is around that."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ BROKEN = 1  # exit status of a check that found something
 
 @dataclass(frozen=True)
 class Explained:
-    """One setting of one profile."""
+    """A setting of a profile."""
 
     name: str  # as the TOML file nests it: section.key
     value: Any

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Star:
-    """One kind of drafter and of target. Times in seconds."""
+    """The speeds of one kind of drafter and of target. Times are in seconds."""
 
     step: float  # t_s, of one level of a draft
     verify: float  # t_v, of a target's pass over a draft

@@ -17,7 +17,7 @@ WARM, COLD, AWAY = 0.00136, 0.00224, 0.0306  # t_s after short and after long ga
 
 @dataclass(frozen=True, slots=True)
 class PaperColumn:
-    """One column of the paper's table, in its units: tokens/s, ms, rounds/s, per cent."""
+    """A column of the paper's table, in its units: tokens/s, ms, rounds/s, per cent."""
 
     targets: int
     whole: float

@@ -1,4 +1,4 @@
-"""One drafter for the whole request (`fixed`), or any, drawn evenly (`random`). They learn nothing."""
+"""Policies that keep one drafter for the whole request (`fixed`), or draw evenly (`random`). They learn nothing."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _START = re.compile(r'"(?:\\.|[^"\\\n])*"?|/(?:\\.|[^/\\\n])*/?|\bstart\b')
 
 @dataclass(frozen=True)
 class Form:
-    """One way to write calls."""
+    """A way to write calls of tools."""
 
     begin: str  # "" where an answer that begins with `head` is one of calls
     head: str

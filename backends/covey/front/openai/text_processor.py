@@ -1,4 +1,4 @@
-"""One target's chat template and tokenizer, as a worker process uses them. Knows no event loop.
+"""The chat template and tokenizer of one target, as a worker process uses them. Knows no event loop.
 
 A chat's prompt is made of tokens here and not by `covey`, because templates write the special tokens that a tokenizer
 would otherwise add a second time.

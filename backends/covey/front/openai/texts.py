@@ -1,5 +1,5 @@
-"""One target's chat template and tokenizer, as the front uses them: workers do what takes long, and what each token
-shows is cached here."""
+"""The chat template and tokenizer of one target, as the front uses them: workers do what takes long, and what each
+token shows is cached here."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Workers:
 
 
 class _Worker:
-    """One process, started again where it has ended."""
+    """A worker process, started again where it has ended."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words

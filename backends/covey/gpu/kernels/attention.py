@@ -199,8 +199,8 @@ def join_parts(
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """One pass's tiles, in device memory; `tokens` is the most queries that one has, `parts` how many parts contexts
-    are split into. `order` and `tail` are those of lanes, `bits` those of windows."""
+    """The tiles of one pass, in device memory; `tokens` is the most queries that one has, `parts` how many parts
+    contexts are split into. `order` and `tail` are those of lanes, `bits` those of windows."""
 
     tokens: int
     parts: int

@@ -34,7 +34,7 @@ _ONE = np.float32(1)
 
 
 class Compared(NamedTuple):
-    """How queries meet keys and weights meet values: the kind of scores, and addresses of tiles."""
+    """The routines by which queries meet keys and weights meet values: the kind of scores, and addresses of tiles."""
 
     kind: int
     scores: int  # a block's keys

@@ -18,7 +18,7 @@ STEPS = (2, 1, 1, GROUP)  # of k, in a tile
 
 
 class Multiplied(NamedTuple):
-    """How a model's products are computed: a kind, and addresses of its tiles."""
+    """The routines that compute a model's products: a kind, and addresses of its tiles."""
 
     kind: int
     first: int  # of up to so many rows as a tile has

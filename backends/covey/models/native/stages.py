@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Its weights. Columns of a layer: queries, keys and values; output; gates and ups by panels in turn; down."""
+    """The weights. A layer's columns: queries, keys and values; output; gates and ups by panels in turn; down."""
 
     embedding: Array  # [vocab, width], bfloat16's bits or float32
     panels: Array  # [layers, 4], addresses

@@ -12,7 +12,7 @@ PATIENCE = 1 << 10  # looks at a counter before others may run
 
 
 class Team(NamedTuple):
-    """One of the threads that run a pass."""
+    """The place of one thread among those that run a pass."""
 
     counters: Array  # [stages, LINE * (threads + 1)], zero: of each thread's share, then of what is done
     thread: int

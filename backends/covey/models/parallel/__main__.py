@@ -1,4 +1,4 @@
-"""One rank but the first: loads its share, then does what rank 0 tells it, until that one is gone."""
+"""Runs one rank but the first: loads its share, then does what rank 0 tells it, until that one is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank's share of a Hugging Face model, cut by the plan of its class.
+"""The share of a Hugging Face model that one rank holds, cut by the plan of its class.
 
 transformers applies the plan too, but needs one more package for that, takes whatever accelerator the machine has,
 reads ranks from the environment and leaves tensors behind that only its own modules multiply. Here the linear maps that
