@@ -90,22 +90,22 @@ class Batch:
         self.history = sampling.has_penalties
         self.slots = np.arange(count, dtype=np.int32)
         self.tokens = np.tile(np.array(PROMPT + [0] * (LENGTH + 8), np.int32), (count, 1))
-        self.known = np.full(count, len(PROMPT), np.int32)
+        self.lengths = np.full(count, len(PROMPT), np.int32)
         self.drafted = self.accepted = 0
         self.discarded = np.full(count, -1)  # what the last round drafted for the place that is next, in vain
 
     def open_rows(self) -> Ints:
-        return np.flatnonzero(self.known < len(PROMPT) + LENGTH)
+        return np.flatnonzero(self.lengths < len(PROMPT) + LENGTH)
 
     def commit(self, rows: Ints, offsets: Ints, tokens: Ints) -> None:
         sizes = np.diff(offsets)
         owner = np.repeat(rows, sizes)
-        place = self.known[owner] + np.arange(len(tokens)) - np.repeat(offsets[:-1], sizes)
+        place = self.lengths[owner] + np.arange(len(tokens)) - np.repeat(offsets[:-1], sizes)
         self.tokens[owner, place] = tokens
-        self.known[rows] += sizes.astype(np.int32)
+        self.lengths[rows] += sizes.astype(np.int32)
 
     def ends(self, rows: Ints) -> tuple[Ints, Ints]:
-        return self.tokens[rows, self.known[rows] - 2], self.tokens[rows, self.known[rows] - 1]
+        return self.tokens[rows, self.lengths[rows] - 2], self.tokens[rows, self.lengths[rows] - 1]
 
     def histories(self, rows: Ints, trees: Trees) -> list[Context | None] | None:
         """One context for every root and node."""
@@ -113,7 +113,7 @@ class Batch:
             return None
         contexts: list[Context | None] = []
         for index, row in enumerate(rows.tolist()):
-            known = self.tokens[row, : self.known[row]]
+            known = self.tokens[row, : self.lengths[row]]
             span = slice(int(trees.offsets[index]), int(trees.offsets[index + 1]))
             paths: list[list[int]] = [[]]
             for token, parent in zip(trees.tokens[span].tolist(), trees.parents[span].tolist()):
@@ -162,7 +162,7 @@ def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejec
     wanted = Rows(
         pending=np.stack(batch.ends(rows), 1).astype(np.int64),
         settings=batch.slots[rows].astype(np.int64),
-        positions=batch.known[rows].astype(np.int64),
+        positions=batch.lengths[rows].astype(np.int64),
         depths=np.full(count, depth),
         width=width,
         rejection=np.arange(count if rejection_round >= 0 else 0),
@@ -196,7 +196,7 @@ def asked(world: World, batch: Batch, rows: Ints, trees: Trees) -> Asked:
     depth = np.zeros(len(is_node), np.int32)
     for _ in range(int(trees.sizes.max(initial=0))):
         depth[is_node] = depth[parents] + 1
-    positions = np.repeat(batch.known[rows], places) + depth
+    positions = np.repeat(batch.lengths[rows], places) + depth
     logits = look(world.target, before, last)
     return Asked(logits, np.repeat(batch.slots[rows], places), positions, batch.histories(rows, trees))
 
@@ -373,7 +373,7 @@ def test_the_test_refuses_the_longest_of_independent_paths() -> None:
     batch, rival = Batch(PLAIN, SEQUENCES), Batch(PLAIN, SEQUENCES, first_seed=10**9)
     key = 0
     while len(rows := batch.open_rows()):
-        rival.tokens[:], rival.known[:] = batch.tokens, batch.known
+        rival.tokens[:], rival.lengths[:] = batch.tokens, batch.lengths
         one, two = (rejection_round(world, of, rows, 2, key)[1].walk for of in (batch, rival))
         better = two.accepted > one.accepted
         for chosen, walked in ((~better, one), (better, two)):

@@ -142,7 +142,7 @@ class Rounds:
     def forget(self, requests: Sequence[ActiveRequest]) -> None:
         """Forget requests that have ended; drafters that `keep` texts are told the rest of theirs first."""
         for name in self._keep if requests else ():
-            untold = [active for active in requests if active.seen.get(name, 0) < active.known]
+            untold = [active for active in requests if active.seen.get(name, 0) < active.num_tokens]
             rows = np.arange(len(untold), dtype=np.int32)
             batch = Batch(untold, np.ones_like(rows), (), (), len(untold), self._clock.now())
             self._drafting.settle()

@@ -54,7 +54,8 @@ class Text:
 
     def begins(self, tokens: Ints) -> bool:
         """Return whether `tokens` begin with this text."""
-        return self.active.known <= len(tokens) and np.array_equal(tokens[: self.active.known], self.active.tokens())
+        own = self.active.tokens()
+        return len(own) <= len(tokens) and np.array_equal(tokens[: len(own)], own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class Texts:
         lost = [row for row, text in enumerate(found) if text is None]
         if not lost or not free:
             return found
-        longest = sorted(free.values(), key=lambda text: -text.active.known)
+        longest = sorted(free.values(), key=lambda text: -text.active.num_tokens)
         for row in sorted(lost, key=lambda row: -now.lengths[row]):
             before = tokens[row, : now.lengths[row]]
             text = next((each for each in longest if each.begins(before)), None)
@@ -181,10 +182,10 @@ class Texts:
     ) -> tuple[Text | None, Row]:
         if text is None and not sampled:
             return None, Row(None, sampled, False, len(tokens))
-        followed = text is not None and text.active.known == len(tokens) - len(sampled)
+        followed = text is not None and text.active.num_tokens == len(tokens) - len(sampled)
         if text is None:
             text = self._opened(tokens[: len(tokens) - len(sampled)].copy(), now, named)
-        text.active.emit(list(sampled) if followed else tokens[text.active.known :].tolist(), now)
+        text.active.emit(list(sampled) if followed else tokens[text.active.num_tokens :].tolist(), now)
         judged = followed and bool(sampled)
         return text, Row(text.active, sampled, judged, 0 if judged else len(tokens))
 

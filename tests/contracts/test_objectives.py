@@ -266,7 +266,7 @@ def reading(decoding: Objective, prompt: Objective, *, emitted: int, now: float 
     [active] = made.running.values()
     active.opened = True
     active.emit([7] * emitted, 0.5)
-    active.num_cached_tokens = active.known - 1
+    active.num_cached_tokens = active.num_tokens - 1
     made.submit(asks(2, 0.5, prompt, prompt=[1] * 400), now)
     return made
 

@@ -152,4 +152,4 @@ def test_rows_that_stay_are_known_by_the_ends_of_their_texts_alone(monkeypatch: 
         rows = texts.follow([[0, 0]] * 3, lengths, tokens, 0.0)
         assert [row.active for row in rows] == [row.active for row in first]
         assert all(row.followed for row in rows)
-    assert [row.active.known for row in rows if row.active] == lengths.tolist()
+    assert [row.active.num_tokens for row in rows if row.active] == lengths.tolist()

@@ -331,7 +331,7 @@ def test_what_a_late_call_read_counts() -> None:
     engine.submit(request(2, [4, 5], 60))
     for _ in range(6):
         engine.round()
-    held = engine.scheduler.running[1].known - 5
+    held = engine.scheduler.running[1].num_tokens - 5
     assert held == 4, "the prompt, and the token that it gave"
     engine.cancel(2)
     engine.round()
@@ -778,7 +778,7 @@ def test_a_call_that_reads_counts_before_the_late_one_behind_it() -> None:
     drafting.draft(batch, Plan(none + 2, none + 1, ("one",)), lambda: None)
     for _ in range(2):
         drafting.settle()
-    assert active.seen["one"] == active.known == 5
+    assert active.seen["one"] == active.num_tokens == 5
 
 
 def test_a_drafter_is_told_when_the_first_of_the_rows_misses_its_objective() -> None:

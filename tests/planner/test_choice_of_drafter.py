@@ -300,7 +300,7 @@ def test_of_long_texts_the_end_is_judged() -> None:
     world, rows = World("covey"), decoding([1], 200)
     assigned = Assignment(("code",), ("prior",))
     (reader,) = world.planner._drafters.readers(batch_of(rows), assigned, world.engine.roster)
-    assert reader.judge.tolist() == [rows[0].known - reading.WINDOW]
+    assert reader.judge.tolist() == [rows[0].num_tokens - reading.WINDOW]
 
 
 def test_each_domain_gets_its_specialist() -> None:
@@ -535,7 +535,7 @@ def decoding(keys: Iterable[int], count: int = 40) -> list[ActiveRequest]:
     rows = [ActiveRequest(request(key, prompt(key % 4, key), 200), opened=True) for key in keys]
     for active in rows:
         active.output = continuation(active.request.prompt.tolist(), count)
-        active.num_cached_tokens = active.known - 1
+        active.num_cached_tokens = active.num_tokens - 1
     return rows
 
 

@@ -56,7 +56,7 @@ def test_texts_are_the_same_while_the_pool_breathes(folder: Path, seed: int) -> 
             sizes.add(breathing.info().total_blocks)
         breathing.check()
     assert len(sizes) > 20
-    ended = TargetWork(NO_INTS, NO_INTS, NO_INTS, Trees.empty(0), frees=tuple(requests.known), sequence=1 << 20)
+    ended = TargetWork(NO_INTS, NO_INTS, NO_INTS, Trees.empty(0), frees=tuple(requests.texts), sequence=1 << 20)
     breathing.step(ended)
     breathing.check()
     assert settled(breathing, LEAST) == Resized(ResizeStatus.OK, LEAST)
@@ -115,11 +115,11 @@ def events(model: PagedModel, seed: int) -> int:
             sequence = rng.choice(alive)
             sequence.append(ints([tag] * rng.randrange(1, 40)))
             start = len(sequence.slots)
-            if sequences.reserve(sequence, sequence.known):
+            if sequences.reserve(sequence, sequence.num_tokens):
                 new = torch.from_numpy(sequence.slots[start:].astype(np.int64))
                 for layer in model.pools:
                     layer[:, new] = torch.randn(layer.shape[0], len(new), layer.shape[2], dtype=layer.dtype)
-                sequence.num_cached_tokens = sequence.known
+                sequence.num_cached_tokens = sequence.num_tokens
                 sequences.settle(sequence)
                 held[sequence] = contents(model, sequence)
         elif action == 3 and alive:

@@ -30,7 +30,7 @@ class Requests:
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
-        self.known: dict[int, list[int]] = {}
+        self.texts: dict[int, list[int]] = {}
         self.cached: dict[int, int] = {}
         self.last_tag = 0
         self.sequence = 0
@@ -38,19 +38,19 @@ class Requests:
 
     def work(self, epoch: int) -> TargetWork:
         opens = []
-        if not self.known or (self.random.random() < 0.1 and len(self.known) < 6):
+        if not self.texts or (self.random.random() < 0.1 and len(self.texts) < 6):
             self.last_tag += 1
-            self.known[self.last_tag] = self.random.integers(2, VOCABULARY, self.random.integers(1, 20)).tolist()
+            self.texts[self.last_tag] = self.random.integers(2, VOCABULARY, self.random.integers(1, 20)).tolist()
             self.cached[self.last_tag] = 0
             opens.append(self.open(self.last_tag))
-        tags = sorted(self.known)
+        tags = sorted(self.texts)
         if len(tags) > 1 and self.random.random() < 0.05:
             tags.pop(int(self.random.integers(len(tags))))  # a row sits a pass out
             opens = [opening for opening in opens if opening.tag in tags]
-            self.known = {tag: known for tag, known in self.known.items() if tag in tags or self.cached[tag]}
-        chunk = [min(8, len(self.known[tag]) - self.cached[tag]) for tag in tags]
+            self.texts = {tag: text for tag, text in self.texts.items() if tag in tags or self.cached[tag]}
+        chunk = [min(8, len(self.texts[tag]) - self.cached[tag]) for tag in tags]
         drafting = self.random.random() < 0.2
-        sizes = [int(drafting and self.cached[tag] + c == len(self.known[tag])) * 2 for tag, c in zip(tags, chunk)]
+        sizes = [int(drafting and self.cached[tag] + c == len(self.texts[tag])) * 2 for tag, c in zip(tags, chunk)]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
         drafts = self.random.integers(2, VOCABULARY, offsets[-1]).astype(np.int32)
         parents = np.tile([-1, 0], offsets[-1] // 2).astype(np.int32)
@@ -58,30 +58,30 @@ class Requests:
         frees, self.frees = tuple(self.frees), []
         return TargetWork(
             ints(tags),
-            ints([len(self.known[tag]) for tag in tags]),
+            ints([len(self.texts[tag]) for tag in tags]),
             ints(chunk),
             Trees(offsets, drafts, parents, NO_FLOATS),
             tuple(opens),
             frees,
             self.sequence,
             epoch,
-            ints([60 - len(self.known[tag]) for tag in tags]),
+            ints([60 - len(self.texts[tag]) for tag in tags]),
         )
 
     def open(self, tag: int) -> Open:
         temperature = float(tag % 3 > 0)
         rule = Rule.REJECTION if tag % 3 == 2 else Rule.COUPLED
         sampling = Sampling(temperature, seed=tag, end_ids=(1,), rule=rule, presence_penalty=0.5 * (tag % 2))
-        return Open(tag, ints(self.known[tag]), len(self.known[tag]), sampling)
+        return Open(tag, ints(self.texts[tag]), len(self.texts[tag]), sampling)
 
     def see(self, work: TargetWork, reply: TargetReply) -> None:
         for row, tag in enumerate(work.tags.tolist()):
             assert reply.status[row] == RowStatus.OK
             new = reply.tokens[reply.offsets[row] : reply.offsets[row + 1]].tolist()
-            self.known[tag] += new
+            self.texts[tag] += new
             self.cached[tag] = int(reply.num_cached_tokens[row])
-            if len(self.known[tag]) >= 60 or 1 in new or self.random.random() < 0.02:
-                del self.known[tag]
+            if len(self.texts[tag]) >= 60 or 1 in new or self.random.random() < 0.02:
+                del self.texts[tag]
                 self.frees.append(tag)
 
 
@@ -103,7 +103,7 @@ def test_the_same_answers_whatever_is_asked_next(folder: Path, seed: int) -> Non
         reply = ahead.step(work)
         same(reply, plain.step(work))
         requests.see(work, reply)
-    ahead.step(TargetWork(ints([]), ints([]), ints([]), Trees.empty(0), frees=tuple(requests.known), sequence=1 << 20))
+    ahead.step(TargetWork(ints([]), ints([]), ints([]), Trees.empty(0), frees=tuple(requests.texts), sequence=1 << 20))
     ahead.check()
 
 

@@ -229,7 +229,7 @@ class Kept:
     """A tag's state, of no kind in particular."""
 
     tag: int
-    known: int
+    num_tokens: int
 
 
 class Books:

@@ -96,9 +96,9 @@ class TextReader:
         if piece.judge < 0:
             return np.zeros(0, np.int64)
         positions: Index = np.arange(max(piece.judge, start + 1), start + count + 1)
-        prompt, known = int(self._table.num_prompt[session.sequence.settings]), session.known
-        said = known - int(np.count_nonzero(piece.chances)) if session.rejection else prompt  # from where on
-        found: Index = positions[(positions < min(prompt, known)) | (positions >= max(prompt, said))]
+        prompt, length = int(self._table.num_prompt[session.sequence.settings]), session.num_tokens
+        said = length - int(np.count_nonzero(piece.chances)) if session.rejection else prompt  # from where on
+        found: Index = positions[(positions < min(prompt, length)) | (positions >= max(prompt, said))]
         return found
 
     def _note(self, pieces: list[Piece], wanted: list[Index], logits: Logits) -> None:
@@ -108,9 +108,9 @@ class TextReader:
         positions, whose = np.concatenate(wanted), np.repeat(np.arange(len(pieces)), sizes)
         places = positions + self._first  # in the request's own text
         settings = np.asarray([piece.session.sequence.settings for piece in pieces], np.int64)[whose]
-        known = np.asarray([piece.session.known for piece in pieces], np.int64)[whose]
+        lengths = np.asarray([piece.session.num_tokens for piece in pieces], np.int64)[whose]
         prompt = np.flatnonzero(positions < self._table.num_prompt[settings])
-        drawn = np.flatnonzero((positions >= self._table.num_prompt[settings]) & (positions < known))
+        drawn = np.flatnonzero((positions >= self._table.num_prompt[settings]) & (positions < lengths))
         # The token that comes next is not known, nor looked at.
         texts = [piece.session.sequence.tokens for piece in pieces]
         text = np.concatenate([each[np.minimum(at, len(each) - 1)] for each, at in zip(texts, wanted)]).astype(np.int64)
@@ -122,7 +122,7 @@ class TextReader:
             mine = self._steered(logits, drawn, settings, positions, texts, whose)
             dice = self._table.rejection[settings[drawn]]
             if dice.any():
-                at, ends = drawn[dice], positions[drawn[dice]] - known[drawn[dice]]
+                at, ends = drawn[dice], positions[drawn[dice]] - lengths[drawn[dice]]
                 said = [pieces[row].chances[end] for row, end in zip(whose[at].tolist(), ends.tolist())]
                 part = select(mine, np.flatnonzero(dice))
                 hits[dice] = would_accept(part, text[at], np.asarray(said), self._table, settings[at], places[at])
@@ -131,7 +131,7 @@ class TextReader:
                 hits[~dice] = wins(part, text[at], self._table, settings[at], places[at])
             for row, hit in zip(whose[drawn].tolist(), hits.tolist()):
                 pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
-        ahead = np.flatnonzero(positions == known)
+        ahead = np.flatnonzero(positions == lengths)
         if len(ahead):
             mine = self._steered(logits, ahead, settings, positions, texts, whose)
             draws = draw_unpenalised(mine, self._table, settings[ahead], places[ahead])
@@ -172,7 +172,7 @@ def judged(piece: Piece, table: SettingsTable) -> RowJudged:
     ]
     if piece.count:
         session.drew(piece.draws)
-    start = min(session.read + 1, session.known) - len(hits)
+    start = min(session.read + 1, session.num_tokens) - len(hits)
     if not hits:
         hits = proposed
     elif first <= start <= first + len(proposed):

@@ -68,7 +68,7 @@ class Lookup(ABC):
         self.banned: frozenset[int] = frozenset()  # tokens that its request's bias excludes
 
     @property
-    def known(self) -> int:
+    def num_tokens(self) -> int:
         return len(self.tokens) + len(self.unread)
 
     @abstractmethod
@@ -152,7 +152,7 @@ class LookupDrafter(ABC):
         )
         return DraftReply(
             status=np.asarray(status, np.int32),
-            seen=np.asarray([0 if lookup is None else lookup.known for lookup in rows], np.int32),
+            seen=np.asarray([0 if lookup is None else lookup.num_tokens for lookup in rows], np.int32),
             trees=trees,
             epoch=self._info.epoch,
             catch_up_seconds=caught_up - started,

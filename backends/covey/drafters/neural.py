@@ -207,7 +207,7 @@ class NeuralDrafter:
         found = [RowJudged() if piece is None else self._judged(piece) for piece in reads]
         catch_up = time.perf_counter() - before if pieces else 0.0
         trees = self._propose(work, ready)
-        seen = [0 if session is None else session.known + self._first for session in rows]
+        seen = [0 if session is None else session.num_tokens + self._first for session in rows]
         return DraftReply(
             status=status,
             seen=np.asarray(seen, np.int32),
@@ -238,7 +238,7 @@ class NeuralDrafter:
                 continue
             session.keep(keeps[row])
             source, destination = session.append(work.tokens[bounds[row] : bounds[row + 1]])
-            told = session.known - (0 if tag in opened else keeps[row])
+            told = session.num_tokens - (0 if tag in opened else keeps[row])
             if self._first and not self._add_states(work, row, session, told):
                 status[row] = RowStatus.STALE
                 rows.append(None)
@@ -291,9 +291,9 @@ class NeuralDrafter:
             leave = 0 if not depth else pending if pending <= few else 1
             count = min(pending - leave, budget)
             budget -= count
-            behind = count < pending - leave or not session.known
+            behind = count < pending - leave or not session.num_tokens
             nodes = 0 if behind else depth * widths[row]
-            if session.known + depth > self._model.max_positions or not self._make_room(
+            if session.num_tokens + depth > self._model.max_positions or not self._make_room(
                 works, senders[row], session, session.width + nodes
             ):
                 status[row] = RowStatus.SKIPPED
@@ -322,7 +322,7 @@ class NeuralDrafter:
                 chances = reading.chances[row] if len(reading.chances) else NO_FLOATS
                 unread = max(0, unread - 1)
             count = min(unread, budget)
-            if session.known > self._model.max_positions or not self._make_room(
+            if session.num_tokens > self._model.max_positions or not self._make_room(
                 (work,), work, session, session.sequence.num_cached_tokens + count
             ):
                 status[row], count = RowStatus.SKIPPED, 0
@@ -375,7 +375,7 @@ class NeuralDrafter:
         levels = int(depths[0]) - 1  # the last level's keys are not needed
         widths = [session.width for session in sessions]
         context = np.asarray(widths, np.int32) - np.int32(pending)
-        known = np.asarray([session.known for session in sessions], np.int64)
+        lengths = np.asarray([session.num_tokens for session in sessions], np.int64)
         tables = np.zeros((len(rows), max([len(session.sequence.table) for session in sessions])), np.int32)
         slots = np.full((len(rows), pending + levels * width), self._model.padding_slot, np.int64)
         tokens = np.empty((len(rows), pending), np.int64)
@@ -385,11 +385,11 @@ class NeuralDrafter:
             own = sequence.slots[columns - pending : columns + (depth - 1) * width]
             session.written = 0 if self._first else (depth - 1) * width
             slots[index, : len(own)] = own
-            tokens[index] = sequence.buffer[sequence.known - pending : sequence.known]
+            tokens[index] = sequence.buffer[sequence.num_tokens - pending : sequence.num_tokens]
             sequence.num_cached_tokens = columns
         states = np.stack([each.states_of(pending, pending) for each in sessions]) if self._first else None
         ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
-        positions = np.minimum(known[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
+        positions = np.minimum(lengths[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
         self._stepper.begin(Call(tables, context, positions, slots, states), len(rows) * width)
         lattice = propose_trees(
             self._stepper,
@@ -397,7 +397,7 @@ class NeuralDrafter:
             Rows(
                 pending=tokens,
                 settings=np.asarray([session.sequence.settings for session in sessions], np.int64),
-                positions=known + self._first,
+                positions=lengths + self._first,
                 depths=depths,
                 width=width,
                 rejection=np.flatnonzero([session.rejection for session in sessions]),
@@ -411,7 +411,7 @@ class NeuralDrafter:
         self._stepper.finish()
         above: list[list[int]] = lattice.parents.tolist() if width > 1 else [[]] * len(sessions)
         for session, proposed, parents, depth in zip(sessions, lattice.tokens.tolist(), above, depths.tolist()):
-            session.tokens, session.parents, session.drawn = proposed[: depth * width], parents, session.known
+            session.tokens, session.parents, session.drawn = proposed[: depth * width], parents, session.num_tokens
         return lattice
 
     def _constraints(self, sessions: list[Session]) -> dict[int, Grammar]:

@@ -35,13 +35,13 @@ class Session:
     states: Words = field(default_factory=lambda: NO_STATES)  # a head's, of its last tokens, at least of the unread
 
     @property
-    def known(self) -> int:
-        return self.sequence.known
+    def num_tokens(self) -> int:
+        return self.sequence.num_tokens
 
     @property
     def width(self) -> int:
         """Return the number of columns when nothing is pending."""
-        return self.sequence.known - self.skipped
+        return self.sequence.num_tokens - self.skipped
 
     @property
     def pending(self) -> int:
@@ -66,12 +66,12 @@ class Session:
     def keep(self, count: int) -> None:
         """Forget all tokens but the first `count`."""
         sequence = self.sequence
-        if count == sequence.known:
+        if count == sequence.num_tokens:
             return
-        self.written, gone = 0, sequence.known - count
+        self.written, gone = 0, sequence.num_tokens - count
         if count < self.drawn:
             self.tokens = []
-        sequence.known = count
+        sequence.num_tokens = count
         if self.skipped and count <= self.sinks + self.skipped:
             sequence.num_cached_tokens, self.skipped = min(sequence.num_cached_tokens, self.sinks, count), 0
         sequence.num_cached_tokens = min(sequence.num_cached_tokens, count - self.skipped)
@@ -98,7 +98,7 @@ class Session:
         kept = self.states[max(0, len(self.states) + len(states) - max(most, self.unread)) :]
         parts = [part for part in (kept, states) if len(part)]
         self.states = np.concatenate(parts) if parts else NO_STATES
-        return len(self.states) >= min(self.known, self.pending)
+        return len(self.states) >= min(self.num_tokens, self.pending)
 
     def states_of(self, start: int, count: int) -> Floats:
         """The states of so many tokens, the first of them `start` tokens before the text's end."""
@@ -123,7 +123,7 @@ class Session:
         """Leave out what is neither among the first `sinks` tokens nor among the last `recent`, all without keys."""
         sequence = self.sequence
         sequence.num_cached_tokens = self.sinks = min(sequence.num_cached_tokens, sinks)
-        self.skipped = sequence.known - recent - self.sinks
+        self.skipped = sequence.num_tokens - recent - self.sinks
 
     def _along_chain(self, tokens: list[int]) -> range:
         """The nodes of the last call that `tokens` runs along, as far as they have keys."""

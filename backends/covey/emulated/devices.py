@@ -73,7 +73,7 @@ class _Text:
         return text
 
     @property
-    def known(self) -> int:
+    def num_tokens(self) -> int:
         return len(self.tokens)
 
     def append(self, model: HashModel, tokens: Sequence[int]) -> None:
@@ -162,7 +162,7 @@ class EmulatedTarget:
     def _row(self, work: TargetWork, row: int) -> _Done:
         base = int(work.base[row])
         text = self._ledger.find(work, int(work.tags[row]), base)
-        if text is None or text.known != base:
+        if text is None or text.num_tokens != base:
             return _Done(RowStatus.STALE)
         start, end = int(work.trees.offsets[row]), int(work.trees.offsets[row + 1])
         chunk = min(int(work.chunk[row]), len(text.tokens) - text.num_cached_tokens)
@@ -316,7 +316,7 @@ class EmulatedDrafter:
         _pass_time(self._clock, started, catch_up + seconds)
         return DraftReply(
             status=np.array([RowStatus.STALE if text is None else RowStatus.OK for text in rows], np.int32),
-            seen=np.array([0 if text is None else text.known for text in rows], np.int32),
+            seen=np.array([0 if text is None else text.num_tokens for text in rows], np.int32),
             trees=trees,
             epoch=EPOCH,
             catch_up_seconds=catch_up,
@@ -363,9 +363,9 @@ class EmulatedDrafter:
         lags = []
         for text in rows:
             if text is not None:
-                if not text.num_cached_tokens or text.known - text.num_cached_tokens > ALONG:
-                    lags.append(self._lag(text, text.known))
-                text.num_cached_tokens = text.known
+                if not text.num_cached_tokens or text.num_tokens - text.num_cached_tokens > ALONG:
+                    lags.append(self._lag(text, text.num_tokens))
+                text.num_cached_tokens = text.num_tokens
         return [lag for lag in lags if lag], None
 
     def _read(self, rows: list[_Text | None], reading: Reading) -> tuple[list[int], Judged]:
@@ -374,7 +374,7 @@ class EmulatedDrafter:
             if text is None:
                 found.append(RowJudged())
                 continue
-            reach = min(text.known, text.num_cached_tokens + budget)
+            reach = min(text.num_tokens, text.num_cached_tokens + budget)
             budget -= reach - text.num_cached_tokens
             lags.append(self._lag(text, reach))
             found.append(self._judged(text, judge, reach))

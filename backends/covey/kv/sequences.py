@@ -1,9 +1,9 @@
 """The target's side of each request: its tokens, its blocks and how far its KV reaches.
 
-    |<- num_cached_tokens -->|<- known: tokens without KV ->|<- tree nodes of this pass ->|
+    |<- num_cached_tokens -->|<- tokens still without KV --->|<- tree nodes of this pass ->|
     |<--------------------------- slots: room in owned blocks --------------------------->|
 
-Knows no tensors. Position p of a request lives in pool slot `slots[p]`; node i of its tree in `slots[known + i]`.
+Knows no tensors. Position p of a request lives in pool slot `slots[p]`; node i of its tree in `slots[num_tokens + i]`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Sequence:
 
     tag: int
     buffer: Ints  # tokens, with room to grow
-    known: int
+    num_tokens: int
     tenant: str
     settings: int  # its row of the settings table
     rounds: int
@@ -39,16 +39,16 @@ class Sequence:
     @property
     def tokens(self) -> Ints:
         """Return the tokens so far; a view."""
-        return self.buffer[: self.known]
+        return self.buffer[: self.num_tokens]
 
     def append(self, tokens: Ints) -> None:
-        end = self.known + len(tokens)
+        end = self.num_tokens + len(tokens)
         if end > len(self.buffer):
             grown = np.zeros(max(2 * len(self.buffer), end), np.int32)
-            grown[: self.known] = self.buffer[: self.known]
+            grown[: self.num_tokens] = self.buffer[: self.num_tokens]
             self.buffer = grown
-        self.buffer[self.known : end] = tokens
-        self.known = end
+        self.buffer[self.num_tokens : end] = tokens
+        self.num_tokens = end
 
 
 class Sequences:
@@ -100,7 +100,7 @@ class Sequences:
 
     def settle(self, sequence: Sequence) -> None:
         """After a pass, give back blocks that only rejected drafts needed, and publish the blocks that filled up."""
-        needed = -(-sequence.known // self.block_size)
+        needed = -(-sequence.num_tokens // self.block_size)
         if len(sequence.blocks) > needed:
             self.pool.release(sequence.blocks[needed:])
             del sequence.blocks[needed:]
@@ -135,7 +135,7 @@ class Sequences:
         """Raise AssertionError unless blocks and tables agree."""
         self.pool.check(sequence.blocks for sequence in self._open)
         for sequence in self._open:
-            assert 0 <= sequence.num_cached_tokens <= sequence.known, "KV beyond the known tokens"
+            assert 0 <= sequence.num_cached_tokens <= sequence.num_tokens, "KV beyond the tokens"
             assert sequence.num_cached_tokens <= len(sequence.slots), "KV without blocks"
 
     def _map(self, sequence: Sequence) -> None:

@@ -98,7 +98,7 @@ class Channel:
 
     def ready(self, active: ActiveRequest) -> bool:
         """Return whether a head can be told the rest of a request: it needs the state before each token."""
-        return active.next_state(self.first_state(active)) >= active.known - 1
+        return active.next_state(self.first_state(active)) >= active.num_tokens - 1
 
     def draft(self, batch: Batch, rows: list[int], plan: Plan, deadline: float) -> DrafterCall:
         """Ask for drafts of these rows as they are planned. `reply` waits for them."""
@@ -171,7 +171,7 @@ class Channel:
             seen = active.seen.setdefault(self.name, 0)
             if not seen:
                 opens.append(active.opening())
-                seen = active.known
+                seen = active.num_tokens
             keep[row] = seen
             parts.append(active.tokens(seen))
         frees, self.frees = tuple(self.frees), []
@@ -198,7 +198,7 @@ class Channel:
         parts = []
         for active in requests:
             first = self.first_state(active) - active.first_state
-            parts.append(active.states[first : active.known - 1 - active.first_state])
+            parts.append(active.states[first : active.num_tokens - 1 - active.first_state])
         offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
         return {
             "state_offsets": offsets,
@@ -284,7 +284,7 @@ def _chances(requests: list[ActiveRequest], judge: Ints) -> Floats:
     """Return `Reading.chances` of the tokens that are to be judged, each row's at its end."""
     tails: list[list[float]] = []
     for active, start in zip(requests, judge.tolist()):
-        count = active.known - max(start, active.request.num_prompt) if start >= 0 else 0
+        count = active.num_tokens - max(start, active.request.num_prompt) if start >= 0 else 0
         tails.append(active.chances[-count:] if count else [])
     most = max(map(len, tails))
     return np.asarray([[0.0] * (most - len(tail)) + tail for tail in tails], np.float32) if most else NO_FLOATS

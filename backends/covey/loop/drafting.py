@@ -92,7 +92,7 @@ class Drafting:
             if row >= batch.decoding:
                 wanted = self._without_head < IDLE and active.request.drafter in ("", head.name)
             else:
-                wanted = plan.drafter[row] == head.name and active.known - first < MISSED
+                wanted = plan.drafter[row] == head.name and active.num_tokens - first < MISSED
             if wanted or drafted[row] or row in reads:
                 found[row] = active.next_state(first)
         return found

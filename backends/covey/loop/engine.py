@@ -283,7 +283,7 @@ class Engine:
         too_big = self.scheduler.make_room(now) if starved else None
         if too_big is not None:
             self._close(too_big)
-            room, tokens = self._total_blocks, too_big.known
+            room, tokens = self._total_blocks, too_big.num_tokens
             problem = CoveyError(f"the KV pool of {room} blocks cannot hold this request's {tokens} tokens")
             progress.append(too_big.last_word(Finish.ERROR, problem))
         if progress:

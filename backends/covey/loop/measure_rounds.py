@@ -230,7 +230,7 @@ class _Fixed:
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         depth = min(self.depth, spare(batch, budget))
         if depth and batch.rows:  # there are none where tags are freed and nothing else
-            unseen = [active.known - active.seen.get(self.drafter, 0) for active in batch.rows]
+            unseen = [active.num_tokens - active.seen.get(self.drafter, 0) for active in batch.rows]
             self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
         return lay_out(batch, (self.drafter,) * batch.decoding, roster, budget, depth, 1)
 

@@ -81,7 +81,7 @@ def lay_out(
                 continue
             names[row] = name
             own = own_depth(active, batch, deepest)
-            room = min(active.room - 1, most, serving[name] - active.known)
+            room = min(active.room - 1, most, serving[name] - active.num_tokens)
             wanted = int(max(0, min(depth if own is None else own, room)))
             depths[row] = wanted
             if width > 1 and wanted and active.request.sampling.rule is not Rule.REJECTION:

@@ -24,13 +24,13 @@ def situation_of(
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # somebody could draft
     for active, name in zip(batch.rows, drafters):
-        if active.request.speculation != "auto" or active.known >= roster.positions(name):
+        if active.request.speculation != "auto" or active.num_tokens >= roster.positions(name):
             alike = False
             continue
         serves = roster.serves(name)
         served, alike = served or serves, alike and serves
         counts[name] = counts.get(name, 0) + 1
-        unseen = active.known - active.seen.get(name, 0)
+        unseen = active.num_tokens - active.seen.get(name, 0)
         lag = max(lag, unseen)
         missed[name] = missed.get(name, 0) + unseen
     ceiling = max(0, min(max_depth, spare(batch, budget))) if served else 0

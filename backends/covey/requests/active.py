@@ -87,7 +87,7 @@ class ActiveRequest:
         return self.request.key
 
     @property
-    def known(self) -> int:
+    def num_tokens(self) -> int:
         """Return the number of its tokens so far, prompt included."""
         return len(self.request.prompt) + len(self.output)
 
@@ -111,7 +111,7 @@ class ActiveRequest:
     @property
     def decoding(self) -> bool:
         """Return whether the next pass computes the request's last token that has no KV, and so yields a new one."""
-        return self.opened and self.known - self.num_cached_tokens == 1
+        return self.opened and self.num_tokens - self.num_cached_tokens == 1
 
     @property
     def scoring(self) -> bool:

@@ -67,7 +67,7 @@ class Batch:
         rows = self.rows
         return TargetWork(
             tags=np.fromiter((active.key for active in rows), np.int32, len(rows)),
-            base=np.fromiter((active.known for active in rows), np.int32, len(rows)),
+            base=np.fromiter((active.num_tokens for active in rows), np.int32, len(rows)),
             chunk=self.chunk,
             trees=trees,
             opens=self.opens,
@@ -219,7 +219,7 @@ class Scheduler:
             if grammar and grammars and grammars + grammar > GRAMMARS:
                 continue
             grammars += grammar
-            size = min(budget, active.known - active.num_cached_tokens)
+            size = min(budget, active.num_tokens - active.num_cached_tokens)
             if active.scoring:
                 size = min(size, scored)
                 if not size:
@@ -248,7 +248,7 @@ class Scheduler:
         self._close(active)
         active.num_cached_tokens = 0
         self.preemptions += 1
-        self.shares.returned(active.request.tenant, active.known + active.room)
+        self.shares.returned(active.request.tenant, active.num_tokens + active.room)
         bisect.insort(self.waiting, active, key=_urgency)
 
     def _admit(self, free_blocks: int, now: float) -> None:
@@ -275,7 +275,7 @@ class Scheduler:
             self.waiting.remove(active)
             self.running[active.key] = active
             active.admitted = now if active.admitted is None else active.admitted
-            self.shares.admitted(tenant, active.known + active.room)
+            self.shares.admitted(tenant, active.num_tokens + active.room)
 
     def _next(self, now: float) -> ActiveRequest | None:
         """Return the waiting request to admit first: of the most urgent ones of each tenant that may run more, the one
@@ -350,7 +350,7 @@ class Scheduler:
         come when it is due. Does not mutate."""
         most, tokens, round_seconds = 0.0, 0, self.pace.seconds
         for active in prefilling:
-            tokens += active.known - active.num_cached_tokens
+            tokens += active.num_tokens - active.num_cached_tokens
             left = (active.due - now) // round_seconds if round_seconds else 1.0
             most = max(most, tokens / max(1.0, left))
         return math.ceil(most)
@@ -364,7 +364,7 @@ class Scheduler:
             return ""
         ahead = [each for each in self.waiting if self._order(each) < self._order(active)]
         prefilling = [each for each in running if not each.decoding]
-        tokens = sum(each.known - each.num_cached_tokens for each in (*prefilling, *ahead, active))
+        tokens = sum(each.num_tokens - each.num_cached_tokens for each in (*prefilling, *ahead, active))
         per_round = max(1, self.token_budget - len(running) + len(prefilling))
         if self._round_limit([each for each in running if each.decoding], now)[0] < math.inf:
             per_round = min(per_round, self._prompt_tokens)
@@ -381,7 +381,7 @@ class Scheduler:
 
     def _blocks(self, active: ActiveRequest) -> int:
         """Return the blocks for a request's tokens and a share of its growth."""
-        return -(-(active.known + min(active.room, self.growth_tokens)) // self.block_size)
+        return -(-(active.num_tokens + min(active.room, self.growth_tokens)) // self.block_size)
 
     def _held(self, active: ActiveRequest) -> int:
         return -(-active.num_cached_tokens // self.block_size)

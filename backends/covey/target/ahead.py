@@ -32,14 +32,14 @@ class Precomputed:
     """A pass's result, and how many tokens the sequence of each row of `verified` had."""
 
     index: dict[Sequence, int]  # to its row; holds the sequences, lest a new one takes the identity of one that ended
-    known: list[int]
+    lengths: list[int]
     verified: Verified
     seconds: float
 
     def row(self, sequence: Sequence) -> int | None:
         """The row of a sequence that has not changed since."""
         row = self.index.get(sequence)
-        return row if row is not None and self.known[row] == sequence.known else None
+        return row if row is not None and self.lengths[row] == sequence.num_tokens else None
 
 
 class Ahead:
@@ -74,7 +74,7 @@ class Ahead:
 
     def _precompute(self, rows: list[Sequence]) -> Precomputed:
         started = time.perf_counter()
-        known = [row.known for row in rows]
+        lengths = [row.num_tokens for row in rows]
         verified = self._compute(rows)
         index = {row: at for at, row in enumerate(rows)}
-        return Precomputed(index, known, verified, time.perf_counter() - started)
+        return Precomputed(index, lengths, verified, time.perf_counter() - started)

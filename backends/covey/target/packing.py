@@ -61,7 +61,7 @@ class Packing:
     ) -> None:
         size = np.asarray(chunk, np.int32)
         cached = np.fromiter((sequence.num_cached_tokens for sequence in rows), np.int32, len(rows))
-        known = np.fromiter((sequence.known for sequence in rows), np.int32, len(rows))
+        num_tokens = np.fromiter((sequence.num_tokens for sequence in rows), np.int32, len(rows))
         reached, sizes = cached + size, size + trees.sizes
         lengths, offsets = cached + sizes, _bounds(sizes)
         starts, stops, ends = cached.tolist(), reached.tolist(), lengths.tolist()
@@ -69,7 +69,7 @@ class Packing:
         positions = np.repeat(cached, sizes) + at
         tokens = _joined([row.buffer[start:stop] for row, start, stop in zip(rows, starts, stops)])
         slots = _joined([row.slots[start:end] for row, start, end in zip(rows, starts, ends)])
-        ended = reached == known
+        ended = reached == num_tokens
         self.ends: list[bool] = ended.tolist()
         self.of_prompt: npt.NDArray[np.bool_] | None = None
         if max(chunk) == 1 and ended.all():  # as a rule nothing is left out
@@ -124,16 +124,16 @@ def _by_path(chains: Lanes, rows: Rows[Sequence], chunk: Ints, trees: Trees, bra
             queries.append(own)
             tails.append(NO_INTS)
             continue
-        known, size = sequence.known, int(chunk[row])
+        length, size = sequence.num_tokens, int(chunk[row])
         parents = trees.parents[trees.offsets[row] : trees.offsets[row + 1]]
         computed = np.zeros(len(parents), bool)
         for index, path in enumerate(leaf_paths(parents)):
             lanes.append(row)
-            lengths.append(known + len(path))
+            lengths.append(length + len(path))
             rest = own[size + path[~computed[path]]]
             computed[path] = True
             queries.append(rest if index else np.concatenate([own[:size], rest]))
-            tails.append(sequence.slots[known + path])
+            tails.append(sequence.slots[length + path])
     return Lanes(
         _bounds([len(each) for each in queries]),
         np.asarray(lengths, np.int32),

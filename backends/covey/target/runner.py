@@ -198,7 +198,7 @@ class TargetRunner:
             sequence = self._ledger.get(work, tag)
             if sequence is None or room <= 1 or token in self._settings.sampling(sequence.settings).end_ids:
                 continue
-            if self._sequences.reserve(sequence, sequence.known):
+            if self._sequences.reserve(sequence, sequence.num_tokens):
                 rows.append(sequence)
         ahead.guess(rows)
 
@@ -349,17 +349,17 @@ class TargetRunner:
         sizes, bases, chunks = work.trees.sizes.tolist(), work.base.tolist(), work.chunk.tolist()
         for row, tag in enumerate(work.tags.tolist()):
             sequence = self._ledger.find(work, tag, bases[row])
-            if sequence is None or sequence.known != bases[row]:
+            if sequence is None or sequence.num_tokens != bases[row]:
                 status[row] = RowStatus.STALE
                 continue
-            count = min(chunks[row], sequence.known - sequence.num_cached_tokens)
+            count = min(chunks[row], sequence.num_tokens - sequence.num_cached_tokens)
             reached = sequence.num_cached_tokens + count
             if not self._sequences.reserve(sequence, reached):
                 status[row] = RowStatus.NO_BLOCKS
                 continue
             rows.append(sequence)
             chunk.append(count)
-            if sizes[row] and reached == sequence.known:
+            if sizes[row] and reached == sequence.num_tokens:
                 trees.append((row, sequence, reached + sizes[row]))
         for row, sequence, length in trees:
             planted[row] = self._sequences.reserve(sequence, length)
@@ -369,8 +369,8 @@ class TargetRunner:
     def _verify(self, logits: Logits, rows: list[Sequence], trees: Trees, depth: Ints, divergence: bool) -> Verified:
         """Return what every row may emit by its verification rule."""
         sizes = trees.sizes
-        known = np.fromiter((row.known for row in rows), np.int32, len(rows))
-        positions = np.repeat(known, sizes + 1)
+        lengths = np.fromiter((row.num_tokens for row in rows), np.int32, len(rows))
+        positions = np.repeat(lengths, sizes + 1)
         is_node = np.ones(len(positions), np.bool_)
         is_node[trees.offsets[:-1] + np.arange(len(rows), dtype=np.int32)] = False
         positions[is_node] += depth
@@ -390,7 +390,7 @@ class TargetRunner:
             of_row = np.repeat(np.arange(len(rows)), accepted)[moved].tolist()
             nodes, places = verified.path[moved].tolist(), place[moved].tolist()
             slots = [
-                (rows[row].slots[rows[row].known + node], rows[row].slots[rows[row].known + at])
+                (rows[row].slots[rows[row].num_tokens + node], rows[row].slots[rows[row].num_tokens + at])
                 for row, node, at in zip(of_row, nodes, places)
             ]
             sources, destinations = np.asarray(slots, np.int32).T
@@ -405,8 +405,8 @@ class TargetRunner:
         """Forget a row's KV, and return whether it may be computed once more: NaN that others, or its own drafts, left
         in its blocks gets through every mask (0 x NaN is NaN), so that the row has no token."""
         self._thread.run(self._model.clear_slots, self._sequences.restart(sequence))
-        again = sequence.failed != sequence.known
-        sequence.failed = sequence.known
+        again = sequence.failed != sequence.num_tokens
+        sequence.failed = sequence.num_tokens
         return again
 
     def _contexts(self, rows: list[Sequence], trees: Trees, asked: list[bool]) -> list[Context | None]:

@@ -59,7 +59,7 @@ class Text(Protocol):
     """The protocol of the state that a ledger keeps for a tag."""
 
     @property
-    def known(self) -> int:
+    def num_tokens(self) -> int:
         """Return how many of the tag's tokens the state holds."""
         ...
 
@@ -180,7 +180,7 @@ class Ledger(Generic[State, Reply]):
         fewer than `least` tokens, or of a caller that means another incarnation of this answerer."""
         key = work.origin, tag
         state = self._open.get(key)
-        if state is None or state.known < least:
+        if state is None or state.num_tokens < least:
             return None
         if work.epoch not in (0, self.epoch) and all(opening.tag != tag for opening in work.opens):
             return None
@@ -200,7 +200,7 @@ class Ledger(Generic[State, Reply]):
         for key, state in self._open.items():
             if where(state):
                 whose = house(key[0])
-                held[whose] = held.get(whose, 0) + state.known
+                held[whose] = held.get(whose, 0) + state.num_tokens
                 if key not in rows:
                     first.setdefault((key[0] in silent, whose), key)
         fair = [each for each in first if each[0] or each[1] == own or held[each[1]] > held[own]]

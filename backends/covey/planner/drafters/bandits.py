@@ -71,7 +71,7 @@ class PerRequest:
                 continue
             choice = self._choice(active)
             self._witness(active, choice)
-            holding = [index for index in serving if active.known < roster.positions(self._names[index])]
+            holding = [index for index in serving if active.num_tokens < roster.positions(self._names[index])]
             drafters.append(self._names[choice.bandit.choose(holding or serving)])
             why.append(self._policy.name)
         return Assignment(tuple(drafters), tuple(why))
@@ -86,7 +86,7 @@ class PerRequest:
         readers = []
         for name in self._names:
             longest = roster.positions(name)
-            mine = [each for each in rows if assigned.drafters[each[0]] != name and each[1].known < longest]
+            mine = [each for each in rows if assigned.drafters[each[0]] != name and each[1].num_tokens < longest]
             if mine and roster.serves(name):
                 judge = [active.request.num_prompt for _, active in mine]
                 indices = np.asarray([row for row, _ in mine], np.int32)
@@ -109,7 +109,7 @@ class PerRequest:
             if self._informed:
                 rewards: list[float | None] = [None] * len(self._names)
                 rewards[drafter] = reward
-                choice.waiting.append(_Played(active.known - emitted[row], depths[row], rewards))
+                choice.waiting.append(_Played(active.num_tokens - emitted[row], depths[row], rewards))
 
     def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Ignore what a round cost."""

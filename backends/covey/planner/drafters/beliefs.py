@@ -141,7 +141,7 @@ class Beliefs:
 
     def holds(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.bool_]:
         """Return [rows, drafters]: whether a drafter can hold a text and a draft of it."""
-        held: npt.NDArray[np.bool_] = np.array([active.known for active in rows])[:, None] < self.longest
+        held: npt.NDArray[np.bool_] = np.array([active.num_tokens for active in rows])[:, None] < self.longest
         return held
 
     def knows_prompt(self, active: ActiveRequest) -> bool:
@@ -170,7 +170,7 @@ class Beliefs:
         """Count a round in which these drafters drafted for the requests; its tokens are part of their texts."""
         for active, drafter in zip(rows, drafters.tolist()):
             belief = self.of(active)
-            belief.replays[drafter].skip(active.known)
+            belief.replays[drafter].skip(active.num_tokens)
             self._table.ends[belief.place, drafter] = belief.replays[drafter].end
         reached = np.arange(self._depth)
         self._record(rows, drafters, 1.0 * (reached < looked[:, None]), 1.0 * (reached < accepted[:, None]))

@@ -211,11 +211,11 @@ class CoveyDrafters:
         """Return the tokens a round that moving each row to each drafter costs; 0 for a row without a drafter, whose
         prompt any drafter must read."""
         now = np.array([self._beliefs.of(active).drafter for active in rows])
-        known, room = np.array([(active.known, active.room) for active in rows], np.float64).T
+        lengths, room = np.array([(active.num_tokens, active.room) for active in rows], np.float64).T
         costs = np.zeros((len(rows), len(serving)))
         for at, drafter in enumerate(serving):
             name = self._names[drafter]
-            lags = known - [active.seen.get(name, 0) for active in rows]
+            lags = lengths - [active.seen.get(name, 0) for active in rows]
             moves = (now >= 0) & (now != drafter) & (lags > MOVES)
             if moves.any():
                 rounds = np.clip(room / deepest[:, at], SHORTEST, LONGEST)

@@ -136,9 +136,9 @@ class ReadScheduler:
         actives = [batch.rows[row] for row in rows]
         # A row's own drafter may rest while others serve again.
         own = np.array([self._names.index(assigned.drafters[row]) for row in rows])
-        known, prompts = np.array([(active.known, active.request.num_prompt) for active in actives]).T
+        lengths, prompts = np.array([(active.num_tokens, active.request.num_prompt) for active in actives]).T
         starts = np.maximum(self._beliefs.ends(actives)[:, serving], prompts[:, None])
-        worth = (known[:, None] - starts >= CHUNK) & (own[:, None] != np.asarray(serving))
+        worth = (lengths[:, None] - starts >= CHUNK) & (own[:, None] != np.asarray(serving))
         worth &= self._beliefs.holds(actives)[:, serving]
         if not worth.any():
             return ()
@@ -157,13 +157,13 @@ class ReadScheduler:
             return ()
         reads.round, reads.prompt = self._round, None  # what it says next may be of no prompt
         mine = [at for at in order[:, best].tolist() if worth[at, best]]
-        judge = np.maximum(starts[mine, best], known[mine] - WINDOW).tolist()
+        judge = np.maximum(starts[mine, best], lengths[mine] - WINDOW).tolist()
         return ((serving[best], [actives[at] for at in mine], judge),)
 
     def _reader(self, batch: Batch, drafter: int, rows: list[int], judge: list[int], most: int) -> Reader:
         name, unread, actives = self._names[drafter], 0, [batch.rows[row] for row in rows]
         for active, end in zip(actives, self._beliefs.ends(actives)[:, drafter].tolist()):
             read = max(end, active.heard[name].read) if name in active.heard else end  # drafting, too
-            unread += active.known - min(read, active.seen.get(name, 0))  # what it was told it may not have read yet
+            unread += active.num_tokens - min(read, active.seen.get(name, 0))  # told, but maybe not read
         budget = max(SHAPE, min(most, unread) // SHAPE * SHAPE)
         return Reader(name, np.asarray(rows, np.int32), np.asarray(judge, np.int32), budget)
