@@ -53,7 +53,7 @@ def test_a_relative_class_is_a_multiple_of_the_baseline_and_unknown_before_it() 
     seconds: list[float | None] = [None]
     classes = Classes(baseline=lambda: seconds[0])
     before = classes.objective("interactive", 0.0, 0.0)
-    assert (before.known, before.tpot, before.ttft) == (False, math.inf, 0.5)
+    assert (before.measured, before.tpot, before.ttft) == (False, math.inf, 0.5)
     assert judge(before, 0.1, 0.1) is Attainment.UNKNOWN
     assert judge(before, 0.6, 0.1) is Attainment.MISSED, "its first token was late whatever the baseline is"
     seconds[0] = 0.02

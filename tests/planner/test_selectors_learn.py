@@ -98,6 +98,6 @@ def test_expectations_that_are_nobody_elses_to_teach_are_taught_by_the_selector(
     for policy in ("fixed:4", "covey"):
         planner, _ = served(policy, "worth")
         assert isinstance(planner.selector, Worth)
-        assert planner.selector._expectations.known
+        assert planner.selector._expectations.measured
         (seconds,) = planner.selector._expectations.curve(1).at(np.array([5]))
         assert 0.01 < seconds < 0.02, "eleven ms a pass with one row"

@@ -100,7 +100,7 @@ def test_an_objective_is_its_class_s_and_the_request_s_own() -> None:
     assert parse(parser(), slo_class=b"chat").objective == Objective("chat", 1.0, 0.05)
     assert parse(parser(), slo_class=b"chat", slo_tpot_ms=np.float32(20)).objective == Objective("chat", 1.0, 0.02)
     assert parse(parser(), slo_ttft_ms=np.float32(250)).objective == Objective("", 0.25)
-    assert not parse(parser(), slo_class=b"interactive").objective.known
+    assert not parse(parser(), slo_class=b"interactive").objective.measured
     with pytest.raises(BadField, match="slo_class: got 'fast', allowed: '', 'interactive', 'chat', 'batch'"):
         parse(parser(), slo_class=b"fast")
     for name in ("slo_tpot_ms", "slo_ttft_ms"):

@@ -121,7 +121,7 @@ OBJECTIVE = Objective("chat", 1.0, 0.1)
         (OBJECTIVE, ((1.1, 1), (1.5, 5)), "missed"),
         (OBJECTIVE, ((1.0, 1), (1.6, 5)), "missed"),
         (OBJECTIVE, ((1.0, 1),), "met"),
-        (Objective("chat", 1.0, known=False), ((0.5, 1), (9.0, 2)), "unknown"),
+        (Objective("chat", 1.0, measured=False), ((0.5, 1), (9.0, 2)), "unknown"),
         (Objective("", 1.0), ((0.5, 1), (9.0, 2)), "met"),
         (NO_OBJECTIVE, ((0.5, 1), (9.0, 2)), ""),
     ],

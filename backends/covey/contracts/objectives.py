@@ -73,7 +73,7 @@ def judge(objective: Objective, ttft: float | None, tpot: float | None) -> Attai
     meets any TPOT."""
     if (ttft or 0.0) > objective.ttft or (tpot or 0.0) > objective.tpot:
         return Attainment.MISSED
-    return Attainment.MET if objective.known else Attainment.UNKNOWN
+    return Attainment.MET if objective.measured else Attainment.UNKNOWN
 
 
 def _seconds(text: str) -> float:

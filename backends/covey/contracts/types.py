@@ -460,7 +460,7 @@ class Objective:
     slo_class: str = ""  # of the profile; "": only numbers of its own
     ttft: float = math.inf  # infinite: as long as it takes
     tpot: float = math.inf
-    known: bool = True  # False: its class is relative to a baseline that nobody has measured yet
+    measured: bool = True  # False: its class is relative to a baseline that nobody has measured yet
 
     @property
     def label(self) -> str:

@@ -199,7 +199,7 @@ class Goodput(Thresholds):
         return pressure.starved
 
     def _rate(self, rows: float, line: _Line, tokens: float) -> float:
-        return rows * tokens / line(rows) if line.known else 0.0
+        return rows * tokens / line(rows) if line.trusted else 0.0
 
 
 POLICIES: dict[str, Callable[[MemorySettings], Policy]] = {
@@ -216,7 +216,7 @@ class _Line:
         self._sums = [0.0] * 5  # of 1, x, y, xx, xy
 
     @property
-    def known(self) -> bool:
+    def trusted(self) -> bool:
         return self._sums[0] >= TRUSTED
 
     def add(self, x: float, y: float) -> None:

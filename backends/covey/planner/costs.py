@@ -88,7 +88,7 @@ class RoundCosts:
                 self._alone.add(name)
 
     @property
-    def known(self) -> bool:
+    def measured(self) -> bool:
         """Whether anything was measured: before that, predictions compare depths and are no seconds."""
         return self._verify.scaled
 

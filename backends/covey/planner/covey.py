@@ -92,7 +92,7 @@ class Covey:
 
     def choose(self, situation: Situation) -> int:
         expected = self.expectations.of(situation)
-        predicted = expected.latencies if self.expectations.known else []
+        predicted = expected.latencies if self.expectations.measured else []
         if self._more:
             # Beside prefill too: what is explored must not stop and begin again, and not outlast its price.
             self._more -= 1
@@ -129,7 +129,7 @@ class Covey:
             self._bank += START * (outcome.seconds - outcome.catch_up_seconds)
         whole = outcome.verified + outcome.missing == max(1, situation.rows) + situation.asked(depth)
         ratio = None
-        if whole and self.expectations.known:
+        if whole and self.expectations.measured:
             expected = self.expectations.of(situation).seconds[depth]
             ratio = (outcome.seconds - outcome.catch_up_seconds) / expected
         usual = self._change_cost.seen(situation.previous, depth, ratio)

@@ -61,9 +61,9 @@ class Expectations:
         self.selection: ForecastingSelector | None = None  # who chooses among drafts and knows what that will come to
 
     @property
-    def known(self) -> bool:
+    def measured(self) -> bool:
         """Whether anything was measured: before that, expectations compare depths and are no seconds."""
-        return self._costs.known
+        return self._costs.measured
 
     def rests(self, situation: Situation) -> bool:
         """Whether what is expected of plain decoding rests on similar rounds."""
@@ -77,7 +77,7 @@ class Expectations:
         rows = max(1, situation.rows)
         tokens, doubt = self._tokens(situation)
         passes = self._passes(situation)
-        if self.selection is not None and situation.shares and self.known:
+        if self.selection is not None and situation.shares and self.measured:
             tokens, passes = self._selected(self.selection, situation)
         lanes = tuple((name, count * situation.width) for name, count in _shares(situation))
         mean, variance = self._costs.predict(rows, lanes, passes)
@@ -90,11 +90,11 @@ class Expectations:
     def without_drafts(self, rows: int) -> Array:
         """Return the seconds of a round in which all rows draft, without the drafting, by depth; equal if unknown."""
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
-        return self._costs.without_drafts(rows, passes) if self._costs.known else np.ones(self._max_depth + 1)
+        return self._costs.without_drafts(rows, passes) if self._costs.measured else np.ones(self._max_depth + 1)
 
     def curve(self, rows: int) -> PassCurve:
         """Return the time of rounds without drafting; before anything was measured its unit is the token."""
-        if not self.known:
+        if not self.measured:
             return PassCurve.unknown(rows)
         return self._costs.curve(rows, self._costs.overhead(rows))
 
@@ -104,7 +104,7 @@ class Expectations:
 
     def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
         """Return how many prompt tokens a pass can compute (`Planner.readable`), None if unknown."""
-        return self._costs.readable(rows, drafts, seconds) if self.known else None
+        return self._costs.readable(rows, drafts, seconds) if self.measured else None
 
     def drafting(self, drafter: str, most: int) -> Array:
         """Return the seconds that a drafter takes for 0, 1, ... and so many rows, by depth."""

@@ -141,7 +141,7 @@ class Worth(TreeSelector):
             weight = np.ones(rows, np.float32)
             weight[standing.timed[given]] = GIVEN
         late = (needs > 1.0) & ~given
-        if late.any() and self._expectations.known:
+        if late.any() and self._expectations.measured:
             due = np.zeros(rows)
             due[standing.timed[late]] = needs[late]
             due[standing.asked] = 0.0

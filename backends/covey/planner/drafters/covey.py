@@ -117,7 +117,7 @@ class CoveyDrafters:
             )
 
     def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        if situation.rows and not situation.prefill and self._expectations.known:
+        if situation.rows and not situation.prefill and self._expectations.measured:
             seconds = self._expectations.of(situation).seconds
             if depth < len(seconds):  # a request may ask for more than is ever planned
                 self._reading.expected(seconds[depth])
