@@ -115,7 +115,7 @@ def threads_for(folder: Path) -> int:
 
 
 def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool) -> Opened:
-    from covey.models import known
+    from covey.models import facts
     from covey.models.identity import of_model
     from covey.runtimes.opening import open_model
     from covey.target.runner import blocks_in
@@ -124,7 +124,7 @@ def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool
         runtime="torch", dtype=settings.dtype, device=settings.device, block_size=settings.block_size
     )
     blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
-    with known.turn(folder, settings.dtype, settings.device):
+    with facts.turn(folder, settings.dtype, settings.device):
         model = open_model(
             folder,
             dtype=settings.dtype,

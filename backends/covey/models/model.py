@@ -2,7 +2,7 @@
 
 Knows nothing of requests, block ownership or sampling: the caller says which slots a pass writes and reads. The
 modules' own code runs with attention replaced (transformers' `AttentionInterface`); for the families in `fuse.py` its
-shorter pass takes over, after it was seen to give the same, and at later loads from the start (`known.py`).
+shorter pass takes over, after it was seen to give the same, and at later loads from the start (`facts.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Ints
-from covey.models import known
+from covey.models import facts
 from covey.models.agreement import Room, passes_agree
 from covey.models.attention import Plan, Tiling, plan_lanes
 from covey.models.fuse import FusedDecoder
@@ -68,8 +68,8 @@ class PagedModel:
                 raise SettingError(f"{name}: got {value}, allowed: 1 or more")
         read = partial(modules_of, source, dtype=dtype, device=device, group=group)
         folder = None if group is not None or isinstance(source, Modules) else Path(source)
-        before = None if folder is None else known.find(folder, dtype, device)
-        self._modules = modules = read() if folder is None or before is None else known.facts(folder, before, dtype)
+        before = None if folder is None else facts.find(folder, dtype, device)
+        self._modules = modules = read() if folder is None or before is None else facts.modules(folder, before, dtype)
         self._group = group
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
@@ -215,17 +215,17 @@ class PagedModel:
         return self._modules.trial(min(48, self.max_positions, self.max_pass_tokens, self.blocks * self.block_size))
 
     @torch.inference_mode()
-    def _resume(self, before: known.Known, alike: bool) -> bool:
+    def _resume(self, before: facts.Facts, alike: bool) -> bool:
         """Warm up, and take the short pass if it gives what it gave when the modules were examined."""
         folder, text = self._modules.folder, self._text()
         try:
-            parts = known.parts(folder, before, self.torch_dtype)
+            parts = facts.parts(folder, before, self.torch_dtype)
             fused = self._short(parts, list(before.settings), alike)
             hidden = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
         except (KeyError, AttributeError, RuntimeError, SettingError, SafetensorError, OSError) as error:
             _LOG.warning("%s: it is examined again: %s", folder, error)
             return False
-        if known.digest_of(hidden) != before.result:
+        if facts.digest_of(hidden) != before.result:
             _LOG.info("%s: it is examined again: a text does not become what it became", folder)
             return False
         self._fused = fused
@@ -251,17 +251,17 @@ class PagedModel:
         if modules.agree(close(hidden, examined.hidden, self.torch_dtype)):
             self._fused = fused
             if learns:
-                known.learn(modules, examined.settings, hidden)
+                facts.learn(modules, examined.settings, hidden)
             modules.module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
 
     def _make_invariant(self) -> bool:
         """Take products' shapes under which no token's result depends on its company, where there are any."""
         modules, matrices = self._modules, self._matrices()
         sizes = sorted((matrix.width, matrix.count) for matrix in matrices)
-        facts = modules.described(), self.shape, self.dtype, self.device, sizes
+        about = modules.described(), self.shape, self.dtype, self.device, sizes
         limits = self.max_positions, self.blocks, self.block_size, self.max_pass_tokens
         folder = kept_folder("numerics") if self._group is None else None  # ranks go on in step
-        tiling = verdict(folder, here(*facts, *limits), lambda: self._find_tiling(matrices), Tiling)
+        tiling = verdict(folder, here(*about, *limits), lambda: self._find_tiling(matrices), Tiling)
         self._tiling = tiling or Tiling()
         return tiling is not None
 

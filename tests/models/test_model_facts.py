@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from covey.models import known
+from covey.models import facts
 from covey.models import model as paged
 from covey.models.model import PagedModel
 from covey.models.modules import Modules
@@ -139,7 +139,7 @@ def test_versions_and_settings_are_part_of_what_is_known(
     folder = build(tmp_path / "model", "llama")
     load(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(known, "version", lambda name: f"another {name}")
+        patch.setattr(facts, "version", lambda name: f"another {name}")
         load(folder)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     load(folder)
@@ -158,7 +158,7 @@ def test_what_is_damaged_is_examined_again(damage: str, kept: Path, examined: li
         content["known"]["settings"].pop()
     elif damage == "result":
         content["known"]["result"] = "0" * 64
-        content["digest"] = known._digest(content["known"])
+        content["digest"] = facts._digest(content["known"])
     record.write_text(json.dumps(content) if damage.isalpha() else damage)
     assert same(first, load(folder))
     assert len(examined) == 2
@@ -193,21 +193,21 @@ def test_one_process_examines_at_a_time(kept: Path, tmp_path: Path) -> None:
     seen: list[bool] = []
 
     def wait() -> None:
-        with known.turn(*asked) as first:
+        with facts.turn(*asked) as first:
             seen.append(first)
 
     waiting = threading.Thread(target=wait)
-    with known.turn(*asked) as first, known.turn(other, "float32", "cpu") as never:
+    with facts.turn(*asked) as first, facts.turn(other, "float32", "cpu") as never:
         assert (first, never) == (True, False)
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()
         load(folder)
     waiting.join()
-    with known.turn(*asked) as again:
+    with facts.turn(*asked) as again:
         assert (seen, again) == ([False], False)
     kept.chmod(0o500)
-    with known.turn(build(tmp_path / "third", "llama", seed=2), "float32", "cpu"):
+    with facts.turn(build(tmp_path / "third", "llama", seed=2), "float32", "cpu"):
         pass
 
 

@@ -39,7 +39,7 @@ _ACTIVATION = "model.layers.0.mlp.act_fn"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Facts:
     """The facts about one model in one data type."""
 
     config: dict[str, Any]  # the file as transformers completes it
@@ -84,7 +84,7 @@ def turn(folder: str | Path, dtype: str, device: str) -> Iterator[bool]:
         yield first
 
 
-def find(folder: str | Path, dtype: str, device: str) -> Known | None:
+def find(folder: str | Path, dtype: str, device: str) -> Facts | None:
     """Return the facts about the model in a folder as it is now, on this machine and in this process; None if there are
     none."""
     path = _place(folder, dtype, device)
@@ -92,51 +92,51 @@ def find(folder: str | Path, dtype: str, device: str) -> Known | None:
         return None
     try:
         kept = json.loads(path.read_text())
-        known = kept["known"]
-        if kept["digest"] != _digest(known):
+        content = kept["known"]
+        if kept["digest"] != _digest(content):
             raise ValueError("its digest is another")
-        return Known(**known | {"settings": tuple(AttentionSetting(**each) for each in known["settings"])})
+        return Facts(**content | {"settings": tuple(AttentionSetting(**each) for each in content["settings"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("%s is not what was known of a model (%s): it is examined again", path, error)
         return None
 
 
-def facts(folder: Path, known: Known, dtype: str) -> Modules:
+def modules(folder: Path, facts: Facts, dtype: str) -> Modules:
     """Return what the model's modules would say of themselves."""
     device = torch.device("cpu")
-    return Modules(folder, SimpleNamespace(**known.config), None, choose_dtype(dtype, device), device)
+    return Modules(folder, SimpleNamespace(**facts.config), None, choose_dtype(dtype, device), device)
 
 
-def parts(folder: Path, known: Known, dtype: torch.dtype) -> dict[str, Any]:
+def parts(folder: Path, facts: Facts, dtype: torch.dtype) -> dict[str, Any]:
     """Return, from the files, what the short pass reads off the modules, by their names. Raises KeyError where the
     files are not as they were."""
     named: dict[str, Any] = {}
-    for name, tensor in _stored(folder, known, dtype):
+    for name, tensor in _stored(folder, facts, dtype):
         path, _, leaf = name.rpartition(".")
-        part = named.setdefault(path, SimpleNamespace(bias=None, variance_epsilon=known.eps))
+        part = named.setdefault(path, SimpleNamespace(bias=None, variance_epsilon=facts.eps))
         setattr(part, leaf, tensor)
     embedding = named["model.embed_tokens"]
     embedding.weight = embedding.weight.clone()  # the pass keeps it, and it may be the file's own memory
-    if known.tied:
+    if facts.tied:
         named["lm_head"] = embedding
-    named[_ROTARY] = _rotary(known)
+    named[_ROTARY] = _rotary(facts)
     named[_ACTIVATION] = torch.nn.SiLU()
     return named
 
 
-def _stored(folder: Path, known: Known, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+def _stored(folder: Path, facts: Facts, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
     with ExitStack() as stack:
         files = [stack.enter_context(safe_open(str(path), "pt")) for path in weight_files(folder)]
         where = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (not a mapping)
-        for name, shape in known.tensors.items():
+        for name, shape in facts.tensors.items():
             tensor = where[name].get_tensor(name)
             if list(tensor.shape) != shape:
                 raise KeyError(f"{name} of another shape")
             yield name, tensor.to(dtype)
 
 
-def _rotary(known: Known) -> Rotary:
-    return Rotary(torch.tensor(known.frequencies, dtype=torch.float32), known.factor)
+def _rotary(facts: Facts) -> Rotary:
+    return Rotary(torch.tensor(facts.frequencies, dtype=torch.float32), facts.factor)
 
 
 def learn(modules: Modules, settings: list[AttentionSetting], result: torch.Tensor) -> None:
@@ -146,21 +146,21 @@ def learn(modules: Modules, settings: list[AttentionSetting], result: torch.Tens
     if path is None:
         return
     try:
-        known = _known(modules, settings, digest_of(result))
-        reason = next(_differences(modules, known), None)
+        facts = _facts_of(modules, settings, digest_of(result))
+        reason = next(_differences(modules, facts), None)
     except (AttributeError, KeyError, SettingError, SafetensorError, OSError) as error:
         reason = f"{type(error).__name__}: {error}"
     if reason is not None:
         log.info("%s: every load needs transformers: %s", modules.folder, reason)
         return
-    content = asdict(known)
+    content = asdict(facts)
     keep(path, {"known": content, "digest": _digest(content)})
 
 
-def _known(modules: Modules, settings: list[AttentionSetting], result: str) -> Known:
+def _facts_of(modules: Modules, settings: list[AttentionSetting], result: str) -> Facts:
     module = modules.module
     rotary = module.get_submodule(_ROTARY)
-    return Known(
+    return Facts(
         config=modules.described(),
         tensors={name: list(tensor.shape) for name, tensor in module.named_parameters()},
         tied=module.get_output_embeddings().weight is module.get_input_embeddings().weight,
@@ -176,20 +176,20 @@ def digest_of(result: torch.Tensor) -> str:
     return hashlib.sha256(result.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
-def _differences(modules: Modules, known: Known) -> Iterator[str]:
+def _differences(modules: Modules, facts: Facts) -> Iterator[str]:
     """Yield each difference between the modules and what the files and the kept facts say, as a sentence."""
     module = modules.module
-    if known.config.get("hidden_act") != "silu":
+    if facts.config.get("hidden_act") != "silu":
         yield "its activation is not SiLU"
-    if any(getattr(part, "variance_epsilon", known.eps) != known.eps for part in module.modules()):
+    if any(getattr(part, "variance_epsilon", facts.eps) != facts.eps for part in module.modules()):
         yield "its norms differ"
     at = torch.arange(modules.max_positions)[None]
     for dtype in (modules.dtype, torch.float32):
         like = torch.ones(1, dtype=dtype)
-        if not all(map(torch.equal, _rotary(known)(like, at), module.get_submodule(_ROTARY)(like, at))):
+        if not all(map(torch.equal, _rotary(facts)(like, at), module.get_submodule(_ROTARY)(like, at))):
             yield "its rotary embedding is of a kind of its own"
     held = dict(module.named_parameters())
-    for name, tensor in _stored(modules.folder, known, modules.dtype):
+    for name, tensor in _stored(modules.folder, facts, modules.dtype):
         if not torch.equal(tensor, held[name]):
             yield f"{name} is not what the files have"
 
@@ -214,5 +214,5 @@ def _path(folder: Path, dtype: torch.dtype) -> Path | None:
     return kept / f"{of_model(folder, [version('transformers'), version('safetensors'), str(dtype), names])}.json"
 
 
-def _digest(known: Any) -> str:
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
