@@ -22,7 +22,7 @@ class StaticPlanner:
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees
 
-    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:  # noqa: ARG002
+    def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:  # noqa: ARG002
         return None
 
     def learn(self, done: Round) -> None:

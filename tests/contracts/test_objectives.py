@@ -282,11 +282,11 @@ def reading(decoding: Objective, prompt: Objective, *, emitted: int, now: float 
 def test_prompts_are_read_as_fast_as_rows_that_decode_can_bear(emitted: int, limit: float) -> None:
     made, asked = reading(Objective("chat", 1.0, 0.02), NO_OBJECTIVE, emitted=emitted), []
 
-    def readable(*question: float) -> int:
+    def allowance(*question: float) -> int:
         asked.append(question)
         return 24
 
-    batch = made.plan(1000, 1.0, readable)
+    batch = made.plan(1000, 1.0, allowance)
     assert batch.chunk.tolist() == [1, 24]
     assert asked == [(1, 2.0, 0.02, pytest.approx(limit - 0.005))], (
         "rows, their drafts, the least time per token that they ask for, and what a pass may take"

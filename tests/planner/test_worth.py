@@ -134,15 +134,15 @@ def test_what_a_request_asks_for_is_not_dropped() -> None:
 def test_prompts_are_read_beside_what_a_pass_reads_anyway_or_within_what_it_may_take() -> None:
     """A pass of 20 ms over up to 64 tokens, 0.5 ms for each further one."""
     made = Expectations(DEPTH, 64, costs(free=64, each=0.0005))
-    assert made.readable(16, 0.0, 0.0) == 48, "they are free"
-    assert made.readable(16, 32.0, 0.0) == 48, "whatever is drafted: that is chosen afterwards"
-    assert made.readable(16, 0.0, 0.06) == pytest.approx(128, abs=12)
-    assert made.readable(16, 32.0, 0.06) == pytest.approx(96, abs=12)
-    assert Expectations(DEPTH, 64).readable(16, 0.0, 1.0) is None, "nothing was measured"
+    assert made.prefill_allowance(16, 0.0, 0.0) == 48, "they are free"
+    assert made.prefill_allowance(16, 32.0, 0.0) == 48, "whatever is drafted: that is chosen afterwards"
+    assert made.prefill_allowance(16, 0.0, 0.06) == pytest.approx(128, abs=12)
+    assert made.prefill_allowance(16, 32.0, 0.06) == pytest.approx(96, abs=12)
+    assert Expectations(DEPTH, 64).prefill_allowance(16, 0.0, 1.0) is None, "nothing was measured"
     line = [(rows, tokens, 0.001 * tokens) for rows in (1, 16, 64) for tokens in (rows, 4 * rows)]
     linear = Expectations(DEPTH, 64, CostTable("line", "for tests", tuple(line)))
-    assert linear.readable(16, 0.0, 0.0) == 0, "each token takes as long as any other"
-    assert linear.readable(16, 0.0, 0.1) == pytest.approx(84, abs=12)
+    assert linear.prefill_allowance(16, 0.0, 0.0) == 0, "each token takes as long as any other"
+    assert linear.prefill_allowance(16, 0.0, 0.1) == pytest.approx(84, abs=12)
 
 
 def test_adaserve_serves_the_largest_need_first_within_its_budget() -> None:
@@ -243,4 +243,4 @@ def test_prompts_come_before_drafts_that_are_chosen_afterwards_unless_rows_need_
     for selection, tpot, tokens in (("all", 0.025, 96), ("worth", 0.025, 128), ("worth", 0.015, 96)):
         settings = SpeculationSettings(policy="covey", selection=selection, max_depth=DEPTH)
         made = build(settings, ("draft",), max_rows=64, costs=costs(free=64, each=0.0005))
-        assert made.readable(16, 32.0, tpot, 0.06) == pytest.approx(tokens, abs=12)
+        assert made.prefill_allowance(16, 32.0, tpot, 0.06) == pytest.approx(tokens, abs=12)

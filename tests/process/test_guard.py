@@ -42,7 +42,7 @@ STUMBLES = [
     *((Covey, method, "planner") for method in ("choose", "update", "overhear", "prepare")),
     *((CoveyDrafters, method, "planner") for method in ("assign", "readers", "learn", "observe", "prepare")),
     *((Worth, method, "planner") for method in ("select", "learn", "prepare", "forecast")),
-    *((RoundPlanner, method, "planner") for method in ("plan", "select", "learn", "meanwhile", "readable")),
+    *((RoundPlanner, method, "planner") for method in ("plan", "select", "learn", "meanwhile", "prefill_allowance")),
     *((owner, method, "planner") for owner, method in ((DecisionLog, "add"), (PlannerTotals, "add"))),
     (Expectations, "of", "planner"),
     (Drafting, "read", "reading"),

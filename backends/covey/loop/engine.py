@@ -163,7 +163,7 @@ class Engine:
         """Make one round; return False when there was nothing to do."""
         laps, scheduler = Laps(self._clock), self.scheduler
         self._intake(laps.started)
-        batch = scheduler.plan(self._free_blocks, laps.started, self.planner.readable)
+        batch = scheduler.plan(self._free_blocks, laps.started, self.planner.prefill_allowance)
         if not batch.rows and not batch.frees:
             self._ask_the_suspect()
             self._breathe(Pressure(self._free_blocks, self._total_blocks))

@@ -248,7 +248,7 @@ class _Fixed:
             -(parents + 2).astype(np.float32),
         )
 
-    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:  # noqa: ARG002
+    def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:  # noqa: ARG002
         return None
 
     def learn(self, done: Round) -> None:

@@ -22,7 +22,7 @@ class Planner(Protocol):
         """Return the drafts that are worth verifying: these, or fewer of them. Does not mutate."""
         ...
 
-    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
+    def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
         """Return how many prompt tokens a pass over so many rows and drafts can compute within these seconds, or almost
         for free; None if that is not known. Selectors that yield draft in the time that is left afterwards, unless rows
         that want a token each `tpot` seconds would not get them by plain rounds."""

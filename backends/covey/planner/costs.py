@@ -126,7 +126,7 @@ class RoundCosts:
         line += np.dot(hat(rows, self._rows), weights[len(knots) : -2]) + overhead
         return PassCurve(rows, self._far, line, float(weights[-1]), float(weights[-2]) / 128.0)
 
-    def readable(self, rows: int, drafts: float, seconds: float) -> int:
+    def prefill_allowance(self, rows: int, drafts: float, seconds: float) -> int:
         """Return how many prompt tokens a pass over so many rows and drafts can compute within these seconds, and at
         least those that are almost free: while a device waits for its weights, a token takes at most half of what it
         takes in the longest passes."""

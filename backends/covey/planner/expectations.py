@@ -102,9 +102,9 @@ class Expectations:
         """Return the seconds of a round of so many rows with neither drafts nor prompts."""
         return float(self.curve(rows).at(np.array([float(rows)]))[0])
 
-    def readable(self, rows: int, drafts: float, seconds: float) -> int | None:
-        """Return how many prompt tokens a pass can compute (`Planner.readable`), None if unknown."""
-        return self._costs.readable(rows, drafts, seconds) if self.measured else None
+    def prefill_allowance(self, rows: int, drafts: float, seconds: float) -> int | None:
+        """Return how many prompt tokens a pass can compute (`Planner.prefill_allowance`), None if unknown."""
+        return self._costs.prefill_allowance(rows, drafts, seconds) if self.measured else None
 
     def drafting(self, drafter: str, most: int) -> Array:
         """Return the seconds that a drafter takes for 0, 1, ... and so many rows, by depth."""

@@ -31,8 +31,8 @@ class Guarded:
         kept = self._guard(PART, self._planner.select, batch, drafted, budget)
         return drafted.trees if kept is None else kept
 
-    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
-        return self._guard(PART, self._planner.readable, rows, drafts, tpot, seconds)
+    def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
+        return self._guard(PART, self._planner.prefill_allowance, rows, drafts, tpot, seconds)
 
     def learn(self, done: Round) -> None:
         self._guard(PART, self._planner.learn, done)

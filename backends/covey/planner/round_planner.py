@@ -87,12 +87,12 @@ class RoundPlanner:
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         return self.selector.select(batch, drafted, budget)
 
-    def readable(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
+    def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
         if self._expectations is None:
             return None
         if self.selector.yields and self._expectations.plain(rows) <= tpot:
             drafts = 0.0
-        return self._expectations.readable(rows, drafts, seconds)
+        return self._expectations.prefill_allowance(rows, drafts, seconds)
 
     def learn(self, done: Round) -> None:
         """Learn from a round; with a patient policy, from one that drafted while the next one drafts."""

@@ -37,7 +37,7 @@ SPARED = 0.9  # share of what objectives allow a round to last that prompts may 
 GRAMMARS = 8192  # bytes of new requests' grammars in a pass, or one: the longest take 50 ms to open, and others wait
 SCORED = 128  # prompt tokens with log-probabilities in a pass: the logits of each are as many as the vocabulary
 SPREAD = 8  # rounds in which a row is to make good what it is behind, or may lose what it is ahead
-Readable = Callable[[int, float, float, float], int | None]
+Allowance = Callable[[int, float, float, float], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +195,9 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.running and not self.waiting and not self._frees
 
-    def plan(self, free_blocks: int, now: float, readable: Readable = lambda *_: None) -> Batch:
+    def plan(self, free_blocks: int, now: float, allowance: Allowance = lambda *_: None) -> Batch:
         """Admit what fits and lay out the next pass: decoding rows first, then prefill chunks in the budget that is
-        left, the most urgent first. `readable` is `Planner.readable`."""
+        left, the most urgent first. `allowance` is `Planner.prefill_allowance`."""
         self._admit(free_blocks, now)
         rows = [active for active in self.running.values() if active.decoding]
         decoding = len(rows)
@@ -207,7 +207,7 @@ class Scheduler:
         prefilling = self._by_urgency((each for each in self.running.values() if not each.decoding), now)
         limit, tpot = self._round_limit(rows, now) if prefilling else (math.inf, math.inf)
         if limit < math.inf:
-            tokens = readable(decoding, decoding * self.pace.drafts, tpot, limit - self.pace.overhead)
+            tokens = allowance(decoding, decoding * self.pace.drafts, tpot, limit - self.pace.overhead)
             if tokens is not None:
                 budget = min(budget, max(tokens, 1, self._prompt_tokens_due(prefilling, now)))
                 self._prompt_tokens = budget
