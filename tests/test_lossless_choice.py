@@ -57,7 +57,7 @@ def test_under_the_rejection_rule_others_read_what_the_target_says_of_its_tokens
     def listening(done: Round) -> None:
         for active in done.batch.rows:
             assert len(active.chances) == len(active.output)
-            for name, said in active.heard.items():
+            for name, said in active.judgements.items():
                 heard[name] = heard.get(name, 0) + len(said.hits)
         learn(done)
 

@@ -155,9 +155,9 @@ def test_a_reply_says_nothing_of_requests_that_are_gone(ask: Callable[[One], Dra
     gone.seen.clear()
     one.end()
     one.channel.settle()
-    assert (gone.seen, gone.heard) == ({}, {})
+    assert (gone.seen, gone.judgements) == ({}, {})
     assert stays.seen == {"one": 3}
-    assert ("one" in stays.heard) is (ask is One.read)
+    assert ("one" in stays.judgements) is (ask is One.read)
 
 
 def test_what_is_asked_after_a_call_that_reads_goes_on_where_that_ends() -> None:

@@ -21,7 +21,7 @@ from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.drafting import Drafting
 from covey.loop.engine import Engine
 from covey.planner.build import build
-from covey.requests.active import ActiveRequest, Heard
+from covey.requests.active import ActiveRequest, TextJudgement
 from covey.requests.roster import LONGEST_REST, Roster
 from covey.requests.rounds import Plan, Reader
 from covey.requests.scheduler import Batch, Scheduler
@@ -604,14 +604,14 @@ class WithReaders(StaticPlanner):
         super().__init__(depth)
         self.reader = reader
         self.budget = budget
-        self.heard: dict[int, Heard] = {}
+        self.judgements: dict[int, TextJudgement] = {}
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         plan = super().plan(batch, roster, budget)
         rows = np.arange(len(batch.rows), dtype=np.int32)
         for row in batch.rows:
-            if self.reader in row.heard:
-                self.heard[row.key] = row.heard[self.reader]
+            if self.reader in row.judgements:
+                self.judgements[row.key] = row.judgements[self.reader]
         judge = np.asarray([len(row.request.prompt) for row in batch.rows], np.int32)
         return replace(plan, readers=(Reader(self.reader, rows, judge, self.budget),))
 
@@ -656,12 +656,12 @@ def test_a_drafter_reads_what_others_drafted_and_says_what_it_would_have_drawn(b
     reading(planner, {"one": one, "two": two})
     assert not any(work.depth.any() for work in two.works)
     assert all(work.reading is None for work in one.works)
-    assert set(planner.heard) == {1, 2, 3, 4}
-    for heard in planner.heard.values():
-        assert heard.start == 2
-        assert heard.hits == [1] * len(heard.hits)
-        assert heard.end == heard.read
-    assert max(heard.end for heard in planner.heard.values()) > (30 if budget == 1000 else 10)
+    assert set(planner.judgements) == {1, 2, 3, 4}
+    for judged in planner.judgements.values():
+        assert judged.start == 2
+        assert judged.hits == [1] * len(judged.hits)
+        assert judged.end == judged.read
+    assert max(judged.end for judged in planner.judgements.values()) > (30 if budget == 1000 else 10)
 
 
 def test_who_reads_and_then_drafts_is_told_everything_once() -> None:
@@ -680,8 +680,8 @@ def test_who_reads_and_then_drafts_is_told_everything_once() -> None:
 def test_a_forgetful_reader_is_told_again_and_what_it_says_then_stands_alone() -> None:
     planner = WithReaders("two", 1000)
     reading(planner, {"one": HashDrafter(0.6), "two": Judging(forget=0.2)})
-    assert all(set(heard.hits) <= {1} for heard in planner.heard.values())
-    assert all(heard.end <= 42 for heard in planner.heard.values())
+    assert all(set(judged.hits) <= {1} for judged in planner.judgements.values())
+    assert all(judged.end <= 42 for judged in planner.judgements.values())
 
 
 def test_a_call_that_reads_outlives_its_round_and_nobody_waits() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from covey.contracts.types import Hit
 from covey.planner.drafters.beliefs import FIRST, LIKELIHOOD, Beliefs
-from covey.requests.active import ActiveRequest, Heard
+from covey.requests.active import ActiveRequest, TextJudgement
 from tests.fakes import request
 
 NAMES = ("one", "two")
@@ -19,7 +19,7 @@ def asked(beliefs: Beliefs, key: int, *log_q: float) -> ActiveRequest:
     active = ActiveRequest(request(key, PROMPT, 10))
     beliefs.of(active)
     for name, likely in zip(NAMES, log_q):
-        active.heard[name] = Heard(prompt_log_q=32 * likely, prompt_tokens=32)
+        active.judgements[name] = TextJudgement(prompt_log_q=32 * likely, prompt_tokens=32)
     beliefs.take_judgements([active])
     beliefs.look_around([active])
     return active
@@ -62,12 +62,12 @@ def test_what_a_drafter_says_of_text_that_it_drafted_is_not_counted_again() -> N
     beliefs.drafted([active], *(np.array([each], np.int32) for each in (0, 3, 3)))
     assert beliefs.ends([active]).tolist() == [[44, 0]]
     (before,) = beliefs.expected([active], 0.0)
-    active.heard["one"] = Heard(start=40, hits=[Hit.MISS] * 4)
+    active.judgements["one"] = TextJudgement(start=40, hits=[Hit.MISS] * 4)
     beliefs.take_judgements([active])
     (after,) = beliefs.expected([active], 0.0)
     assert after.tolist() == before.tolist()
     active.output.append(7)
-    active.heard["one"].hits += [Hit.MISS]
+    active.judgements["one"].hits += [Hit.MISS]
     beliefs.take_judgements([active])
     (after,) = beliefs.expected([active], 0.0)
     assert (after[0, 0, 1:] < before[0, 0, 1:]).all()

@@ -38,7 +38,7 @@ from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.policy import Assignment
 from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
-from covey.requests.active import ActiveRequest, Heard
+from covey.requests.active import ActiveRequest, TextJudgement
 from covey.requests.roster import Roster
 from covey.requests.rounds import Plan, RoundRecord
 from covey.requests.scheduler import Batch, Scheduler
@@ -651,7 +651,7 @@ def test_a_reader_is_given_time_for_all_that_it_has_not_read(told: int, read: in
     """It was told more than the last budget was for, or has lost what it had read."""
     world, rows = World("covey"), decoding([1], 200)
     policy, roster = world.planner._drafters, world.engine.roster
-    rows[0].seen["math"], rows[0].heard["math"] = told, Heard(read, 24, [])
+    rows[0].seen["math"], rows[0].judgements["math"] = told, TextJudgement(read, 24, [])
     rows[0].belief = None
     assigned = Assignment(("code",), ("prior",))
     for name in roster.names:
@@ -665,7 +665,7 @@ def test_what_a_prompt_says_has_no_pole() -> None:
     """Drafters that exclude every token of it leave the others far ahead of the mean."""
     beliefs, active = Beliefs(list("abcd"), DEPTH), ActiveRequest(request(1, prompt(0, 1)))
     for name, log_q in zip("abcd", (-0.1, -69.0, -69.0, -69.0)):
-        active.heard[name] = Heard(24, 24, [], 23 * log_q, 23)
+        active.judgements[name] = TextJudgement(24, 24, [], 23 * log_q, 23)
     beliefs.take_judgements([active])
     beliefs.look_around([active])
     best = beliefs.expected([active], 0.0)[0][0, :, DEPTH]

@@ -38,7 +38,7 @@ from covey.contracts.types import (
 )
 from covey.process.log_about import about
 from covey.process.worker import Worker
-from covey.requests.active import ActiveRequest, Heard
+from covey.requests.active import ActiveRequest, TextJudgement
 from covey.requests.roster import Roster
 from covey.requests.rounds import Plan, Reader
 from covey.requests.scheduler import Batch
@@ -66,7 +66,7 @@ class DrafterCall:
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """Changes `seen` and `heard` of the requests that it asks for. Knows no other drafter."""
+    """Changes `seen` and `judgements` of the requests that it asks for. Knows no other drafter."""
 
     name: str
     drafter: Drafter
@@ -245,7 +245,7 @@ class Channel:
         columns = (column.tolist() for column in (judged.read, judged.first, offsets[:-1], offsets[1:], *prompts))
         for active, read, first, start, end, *prompt in zip(call.requests, *columns):
             if self.name in active.seen:
-                active.heard.setdefault(self.name, Heard()).add(read, first, hits[start:end], *prompt)
+                active.judgements.setdefault(self.name, TextJudgement()).add(read, first, hits[start:end], *prompt)
 
     def _lost(self, call: DrafterCall) -> bool:
         """Return whether the process that was asked is known to have ended."""

@@ -30,7 +30,7 @@ from covey.contracts.types import (
 
 
 @dataclass(slots=True)
-class Heard:
+class TextJudgement:
     """The judgement of a drafter that has read a request's text: see `covey.contracts.types.Judged`."""
 
     read: int = 0  # tokens
@@ -73,7 +73,7 @@ class ActiveRequest:
     acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
     by_drafter: dict[str, tuple[int, int]] = field(default_factory=dict)  # drafted, accepted
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
-    heard: dict[str, Heard] = field(default_factory=dict)  # what drafters that read it said of its text
+    judgements: dict[str, TextJudgement] = field(default_factory=dict)  # what drafters that read it said of its text
     states: Words = field(default_factory=lambda: NO_STATES)  # the target's, of positions from `first_state` on
     first_state: int = 0
     belief: Any = None  # what a planner has learnt of it; nobody else looks

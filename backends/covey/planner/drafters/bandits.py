@@ -126,11 +126,11 @@ class PerRequest:
 
     def _witness(self, active: ActiveRequest, choice: _Choice) -> None:
         """Tell the bandit of fully known rounds: what each drafter's own draft would have got."""
-        for name, heard in active.heard.items():
+        for name, judged in active.judgements.items():
             drafter = self._names.index(name)
             for played in choice.waiting:
-                if played.rewards[drafter] is None and heard.start <= played.start:
-                    played.rewards[drafter] = _reward(heard.hits[played.start - heard.start :], played.depth)
+                if played.rewards[drafter] is None and judged.start <= played.start:
+                    played.rewards[drafter] = _reward(judged.hits[played.start - judged.start :], played.depth)
         while choice.waiting and (None not in choice.waiting[0].rewards or len(choice.waiting) > PATIENCE):
             choice.bandit.witness(choice.waiting.popleft().rewards)
 

@@ -180,18 +180,18 @@ class Beliefs:
         told, drafters, counts = [], [], []
         for active in rows:
             belief = self.of(active)
-            for name, heard in active.heard.items():
+            for name, judged in active.judgements.items():
                 drafter = self._index[name]
                 replay = belief.replays[drafter]
-                if heard.end > replay.end:
-                    rounds = list(replay.take(heard.start, heard.hits))
+                if judged.end > replay.end:
+                    rounds = list(replay.take(judged.start, judged.hits))
                     self._table.ends[belief.place, drafter] = replay.end
                     if rounds:
                         told.append(active)
                         drafters.append(drafter)
                         counts.append([_reached(each, self._depth) for each in zip(*rounds)])
-                if heard.prompt_tokens and not self._table.judged[belief.place, drafter]:
-                    likely = heard.prompt_log_q / heard.prompt_tokens
+                if judged.prompt_tokens and not self._table.judged[belief.place, drafter]:
+                    likely = judged.prompt_log_q / judged.prompt_tokens
                     self._table.judged[belief.place, drafter] = True
                     self._table.likely[belief.place, drafter] = likely
                     belief.tenant.neighbours.judged(belief.number, drafter, likely)

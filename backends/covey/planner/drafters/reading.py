@@ -91,9 +91,9 @@ class ReadScheduler:
             self._bank -= self._interference.price * seconds
             reads = self._reads[self._names.index(name)]
             reads.seconds += 0.2 * (seconds - reads.seconds)
-            heard = reads.prompt.heard.get(name) if reads.prompt is not None else None
-            if heard is not None:
-                reads.prompts = heard.prompt_tokens > 0 or not heard.read  # for want of room
+            judged = reads.prompt.judgements.get(name) if reads.prompt is not None else None
+            if judged is not None:
+                reads.prompts = judged.prompt_tokens > 0 or not judged.read  # for want of room
                 reads.prompt = None
 
     def expected(self, seconds: float) -> None:
@@ -163,7 +163,7 @@ class ReadScheduler:
     def _reader(self, batch: Batch, drafter: int, rows: list[int], judge: list[int], most: int) -> Reader:
         name, unread, actives = self._names[drafter], 0, [batch.rows[row] for row in rows]
         for active, end in zip(actives, self._beliefs.ends(actives)[:, drafter].tolist()):
-            read = max(end, active.heard[name].read) if name in active.heard else end  # drafting, too
+            read = max(end, active.judgements[name].read) if name in active.judgements else end  # drafting, too
             unread += active.num_tokens - min(read, active.seen.get(name, 0))  # told, but maybe not read
         budget = max(SHAPE, min(most, unread) // SHAPE * SHAPE)
         return Reader(name, np.asarray(rows, np.int32), np.asarray(judge, np.int32), budget)
