@@ -73,8 +73,8 @@ def step(found: Sequence[Brought]) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The same at the other end."""
+class StepResult:
+    """What a step brought one request, as `step` told it."""
 
     key: int
     tokens: Any
@@ -86,7 +86,7 @@ class Heard:
     drafts: JsonDict
 
 
-def heard(message: Message) -> list[Heard]:
+def results(message: Message) -> list[StepResult]:
     """Return what a message that `step` made says."""
     arrays, found = message.arrays, []
     at = scored = topped = 0
@@ -95,7 +95,7 @@ def heard(message: Message) -> list[Heard]:
         top = [arrays[name][topped : topped + count * width].reshape(count, width) for name in TOP]
         logprobs = arrays["logprobs"][scored : scored + scores]
         ended = None if finish is None else Finish(finish)
-        found.append(Heard(key, tokens, logprobs, Top(*top), ended, reused, queued, drafts))
+        found.append(StepResult(key, tokens, logprobs, Top(*top), ended, reused, queued, drafts))
         at, scored, topped = at + count, scored + scores, topped + count * width
     return found
 

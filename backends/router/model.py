@@ -73,7 +73,7 @@ class TritonPythonModel:
         self._stopped = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="poll", daemon=True)
         self._poller.start()
-        self._exchange = link.Exchange(self._name, self._heard, self._left)
+        self._exchange = link.Exchange(self._name, self._received, self._left)
 
     def execute(self, requests: list[Any]) -> None:
         outlets.take_each(requests, self._taken)
@@ -103,8 +103,8 @@ class TritonPythonModel:
 
         self._hand_on("stream", asked.tensors, asked.parameters, _Asker(answer, fail, sender.is_cancelled))
 
-    def _heard(self, peer: link.Peer, message: link.Message) -> None:
-        """A request from `covey_unary`, or a question of the launcher's."""
+    def _received(self, peer: link.Peer, message: link.Message) -> None:
+        """Take a request from `covey_unary`, or a question of the launcher's."""
         exchange, entry = message.exchange, (id(peer), message.exchange)
         if message.kind == "submit":
 

@@ -257,15 +257,15 @@ def test_a_step_is_the_same_at_both_ends() -> None:
         Brought(4, [7]),
         Brought(9, [], finish=Finish.LENGTH),
     ]
-    heard = messages.heard(messages.step(found))
-    assert [each.key for each in heard] == [3, 4, 9]
-    assert [each.tokens.tolist() for each in heard] == [[5, 6], [7], []]
-    assert [each.logprobs.tolist() for each in heard] == [[-1.0, -2.0], [], []]
-    assert heard[0].top.ids.tolist() == [[5], [9]]
-    assert heard[0].top.logprobs.tolist() == [[-1.0], [-0.5]]
-    assert [each.finish for each in heard] == [Finish.EOS, None, Finish.LENGTH]
-    assert (heard[0].reused, heard[0].queued, heard[0].drafts) == (2, 0.5, {"drafted": 1})
-    assert (heard[1].top.ids.shape, heard[1].queued) == ((1, 0), None)
+    results = messages.results(messages.step(found))
+    assert [each.key for each in results] == [3, 4, 9]
+    assert [each.tokens.tolist() for each in results] == [[5, 6], [7], []]
+    assert [each.logprobs.tolist() for each in results] == [[-1.0, -2.0], [], []]
+    assert results[0].top.ids.tolist() == [[5], [9]]
+    assert results[0].top.logprobs.tolist() == [[-1.0], [-0.5]]
+    assert [each.finish for each in results] == [Finish.EOS, None, Finish.LENGTH]
+    assert (results[0].reused, results[0].queued, results[0].drafts) == (2, 0.5, {"drafted": 1})
+    assert (results[1].top.ids.shape, results[1].queued) == ((1, 0), None)
 
 
 @pytest.mark.parametrize(

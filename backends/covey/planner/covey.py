@@ -83,7 +83,7 @@ class Covey:
         self._bank = 0.0
         self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
         self._round = 0
-        self._heard = 0  # the deepest draft of the last round that it was told of, whoever asked for it
+        self._last_depth = 0  # the deepest draft of the last round that it was told of, whoever asked for it
         self._exploring, self._more = 0, 0  # a depth, and for how many more rounds
         self.reason = Reason("")
 
@@ -121,7 +121,7 @@ class Covey:
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         self._round += 1
-        self._heard = depth
+        self._last_depth = depth
         self._played[depth] = self._round
         self._bank += SHARE * outcome.seconds
         if not self._started:
@@ -136,8 +136,8 @@ class Covey:
         self.expectations.update(situation, depth, outcome, usual=usual)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        usual = not self._change_cost.dear(self._heard, depth)
-        self._heard = depth
+        usual = not self._change_cost.dear(self._last_depth, depth)
+        self._last_depth = depth
         self.expectations.overhear(situation, depth, outcome, usual=usual)
 
     def _beside_prefill(self, situation: Situation, expected: Expected) -> int:

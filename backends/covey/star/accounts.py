@@ -40,7 +40,7 @@ class Account:
     """The account of one sender, in seconds; recent averages, 0 where nothing is known."""
 
     caller: str
-    heard: float
+    last_call: float
     answered: float = math.nan
     plain: float = 0.0
     service: float = 0.0
@@ -76,7 +76,7 @@ class Accounts:
         if account is None:
             account = self._of[call.who] = Account(call.caller, call.arrived)
         work = call.work
-        account.heard = call.arrived
+        account.last_call = call.arrived
         account.plain = work.plain or account.plain
         if work.reading is not None:
             return
@@ -110,7 +110,7 @@ class Accounts:
 
     def gone(self, now: float, waiting: Collection[int]) -> list[int]:
         """Removes and returns the senders that are silent, beside those whose calls wait."""
-        silent = [who for who, account in self._of.items() if now - account.heard > GONE and who not in waiting]
+        silent = [who for who, account in self._of.items() if now - account.last_call > GONE and who not in waiting]
         for who in silent:
             self._leave(who)
         return silent

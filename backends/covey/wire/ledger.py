@@ -70,13 +70,13 @@ Reply = TypeVar("Reply", TargetReply, DraftReply)
 
 
 @dataclass(slots=True, eq=False)
-class _Caller(Generic[Reply]):
+class _LastMessage(Generic[Reply]):
     """The last message of one caller: from which incarnation it came, its number, its answer, and when it was begun."""
 
     origin: int
     sequence: int
     reply: Reply | None
-    heard: float
+    began: float
 
 
 class Ledger(Generic[State, Reply]):
@@ -106,7 +106,7 @@ class Ledger(Generic[State, Reply]):
         self._now = now
         self._open: OrderedDict[tuple[int, int], State] = OrderedDict()
         self._names: dict[tuple[int, int], str] = {}  # of their requests
-        self._callers: dict[int, _Caller[Reply]] = {}
+        self._callers: dict[int, _LastMessage[Reply]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -193,7 +193,7 @@ class Ledger(Generic[State, Reply]):
         tokens, if that is its own or holds more. False when there is none."""
         now = self._now()
         rows = {(each.origin, tag) for each in works for tag in each.tags.tolist()}
-        silent = {each.origin for each in self._callers.values() if now - each.heard > SILENT}
+        silent = {each.origin for each in self._callers.values() if now - each.began > SILENT}
         own = house(work.origin)
         held: dict[int, int] = {own: 0}
         first: dict[tuple[bool, int], tuple[int, int]] = {}
@@ -227,11 +227,11 @@ class Ledger(Generic[State, Reply]):
             if each == who:
                 gone = caller.origin != work.origin
             else:
-                gone = now - caller.heard > self._lease
+                gone = now - caller.began > self._lease
             if gone:
                 del self._callers[each]
                 self._close_all(caller.origin)
-        self._callers[who] = _Caller(work.origin, work.sequence, None, now)
+        self._callers[who] = _LastMessage(work.origin, work.sequence, None, now)
 
     def _close_all(self, origin: int) -> None:
         left = [key for key in self._open if key[0] == origin]

@@ -12,7 +12,7 @@ from covey.contracts.ports import Clock, Sink
 from covey.contracts.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Progress, Request
 from covey.wire.frames import Message
 from covey_vllm import messages
-from covey_vllm.messages import Heard
+from covey_vllm.messages import StepResult
 
 GONE = "vLLM's process has ended; see the server's log"
 SILENT_SECONDS = 120.0  # without a word while it has requests, after which vLLM's process is given up
@@ -26,7 +26,7 @@ class VllmEngine:
     def __init__(self, send: Callable[[Message], None], sink: Sink, clock: Clock, most: int) -> None:
         """`send` reaches vLLM's process, and raises PortError where that has ended. `most` requests may be open."""
         self._send, self._sink, self._clock, self._most = send, sink, clock, most
-        self._heard = clock.now()  # when vLLM's process last said anything, or had nothing to say
+        self._last_said = clock.now()  # when vLLM's process last said anything, or had nothing to say
         self._open: dict[int, Progress] = {}  # by key, the last that was told
         self._lock = threading.Lock()
         self._draining = self._stopped = False
@@ -42,7 +42,7 @@ class VllmEngine:
             if len(self._open) >= self._most:
                 raise Overloaded(f"queue full ({self._most} requests wait or run)")
             if not self._open:
-                self._heard = self._clock.now()
+                self._last_said = self._clock.now()
             self._open[request.key] = Progress(request.key, NO_INTS, NO_FLOATS)
         try:
             self._send(messages.submit(request))
@@ -78,7 +78,7 @@ class VllmEngine:
     def run(self) -> None:
         """Returns when it was stopped; raises PortError when vLLM's process has ended, or is silent for too long."""
         while not self._over.wait(LOOK_SECONDS):
-            if self._open and self._clock.now() - self._heard > SILENT_SECONDS:
+            if self._open and self._clock.now() - self._last_said > SILENT_SECONDS:
                 raise PortError(f"vLLM's process has requests and has said nothing for {SILENT_SECONDS:g} s")
         if not self._stopped:
             raise PortError(GONE)
@@ -89,11 +89,11 @@ class VllmEngine:
 
     def received(self, message: Message) -> None:
         """Take a message: what a step brought, or why vLLM does not take a request; anything else is a sign of life."""
-        self._heard = self._clock.now()
+        self._last_said = self._clock.now()
         if message.kind == messages.NEWS:
             return
         if message.kind == messages.STEP:
-            batch = [progress for each in messages.heard(message) if (progress := self._progress(each)) is not None]
+            batch = [progress for each in messages.results(message) if (progress := self._progress(each)) is not None]
             if batch:
                 self._sink.publish(batch)
             return
@@ -103,29 +103,29 @@ class VllmEngine:
             error.code = "INVALID_ARG"
             self._sink.publish([_last_word(last, Finish.ERROR, error)])
 
-    def _progress(self, heard: Heard) -> Progress | None:
+    def _progress(self, result: StepResult) -> Progress | None:
         """Return the request's progress, None where it was cancelled meanwhile."""
         with self._lock:
-            last = self._open.get(heard.key)
+            last = self._open.get(result.key)
             if last is None:
                 return None
-            drafts = heard.drafts
-            told = self._open[heard.key] = last._replace(
-                tokens=heard.tokens,
-                logprobs=heard.logprobs,
-                top=heard.top,
-                finish=heard.finish,
-                error=PortError(UNFINISHED) if heard.finish is Finish.ERROR else None,
+            drafts = result.drafts
+            told = self._open[result.key] = last._replace(
+                tokens=result.tokens,
+                logprobs=result.logprobs,
+                top=result.top,
+                finish=result.finish,
+                error=PortError(UNFINISHED) if result.finish is Finish.ERROR else None,
                 drafted=drafts.get("drafted", 0),
                 accepted=drafts.get("accepted", 0),
                 acceptance=tuple(drafts.get("acceptance", ())),
                 drafters=tuple((name, drafted, accepted) for name, drafted, accepted in drafts.get("drafters", ())),
                 rounds=last.rounds + 1,
-                reused=heard.reused,
-                queued=heard.queued,
+                reused=result.reused,
+                queued=result.queued,
             )
-            if heard.finish is not None:
-                del self._open[heard.key]
+            if result.finish is not None:
+                del self._open[result.key]
         return told
 
     def _ended(self, key: int) -> Progress | None:

@@ -44,13 +44,13 @@ class SequentialHalving:
         self._sums[arm] += reward
         if arm not in self._due:
             return
-        self._heard[arm].append(reward)
+        self._rewards[arm].append(reward)
         self._spent[arm] += self._cost(tokens)
         if self._spent[arm] < self._turn:
             return
         self._due.remove(arm)
         if not self._due:
-            means = {each: sum(heard) / len(heard) for each, heard in self._heard.items()}
+            means = {each: sum(rewards) / len(rewards) for each, rewards in self._rewards.items()}
             kept = math.ceil(len(means) / 2)
             # The arm that has just drafted begins the next phase where it survives: one switch less.
             ranked = sorted(means, key=lambda each: -means[each])[:kept]
@@ -63,7 +63,7 @@ class SequentialHalving:
     def _begin(self) -> None:
         """Start a phase; none, where one arm is left."""
         self._due = list(self._survivors) if len(self._survivors) > 1 else []
-        self._heard: dict[int, list[float]] = {arm: [] for arm in self._due}
+        self._rewards: dict[int, list[float]] = {arm: [] for arm in self._due}
         self._spent = dict.fromkeys(self._due, 0)
 
     def _cost(self, tokens: int) -> int:  # noqa: ARG002
