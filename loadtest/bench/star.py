@@ -33,7 +33,7 @@ from rich.console import Console
 from covey.contracts.profile import costs_file
 from covey.contracts.types import JsonDict
 from covey.planner.cost_table import load_costs
-from covey.star.queue import Rules
+from covey.star.queue import QueueLimits
 from covey_client.costs.surface import Surface
 from covey_client.star import paper
 from covey_client.star.model import Star
@@ -75,11 +75,14 @@ def emulated(session: Session, measured: StarFound) -> None:
     step = by_rows_and_gap()
     steps = [(f"{rule}, {count} targets", (rule, count)) for count in TARGETS for rule in (FIFO, JOINED)]
     for rule, count in session.each(steps):
-        rules, rng = Rules(rows=1) if rule == FIFO else Rules(), np.random.default_rng([session.wanted.seed, count])
-        measured.played[rule, count] = play(fleet(count), step, rules, rng, seconds)
+        limits, rng = (
+            QueueLimits(rows=1) if rule == FIFO else QueueLimits(),
+            np.random.default_rng([session.wanted.seed, count]),
+        )
+        measured.played[rule, count] = play(fleet(count), step, limits, rng, seconds)
     for depths in (UNEQUAL, LIGHT):
         devices = [StarTarget(paper.AWAY - TRANSFER, TRANSFER, paper.star().acceptance, depth) for depth in depths]
-        played = play(devices, step, Rules(rows=1), np.random.default_rng(session.wanted.seed), seconds)
+        played = play(devices, step, QueueLimits(rows=1), np.random.default_rng(session.wanted.seed), seconds)
         measured.fairness[depths] = jain(played, devices)
 
 

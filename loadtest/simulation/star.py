@@ -16,7 +16,7 @@ import numpy as np
 
 from covey.contracts.types import NO_INTS, DraftWork
 from covey.star.calls import Call
-from covey.star.queue import DraftQueue, Rules
+from covey.star.queue import DraftQueue, QueueLimits
 from covey.star.speed import Speed
 from covey.wire.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
 
@@ -58,13 +58,13 @@ class StarPlayed:
 def play(
     devices: Sequence[StarTarget],
     step: Callable[[int, float], float],
-    rules: Rules,
+    limits: QueueLimits,
     rng: np.random.Generator,
     seconds: float,
 ) -> StarPlayed:
     """Play so many seconds. `step(rows, gap)` is a level of a draft for so many rows, so long after the last. The first
     tenth of the time does not count."""
-    queue, speed = DraftQueue(rules), Speed()
+    queue, speed = DraftQueue(limits), Speed()
     played = StarPlayed(tokens=[0] * len(devices), rounds=[0] * len(devices), service=[0.0] * len(devices))
     events = [(float(rng.uniform(0, device.verify)), target) for target, device in enumerate(devices)]
     heapq.heapify(events)
@@ -77,7 +77,7 @@ def play(
         now = max(free, now)
         if now >= warm and not counts:
             counts, began = True, now
-        calls = queue.take(now, speed, shared=rules.rows > 1)
+        calls = queue.take(now, speed, shared=limits.rows > 1)
         rows, depth = sum(call.beams for call in calls), max(call.depth for call in calls)
         level = step(rows, now - free) * _spread(rng, SPREAD)
         ended = now + depth * level

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from covey.star.queue import Rules
+from covey.star.queue import QueueLimits
 from covey_client.star.model import Star
 from loadtest.bench import star, star_servers
 from loadtest.bench.session import Session, Wanted
@@ -25,7 +25,7 @@ def flat(_rows: int, _gap: float) -> float:
 
 @pytest.mark.parametrize("targets", [1, 3, 5, 8])
 def test_one_call_at_a_time_the_queue_does_what_the_formula_says(targets: int) -> None:
-    played = play([DEVICE] * targets, flat, Rules(rows=1), np.random.default_rng(targets), 60.0)
+    played = play([DEVICE] * targets, flat, QueueLimits(rows=1), np.random.default_rng(targets), 60.0)
     point = Star(STEP, DEVICE.verify, DEVICE.transfer, DEVICE.acceptance, DEVICE.depth, plain=1.0).point(targets)
     assert played.rate == pytest.approx(point.whole, rel=0.1)
     assert played.idle / played.calls == pytest.approx(point.gap, abs=0.003)
@@ -33,7 +33,10 @@ def test_one_call_at_a_time_the_queue_does_what_the_formula_says(targets: int) -
 
 
 def test_joined_rows_bring_more_where_the_drafter_is_full() -> None:
-    rates = [play([DEVICE] * 8, flat, rules, np.random.default_rng(1), 60.0).rate for rules in (Rules(rows=1), Rules())]
+    rates = [
+        play([DEVICE] * 8, flat, limits, np.random.default_rng(1), 60.0).rate
+        for limits in (QueueLimits(rows=1), QueueLimits())
+    ]
     assert rates[1] > 1.5 * rates[0]
 
 
@@ -41,9 +44,9 @@ def test_a_greedy_target_does_not_starve_a_modest_one() -> None:
     """Five send calls eight times as long; the sixth gets its rounds all the same."""
     greedy = StarTarget(0.010, 0.001, 0.7, depth=16)
     modest = StarTarget(0.010, 0.001, 0.7, depth=2)
-    played = play([*[greedy] * 5, modest], flat, Rules(rows=1), np.random.default_rng(2), 60.0)
+    played = play([*[greedy] * 5, modest], flat, QueueLimits(rows=1), np.random.default_rng(2), 60.0)
     assert played.rounds[5] > 1.2 * max(played.rounds[:5])
-    alone = play([modest], flat, Rules(rows=1), np.random.default_rng(2), 60.0)
+    alone = play([modest], flat, QueueLimits(rows=1), np.random.default_rng(2), 60.0)
     assert played.rounds[5] < alone.rounds[0]
 
 

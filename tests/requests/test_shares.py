@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from covey.contracts.errors import Overloaded
-from covey.contracts.tenants import Rules
+from covey.contracts.tenants import TenantRules
 from covey.contracts.types import Finish, Request, Sampling
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
@@ -17,7 +17,7 @@ from tests.fakes import Collector, HashTarget, ManualClock, continuation, reques
 from tests.static_planner import StaticPlanner
 
 
-def scheduler(rules: Rules | None = None, **settings: Any) -> Scheduler:
+def scheduler(rules: TenantRules | None = None, **settings: Any) -> Scheduler:
     usual: dict[str, Any] = {"max_running": 8, "max_waiting": 512, "token_budget": 64, "growth_tokens": 0}
     return Scheduler(**usual | settings, block_size=4, tenants=rules)
 
@@ -75,7 +75,7 @@ def test_large_grammars_begin_one_a_pass_and_small_ones_together() -> None:
 
 @pytest.mark.parametrize(("weights", "share"), [({}, 0.5), ({"b": 3.0}, 0.75), ({"*": 2.0, "a": 1.0}, 2 / 3)])
 def test_what_each_is_served_goes_by_weight_however_many_it_asks(weights: dict[str, float], share: float) -> None:
-    made = scheduler(Rules(weights), max_running=1)
+    made = scheduler(TenantRules(weights), max_running=1)
     for key in range(400):
         made.submit(asks(key, "a" if key < 350 else "b"), 0.0)
     counts = served(made, 400)
@@ -138,7 +138,9 @@ def test_who_holds_all_blocks_gives_way_too() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_any_tenants_in_any_pool_get_their_own_tokens(seed: int) -> None:
     rng = random.Random(seed)
-    made = scheduler(Rules({"a": 3.0}, max_running=rng.choice([0, 2])), max_running=5, growth_tokens=4, token_budget=24)
+    made = scheduler(
+        TenantRules({"a": 3.0}, max_running=rng.choice([0, 2])), max_running=5, growth_tokens=4, token_budget=24
+    )
     run, sink = engine(made, 24)
     counts = {}
     for key in range(60):
@@ -157,7 +159,7 @@ def test_any_tenants_in_any_pool_get_their_own_tokens(seed: int) -> None:
 
 
 def test_limits_of_a_tenant() -> None:
-    made = scheduler(Rules(max_running=3, max_waiting=5))
+    made = scheduler(TenantRules(max_running=3, max_waiting=5))
     run, _ = engine(made)
     for key in range(5):
         run.submit(asks(key, "a"))

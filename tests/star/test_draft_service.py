@@ -17,7 +17,7 @@ from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, RowStatus,
 from covey.emulated.devices import EmulatedDrafter, HashModel
 from covey.star.accounts import AGAIN, GONE
 from covey.star.callers import MOST_SENDERS, Authenticator, Caller
-from covey.star.queue import Rules
+from covey.star.queue import QueueLimits
 from covey.star.service import MOST_WAITING, DraftService
 from covey.star.speed import Speed
 from covey.wire.ledger import new_origin
@@ -270,7 +270,7 @@ def test_random_traffic_of_many_threads_drafts_what_a_drafter_of_its_own_would(
 ) -> None:
     """Evictions, refusals, late answers and re-openings change who is drafted for, never what is proposed."""
     drafter = neural(folder, blocks=60)
-    service = serve(drafter, rules=Rules(rows=5, bound=0.01), admission=False)
+    service = serve(drafter, limits=QueueLimits(rows=5, bound=0.01), admission=False)
     problems: list[str] = []
 
     def run(index: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from covey.contracts.types import NO_INTS, DraftWork, Reading
 from covey.star.calls import Call
-from covey.star.queue import CREDIT, OVERDUE, USUAL, DraftQueue, Rules
+from covey.star.queue import CREDIT, OVERDUE, USUAL, DraftQueue, QueueLimits
 from covey.star.speed import MARGIN, Speed
 from covey.wire.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
 
@@ -51,8 +51,8 @@ def measured() -> Speed:
     return speed
 
 
-def queue_of(calls: Sequence[Call], rules: Rules | None = None, **weights: float) -> DraftQueue:
-    queue = DraftQueue(rules or Rules(), {name.strip("_"): weight for name, weight in weights.items()})
+def queue_of(calls: Sequence[Call], limits: QueueLimits | None = None, **weights: float) -> DraftQueue:
+    queue = DraftQueue(limits or QueueLimits(), {name.strip("_"): weight for name, weight in weights.items()})
     for each in calls:
         queue.put(each)
     return queue
@@ -75,7 +75,7 @@ def test_among_equals_whose_row_is_nearest_to_missing_its_objective_goes_first()
 
 def test_no_more_rows_than_a_pass_holds_and_one_call_of_a_sender() -> None:
     calls = [call(1, rows=3), call(1, rows=1), call(2, rows=3), call(3, rows=2)]
-    queue = queue_of(calls, Rules(rows=5))
+    queue = queue_of(calls, QueueLimits(rows=5))
     assert queue.take(0.0, measured()) == [calls[0], calls[3]]
     assert queue.take(0.0, measured()) == [calls[1], calls[2]]
     assert not len(queue)
@@ -83,7 +83,7 @@ def test_no_more_rows_than_a_pass_holds_and_one_call_of_a_sender() -> None:
 
 def test_one_at_a_time_even_a_call_larger_than_a_pass_is_served() -> None:
     calls = [call(1, rows=9), call(2)]
-    queue = queue_of(calls, Rules(rows=5))
+    queue = queue_of(calls, QueueLimits(rows=5))
     assert queue.take(0.0, measured(), shared=False) == [calls[0]]
     assert queue.take(0.0, measured(), shared=False) == [calls[1]]
 
@@ -162,7 +162,7 @@ def test_before_anything_was_measured_nothing_is_late() -> None:
 def shares(weights: dict[str, float], depths: dict[int, int], turns: int) -> dict[int, float]:
     """Seconds of the drafter that each has had, of senders that always have a call waiting."""
     speed, had = measured(), dict.fromkeys(depths, 0.0)
-    queue = DraftQueue(Rules(rows=1, bound=1e9), weights)
+    queue = DraftQueue(QueueLimits(rows=1, bound=1e9), weights)
     for who, depth in depths.items():
         queue.put(call(who, depth=depth))
     for _ in range(turns):
@@ -183,7 +183,7 @@ def test_time_is_shared_by_weight_however_large_the_calls_are() -> None:
 
 def test_who_was_away_for_long_does_not_make_up_for_it() -> None:
     speed = measured()
-    queue = DraftQueue(Rules(rows=1, bound=1e9))
+    queue = DraftQueue(QueueLimits(rows=1, bound=1e9))
     queue.put(call(2))
     queue.served(queue.take(0.0, speed, shared=False), 0.001)
     for _ in range(500):
@@ -204,7 +204,7 @@ def test_who_was_away_for_long_does_not_make_up_for_it() -> None:
 def test_nobody_starves_though_all_others_are_more_urgent() -> None:
     """A heavy sender far beyond its share waits, but not for ever."""
     speed = measured()
-    queue = DraftQueue(Rules(rows=1, bound=0.1))
+    queue = DraftQueue(QueueLimits(rows=1, bound=0.1))
     queue.put(call(1))
     queue.served(queue.take(0.0, speed, shared=False), 100.0)
     queue.put(call(2))
@@ -225,7 +225,7 @@ def test_who_waits_no_longer_than_all_calls_take_is_not_overdue() -> None:
     """However short the bound is; else a drafter that cannot serve all within it knew no shares."""
     bound = OVERDUE * 2 * 4 * MARGIN * STEP
     for now, first in ((0.9 * bound, 2), (1.1 * bound, 1)):
-        queue = DraftQueue(Rules(rows=1, bound=0.001))
+        queue = DraftQueue(QueueLimits(rows=1, bound=0.001))
         queue.put(call(1))
         queue.served([call(1)], 1.0)
         queue.put(call(2, arrived=now))
@@ -235,7 +235,7 @@ def test_who_waits_no_longer_than_all_calls_take_is_not_overdue() -> None:
 def test_a_server_gains_nothing_by_calling_under_many_names() -> None:
     """The share is the server's, and within the bound of waiting, too, it is one among others."""
     for bound, seconds in ((1e9, 0.01), (0.01, 0.01), (0.01, 1.0)):
-        queue, speed, served, now = DraftQueue(Rules(rows=1, bound=bound)), measured(), [0, 0, 0], 0.0
+        queue, speed, served, now = DraftQueue(QueueLimits(rows=1, bound=bound)), measured(), [0, 0, 0], 0.0
         for who in range(10):
             queue.put(call(who, server=1))
         queue.put(call(10, server=2))
@@ -250,7 +250,7 @@ def test_a_server_gains_nothing_by_calling_under_many_names() -> None:
 
 
 def test_the_senders_of_one_server_take_turns() -> None:
-    queue, speed, served = DraftQueue(Rules(rows=1, bound=1e9)), measured(), []
+    queue, speed, served = DraftQueue(QueueLimits(rows=1, bound=1e9)), measured(), []
     for who in range(1, 4):
         queue.put(call(who, server=1, patience=0.1 * who))
     for _ in range(12):
@@ -262,13 +262,13 @@ def test_the_senders_of_one_server_take_turns() -> None:
 
 
 def test_no_call_holds_the_drafter_for_long_where_there_are_others() -> None:
-    rules = Rules(bound=0.1)
-    alone = queue_of([call(1, depth=1000)], rules)
+    limits = QueueLimits(bound=0.1)
+    alone = queue_of([call(1, depth=1000)], limits)
     assert alone.take(0.0, measured())[0].depth == 1000
-    queue = queue_of([call(1, depth=1000), call(2)], rules)
+    queue = queue_of([call(1, depth=1000), call(2)], limits)
     queue.served([queue.take(0.0, measured(), shared=False)[0]], 0.01)
     (deep,) = queue.take(0.0, measured(), shared=False)
-    assert MARGIN * STEP * deep.depth <= OVERDUE * rules.bound
+    assert MARGIN * STEP * deep.depth <= OVERDUE * limits.bound
 
 
 def test_a_usual_draft_is_not_cut_however_slow_the_drafter_seems() -> None:

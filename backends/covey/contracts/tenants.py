@@ -11,7 +11,7 @@ ENTRY = r"[^:]{0,256}:\d+(\.\d+)?"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TenantRules:
     """The profile's rules about tenants; 0 is no limit."""
 
     weights: dict[str, float] = field(default_factory=dict)
@@ -19,7 +19,7 @@ class Rules:
     max_waiting: int = 0
 
     @classmethod
-    def read(cls, entries: Iterable[str], max_running: int, max_waiting: int) -> Rules:
+    def read(cls, entries: Iterable[str], max_running: int, max_waiting: int) -> TenantRules:
         return cls(numbers(entries), max_running, max_waiting)
 
     def weight(self, tenant: str) -> float:

@@ -25,7 +25,7 @@ import numpy as np
 
 from covey.contracts.errors import Overloaded
 from covey.contracts.profile import SchedulerSettings
-from covey.contracts.tenants import Rules
+from covey.contracts.tenants import TenantRules
 from covey.contracts.types import NO_INTS, Ints, Open, Request, TargetWork, Trees
 from covey.requests.active import ActiveRequest
 from covey.requests.pace import Pace
@@ -94,7 +94,7 @@ class Scheduler:
         block_size: int,
         patience: float = PATIENCE,
         admission: str = "off",
-        tenants: Rules | None = None,
+        tenants: TenantRules | None = None,
     ) -> None:
         """`admission` says what becomes of a request that is not expected to meet its objective, as `slo.admission`
         does. `tenants` has their weights and limits; without it all are equal."""
@@ -109,7 +109,7 @@ class Scheduler:
         self._prompt_tokens = token_budget  # of prompts, in the last pass that rows with objectives cut short
         self.waiting: list[ActiveRequest] = []
         self.running: dict[int, ActiveRequest] = {}
-        self.shares = Shares(tenants or Rules())
+        self.shares = Shares(tenants or TenantRules())
         self._frees: list[int] = []
         self.preemptions = 0
 

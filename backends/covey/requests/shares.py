@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from covey.contracts.tenants import Rules
+from covey.contracts.tenants import TenantRules
 
 QUANTUM = 1024.0  # tokens that tenants may differ by while urgency decides between them
 
@@ -20,7 +20,7 @@ QUANTUM = 1024.0  # tokens that tenants may differ by while urgency decides betw
 class Shares:
     """Owns the accounts of the tenants that have requests here, running or waiting."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: TenantRules) -> None:
         self.rules = rules
         self.waiting: Counter[str] = Counter()
         self.running: Counter[str] = Counter()

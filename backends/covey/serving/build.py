@@ -16,7 +16,7 @@ from covey.contracts.errors import CoveyError, PortError, SettingError
 from covey.contracts.objectives import Classes
 from covey.contracts.ports import Clock, Drafter, Residency, Target
 from covey.contracts.profile import Profile
-from covey.contracts.tenants import Rules
+from covey.contracts.tenants import TenantRules
 from covey.contracts.types import TargetInfo
 from covey.kv.elastic import POLICIES, Budget
 from covey.loop.configuration import EngineConfig, EngineHooks
@@ -149,7 +149,7 @@ class Builder:
             info.block_size,
             patience=slo.patience_ms / 1000,
             admission=slo.admission,
-            tenants=Rules.read(tenants.weights, tenants.max_running, tenants.max_waiting),
+            tenants=TenantRules.read(tenants.weights, tenants.max_running, tenants.max_waiting),
         )
 
     def _memory(self, info: TargetInfo, roster: Roster, drop: Callable[[str], None]) -> Memory:

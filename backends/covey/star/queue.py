@@ -32,7 +32,7 @@ QUANTUM = 0.010  # seconds of the drafter's time by which whoever is behind goes
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class QueueLimits:
     rows: int = 64  # beams of calls that are served together
     bound: float = 0.1  # seconds that a call waits before it goes first
 
@@ -40,8 +40,8 @@ class Rules:
 class DraftQueue:
     """Owns the calls that wait, and what share of the drafter's time each sender has had."""
 
-    def __init__(self, rules: Rules, weights: Mapping[str, float] | None = None) -> None:
-        self._rules = rules
+    def __init__(self, limits: QueueLimits, weights: Mapping[str, float] | None = None) -> None:
+        self._limits = limits
         self._weights = weights or {}
         self._waiting: dict[int, list[Call]] = {}  # by sender, as they came
         self._turns: dict[int, int] = {}  # by sender: when it was served last
@@ -87,7 +87,7 @@ class DraftQueue:
         """Removes and returns the calls to serve now, one of a sender at most, their depths cut to what is in time.
         Empty when nobody waits. Without `shared` it is one call."""
         heads = [calls[0] for calls in self._waiting.values()]
-        bound = max(self._rules.bound, OVERDUE * sum(speed.seconds(call.beams, call.depth) for call in heads))
+        bound = max(self._limits.bound, OVERDUE * sum(speed.seconds(call.beams, call.depth) for call in heads))
         least = min((self._had.get(each, 0.0) for each in self._houses()), default=0.0)
         last: dict[int, int] = {}
         for who, turn in self._turns.items():
@@ -99,7 +99,7 @@ class DraftQueue:
             call = self._waiting[who][0]
             joint = beams + call.beams, max(depth, call.depth)
             if taken:
-                if call.work.reading is not None or joint[0] > self._rules.rows:
+                if call.work.reading is not None or joint[0] > self._limits.rows:
                     continue
                 if now + speed.seconds(*joint) > min(each.due for each in (*taken, call)):
                     continue
@@ -155,7 +155,7 @@ class DraftQueue:
         """The same call, no deeper than its sender can wait for, nor, beyond what is usual, than the others can."""
         most = speed.depth(beams, call.due - now)
         if len(self._had) > 1:
-            most = min(most, max(USUAL, speed.depth(beams, OVERDUE * self._rules.bound)))
+            most = min(most, max(USUAL, speed.depth(beams, OVERDUE * self._limits.bound)))
         if call.depth > most:
             call.work = replace(call.work, depth=np.minimum(call.work.depth, most))
         return call

@@ -25,7 +25,7 @@ from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, DraftReply, Draft
 from covey.star.accounts import AGAIN, UNLIMITED, Accounts
 from covey.star.callers import HERE
 from covey.star.calls import Answered, Call, plainly
-from covey.star.queue import DraftQueue, Rules
+from covey.star.queue import DraftQueue, QueueLimits
 from covey.star.speed import Speed
 from covey.wire.ledger import MOST_TAGS, UNNUMBERED
 
@@ -41,7 +41,7 @@ class DraftService:
     def __init__(
         self,
         drafter: Drafter,
-        rules: Rules | None = None,
+        limits: QueueLimits | None = None,
         weights: Mapping[str, float] | None = None,
         *,
         admission: bool = True,
@@ -50,7 +50,7 @@ class DraftService:
         self._drafter = drafter
         self._together = drafter.draft_together if isinstance(drafter, SharedDrafter) else None
         self._vocab_size = drafter.info().vocab_size if self._together is not None else ANY_VOCABULARY
-        self._queue = DraftQueue(rules or Rules(), weights)
+        self._queue = DraftQueue(limits or QueueLimits(), weights)
         self._speed = Speed()
         self._accounts = Accounts()
         self._admission = admission
