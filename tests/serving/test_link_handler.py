@@ -18,7 +18,7 @@ from tests.serving.worlds import SECONDS, Made, tensors
 LONG = 400  # tokens
 
 
-class Caller:
+class FakePeer:
     """Stands in for a `Peer`."""
 
     def __init__(self, handler: LinkHandler) -> None:
@@ -50,7 +50,7 @@ def handler_of(world: Any) -> LinkHandler:
 def test_a_request_is_answered_under_its_exchange(made: Made, kind: str) -> None:
     world = made()
     world.begin()
-    caller = Caller(handler_of(world))
+    caller = FakePeer(handler_of(world))
     caller.say(7, kind, arrays=tensors())
     message = caller.next()
     while answered(message).finish is None:
@@ -79,7 +79,7 @@ def test_who_cancels_or_leaves_has_nothing_running_any_more(made: Made, monkeypa
     monkeypatch.setattr(service.engine, "round", lambda: threading.Event().wait(0.01))  # nothing ends by itself
     monkeypatch.setattr(service.engine, "cancel", noted)
     handler = handler_of(world)
-    one, other = Caller(handler), Caller(handler)
+    one, other = FakePeer(handler), FakePeer(handler)
     for exchange in (1, 2):
         one.say(exchange, "submit", arrays=tensors(LONG))
     other.say(1, "submit", arrays=tensors(LONG))
@@ -99,7 +99,7 @@ def test_the_launcher_asks_before_and_after_there_is_an_engine(made: Made, monke
     monkeypatch.setattr(build, "load_tokenizer", lambda _folder: goes_on.wait(SECONDS) and None)
     world = made()
     world.begin()
-    launcher = Caller(handler_of(world))
+    launcher = FakePeer(handler_of(world))
     launcher.say(0, "serves")
     assert launcher.next().value is False
     launcher.say(0, "drain")
@@ -122,7 +122,7 @@ def test_the_launcher_is_told_why_a_model_never_serves(made: Made, monkeypatch: 
     monkeypatch.setattr(build, "load_tokenizer", load)
     world = made()
     world.begin()
-    launcher = Caller(handler_of(world))
+    launcher = FakePeer(handler_of(world))
     launcher.say(0, "serves")
     assert "internal error" in launcher.next().value
     launcher.say(0, "drain")

@@ -8,7 +8,7 @@ import pytest
 
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.types import Ints
-from covey.star.callers import HERE, MOST_SENDERS, READ_SECONDS, Authenticator, Caller, read, token_of, weights
+from covey.star.callers import HERE, MOST_SENDERS, READ_SECONDS, Authenticator, CallingServer, read, token_of, weights
 from covey.wire import codec
 from covey.wire.ledger import INCARNATION_BITS, house, new_origin
 
@@ -30,7 +30,7 @@ def sealed(token: int) -> Ints:
 
 def test_a_file_names_servers_their_secrets_and_their_shares(tmp_path: Path) -> None:
     found = read(listed(tmp_path, f"# servers\n\neast {EAST}\nwest {WEST} 2.5  # the large one\n"))
-    assert found == [Caller("east", token_of(EAST)), Caller("west", token_of(WEST), 2.5)]
+    assert found == [CallingServer("east", token_of(EAST)), CallingServer("west", token_of(WEST), 2.5)]
     assert weights(found) == {"east": 1.0, "west": 2.5}
 
 
@@ -56,7 +56,7 @@ def test_what_is_wrong_with_it_is_named_but_no_secret(tmp_path: Path, text: str,
 
 
 def test_only_those_who_know_a_secret_come_in() -> None:
-    auth = Authenticator(17, [Caller("east", token_of(EAST)), Caller("west", token_of(WEST))])
+    auth = Authenticator(17, [CallingServer("east", token_of(EAST)), CallingServer("west", token_of(WEST))])
     assert [auth.caller(sealed(token)) for token in (17, token_of(EAST), token_of(WEST))] == [HERE, "east", "west"]
     for stranger in (0, 18, token_of("secret-of-the-north-server")):
         with pytest.raises(PortError, match="not of this server"):
@@ -78,7 +78,7 @@ def test_what_one_claims_to_be_is_never_what_another_is() -> None:
 
 
 def test_all_names_of_one_server_are_of_one_house_and_no_more_than_it_may_have() -> None:
-    auth = Authenticator(17, [Caller("east", token_of(EAST)), Caller("west", token_of(WEST))])
+    auth = Authenticator(17, [CallingServer("east", token_of(EAST)), CallingServer("west", token_of(WEST))])
     claimed = [new_origin(f"sender {index}") for index in range(3 * MOST_SENDERS)]
     kept = [auth.origin("east", each) for each in claimed]
     assert len({house(each) for each in kept}) == 1
@@ -89,7 +89,7 @@ def test_all_names_of_one_server_are_of_one_house_and_no_more_than_it_may_have()
 
 
 def test_where_no_launcher_drew_a_token_nobody_is_one_of_our_own_models() -> None:
-    auth = Authenticator(0, [Caller("east", token_of(EAST))])
+    auth = Authenticator(0, [CallingServer("east", token_of(EAST))])
     assert auth.caller(sealed(token_of(EAST))) == "east"
     with pytest.raises(PortError, match="not of this server"):
         auth.caller(sealed(0))
@@ -99,7 +99,7 @@ def test_where_no_launcher_drew_a_token_nobody_is_one_of_our_own_models() -> Non
 def test_a_server_that_is_added_to_the_file_comes_in_without_a_restart(tmp_path: Path) -> None:
     path, now, readings = listed(tmp_path, f"east {EAST}\n"), [0.0], []
 
-    def again() -> list[Caller]:
+    def again() -> list[CallingServer]:
         readings.append(now[0])
         return read(path)
 

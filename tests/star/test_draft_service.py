@@ -16,7 +16,7 @@ from covey.contracts.errors import PortError
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Sampling
 from covey.emulated.devices import EmulatedDrafter, HashModel
 from covey.star.accounts import AGAIN, GONE
-from covey.star.callers import MOST_SENDERS, Authenticator, Caller
+from covey.star.callers import MOST_SENDERS, Authenticator, CallingServer
 from covey.star.queue import QueueLimits
 from covey.star.service import MOST_WAITING, DraftService
 from covey.star.speed import Speed
@@ -369,7 +369,8 @@ def test_tokens_that_the_drafter_does_not_have_break_nobody_else_s_call(
 
 def test_names_without_end_take_nobody_s_tags(folder: Path, serve: Callable[..., DraftService]) -> None:
     drafter, rng = neural(folder, blocks=24), np.random.default_rng(16)
-    service, auth = serve(drafter, admission=False), Authenticator(17, [Caller("modest", 1), Caller("greedy", 2)])
+    service = serve(drafter, admission=False)
+    auth = Authenticator(17, [CallingServer("modest", 1), CallingServer("greedy", 2)])
     modest = Sender(From(service, "modest"), auth.origin("modest", new_origin("modest")))
     mine = [Text(tag, prompt(rng, 30)) for tag in (1, 2)]
     modest.send(mine, 2)
@@ -383,7 +384,7 @@ def test_names_without_end_take_nobody_s_tags(folder: Path, serve: Callable[...,
 
 def test_what_refused_senders_free_is_not_kept_without_end(folder: Path, serve: Callable[..., DraftService]) -> None:
     service, rng = serve(neural(folder)), np.random.default_rng(17)
-    auth = Authenticator(17, [Caller("a", 1)])
+    auth = Authenticator(17, [CallingServer("a", 1)])
     service._accounts.admits = lambda _who: False  # type: ignore[method-assign]
     for index in range(300):
         sender = Sender(From(service, "a"), auth.origin("a", new_origin(f"{index % 100}")))

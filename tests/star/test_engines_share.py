@@ -19,7 +19,7 @@ from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.requests.roster import Roster, State
 from covey.requests.scheduler import Scheduler
-from covey.star.callers import Authenticator, Caller, token_of
+from covey.star.callers import Authenticator, CallingServer, token_of
 from covey.star.calls import plainly
 from covey.star.remote import RemoteDrafter
 from covey.star.service import DraftService
@@ -58,7 +58,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._lock = threading.Lock()
-        self.auth = Authenticator(1, [Caller(name, token_of(secret)) for name, secret in SECRETS.items()])
+        self.auth = Authenticator(1, [CallingServer(name, token_of(secret)) for name, secret in SECRETS.items()])
         self.services = list[DraftService]()
         self.start()
 

@@ -16,7 +16,7 @@ from covey.contracts.profile import DrafterSettings, Profile, SpeculationSetting
 from covey.contracts.types import Ints, RowStatus
 from covey.drafters import load_drafter
 from covey.drafters.ngram import NgramDrafter
-from covey.star.callers import Authenticator, Caller, token_of
+from covey.star.callers import Authenticator, CallingServer, token_of
 from covey.star.remote import LONGEST_REFUSAL, SHARE, RemoteDrafter
 from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
@@ -48,7 +48,7 @@ class There:
         """Anew: it knows nothing."""
         self.drafter = NgramDrafter(DrafterSettings(), name="draft", vocab_size=self.vocab_size)
         self.service = DraftService(self.drafter, admission=False)
-        self.auth = Authenticator(1, [Caller("east", token_of(SECRET))])
+        self.auth = Authenticator(1, [CallingServer("east", token_of(SECRET))])
         self.gone = False
 
     def exchange(self, message: Ints, _seconds: float) -> Ints:

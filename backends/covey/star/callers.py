@@ -36,8 +36,8 @@ _MEMBER_BITS = CALLER_BITS - HOUSE_BITS
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Another server."""
+class CallingServer:
+    """A server that may call, and its share of the time."""
 
     name: str
     token: int
@@ -50,9 +50,9 @@ def token_of(secret: str) -> int:
     return int.from_bytes(digest[:8], "big") >> (64 - BITS)
 
 
-def read(path: str | Path) -> list[Caller]:
+def read(path: str | Path) -> list[CallingServer]:
     """The servers of a file."""
-    callers: list[Caller] = []
+    callers: list[CallingServer] = []
     for number, line in enumerate(private_text(path).splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
@@ -69,7 +69,7 @@ def read(path: str | Path) -> list[Caller]:
         if not 1 / MOST_WEIGHT <= weight <= MOST_WEIGHT:
             allowed = f"allowed: a number from {1 / MOST_WEIGHT} to {MOST_WEIGHT}"
             raise SettingError(f"{where}: got weight {words[2]!r}, {allowed}")
-        caller = Caller(words[0], token_of(words[1]), weight)
+        caller = CallingServer(words[0], token_of(words[1]), weight)
         if any(each.name == caller.name or each.token == caller.token for each in callers):
             raise SettingError(f"{where}: each server has a name and a secret of its own")
         callers.append(caller)
@@ -82,8 +82,8 @@ class Authenticator:
     def __init__(
         self,
         own: int,
-        callers: Iterable[Caller] = (),
-        again: Callable[[], Iterable[Caller]] | None = None,
+        callers: Iterable[CallingServer] = (),
+        again: Callable[[], Iterable[CallingServer]] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`own` is the token of this server's models. `again` reads the others anew, None being no file."""
@@ -101,7 +101,7 @@ class Authenticator:
             raise PortError("the message is not of this server's own models, nor of one that its drafters serve")
         return names[0]
 
-    def _know(self, callers: Iterable[Caller]) -> None:
+    def _know(self, callers: Iterable[CallingServer]) -> None:
         self._tokens = {HERE: self._own, **{caller.name: caller.token for caller in callers}}
         if not self._own and len(self._tokens) > 1:
             del self._tokens[HERE]  # no launcher drew a token, so anyone could send as one of our own models
@@ -147,5 +147,5 @@ def _new(bits: int, used: Collection[int]) -> int:
     return drawn
 
 
-def weights(callers: Iterable[Caller]) -> Mapping[str, float]:
+def weights(callers: Iterable[CallingServer]) -> Mapping[str, float]:
     return {caller.name: caller.weight for caller in callers}
