@@ -38,8 +38,8 @@ def capped(batch: Batch, plan: Plan, depth: int, ceiling: int, deepest: int) -> 
     """Return what kept all rows from the chosen depth, or the choice from any of 0 to `deepest`; "" if nothing."""
     most = int(plan.depth[: batch.decoding].max(initial=0))
     if most < depth:
-        policy_s = [each for each in batch.rows[: batch.decoding] if each.request.speculation == "auto"]
-        return "max_tokens" if all(each.room <= most + 1 for each in policy_s) else "drafter's room"
+        unfixed = [each for each in batch.rows[: batch.decoding] if each.request.speculation == "auto"]
+        return "max_tokens" if all(each.room <= most + 1 for each in unfixed) else "drafter's room"
     return "token budget" if depth == ceiling < deepest else ""
 
 

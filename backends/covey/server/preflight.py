@@ -118,7 +118,7 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         try:
             if _is_head(drafter):
                 heads.read(drafter, folder)
-                _named(options, name)
+                _check_states(options, name)
             else:
                 _servable(drafter)
         except SettingError as error:
@@ -178,7 +178,7 @@ def _is_head(folder: Path) -> bool:
     return (folder / "config.json").is_file() and refusals.is_head(refusals.described(folder))
 
 
-def _named(options: Options, head: str) -> None:
+def _check_states(options: Options, head: str) -> None:
     """Refuse a head whose target does not make its states."""
     if options.deployment().target.head != head:
         raise SettingError(f"a head drafts by the target's states: say [target] head = {head!r} in the profile")
