@@ -31,7 +31,7 @@ from covey.planner.choice import Planner
 from covey.process.worker import Thread, Worker
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.rounds import Choice, Drafted, Plan, Reader, Round, Times
+from covey.requests.rounds import Choice, Drafted, Judge, Plan, Round, Times
 from covey.requests.scheduler import Batch
 from covey.wire.ledger import new_origin
 from covey_vllm.texts import Row
@@ -130,7 +130,7 @@ class Rounds:
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
         kept = self.planner.select(batch, drafted, self._budget)
         selected = self._clock.now()
-        self._drafting.read(batch, plan.readers)
+        self._drafting.read(batch, plan.judges)
         resumed = self._clock.now()
         self.draft_seconds = resumed - planned
         self._begun = Begun(batch, plan, drafted, kept, started, planned, selected, resumed)
@@ -146,7 +146,7 @@ class Rounds:
             rows = np.arange(len(untold), dtype=np.int32)
             batch = Batch(untold, np.ones_like(rows), (), (), len(untold), self._clock.now())
             self._drafting.settle()
-            self._drafting.read(batch, (Reader(name, rows, np.full_like(rows, -1), budget=1),))
+            self._drafting.read(batch, (Judge(name, rows, np.full_like(rows, -1), budget=1),))
         for active in requests:
             self._drafting.forget(active)
 

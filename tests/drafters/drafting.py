@@ -17,8 +17,8 @@ from covey.contracts.types import (
     Floats,
     Hit,
     Judged,
+    JudgeWork,
     Open,
-    Reading,
     RowStatus,
     Sampling,
     Trees,
@@ -92,7 +92,7 @@ class Sender:
         self, texts: Sequence[Text], judge: Sequence[int], budget: int = 1 << 20, chances: Floats = NO_FLOATS
     ) -> tuple[DraftReply, Judged]:
         """A call that reads."""
-        work = replace(self.work(texts, 0), reading=Reading(np.asarray(judge, np.int32), budget, chances))
+        work = replace(self.work(texts, 0), judging=JudgeWork(np.asarray(judge, np.int32), budget, chances))
         reply = self._noted(texts, self.drafter.draft(work))
         check_draft_reply(reply, len(texts))
         assert reply.judged is not None

@@ -13,7 +13,7 @@ from covey.contracts.types import DraftReply, DraftWork, Rule
 from covey.loop.channel import Channel
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import FIRST_REST, LONGEST_REST, Roster, State
-from covey.requests.rounds import Plan, Reader
+from covey.requests.rounds import Judge, Plan
 from covey.requests.scheduler import Batch
 from tests.fakes import ManualClock, request
 from tests.loop.test_drafting import Judging
@@ -71,7 +71,7 @@ class One:
 
     def read(self) -> DraftWork:
         rows = np.arange(2, dtype=np.int32)
-        self.channel.read(self.batch, Reader("one", rows, rows * 0, 100))
+        self.channel.read(self.batch, Judge("one", rows, rows * 0, 100))
         return self.workers[-1].calls[-1][2]
 
     def end(self, error: Exception | None = None, **changed: float) -> None:

@@ -23,7 +23,7 @@ from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.requests.active import ActiveRequest, TextJudgement
 from covey.requests.roster import LONGEST_REST, Roster
-from covey.requests.rounds import Plan, Reader
+from covey.requests.rounds import Judge, Plan
 from covey.requests.scheduler import Batch, Scheduler
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 from tests.static_planner import StaticPlanner
@@ -576,11 +576,11 @@ class Judging(HashDrafter):
 
     def draft(self, work: DraftWork) -> DraftReply:
         reply = super().draft(work)
-        if work.reading is None:
+        if work.judging is None:
             return reply
         assert not len(reply.trees.tokens)
-        left, read, first, hits = work.reading.budget, [], [], []
-        for row, (tag, judge) in enumerate(zip(work.tags.tolist(), work.reading.judge.tolist())):
+        left, read, first, hits = work.judging.budget, [], [], []
+        for row, (tag, judge) in enumerate(zip(work.tags.tolist(), work.judging.judge_from.tolist())):
             held = self.tokens.get(tag, [])
             start = min(self.read.get(tag, 0), len(held))
             stop = min(len(held), start + left)
@@ -613,7 +613,7 @@ class WithReaders(StaticPlanner):
             if self.reader in row.judgements:
                 self.judgements[row.key] = row.judgements[self.reader]
         judge = np.asarray([len(row.request.prompt) for row in batch.rows], np.int32)
-        return replace(plan, readers=(Reader(self.reader, rows, judge, self.budget),))
+        return replace(plan, judges=(Judge(self.reader, rows, judge, self.budget),))
 
 
 def reading(planner: StaticPlanner, drafters: dict[str, Drafter], count: int = 40) -> Collector:
@@ -655,7 +655,7 @@ def test_a_drafter_reads_what_others_drafted_and_says_what_it_would_have_drawn(b
     planner = WithReaders("two", budget)
     reading(planner, {"one": one, "two": two})
     assert not any(work.depth.any() for work in two.works)
-    assert all(work.reading is None for work in one.works)
+    assert all(work.judging is None for work in one.works)
     assert set(planner.judgements) == {1, 2, 3, 4}
     for judged in planner.judgements.values():
         assert judged.start == 2
@@ -709,7 +709,7 @@ def test_a_reader_that_fails_rests_and_is_told_again() -> None:
         fails = 1
 
         def draft(self, work: DraftWork) -> DraftReply:
-            if work.reading is not None and len(self.works) == 3 and self.fails:
+            if work.judging is not None and len(self.works) == 3 and self.fails:
                 self.fails -= 1
                 raise PortError("no")
             return super().draft(work)
@@ -753,8 +753,8 @@ def test_a_call_that_reads_counts_before_the_late_one_behind_it() -> None:
         """Implements `covey.process.worker.Worker`."""
 
         def submit(self, call: Callable[[DraftWork], DraftReply], work: DraftWork) -> Future[DraftReply]:
-            future = Ending(work.reading is not None)
-            if work.reading is not None:
+            future = Ending(work.judging is not None)
+            if work.judging is not None:
                 future.set_result(call(work))
                 return future
             future.exception = lambda _left=None: late(future, call, work)  # type: ignore[method-assign]
@@ -773,7 +773,7 @@ def test_a_call_that_reads_counts_before_the_late_one_behind_it() -> None:
     channel = Channel("one", drafter, roster, clock, None, 0, count(1), lambda: None, lambda _name: Both())
     drafting = Drafting({"one": channel}, roster, clock, 0.1)
     none = np.zeros(1, np.int32)
-    drafting.read(batch, [Reader("one", none, none + 2, 100)])
+    drafting.read(batch, [Judge("one", none, none + 2, 100)])
     active.emit([7, 8, 9], 0.0)
     drafting.draft(batch, Plan(none + 2, none + 1, ("one",)), lambda: None)
     for _ in range(2):

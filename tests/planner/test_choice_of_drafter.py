@@ -98,11 +98,11 @@ class Specialist:
                 right = next_token(text + chain)
                 chain.append(right if self.right(text + chain) else (right + 1) % VOCAB)
             chains.append(chain)
-            if work.reading is not None:
-                told.append(self.judged(tag, int(work.reading.judge[row])))
+            if work.judging is not None:
+                told.append(self.judged(tag, int(work.judging.judge_from[row])))
             self.read[tag] = len(text)
-        self.drafts += work.reading is None
-        self.reads += work.reading is not None
+        self.drafts += work.judging is None
+        self.reads += work.judging is not None
         seconds = self.step * (max(map(len, chains)) or 1)
         self.clock.sleep(seconds)
         offsets = np.cumsum([0, *map(len, chains)]).astype(np.int32)
@@ -111,7 +111,7 @@ class Specialist:
         trees = Trees(offsets, flat, np.asarray(parents, np.int32), np.zeros(len(flat), np.float32))
         none = np.zeros(len(chains), np.int32)
         reply = DraftReply(none + RowStatus.OK, np.asarray(seen, np.int32), trees, 7, 0.0, seconds)
-        if work.reading is None:
+        if work.judging is None:
             return reply
         firsts, hits, log_q, counts = zip(*told)
         judged = Judged(
@@ -299,8 +299,8 @@ def test_of_long_texts_the_end_is_judged() -> None:
     """A domain may have changed; what is older than that says little of the next round."""
     world, rows = World("covey"), decoding([1], 200)
     assigned = Assignment(("code",), ("prior",))
-    (reader,) = world.planner._drafters.readers(batch_of(rows), assigned, world.engine.roster)
-    assert reader.judge.tolist() == [rows[0].num_tokens - reading.WINDOW]
+    (judge,) = world.planner._drafters.judges(batch_of(rows), assigned, world.engine.roster)
+    assert judge.judge_from.tolist() == [rows[0].num_tokens - reading.WINDOW]
 
 
 def test_each_domain_gets_its_specialist() -> None:
@@ -390,7 +390,7 @@ def test_a_drafter_that_goes_after_rows_were_assigned_ahead_is_not_asked(
 def test_prompts_are_not_read_by_drafters_that_are_known_to_be_worse() -> None:
     world = World("covey", bad=0.05)
     world.serve([1] * 60)
-    read = [{reader.drafter for reader in record.plan.readers} for record in world.records if not record.decoding]
+    read = [{judge.drafter for judge in record.plan.judges} for record in world.records if not record.decoding]
     assert read[0] == {"general", *DOMAINS}, "at first nothing is known of anybody"
     assert not any(names & {"code", "chat", "prose"} for names in read[80:])
 
@@ -432,7 +432,7 @@ def test_reading_is_paid_for_where_a_round_or_a_reader_fails(failing: str) -> No
 def failing_to_read(draft: Callable[[DraftWork], DraftReply]) -> Callable[[DraftWork], DraftReply]:
     def answer(work: DraftWork) -> DraftReply:
         reply = draft(work)
-        if work.reading is not None:
+        if work.judging is not None:
             raise PortError("broken")
         return reply
 
@@ -569,7 +569,7 @@ def test_who_was_away_while_its_drafter_failed_gets_another(away: int) -> None:
     policy.assign(batch_of(rows[away:]), roster)
     again = policy.assign(batch_of(rows), roster)
     assert failed not in again.drafters
-    policy.readers(batch_of(rows), again, roster)
+    policy.judges(batch_of(rows), again, roster)
 
 
 def test_a_drafter_that_serves_again_reads_for_those_whose_own_rests() -> None:
@@ -584,7 +584,7 @@ def test_a_drafter_that_serves_again_reads_for_those_whose_own_rests() -> None:
     assigned = policy.assign(batch_of(rows), roster)
     assert assigned.why == ("first", "first")
     world.clock.sleep(0.45)
-    assert [reader.drafter for reader in policy.readers(batch_of(rows), assigned, roster)] == ["math"]
+    assert [judge.drafter for judge in policy.judges(batch_of(rows), assigned, roster)] == ["math"]
 
 
 @pytest.mark.parametrize("special", ["one token", "no room", "busy"])
@@ -595,7 +595,7 @@ def test_a_prompt_that_nobody_judged_says_nothing_of_the_drafters(special: str) 
             drafter.draft = silently(drafter.draft)  # type: ignore[method-assign]
     if special == "busy":  # when it came
         read = world.engine._drafting.read
-        world.engine._drafting.read = lambda batch, readers: batch.decoding and read(batch, readers)  # type: ignore
+        world.engine._drafting.read = lambda batch, judges: batch.decoding and read(batch, judges)  # type: ignore
     text = [3] if special == "one token" else prompt(3, 1)
     world.engine.submit(request(1, text, 60, tenant="one"))
     while world.engine.round():
@@ -613,7 +613,7 @@ def silently(draft: Callable[[DraftWork], DraftReply]) -> Callable[[DraftWork], 
 
     def answer(work: DraftWork) -> DraftReply:
         reply = draft(work)
-        return reply if work.reading is None else replace(reply, judged=Judged.of([RowJudged()] * len(work.tags)))
+        return reply if work.judging is None else replace(reply, judged=Judged.of([RowJudged()] * len(work.tags)))
 
     return answer
 
@@ -636,7 +636,7 @@ def reading_first(draft: Callable[[DraftWork], DraftReply], rounds: int) -> Call
     def answer(work: DraftWork) -> DraftReply:
         nonlocal left
         reply = draft(work)
-        if work.reading is not None or not left:
+        if work.judging is not None or not left:
             return reply
         left -= 1
         rows = len(work.tags)
@@ -657,8 +657,8 @@ def test_a_reader_is_given_time_for_all_that_it_has_not_read(told: int, read: in
     for name in roster.names:
         if name not in ("code", "math"):
             roster.failed(name)
-    (reader,) = policy.readers(batch_of(rows), assigned, roster)
-    assert (reader.drafter, reader.budget) == ("math", budget)
+    (judge,) = policy.judges(batch_of(rows), assigned, roster)
+    assert (judge.drafter, judge.budget) == ("math", budget)
 
 
 def test_what_a_prompt_says_has_no_pole() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.contracts.types import NO_INTS, DraftWork, Reading
+from covey.contracts.types import NO_INTS, DraftWork, JudgeWork
 from covey.star.calls import Call
 from covey.star.queue import CREDIT, OVERDUE, USUAL, DraftQueue, QueueLimits
 from covey.star.speed import MARGIN, Speed
@@ -39,7 +39,7 @@ def call(
         width=ones,
         rounds=ones,
         origin=((server or who) << MEMBER_BITS | who) << INCARNATION_BITS,
-        reading=Reading(ones, 10) if reads else None,
+        judging=JudgeWork(ones, 10) if reads else None,
         patience=patience,
     )
     return Call(work, f"{server or who}", arrived)

@@ -14,8 +14,8 @@ from covey.contracts.types import (
     DraftReply,
     DraftWork,
     Judged,
+    JudgeWork,
     Open,
-    Reading,
     Resized,
     ResizeStatus,
     Rule,
@@ -172,7 +172,7 @@ REPLY = dataclasses.replace(
 )
 DRAFTED = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
 CHANCES = np.float32([[0.5, 1.0, 0.0], [0.0, 0.25, 1e-6]])
-READ = dataclasses.replace(DRAFT, depth=ints(0, 0), reading=Reading(ints(3, -1), 0, CHANCES))
+READ = dataclasses.replace(DRAFT, depth=ints(0, 0), judging=JudgeWork(ints(3, -1), 0, CHANCES))
 JUDGED = Judged(
     ints(4, 0, 6), ints(2, 0, 5), ints(0, 2, 2, 3), ints(1, 0, 2), np.float32([-3.5, 0.0, -0.25]), ints(7, 0, 1)
 )
@@ -257,9 +257,9 @@ DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
     (REPLY, [{"free_blocks": 11}, {"free_blocks": -1}, {"seconds": float("nan")}, {"seconds": -1.0}, {"epoch": -1}]),
     (REPLY, [{"divergence": np.float32(each)} for each in ([0.5], [0.5, 1.5], [np.nan, 0], [0, -0.5])]),
     (DRAFTED, [*PLANTED, {"status": ints(0, -1, 0)}, {"seen": ints(1, 2)}, {"draft_seconds": float("inf")}]),
-    (READ, [{"depth": ints(0, 1)}, {"reading": Reading(ints(1), 5)}, {"reading": Reading(ints(1, -2), 5)}]),
-    (READ, [{"reading": Reading(ints(3, -1), 0, np.float32([[0.5, bad]] * 2))} for bad in (1.5, -0.5, np.nan)]),
-    (READ, [{"reading": Reading(ints(3, -1), 0, np.float32([[0.5, 0.5, 0.5]]))}]),
+    (READ, [{"depth": ints(0, 1)}, {"judging": JudgeWork(ints(1), 5)}, {"judging": JudgeWork(ints(1, -2), 5)}]),
+    (READ, [{"judging": JudgeWork(ints(3, -1), 0, np.float32([[0.5, bad]] * 2))} for bad in (1.5, -0.5, np.nan)]),
+    (READ, [{"judging": JudgeWork(ints(3, -1), 0, np.float32([[0.5, 0.5, 0.5]]))}]),
     (REPLY, [{"chances": np.float32(bad)} for bad in ([0.5], [0.5, 1.5], [np.nan, 0.5])]),
     (READ_REPLY, [said(read=ints(1, 2)), said(first=ints(0, -1, 0)), said(offsets=ints(0, 2, 1, 3))]),
     (READ_REPLY, [said(hits=ints(1, 0, 3)), said(hits=ints(1, 0)), said(prompt_tokens=ints(7, -1, 1))]),

@@ -314,13 +314,13 @@ class Hit(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class JudgeWork:
     """The instructions of a call that reads: compute at most `budget` tokens' keys over all rows, those of the first
-    rows first, and judge what is read on the way, in row r from position `judge[r]` of its text on; -1: nothing of it.
-    `chances[r]` are those of the row's last tokens (`TargetReply.chances`); 0: not said, or drawn by the coupled rule,
-    which needs none."""
+    rows first, and judge what is read on the way, in row r from position `judge_from[r]` of its text on; -1 means
+    nothing. `chances[r]` are those of the row's last tokens (`TargetReply.chances`); 0: not said, or drawn by the
+    coupled rule, which needs none."""
 
-    judge: Ints
+    judge_from: Ints
     budget: int
     chances: Floats = field(default_factory=lambda: NO_FLOATS)  # [rows, any]; empty: none is said
 
@@ -378,7 +378,7 @@ class DraftWork:
     sequence: int = 0
     epoch: int = 0
     origin: int = 0
-    reading: Reading | None = None  # a call that reads proposes nothing: every depth is 0
+    judging: JudgeWork | None = None  # a call that reads proposes nothing: every depth is 0
     patience: float = 0.0  # seconds in which the answer is of use; 0: not said
     plain: float = 0.0  # seconds that a token of the sender's takes where nobody drafts for it; 0: not known
     log_q: bool = False  # ship `Trees.log_q`

@@ -44,13 +44,13 @@ LEAST = -69.0  # log q of a token that the model excludes
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """The next `count` pending tokens of a session, to be read and, from position `judge` on, to be judged; -1: not.
-    `chances` are the text's last (`Reading.chances`). `hits` are those of the last positions of the text that the read
-    tokens predict, `draws` the one draw of the next token, `log_q` of prompt tokens."""
+    """The next `count` pending tokens of a session, to be read and, from position `judge_from` on, judged; -1: not.
+    `chances` are the text's last (`JudgeWork.chances`). `hits` are those of the last positions of the text that the
+    read tokens predict, `draws` the one draw of the next token, `log_q` of prompt tokens."""
 
     session: Session
     count: int
-    judge: int = -1
+    judge_from: int = -1
     chances: Floats = field(default_factory=lambda: NO_FLOATS)
     hits: list[int] = field(default_factory=list)
     draws: list[int] = field(default_factory=list)
@@ -93,9 +93,9 @@ class TextReader:
         """The positions that the next `count` tokens are to predict: not what follows a text as part of its prompt, nor
         tokens whose chance is to be said and is not."""
         session, start = piece.session, piece.session.read
-        if piece.judge < 0:
+        if piece.judge_from < 0:
             return np.zeros(0, np.int64)
-        positions: Index = np.arange(max(piece.judge, start + 1), start + count + 1)
+        positions: Index = np.arange(max(piece.judge_from, start + 1), start + count + 1)
         prompt, length = int(self._table.num_prompt[session.sequence.settings]), session.num_tokens
         said = length - int(np.count_nonzero(piece.chances)) if session.rejection else prompt  # from where on
         found: Index = positions[(positions < min(prompt, length)) | (positions >= max(prompt, said))]
@@ -166,7 +166,7 @@ class TextReader:
 def judged(piece: Piece, table: SettingsTable) -> RowJudged:
     """Return the judgement of a row's text by what was read of it. Leaves the last draw with the session."""
     session, hits, first = piece.session, piece.hits, piece.session.drawn
-    own = session.own() if piece.judge >= 0 and not session.rejection else []
+    own = session.own() if piece.judge_from >= 0 and not session.rejection else []
     proposed: list[int] = [
         Hit.HIT if mine == token else Hit.MISS for mine, token in zip(own, session.sequence.tokens[first:].tolist())
     ]
@@ -179,7 +179,7 @@ def judged(piece: Piece, table: SettingsTable) -> RowJudged:
         hits = proposed[: start - first] + hits
     else:
         first = start
-    due = max(piece.judge, int(table.num_prompt[session.sequence.settings]), first)
+    due = max(piece.judge_from, int(table.num_prompt[session.sequence.settings]), first)
     hits = hits[due - first :]
     return RowJudged(session.read, due if hits else session.read, hits, sum(piece.log_q), len(piece.log_q))
 

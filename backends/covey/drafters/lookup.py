@@ -23,8 +23,8 @@ from covey.contracts.types import (
     DraftWork,
     Hit,
     Judged,
+    JudgeWork,
     Open,
-    Reading,
     RowJudged,
     RowStatus,
     Rule,
@@ -138,8 +138,8 @@ class LookupDrafter(ABC):
     def _draft(self, work: DraftWork) -> DraftReply:
         started = time.perf_counter()
         status, rows = self._update(work)
-        judged = None if work.reading is None else _judged(rows, work.reading)
-        for lookup in rows if work.reading is None else ():
+        judged = None if work.judging is None else _judged(rows, work.judging)
+        for lookup in rows if work.judging is None else ():
             if lookup is not None:
                 lookup.read(len(lookup.unread))
         caught_up = time.perf_counter()
@@ -190,20 +190,20 @@ class LookupDrafter(ABC):
             self.closed(lookup)
 
 
-def _judged(rows: Sequence[Lookup | None], reading: Reading) -> Judged:
+def _judged(rows: Sequence[Lookup | None], judging: JudgeWork) -> Judged:
     """Read within the budget. What a lookup would have proposed at a position depends on what it had read by then, so
     only what is read now is judged; of prompts it has no opinion."""
-    budget, found = reading.budget, []
-    for lookup, judge in zip(rows, reading.judge.tolist()):
+    budget, found = judging.budget, []
+    for lookup, judge_from in zip(rows, judging.judge_from.tolist()):
         if lookup is None:
             found.append(RowJudged())
             continue
         count, hits = min(len(lookup.unread), budget), list[int]()
         budget -= count
-        if judge < 0:
+        if judge_from < 0:
             lookup.read(count)
         else:
-            hits = lookup.judge(count, max(judge, lookup.num_prompt))
+            hits = lookup.judge(count, max(judge_from, lookup.num_prompt))
         read = len(lookup.tokens)
         found.append(RowJudged(read, read - len(hits), hits))
     return Judged.of(found)

@@ -35,8 +35,8 @@ from covey.contracts.types import (
     DraftWork,
     Ints,
     Judged,
+    JudgeWork,
     Open,
-    Reading,
     Resized,
     ResizeStatus,
     RowJudged,
@@ -151,9 +151,9 @@ class NeuralDrafter:
     def warm_up(self) -> None:
         """Make the first calls as fast as later ones: a chain, a tree and a reading on a tag of its own."""
         tag, prompt = -1, np.zeros(min(64, self._model.max_positions // 2), np.int32)
-        readings = [Reading(np.zeros(1, np.int32), budget) for budget in (16, 32, 64)]
+        judgings = [JudgeWork(np.zeros(1, np.int32), budget) for budget in (16, 32, 64)]
         for sampling in (Sampling(), Sampling(temperature=1.0)):
-            for depth, width, reads in ((3, 1, None), (3, 2, None), *((0, 1, reading) for reading in readings)):
+            for depth, width, reads in ((3, 1, None), (3, 2, None), *((0, 1, judging) for judging in judgings)):
                 opening = Open(tag, prompt, len(prompt) // 2, sampling)
                 self.draft(
                     DraftWork(
@@ -165,7 +165,7 @@ class NeuralDrafter:
                         width=np.asarray([width], np.int32),
                         rounds=np.zeros(1, np.int32),
                         opens=(opening,),
-                        reading=reads,
+                        judging=reads,
                         state_offsets=np.asarray([0, self._first * (len(prompt) - 1)], np.int32),
                         states=np.zeros((self._first * (len(prompt) - 1), self._state_width), np.uint16),
                     )
@@ -197,10 +197,10 @@ class NeuralDrafter:
         rows = [session for _, sessions in updated for session in sessions]
         ready: list[tuple[int, Session]] = []
         reads: list[Piece | None] = []
-        if work.reading is None:
+        if work.judging is None:
             ready, pieces = self._catch_up(work, works, status, rows)
         else:
-            reads = self._to_read(work, work.reading, status, rows)
+            reads = self._to_read(work, work.judging, status, rows)
             pieces = [piece for piece in reads if piece is not None]
         before = time.perf_counter()
         self._reader.read(pieces)
@@ -215,7 +215,7 @@ class NeuralDrafter:
             epoch=self._info.epoch,
             catch_up_seconds=catch_up,
             draft_seconds=time.perf_counter() - started - catch_up,
-            judged=None if work.reading is None else Judged.of(found),
+            judged=None if work.judging is None else Judged.of(found),
         )
 
     def _judged(self, piece: Piece) -> RowJudged:
@@ -307,19 +307,19 @@ class NeuralDrafter:
         return ready, pieces
 
     def _to_read(
-        self, work: DraftWork, reading: Reading, status: Ints, rows: list[Session | None]
+        self, work: DraftWork, judging: JudgeWork, status: Ints, rows: list[Session | None]
     ) -> list[Piece | None]:
         """Return the piece of each row that is read within the budget; rows without room get the status SKIPPED."""
-        budget, pieces = reading.budget, list[Piece | None]()
-        for row, (session, judge) in enumerate(zip(rows, reading.judge.tolist())):
+        budget, pieces = judging.budget, list[Piece | None]()
+        for row, (session, judge_from) in enumerate(zip(rows, judging.judge_from.tolist())):
             if session is None:
                 pieces.append(None)
                 continue
             self._skip(session)
-            judge = max(judge - self._first, -1)
+            judge_from = max(judge_from - self._first, -1)
             chances, unread = NO_FLOATS, session.unread
-            if session.rejection and judge >= 0:
-                chances = reading.chances[row] if len(reading.chances) else NO_FLOATS
+            if session.rejection and judge_from >= 0:
+                chances = judging.chances[row] if len(judging.chances) else NO_FLOATS
                 unread = max(0, unread - 1)
             count = min(unread, budget)
             if session.num_tokens > self._model.max_positions or not self._make_room(
@@ -327,7 +327,7 @@ class NeuralDrafter:
             ):
                 status[row], count = RowStatus.SKIPPED, 0
             budget -= count
-            pieces.append(Piece(session, count, judge, chances))
+            pieces.append(Piece(session, count, judge_from, chances))
         return pieces
 
     def _skip(self, session: Session) -> None:

@@ -29,8 +29,8 @@ from covey.contracts.types import (
     Hit,
     Ints,
     Judged,
+    JudgeWork,
     Open,
-    Reading,
     Resized,
     ResizeStatus,
     RowJudged,
@@ -309,7 +309,7 @@ class EmulatedDrafter:
         for each in works or (work,):
             self._ledger.update(each)
             rows += [self._text(each, row) for row in range(len(each.tags))]
-        lags, judged = self._catch_up(rows) if work.reading is None else self._read(rows, work.reading)
+        lags, judged = self._catch_up(rows) if work.judging is None else self._read(rows, work.judging)
         catch_up = self._switch(sum(lags) / len(lags), len(lags)) if self._switch is not None and lags else 0.0
         trees = self._chains(rows, work.depth) if self._guesser is None else self._trees(self._guesser, rows, work)
         seconds = self._seconds(work)
@@ -368,16 +368,16 @@ class EmulatedDrafter:
                 text.num_cached_tokens = text.num_tokens
         return [lag for lag in lags if lag], None
 
-    def _read(self, rows: list[_Text | None], reading: Reading) -> tuple[list[int], Judged]:
-        budget, lags, found = reading.budget, [], []
-        for text, judge in zip(rows, reading.judge.tolist()):
+    def _read(self, rows: list[_Text | None], judging: JudgeWork) -> tuple[list[int], Judged]:
+        budget, lags, found = judging.budget, [], []
+        for text, judge_from in zip(rows, judging.judge_from.tolist()):
             if text is None:
                 found.append(RowJudged())
                 continue
             reach = min(text.num_tokens, text.num_cached_tokens + budget)
             budget -= reach - text.num_cached_tokens
             lags.append(self._lag(text, reach))
-            found.append(self._judged(text, judge, reach))
+            found.append(self._judged(text, judge_from, reach))
             text.num_cached_tokens = reach
         return [lag for lag in lags if lag], Judged.of(found)
 
@@ -394,18 +394,18 @@ class EmulatedDrafter:
         """Return how many tokens must be read, at a price, to have read the first `reach`."""
         return max(0, reach - text.num_cached_tokens)
 
-    def _judged(self, text: _Text, judge: int, reach: int) -> RowJudged:
+    def _judged(self, text: _Text, judge_from: int, reach: int) -> RowJudged:
         """A position is hit if a chain that begins there would begin right: all of them count as first of a draft, so
         hits replayed as rounds are the drafter's own as far as its rates are equal at all positions. Of a prompt, for
         whose tenant it has rates, it says what one would say that gives every token their mean; of others nothing."""
-        if judge < 0:
+        if judge_from < 0:
             return RowJudged(reach, reach)
-        first = min(reach, max(judge, text.num_prompt, text.num_cached_tokens))
+        first = min(reach, max(judge_from, text.num_prompt, text.num_cached_tokens))
         hits = [
             Hit.HIT if self._first(text, text.states[at]) == text.tokens[at] else Hit.MISS for at in range(first, reach)
         ]
         rates = self._rates.get(text.tenant, ())
-        count = max(0, min(reach, text.num_prompt) - max(judge, text.num_cached_tokens)) if rates else 0
+        count = max(0, min(reach, text.num_prompt) - max(judge_from, text.num_cached_tokens)) if rates else 0
         mean = sum(rates) / len(rates) if rates else 1.0
         return RowJudged(reach, first, hits, count * math.log(max(mean, UNLIKELY)), count)
 

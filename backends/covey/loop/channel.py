@@ -32,7 +32,7 @@ from covey.contracts.types import (
     Floats,
     Ints,
     Judged,
-    Reading,
+    JudgeWork,
     RowStatus,
     Rule,
 )
@@ -40,7 +40,7 @@ from covey.process.log_about import about
 from covey.process.worker import Worker
 from covey.requests.active import ActiveRequest, TextJudgement
 from covey.requests.roster import Roster
-from covey.requests.rounds import Plan, Reader
+from covey.requests.rounds import Judge, Plan
 from covey.requests.scheduler import Batch
 
 log = logging.getLogger("covey.channel")
@@ -108,14 +108,14 @@ class Channel:
         work = replace(work, q_rows=q_rows, log_q=plan.log_q, patience=deadline, needed=needed)
         return self._send(requests, work)
 
-    def read(self, batch: Batch, reader: Reader) -> None:
+    def read(self, batch: Batch, judge: Judge) -> None:
         """Ask the drafter to read. Does nothing while an earlier call is outstanding."""
         if self._calls:
             return
-        requests = [batch.rows[row] for row in reader.rows.tolist()]
+        requests = [batch.rows[row] for row in judge.rows.tolist()]
         none = np.zeros(len(requests), np.int32)
-        reading = Reading(reader.judge, reader.budget, _chances(requests, reader.judge))
-        call = self._send(requests, replace(self._update(requests, none, none + 1), reading=reading))
+        judging = JudgeWork(judge.judge_from, judge.budget, _chances(requests, judge.judge_from))
+        call = self._send(requests, replace(self._update(requests, none, none + 1), judging=judging))
         for active, length in zip(requests, call.lengths.tolist()):
             active.seen[self.name] = length  # the next call comes after this one
 
@@ -213,7 +213,7 @@ class Channel:
     def _take(self) -> DraftReply | None:
         """Take the reply of the first outstanding call, which has ended; None if it failed."""
         call = self._calls.popleft()
-        reads = call.work.reading is not None
+        reads = call.work.judging is not None
         if not reads:
             self.roster.settled(self.name)
         error = call.future.exception()
@@ -280,10 +280,10 @@ def _needed(requests: list[ActiveRequest], now: float) -> float:
     return 0.0 if math.isinf(left) else max(LEAST_NEEDED, left)
 
 
-def _chances(requests: list[ActiveRequest], judge: Ints) -> Floats:
-    """Return `Reading.chances` of the tokens that are to be judged, each row's at its end."""
+def _chances(requests: list[ActiveRequest], judge_from: Ints) -> Floats:
+    """Return `JudgeWork.chances` of the tokens that are to be judged, each row's at its end."""
     tails: list[list[float]] = []
-    for active, start in zip(requests, judge.tolist()):
+    for active, start in zip(requests, judge_from.tolist()):
         count = active.num_tokens - max(start, active.request.num_prompt) if start >= 0 else 0
         tails.append(active.chances[-count:] if count else [])
     most = max(map(len, tails))

@@ -18,7 +18,7 @@ from covey.contracts.types import NO_INTS, Ints, RowStatus, TargetReply, TargetW
 from covey.loop.channel import Channel
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.rounds import Drafted, Plan, Reader
+from covey.requests.rounds import Drafted, Judge, Plan
 from covey.requests.scheduler import Batch
 from covey.trees.joining import joined
 
@@ -62,17 +62,17 @@ class Drafting:
                 proposals.append((asked[name], reply.trees))
         return Drafted(joined(len(batch.rows), proposals), answered, seconds, catch_up, read, plan.drafter)
 
-    def read(self, batch: Batch, readers: Sequence[Reader]) -> None:
+    def read(self, batch: Batch, judges: Sequence[Judge]) -> None:
         """Ask those drafters to read that can be asked and have no such call outstanding."""
-        for reader in readers:
-            if not self._roster.serves(reader.drafter):
+        for judge in judges:
+            if not self._roster.serves(judge.drafter):
                 continue
-            channel = self._channels[reader.drafter]
+            channel = self._channels[judge.drafter]
             if channel.state_width:
-                ready = np.asarray([channel.ready(batch.rows[row]) for row in reader.rows.tolist()], np.bool_)
-                reader = replace(reader, rows=reader.rows[ready], judge=reader.judge[ready])
-            if len(reader.rows):
-                channel.read(batch, reader)
+                ready = np.asarray([channel.ready(batch.rows[row]) for row in judge.rows.tolist()], np.bool_)
+                judge = replace(judge, rows=judge.rows[ready], judge_from=judge.judge_from[ready])
+            if len(judge.rows):
+                channel.read(batch, judge)
 
     def states_from(self, batch: Batch, plan: Plan) -> Ints:
         """The position of each row from which on its head needs states. -1: none; empty, where nobody needs any.
@@ -85,7 +85,7 @@ class Drafting:
         drafted = [depth if name == head.name else 0 for name, depth in zip(plan.drafter, plan.depth.tolist())]
         if batch.decoding:
             self._without_head = 0 if any(drafted) else self._without_head + 1
-        reads = {row for reader in plan.readers if reader.drafter == head.name for row in reader.rows.tolist()}
+        reads = {row for judge in plan.judges if judge.drafter == head.name for row in judge.rows.tolist()}
         found = np.full(len(batch.rows), -1, np.int32)
         for row, active in enumerate(batch.rows):
             first = head.first_state(active)

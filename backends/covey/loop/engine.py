@@ -174,7 +174,7 @@ class Engine:
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
         laps.end()
-        self._guard("reading", self._drafting.read, batch, plan.readers)
+        self._guard("reading", self._drafting.read, batch, plan.judges)
         reply = self._verify(batch, plan, kept)
         if reply is None:
             self._drafting.put_back(drafted)

@@ -74,12 +74,12 @@ class RoundPlanner:
         plan = lay_out(batch, whose, roster, budget, depth, width, self._max_depth)
         cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.shares else ""
         choice = Choice(situation, depth, reason, self._previous, cap)
-        readers = self._drafters.readers(batch, assigned, roster)
+        judges = self._drafters.judges(batch, assigned, roster)
         return replace(
             plan,
             why=assigned.why,
             choice=choice,
-            readers=readers,
+            judges=judges,
             divergence=self._drafters.divergence,
             log_q=self.selector.log_q,
         )

@@ -34,12 +34,12 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Rows whose text a drafter is to read without drafting, while the target works."""
+class Judge:
+    """The rows whose text a drafter is to read and judge without drafting, while the target works."""
 
     drafter: str
     rows: Ints  # their places in the batch
-    judge: Ints  # the position of each row's text from which on to judge what is read; -1: judge nothing
+    judge_from: Ints  # the position of each row's text from which on to judge what is read; -1: judge nothing
     budget: int  # tokens, over all rows
 
 
@@ -53,7 +53,7 @@ class Plan:
     drafter: tuple[str, ...]
     why: tuple[str, ...] = ()  # one of each decoding row; empty: nobody chose
     choice: Choice | None = None  # None: nobody learns which depth is best
-    readers: tuple[Reader, ...] = ()
+    judges: tuple[Judge, ...] = ()
     divergence: bool = False  # drafters ship q rows, and the target says how alike it is to them
     log_q: bool = False  # drafters ship how likely their drafts are, noise apart
 

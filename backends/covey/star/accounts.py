@@ -78,7 +78,7 @@ class Accounts:
         work = call.work
         account.last_call = call.arrived
         account.plain = work.plain or account.plain
-        if work.reading is not None:
+        if work.judging is not None:
             return
         opened = [opening.tag for opening in work.opens]
         told = np.diff(work.offsets)[~np.isin(work.tags, opened)]
@@ -95,7 +95,7 @@ class Accounts:
         totals["service"] += seconds
         totals["wait"] += reply.wait_seconds
         totals["levels"] += call.depth
-        if account is not None and call.work.reading is None:
+        if account is not None and call.work.judging is None:
             account.calls += 1
             account.average("service", seconds)
             account.answered = now

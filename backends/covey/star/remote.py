@@ -150,9 +150,9 @@ class RemoteDrafter:
         return not place.down and now >= place.refused_until
 
     def _send(self, place: Place, work: DraftWork, started: float) -> DraftReply:
-        left = SHARE * (work.patience or self._deadline) if work.reading is None else READ_SECONDS
+        left = SHARE * (work.patience or self._deadline) if work.judging is None else READ_SECONDS
         frees, place.frees = place.frees, ()
-        sent = replace(work, frees=frees + work.frees, patience=left if work.reading is None else 0.0)
+        sent = replace(work, frees=frees + work.frees, patience=left if work.judging is None else 0.0)
         message = codec.encode_draft_work(sent)
         codec.seal(message, self._token)
         try:

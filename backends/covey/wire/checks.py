@@ -80,11 +80,11 @@ def check_draft_work(work: DraftWork) -> None:
     _within(0, keep=work.keep, tokens=work.tokens, rounds=work.rounds)
     _within(0, MOST_DEPTH, depth=work.depth)
     _within(1, MOST_WIDTH, width=work.width)
-    if work.reading is not None:
-        _rows(rows, judge=work.reading.judge)
-        _within(-1, judge=work.reading.judge)
+    if work.judging is not None:
+        _rows(rows, judge_from=work.judging.judge_from)
+        _within(-1, judge_from=work.judging.judge_from)
         must(not work.depth.any(), "a call that reads is to draft, too")
-        _shares("chances", work.reading.chances)
+        _shares("chances", work.judging.chances)
     _times(work.patience, work.plain, work.needed)
     _states(work, rows)
     _opens(work.opens)

@@ -25,8 +25,8 @@ from covey.contracts.types import (
     DraftWork,
     Ints,
     Judged,
+    JudgeWork,
     Open,
-    Reading,
     Resized,
     ResizeStatus,
     Rule,
@@ -121,12 +121,12 @@ DRAFT_WORK = Layout(
         "depth": "i4",
         "width": "i4",
         "rounds": "i4",
-        "reading.judge": "i4",
-        "reading.chances": "f4",
+        "judging.judge_from": "i4",
+        "judging.chances": "f4",
         **_STATES,
         **_OPENS,
     },
-    head=("sequence", "epoch", "origin", "q_rows", "log_q", "reading.budget"),
+    head=("sequence", "epoch", "origin", "q_rows", "log_q", "judging.budget"),
     seconds=("patience", "plain", "needed"),
 )
 DRAFT_REPLY = Layout(
@@ -299,14 +299,14 @@ def encode_draft_work(work: DraftWork) -> Ints:
 
 def decode_draft_work(message: Ints) -> DraftWork:
     parts = _decode(DRAFT_WORK, message)
-    fields, reading = parts[""], parts["reading"]
+    fields, judging = parts[""], parts["judging"]
     opens, frees = _opens_in(fields)
-    judge, chances = reading["judge"], reading["chances"]
+    rows, chances = len(judging["judge_from"]), judging["chances"]
     if len(chances):
-        must(len(judge) > 0 and len(chances) % len(judge) == 0, "%d chances of %d rows", len(chances), len(judge))
-        reading["chances"] = chances.reshape(len(judge), -1)
+        must(rows > 0 and len(chances) % rows == 0, "%d chances of %d rows", len(chances), rows)
+        judging["chances"] = chances.reshape(rows, -1)
     fields |= {name: bool(fields[name]) for name in ("q_rows", "log_q")}
-    fields["reading"] = Reading(**reading) if reading["budget"] >= 0 else None
+    fields["judging"] = JudgeWork(**judging) if judging["budget"] >= 0 else None
     _states_in(fields)
     work = DraftWork(opens=opens, frees=frees, **fields)
     check_draft_work(work)

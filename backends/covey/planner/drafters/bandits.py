@@ -16,7 +16,7 @@ from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.planner.lessons import tried
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.rounds import Reader, Round
+from covey.requests.rounds import Judge, Round
 from covey.requests.scheduler import Batch
 
 READ_TOKENS = 512  # the most that one call reads
@@ -79,19 +79,19 @@ class PerRequest:
     def prepare(self, batch: Batch, roster: Roster) -> None:
         """Prepare nothing."""
 
-    def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
+    def judges(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Judge, ...]:
         if not self._informed:
             return ()
         rows = [(row, active) for row, active in enumerate(batch.rows[: batch.decoding]) if assigned.why[row] != ASKED]
-        readers = []
+        judges = []
         for name in self._names:
             longest = roster.positions(name)
             mine = [each for each in rows if assigned.drafters[each[0]] != name and each[1].num_tokens < longest]
             if mine and roster.serves(name):
                 judge = [active.request.num_prompt for _, active in mine]
                 indices = np.asarray([row for row, _ in mine], np.int32)
-                readers.append(Reader(name, indices, np.asarray(judge, np.int32), READ_TOKENS))
-        return tuple(readers)
+                judges.append(Judge(name, indices, np.asarray(judge, np.int32), READ_TOKENS))
+        return tuple(judges)
 
     def learn(self, done: Round) -> None:
         reply = done.reply

@@ -27,7 +27,7 @@ from covey.planner.lessons import tried
 from covey.planner.switching import SwitchCosts
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.rounds import Reader, Round
+from covey.requests.rounds import Judge, Round
 from covey.requests.scheduler import Batch
 
 EVERY = 8  # rounds after which many rows are assigned anew; a few rows sooner
@@ -101,8 +101,8 @@ class CoveyDrafters:
             self._ahead = tuple(active.key for active in rows), serving, assigned
         self._reading.seek(batch, assigned, serving, fresh=fresh)
 
-    def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
-        return self._reading.readers(batch, assigned, self._who_serves(roster), fresh=self._age == 0)
+    def judges(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Judge, ...]:
+        return self._reading.judges(batch, assigned, self._who_serves(roster), fresh=self._age == 0)
 
     def learn(self, done: Round) -> None:
         self._reading.learn(done)

@@ -9,7 +9,7 @@ from covey.bandits.length import Outcome, Situation
 from covey.planner.rows import named
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.rounds import Reader, Round
+from covey.requests.rounds import Judge, Round
 from covey.requests.scheduler import Batch
 
 ASKED = "asked"  # the request names its drafter, or wants none
@@ -37,7 +37,7 @@ class DrafterPolicy(Protocol):
         """Prepare the next rounds while drafters work on this batch."""
         ...
 
-    def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:
+    def judges(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Judge, ...]:
         """Return which drafters read which rows while the target works."""
         ...
 
@@ -62,7 +62,7 @@ class First:
     def prepare(self, batch: Batch, roster: Roster) -> None:
         """Prepare nothing."""
 
-    def readers(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Reader, ...]:  # noqa: ARG002
+    def judges(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Judge, ...]:  # noqa: ARG002
         return ()
 
     def learn(self, done: Round) -> None:

@@ -17,7 +17,7 @@ from covey.planner.drafters.beliefs import Beliefs
 from covey.planner.drafters.interference import Interference
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.requests.active import ActiveRequest
-from covey.requests.rounds import Reader, Round
+from covey.requests.rounds import Judge, Round
 from covey.requests.scheduler import Batch
 
 SHARE = 0.02  # share of all time that rounds may lose by reading
@@ -60,8 +60,8 @@ class ReadScheduler:
         self._interference = Interference()
         self._sought: tuple[_Sought, ...] | None = None  # for the round that comes
 
-    def readers(self, batch: Batch, assigned: Assignment, serving: Sequence[int], *, fresh: bool) -> tuple[Reader, ...]:
-        """Return the readers of prompts, else one that catches up. `fresh` says that rows were assigned anew."""
+    def judges(self, batch: Batch, assigned: Assignment, serving: Sequence[int], *, fresh: bool) -> tuple[Judge, ...]:
+        """Return the judges of prompts, else one that catches up. `fresh` says that rows were assigned anew."""
         prompts = self._for_prompts(batch, serving)
         if prompts:
             return prompts
@@ -69,12 +69,12 @@ class ReadScheduler:
             self.seek(batch, assigned, serving, fresh=fresh)
         sought, self._sought = self._sought or (), None
         rows = {id(active): row for row, active in enumerate(batch.rows[: batch.decoding])} if sought else {}
-        readers = []
+        judges = []
         for drafter, actives, judge in sought:
             there = {rows[id(active)]: start for active, start in zip(actives, judge) if id(active) in rows}
             if there:
-                readers.append(self._reader(batch, drafter, list(there), list(there.values()), MOST_TOKENS))
-        return tuple(readers)
+                judges.append(self._judge(batch, drafter, list(there), list(there.values()), MOST_TOKENS))
+        return tuple(judges)
 
     def seek(self, batch: Batch, assigned: Assignment, serving: Sequence[int], *, fresh: bool) -> None:
         """Find the drafter that is to catch up in the next round, if rows were assigned anew or the bank is full."""
@@ -100,8 +100,8 @@ class ReadScheduler:
         """Note how long the last round was expected to take."""
         self._interference.expected(seconds)
 
-    def _for_prompts(self, batch: Batch, serving: Sequence[int]) -> tuple[Reader, ...]:
-        """Return the readers of prompts of requests that have not drafted yet. A first token is not judged."""
+    def _for_prompts(self, batch: Batch, serving: Sequence[int]) -> tuple[Judge, ...]:
+        """Return the judges of prompts of requests that have not drafted yet. A first token is not judged."""
         new = [
             (row, active)
             for row, active in enumerate(batch.rows)
@@ -124,10 +124,10 @@ class ReadScheduler:
         """Whether a drafter that judges prompts was told nothing of this one."""
         return self._reads[drafter].prompts and self._names[drafter] not in active.seen
 
-    def _prompts_of(self, batch: Batch, drafter: int, rows: list[int]) -> Reader:
+    def _prompts_of(self, batch: Batch, drafter: int, rows: list[int]) -> Judge:
         ends = [batch.rows[row].request.num_prompt for row in rows]
         self._reads[drafter].prompt = batch.rows[rows[0]]
-        return self._reader(batch, drafter, rows, [max(1, end - PROMPT) for end in ends], PROMPT_TOKENS)
+        return self._judge(batch, drafter, rows, [max(1, end - PROMPT) for end in ends], PROMPT_TOKENS)
 
     def _catching_up(self, batch: Batch, assigned: Assignment, serving: Sequence[int]) -> tuple[_Sought, ...]:
         rows = [row for row, active in enumerate(batch.rows[: batch.decoding]) if assigned.why[row] != ASKED]
@@ -160,10 +160,10 @@ class ReadScheduler:
         judge = np.maximum(starts[mine, best], lengths[mine] - WINDOW).tolist()
         return ((serving[best], [actives[at] for at in mine], judge),)
 
-    def _reader(self, batch: Batch, drafter: int, rows: list[int], judge: list[int], most: int) -> Reader:
+    def _judge(self, batch: Batch, drafter: int, rows: list[int], judge: list[int], most: int) -> Judge:
         name, unread, actives = self._names[drafter], 0, [batch.rows[row] for row in rows]
         for active, end in zip(actives, self._beliefs.ends(actives)[:, drafter].tolist()):
             read = max(end, active.judgements[name].read) if name in active.judgements else end  # drafting, too
             unread += active.num_tokens - min(read, active.seen.get(name, 0))  # told, but maybe not read
         budget = max(SHAPE, min(most, unread) // SHAPE * SHAPE)
-        return Reader(name, np.asarray(rows, np.int32), np.asarray(judge, np.int32), budget)
+        return Judge(name, np.asarray(rows, np.int32), np.asarray(judge, np.int32), budget)
