@@ -122,7 +122,7 @@ def _untouched(tensor: torch.Tensor, empty: torch.Tensor) -> bool:
 
 
 def _tie(module: Any) -> None:
-    """Make two stored weights that the configuration ties one, if they are equal."""
+    """Tie the head to the embedding where the configuration says so and their stored weights are equal."""
     head, embedding = module.get_output_embeddings(), module.get_input_embeddings()
     if head is None or not getattr(module.config, "tie_word_embeddings", False) or head.weight is embedding.weight:
         return

@@ -222,9 +222,8 @@ class Race:
         return padded
 
     def launch(self, logits: Tensor, temperatures: Tensor, words: Tensor, wanted: Tensor | None) -> None:
-        """Launch both passes over `logits` [rows, vocab], or raise ValueError where columns are not adjacent. By row:
-        `temperatures`, float64, 0 for greedy; `words` [3, rows] of `noise.row_words`; `wanted`, int32, None for
-        shares."""
+        """Run both passes over `logits` [rows, vocab] of adjacent columns, or raise ValueError. `temperatures` are
+        float64, 0 if greedy; `words` [3, rows] are `noise.row_words`; `wanted` is 1 for rows to sum; None: shares."""
         rows, vocab = logits.shape
         capacity = len(self._scores)
         if vocab != self._vocab or rows > capacity or logits.stride(1) != 1 or logits.dtype == torch.float64:
