@@ -37,13 +37,13 @@ class Told:
         self._new = False
 
     def again(self) -> None:
-        """A repetition begins."""
+        """Begin a repetition."""
         self._before = {path: _joined(pieces) for path, pieces in self._grown.items()}
         self._grown = {path: [whole] for path, whole in self._before.items()}
         self._at, self.repeating = {}, True
 
     def new(self, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The event; of a repetition without what has been told, and None where nothing is left. Raises CannotGoOn."""
+        """Return the event, of a repetition without what was told; None where nothing is left. Raises CannotGoOn."""
         choices = event.get("choices")
         if not isinstance(choices, list):
             return dict(event)  # an error

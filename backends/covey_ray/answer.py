@@ -62,7 +62,7 @@ class Answer:
                 self._asked = dataclasses.replace(self._asked, avoid=frozenset())
 
     async def whole(self, head: Head) -> tuple[Head, bytes]:
-        """The rest of an answer that begins so; where it is lost, another answer."""
+        """Return the rest of an answer that begins so; where it is lost, another answer."""
         while True:
             try:
                 return head, b"".join([piece async for piece in self._bytes()])
@@ -72,7 +72,7 @@ class Answer:
                 head = await self.head()
 
     async def events(self, head: Head) -> AsyncIterator[bytes]:
-        """The answer that begins so, in events; where it is lost, it goes on elsewhere, or ends with an error."""
+        """Yield the answer that begins so, in events; where it is lost, it goes on elsewhere, or ends with an error."""
         told = Told()
         try:
             while True:

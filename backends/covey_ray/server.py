@@ -47,7 +47,7 @@ class Server:
         return self._load.read(await self._engine.samples())
 
     async def answer(self, asked: Asked) -> AsyncIterator[Head | bytes]:
-        """The answer's head, then its bytes, and b"" now and then while none come. Raises Another, or Lost."""
+        """Yield the answer's head, then its bytes, and b"" now and then while none come. Raises Another, or Lost."""
         if asked.identity not in ("", self._identity):
             raise Another("no server is left with the weights, settings and kind of machine that began this text")
         given = {"headers": asked.headers, "data": asked.body or None}

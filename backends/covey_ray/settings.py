@@ -22,7 +22,7 @@ class Times(BaseModel):
     depth: int = 4
 
     def most(self) -> int:
-        """The most targets of one draft server with which none is slower than alone (N_max)."""
+        """Return the most targets of one draft server with which none is slower than alone (N_max)."""
         step, verify, transfer, plain = (
             each / 1000 for each in (self.step_ms, self.verify_ms, self.transfer_ms, self.plain_ms)
         )

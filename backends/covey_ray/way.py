@@ -36,7 +36,7 @@ class Way:
         self._joined: set[asyncio.StreamWriter] = set()
 
     async def profile(self, own: str, folder: Path) -> str:
-        """A copy of the profile in that folder by which the way is taken, which is open from now on."""
+        """Return a copy of the profile in that folder by which the way is taken, which is open from now on."""
         self._listener = await asyncio.start_server(self._join, "127.0.0.1", 0)
         self._finding = asyncio.ensure_future(self._find())
         port = self._listener.sockets[0].getsockname()[1]

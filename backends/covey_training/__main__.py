@@ -260,8 +260,8 @@ def held_out_rows(stream: Stream, length: int = 256) -> torch.Tensor:
 def read_lessons(
     domain: str, model: LlamaForCausalLM, learned: Tokenizer, options: argparse.Namespace
 ) -> teacher.Lessons:
-    """The domain's lessons, kept beside the checkpoints: a resumed run must not pay for them, or change them. Those of
-    another target or tokenizer are made anew."""
+    """Return the domain's lessons, kept beside the checkpoints: a resumed run must not pay for them, or change them.
+    Those of another target or tokenizer are made anew."""
     path: Path = options.runs / "lessons" / f"{domain}.pt"
     made_with = digest(options.out / TARGET / "1")
     if path.is_file():
@@ -280,7 +280,7 @@ def read_lessons(
 
 
 def digest(folder: Path) -> str:
-    """A digest of a model's weights and tokenizer."""
+    """Return a digest of a model's weights and tokenizer."""
     sha = hashlib.sha256()
     for path in (*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"):
         sha.update(hashlib.sha256(path.read_bytes()).digest())

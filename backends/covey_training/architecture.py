@@ -68,7 +68,7 @@ def save_model(model: LlamaForCausalLM, repository: Path, name: str, tokenizer_f
 
 @contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """A folder to write to, whose files are `folder`'s once all are whole: a reader never sees half a file."""
+    """Yield a folder to write to, whose files are `folder`'s once all are whole: a reader never sees half a file."""
     staging = folder.parent / f".{folder.name}.partial"
     staging.mkdir(parents=True, exist_ok=True)
     yield staging

@@ -21,7 +21,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def load(path: Path, device: torch.device) -> dict[str, Any] | None:
-    """The state, or None where there is no checkpoint yet."""
+    """Return the state, or None where there is no checkpoint yet."""
     if not path.is_file():
         return None
     state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)

@@ -60,7 +60,7 @@ def split_key(domain: str, document: str) -> str:
 
 
 def code(_: Path) -> Iterator[str]:
-    """The running interpreter's standard library, cut between top-level statements."""
+    """Yield the running interpreter's standard library, cut between top-level statements."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         if not CODE_EXCLUDED.isdisjoint(path.relative_to(root).parts):

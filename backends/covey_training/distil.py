@@ -82,14 +82,14 @@ def lesson_loss(
     hidden: torch.Tensor,
     variation_weight: torch.Tensor,
 ) -> Loss:
-    """The distance on one batch; the parameters are arguments so that one compiled graph serves every drafter."""
+    """Return the distance on one batch; parameters are arguments so that one compiled graph serves every drafter."""
     with torch.autocast(tokens.device.type, torch.bfloat16):
         logits = functional_call(module, dict(parameters), kwargs={"input_ids": tokens, "use_cache": False}).logits
     return distance(logits, teach(hidden), variation_weight)
 
 
 def taught_by(target: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The target's logits for its last hidden states, in bf16."""
+    """Return the target's logits for its last hidden states, in bf16."""
     head = copy.deepcopy(target.get_output_embeddings()).to(torch.bfloat16).requires_grad_(False)
     return lambda hidden: scaled(target.config, head(hidden))
 
@@ -145,7 +145,7 @@ def fit(
     settings: DistilSettings = DistilSettings(),
     stop: Callable[[int], bool] = lambda _: False,
 ) -> list[dict[str, Any]]:
-    """The same for any drafters: `loss_of(name, step, weight of total variation)` is what one learns by at a step."""
+    """Train any drafters as `train` does; `loss_of(name, step, weight of total variation)` is what one learns by."""
     optimisers = {name: Optimisers(student, settings.rates) for name, student in students.items()}
     first, *others = students
     step, joined, history = 0, joined or not others, list[dict[str, Any]]()

@@ -118,7 +118,7 @@ def lessons(
 def unrolled_loss(
     head: Head, taps: torch.Tensor, embeddings: torch.Tensor, expected: torch.Tensor, variation_weight: torch.Tensor
 ) -> distil.Loss:
-    """The distance at every step of the drafts that begin at every index, a later step's weighing less."""
+    """Return the distance at every step of the drafts that begin at every index, a later step's weighing less."""
     with torch.autocast(taps.device.type, torch.bfloat16):
         drafted = list(head.unroll(taps, embeddings, STEPS))
     if head.kept is not None:

@@ -36,8 +36,8 @@ Past = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def tapped_layers(layers: int) -> list[int]:
-    """The layers whose input the head reads, counted from 0: an early one, the middle one and a late one. Targets of
-    so few layers that two of these are one have the first, the middle and the last that read another layer."""
+    """Return the layers whose input the head reads, from 0: an early, the middle and a late one. Targets of so few
+    layers that two of these are one have the first, the middle and the last that read another layer."""
     if layers < 2:
         raise UnsupportedModel(f"a target of {layers} layer is not supported: a head reads what a layer put out")
     chosen = [2, layers // 2, layers - 3]
@@ -47,8 +47,8 @@ def tapped_layers(layers: int) -> list[int]:
 
 
 def describe(target: PretrainedConfig, draft_vocabulary: int) -> LlamaConfig:
-    """The configuration of a head for this target, as SpecForge writes it: its layers are counted by what they put
-    out."""
+    """Return the configuration of a head for this target, as SpecForge writes it: its layers are counted by what they
+    put out."""
     heads = int(target.num_attention_heads)
     return LlamaConfig(
         architectures=[ARCHITECTURE],
@@ -166,7 +166,7 @@ class Head(nn.Module):
         self.scale.copy_(taps.float().unflatten(-1, (3, -1)).square().mean((0, 1, 3))[:, None].rsqrt())
 
     def widen(self, logits: torch.Tensor) -> torch.Tensor:
-        """The same logits over the target's vocabulary: what is not in the draft vocabulary is never drafted."""
+        """Return these logits over the target's vocabulary: what is not in the draft vocabulary is never drafted."""
         if self.kept is None:
             return logits
         wide = logits.new_full((*logits.shape[:-1], self.config.vocab_size), -torch.inf)
@@ -193,7 +193,7 @@ def check(folder: Path, target: PreTrainedModel) -> None:
 
 
 def begin(target: PreTrainedModel, kept: torch.Tensor | None) -> Head:
-    """A head that has learnt nothing, with the target's own last norm and output embedding."""
+    """Return a head that has learnt nothing, with the target's own last norm and output embedding."""
     table = target.get_output_embeddings().weight.detach()
     table = table if kept is None else table[kept]
     head = Head(describe(target.config, len(table)), kept)

@@ -20,7 +20,7 @@ __all__ = ["draw_acceptance_curve", "draw_heat_map", "draw_loss_curve", "print_r
 
 
 def specialist_gain(report: Report) -> float:
-    """The specialists' accepted length over the general drafter's, each on its own domain, averaged over domains."""
+    """Return the specialists' accepted length over the general drafter's, each on its own domain, averaged over all."""
     ratios = [row[SPECIALISTS[domain]] / row[GENERAL] for domain, row in report.accepted_length.items()]
     return sum(ratios) / len(ratios)
 

@@ -66,6 +66,6 @@ def continue_batch(model: PreTrainedModel, prompts: Sequence[list[int]], tokens:
 
 
 def ends_of(config: Any) -> tuple[int, ...]:
-    """The tokens that end a text, by a model's configuration: one, a list of them or none."""
+    """Return the tokens that end a text, by a model's configuration: one, a list of them or none."""
     ends = config.eos_token_id
     return () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)

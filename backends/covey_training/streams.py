@@ -13,7 +13,7 @@ __all__ = ["Mixture", "Stream", "encode"]
 
 
 def encode(tokenizer: Tokenizer, documents: Sequence[str], end_of_text: int) -> list[NDArray[np.uint16]]:
-    """The documents' tokens, each ended by the end-of-text token."""
+    """Return the documents' tokens, each ended by the end-of-text token."""
     return [np.array([*e.ids, end_of_text], np.uint16) for e in tokenizer.encode_batch(list(documents))]
 
 
@@ -73,7 +73,7 @@ class Mixture:
         return torch.from_numpy(np.stack(taken))
 
     def take(self, domain: str, length: int) -> NDArray[np.int64]:
-        """The next `length` tokens and the one after them, which the next call begins with; advances the cursor."""
+        """Return the next `length` tokens and the one after them, where the next call begins; advance the cursor."""
         tokens = self.streams[domain].read(self.cursors[domain], length + 1)
         self.cursors[domain] += length
         return tokens

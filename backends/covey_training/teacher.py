@@ -51,7 +51,7 @@ class Lessons:
 
 
 def cut_prompt(domain: str, document: str, order: random.Random) -> str:
-    """The start of a document, ending where a prompt of its domain ends."""
+    """Return the start of a document, ending where a prompt of its domain ends."""
     return PROMPT_CUTS[domain](document, order)
 
 
@@ -71,7 +71,7 @@ def cut_translation(document: str, order: random.Random) -> str:
 
 
 def cut_summarisation(document: str, order: random.Random) -> str:
-    """A few sentences of the abstract: whole ones are long, and a short prompt is a prompt too."""
+    """Return a few sentences of the abstract: whole ones are long, and a short prompt is a prompt too."""
     abstract = document[: document.index("\nSummary:")]
     return " ".join(SENTENCE.split(abstract)[: order.randint(2, 5)])[:500].rstrip() + "\nSummary:"
 

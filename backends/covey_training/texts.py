@@ -89,12 +89,12 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def attention_of(config: PretrainedConfig) -> str:
-    """The faster of transformers' own where the target's class knows it: Bloom, MPT and GPT-OSS do not."""
+    """Return the faster of transformers' own where the target's class knows it: Bloom, MPT and GPT-OSS do not."""
     return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"
 
 
 def read_prompts(path: Path | None) -> dict[str, list[str]]:
-    """The lines of a file under its name, or the bundled prompts under their domains'."""
+    """Return the lines of a file under its name, or the bundled prompts under their domains'."""
     if path is None:
         return {domain: prompts.load(domain) for domain in prompts.DOMAINS}
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -80,7 +80,7 @@ def save(tokenizer: Tokenizer, folder: Path, *, max_length: int) -> None:
 
 
 def end_of_text(learned: Tokenizer) -> int:
-    """The id that ends a document."""
+    """Return the id that ends a document."""
     token: int | None = learned.token_to_id(END_OF_TEXT)
     if token is None:
         raise ValueError(f"the tokenizer has no {END_OF_TEXT}: learn it with this module")

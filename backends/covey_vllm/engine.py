@@ -124,7 +124,7 @@ class Engine:
         self._peer.send(Message(0, messages.NEWS, news | self._counted.take() | idle))
 
     def _of_proposer(self, method: str, *given: Any) -> Any:
-        """The answer of the one worker that drafts; None where it has none."""
+        """Return the answer of the one worker that drafts; None where it has none."""
         return next((each for each in self._engine.collective_rpc(method, args=given) if each), None)
 
 

@@ -61,7 +61,7 @@ def _plain(record: RoundRecord) -> JsonDict:
 
 
 def record_of(told: JsonDict, **changed: int) -> RoundRecord:
-    """The round that was told, with numbers that the proposer does not know."""
+    """Return the round that was told, with numbers that the proposer does not know."""
     depth = np.array(told["depth"], np.int32)
     return RoundRecord(
         **{name: told[name] for name in NUMBERS} | changed,

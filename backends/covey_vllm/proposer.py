@@ -132,7 +132,7 @@ class CoveyProposer:
 
     @property
     def draft_seconds(self) -> float:
-        """The time that drafting took in the last call."""
+        """Return the time that drafting took in the last call."""
         return 0.0 if self._rounds is None else self._rounds.draft_seconds
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:

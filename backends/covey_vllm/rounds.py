@@ -53,7 +53,7 @@ class Begun:
     resumed: float  # when vLLM went on: drafters in its thread read before
 
     def of(self, rows: Mask) -> Begun:
-        """The same round with these rows of its batch alone: the others had no part in the pass."""
+        """Return the same round with these rows of its batch alone: the others had no part in the pass."""
         if rows.all():
             return self
         some = rows.nonzero()[0].tolist()
@@ -215,7 +215,7 @@ def _reply(sampled: Sequence[Sequence[int]], accepted: Sequence[int], seconds: f
 
 
 def _beside(plan: Plan, prefill: int) -> Plan:
-    """The plan, chosen in what turned out to be a pass with prompts in it."""
+    """Return the plan, chosen in what turned out to be a pass with prompts in it."""
     choice = plan.choice
     if choice is None:
         return plan
@@ -223,8 +223,8 @@ def _beside(plan: Plan, prefill: int) -> Plan:
 
 
 def _choice(choice: Choice, rows: int, present: Mask) -> Choice:
-    """The choice, in the situation that would have been without the rows that were not present. Shares are scaled,
-    which is right where drafters lose rows alike."""
+    """Return the choice, in the situation that would have been without the rows that were not present. Shares are
+    scaled, which is right where drafters lose rows alike."""
     situation, share = choice.situation, rows / len(present)
     shares = tuple((name, max(1, round(each * share))) for name, each in situation.shares)
     drafts = tuple(round(each * share) for each in situation.drafts)
@@ -233,6 +233,6 @@ def _choice(choice: Choice, rows: int, present: Mask) -> Choice:
 
 
 def _rows(trees: Trees, rows: Mask) -> Trees:
-    """The trees of these rows alone."""
+    """Return the trees of these rows alone."""
     kept = trees.only(rows)
     return replace(kept, offsets=np.append(0, kept.sizes[rows].cumsum()).astype(np.int32))

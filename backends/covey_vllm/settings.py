@@ -83,7 +83,7 @@ class Settings:
 
     @property
     def folder(self) -> Path:
-        """The target's folder: of a name on the hub, the one that vLLM has brought here."""
+        """Return the target's folder: of a name on the hub, the one that vLLM has brought here."""
         if os.path.isdir(self.target):
             return Path(self.target)
         from huggingface_hub import snapshot_download
@@ -91,7 +91,7 @@ class Settings:
         return Path(snapshot_download(self.target, local_files_only=True))
 
     def kind(self, name: str) -> str:
-        """The drafter's, as `covey.contracts.registry` names it."""
+        """Return the drafter's kind, as `covey.contracts.registry` names it."""
         source = self.drafters[name]
         if source in LOOKUPS:
             return source

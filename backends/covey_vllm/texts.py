@@ -157,8 +157,8 @@ class Texts:
         }
 
     def _found(self, now: Ends, tokens: Tokens) -> list[Text | None]:
-        """The request whose text each row had before the step, or goes on from, the one with the longest such text.
-        Where a row was is looked at first, by the end of its text alone: as a rule it is there."""
+        """Return the request whose text each row had before the step, or goes on from, the one with the longest such
+        text. Where a row was is looked at first, by the end of its text alone: as a rule it is there."""
         found: list[Text | None] = [None] * len(now.lengths)
         free = dict(self._texts)
         for row, same in enumerate(now.same(self._ends) if self._ends is not None else ()):
@@ -190,8 +190,8 @@ class Texts:
         return text, Row(text.active, sampled, judged, 0 if judged else len(tokens))
 
     def _opened(self, prompt: Ints, now: float, named: Named | None) -> Text:
-        """A request whose sampling nobody says: drafted for as if it were greedy, which is what is likeliest to be
-        accepted of a draft that is taken for certain."""
+        """Return a request whose sampling nobody says: drafted for as if it were greedy, which is what is likeliest to
+        be accepted of a draft that is taken for certain."""
         room = max(1, self.limit - len(prompt))
         request = Request(next(self._keys), prompt, room, Sampling(), len(prompt), arrival=now)
         if named is not None:

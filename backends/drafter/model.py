@@ -85,7 +85,7 @@ class TritonPythonModel:
         return device | {"resident_bytes": private_bytes()}
 
     def _one(self, request: Any) -> list[Any] | None:
-        """The response in a list; None where it is sent later."""
+        """Return the response in a list; None where it is sent later."""
         try:
             message = bls.message_of(request)
             caller = self._auth.caller(message)

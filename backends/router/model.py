@@ -88,7 +88,7 @@ class TritonPythonModel:
     # ---- those who ask ----------------------------------------------------------------------------------------------
 
     def _taken(self, asked: outlets.TritonRequest, sender: outlets.Sender) -> None:
-        """A request from Triton."""
+        """Take a request from Triton."""
 
         def answer(message: link.Message) -> None:
             if message.kind == "report":
@@ -139,7 +139,7 @@ class TritonPythonModel:
                 self._cancel(made)
 
     def _hand_on(self, kind: str, tensors: Mapping[str, Any], parameters: dict[str, Any], asker: _Asker) -> int:
-        """The request's id. Raises CoveyError where nobody takes it."""
+        """Hand a request on and return its id. Raises CoveyError where nobody takes it."""
         named, tenant = (_text(tensors.get(name)) for name in ("target", "tenant"))
         ids = tensors.get("input_ids")
         prompt = ids.tobytes() if ids is not None else _text(tensors.get("text_input"))
@@ -274,6 +274,6 @@ class TritonPythonModel:
 
 
 def _text(array: Any) -> bytes:
-    """The first of a tensor of texts."""
+    """Return the first of a tensor of texts."""
     value = array.reshape(-1)[0] if array is not None and array.size else b""
     return value if isinstance(value, bytes) else str(value).encode()

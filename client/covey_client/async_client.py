@@ -49,9 +49,9 @@ class AsyncClient(BaseClient):
         resume: bool = False,
         **settings: Unpack[Settings],
     ) -> AsyncStream:
-        """The answer as it comes: `async with client.stream(...) as stream: async for chunk in stream`. Leaving the
-        `with`, or cancelling the task that iterates, cancels the request. Call it inside the event loop. With `resume`
-        it goes on where the connection broke, with the same text (`covey_client.resumption`)."""
+        """Return the answer as it comes: `async with client.stream(...) as stream: async for chunk in stream`. Leaving
+        the `with`, or cancelling the task that iterates, cancels the request. Call it inside the event loop. With
+        `resume` it goes on where the connection broke, with the same text (`covey_client.resumption`)."""
         return self._stream(prompt, settings, True, self._deadline(timeout), resume)
 
     def _stream(

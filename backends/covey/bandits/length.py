@@ -30,7 +30,7 @@ class Situation:
 
     @property
     def why_plain(self) -> str:
-        """The reason where nothing else may be chosen."""
+        """Return the reason where nothing else may be chosen."""
         return "no room" if self.served else "no drafter"
 
     @property
@@ -110,7 +110,7 @@ class LengthPolicy(Protocol):
     patient: bool  # may be told of a round when the next was already chosen, while drafters work: learning takes time
 
     def choose(self, situation: Situation) -> int:
-        """A depth in 0..ceiling. May draw random numbers and remember what it chose."""
+        """Return a depth in 0..ceiling. May draw random numbers and remember what it chose."""
         ...
 
     def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:

@@ -42,7 +42,7 @@ class Arms:
         self.goodput = [0.0] * depths  # mean of g
 
     def record(self, depth: int, latency: float) -> None:
-        """The incremental mean below equations 3 and 4."""
+        """Update the incremental mean below equations 3 and 4."""
         self.pulls[depth] += 1
         count = self.pulls[depth]
         if count == 1:
@@ -97,7 +97,7 @@ class Nightjar(Forgetful):
         return arms.latency
 
     def arms(self, rows: int) -> Arms:
-        """The state of one batch size, made when it is first met."""
+        """Return the state of one batch size, made when it is first met."""
         state = self._batches.get(rows)
         if state is None:
             state = self._batches[rows] = Arms(self._depths)

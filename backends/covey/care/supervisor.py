@@ -90,11 +90,11 @@ class Supervisor:
         self._thread.start()
 
     def started(self) -> None:
-        """The server answers now: models whose process ends are brought back. Any thread."""
+        """Take it that the server answers now: models whose process ends are brought back. Any thread."""
         self._states, self._starting = self._quick.states, False
 
     def drain(self) -> None:
-        """The server takes no more requests: only models that requests in flight need are brought back. Any thread."""
+        """Take it that the server drains: only models that requests in flight need are brought back. Any thread."""
         self._draining = True
 
     def stop(self, seconds: float) -> None:

@@ -371,7 +371,7 @@ def profiles_folder() -> Path:
 
 
 def find(name_or_path: str) -> Path:
-    """The profile's file: a path as it is, or a name in the profiles folder."""
+    """Return the profile's file: a path as it is, or a name in the profiles folder."""
     path = Path(name_or_path)
     if path.suffix != ".toml":
         path = profiles_folder() / f"{name_or_path}.toml"
@@ -388,7 +388,7 @@ def costs_path(name_or_path: str) -> Path:
 
 
 def costs_file(name_or_path: str) -> Path:
-    """The file of a cost table that is there."""
+    """Return the file of a cost table that is there."""
     path = costs_path(name_or_path)
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in (profiles_folder() / "costs").glob("*.json"))) or "none"
@@ -397,7 +397,7 @@ def costs_file(name_or_path: str) -> Path:
 
 
 def guesses_file(name_or_path: str) -> Path:
-    """The file of recorded guesses that is there."""
+    """Return the file of recorded guesses that is there."""
     path = Path(name_or_path)
     path = path if path.suffix == ".json" else profiles_folder() / "acceptance" / f"{name_or_path}.json"
     if not path.is_file():
@@ -448,7 +448,7 @@ def load(name_or_path: str) -> Profile:
 
 
 def read(name_or_path: str) -> tuple[JsonDict, Path]:
-    """A profile's tables, unchecked, and its file."""
+    """Return a profile's tables, unchecked, and its file."""
     path = find(name_or_path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8")), path
@@ -466,7 +466,7 @@ def written(tables: JsonDict) -> str:
 
 
 def of_tables(tables: JsonDict, name: str, where: str) -> Profile:
-    """The profile of a file's tables, each setting checked by itself. `where` is what errors name."""
+    """Return the profile of a file's tables, each setting checked by itself. `where` is what errors name."""
     return _section(Profile, {"name": name, **tables}, where, "")
 
 
@@ -490,15 +490,15 @@ def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
 
 
 def of_model(parameters: JsonDict) -> Profile:
-    """The profile that a model's configuration names: of one target of several, or of one policy of several that share
-    a target in turns, as in the benches. Else the launcher's."""
+    """Return the profile that a model's configuration names: of one target of several, or of one policy of several that
+    share a target in turns, as in the benches. Else the launcher's."""
     own = parameters.get("profile")
     return load(own["string_value"]) if own else from_environment()
 
 
 def targets(profile: Profile, where: str | Path) -> dict[str, tuple[str, Profile]]:
-    """The targets of a server that has several, by name: each one's profile by name or path, and read. `where` is the
-    file that names them; relative paths are beside it."""
+    """Return the targets of a server that has several, by name: each one's profile by name or path, and read. `where`
+    is the file that names them; relative paths are beside it."""
     found: dict[str, tuple[str, Profile]] = {}
     for entry in profile.targets:
         name, _, named = entry.partition("=")
@@ -523,7 +523,7 @@ def targets(profile: Profile, where: str | Path) -> dict[str, tuple[str, Profile
 
 
 def from_environment() -> Profile:
-    """The profile that the launcher chose, with the environment's overrides: what every backend starts from."""
+    """Return the profile that the launcher chose, with the environment's overrides: what every backend starts from."""
     profile = load(os.environ.get(PROFILE_VARIABLE, DEFAULT_PROFILE))
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
@@ -536,12 +536,12 @@ def from_environment() -> Profile:
 
 
 def left_out() -> tuple[str, ...]:
-    """The profile's drafters that do not fit the target and that the launcher therefore left out."""
+    """Return the profile's drafters that do not fit the target and that the launcher therefore left out."""
     return tuple(filter(None, os.environ.get(LEFT_OUT_VARIABLE, "").split(",")))
 
 
 def with_dtype(profile: Profile, dtype: str) -> Profile:
-    """The same deployment with its target in that type; "" leaves it."""
+    """Return the same deployment with its target in that type; "" leaves it."""
     if not dtype:
         return profile
     if dtype not in DTYPES:
@@ -550,7 +550,7 @@ def with_dtype(profile: Profile, dtype: str) -> Profile:
 
 
 def with_drafter(profile: Profile, folder: str) -> Profile:
-    """The same deployment with the model in that folder as its first drafter."""
+    """Return the same deployment with the model in that folder as its first drafter."""
     others = tuple(name for name in profile.speculation.drafters if name != GENERAL)
     elsewhere = tuple(entry for entry in profile.drafter.folders if not entry.startswith(f"{GENERAL}:"))
     return dataclasses.replace(
@@ -562,7 +562,7 @@ def with_drafter(profile: Profile, folder: str) -> Profile:
 
 
 def without(profile: Profile, drafters: Iterable[str]) -> Profile:
-    """The same deployment without those drafters."""
+    """Return the same deployment without those drafters."""
     gone = set(drafters)
     kept = tuple(name for name in profile.speculation.drafters if name not in gone)
     return dataclasses.replace(

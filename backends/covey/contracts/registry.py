@@ -72,18 +72,18 @@ def has_weights(kind: str | None) -> bool:
 
 
 def needs(made_by: str) -> Set[str]:
-    """The names of what a thing is made of."""
+    """Return the names of what a thing is made of."""
     return inspect.signature(find(made_by)).parameters.keys()
 
 
 def own_parameters(made_by: str) -> Mapping[str, str]:
-    """The keyword-only parameters of what makes it, and their types: not a setting's, but given with its name."""
+    """Return the keyword-only parameters of what makes it and their types: not a setting's, but given with its name."""
     parameters = inspect.signature(find(made_by)).parameters.values()
     return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
 def make(made_by: str, setting: object, **own: object) -> Any:
-    """The thing, made of those of the setting's attributes that it needs and of its own parameters."""
+    """Return the thing, made of those of the setting's attributes that it needs and of its own parameters."""
     given = {name: getattr(setting, name) for name in needs(made_by) if hasattr(type(setting), name)}
     return find(made_by)(**given, **own)
 

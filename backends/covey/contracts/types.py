@@ -141,11 +141,11 @@ class Trees:
         return len(self.offsets) - 1
 
     def only(self, rows: npt.NDArray[np.bool_]) -> Trees:
-        """The same rows, the trees of those not in the mask emptied."""
+        """Return the same rows, the trees of those not in the mask emptied."""
         return self.nodes(np.repeat(rows, self.sizes))
 
     def nodes(self, mask: npt.NDArray[np.bool_]) -> Trees:
-        """The same rows with these nodes alone, their parents counted anew. Every kept node's parent must be kept."""
+        """Return the same rows with these nodes alone, their parents counted anew. Kept nodes' parents must be kept."""
         kept = mask.nonzero()[0]
         offsets = kept.searchsorted(self.offsets).astype(np.int32)  # kept nodes before each row
         place = np.zeros(len(mask) + 1, np.int32)
@@ -464,7 +464,7 @@ class Objective:
 
     @property
     def label(self) -> str:
-        """The label that requests with this objective are counted under; "" where nothing was asked for."""
+        """Return the label that requests with this objective are counted under; "" where nothing was asked for."""
         return self.slo_class or (CUSTOM if min(self.ttft, self.tpot) < math.inf else "")
 
 

@@ -43,8 +43,8 @@ class Setting:
 
 
 def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Profile, *, name: str) -> Drafter:
-    """The drafter of an entry of the model repository, ready to answer at full speed. `target` is the folder of the
-    model that it drafts for; where that has no configuration, whoever asks must compare the vocabularies. For an
+    """Return the drafter of an entry of the model repository, ready to answer at full speed. `target` is the folder of
+    the model that it drafts for; where that has no configuration, whoever asks must compare the vocabularies. For an
     emulated target a drafter with weights is emulated too: no model agrees with a hash."""
     if kind not in registry.DRAFTERS:
         raise SettingError(f"{name}: parameter kind: got {kind!r}, allowed: {', '.join(registry.DRAFTERS)}")

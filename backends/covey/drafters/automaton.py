@@ -24,7 +24,7 @@ class SuffixAutomaton:
         self.last = ROOT  # the state of the whole text read since `restart`
 
     def restart(self) -> None:
-        """The next token begins another text."""
+        """Begin another text with the next token."""
         self.last = ROOT
 
     def append(self, token: int) -> None:
@@ -53,7 +53,7 @@ class SuffixAutomaton:
             climbed += 1
 
     def advance(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """The state and length of the longest known suffix of (the run of `length` at `state`) + token."""
+        """Return the state and length of the longest known suffix of (the run of `length` at `state`) + token."""
         while state >= 0:
             following = self.steps[state].get(token)
             if following is not None:
@@ -70,7 +70,7 @@ class SuffixAutomaton:
         return len(self.length) - 1
 
     def _split(self, at: int, token: int, state: int) -> int:
-        """A state of its own for the shorter runs of `state`."""
+        """Split off a state of its own for the shorter runs of `state`."""
         clone = self._state(self.length[at] + 1, dict(self.steps[state]))
         self.link[clone], self.link[state] = self.link[state], clone
         self.counts[clone] = self.counts[state]

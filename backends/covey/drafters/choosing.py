@@ -39,7 +39,7 @@ class Choosing:
         self._biased = bool(table.biased[settings].any())
 
     def steered(self, logits: Floats, lanes: int = 1, allowed: Allowed | None = None) -> Floats:
-        """The first rows' logits as their requests change them, of which everything else here is to be asked."""
+        """Return the first rows' logits as their requests change them, of which everything else here is to be asked."""
         if allowed is not None:
             logits = constrained(logits, *allowed)
         if not self._biased:
@@ -48,7 +48,7 @@ class Choosing:
         return steered
 
     def best(self, logits: Floats, step: int) -> tuple[Index, Floats]:
-        """The first rows' best tokens, and their scores."""
+        """Return the first rows' best tokens, and their scores."""
         raced = self._raced(logits, step, 1)
         tokens = raced.argmax(axis=1)
         best = raced[np.arange(len(tokens)), tokens]
@@ -56,8 +56,8 @@ class Choosing:
             return tokens, -np.log(np.exp(raced - best[:, None]).sum(axis=1))
 
     def top(self, logits: Floats, step: int, width: int, lanes: int) -> tuple[Index, Floats]:
-        """The best `width` tokens of every lane as [rows * lanes, width], best first, and their scores; -inf for one
-        that the row's settings leave out."""
+        """Return the best `width` tokens of every lane as [rows * lanes, width], best first, and their scores; -inf for
+        one that the row's settings leave out."""
         raced = self._raced(logits, step, lanes)
         tokens, best = largest_of(raced, min(width, raced.shape[1]))
         return tokens, best - _log_total(raced)
@@ -91,7 +91,7 @@ class Choosing:
 
 
 def _log_total(values: Floats) -> Floats:
-    """The log of each row's sum of exponentials, as a column."""
+    """Return the log of each row's sum of exponentials, as a column."""
     best = values.max(axis=1, keepdims=True)
     with np.errstate(invalid="ignore"):  # a row that excludes everything
         found: Floats = best + np.log(np.exp(values - best).sum(axis=1, keepdims=True))
@@ -99,7 +99,7 @@ def _log_total(values: Floats) -> Floats:
 
 
 def least_kept(logits: Floats, table: SettingsTable, settings: Index) -> Floats:
-    """The smallest logit that each row's top-k, top-p and min-p leave in; all of several equal ones stay."""
+    """Return the smallest logit that each row's top-k, top-p and min-p leave in; all of several equal ones stay."""
     vocab = logits.shape[1]
     least = np.empty(len(logits), np.float32)
     todo = np.arange(len(logits))

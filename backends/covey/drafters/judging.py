@@ -90,8 +90,8 @@ class TextReader:
             left = later
 
     def _wanted(self, piece: Piece, count: int) -> Index:
-        """The positions that the next `count` tokens are to predict: not what follows a text as part of its prompt, nor
-        tokens whose chance is to be said and is not."""
+        """Return the positions that the next `count` tokens are to predict: not what follows a text as part of its
+        prompt, nor tokens whose chance is to be said and is not."""
         session, start = piece.session, piece.session.read
         if piece.judge_from < 0:
             return np.zeros(0, np.int64)
@@ -147,7 +147,7 @@ class TextReader:
         texts: list[Ints],
         whose: Index,
     ) -> Logits:
-        """The given rows' logits as their requests change them; each row draws a position of its text."""
+        """Return the given rows' logits as their requests change them; each row draws a position of its text."""
         part, where, found = select(logits, rows), list[int](), list[Words | None]()
         for at in np.flatnonzero(self._table.constrained[settings[rows]]).tolist():
             row = int(rows[at])
@@ -193,7 +193,7 @@ def _log_q(logits: Logits, rows: Index, tokens: Index) -> list[float]:
 
 
 def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index], *, states: bool) -> Pass:
-    """The pass that computes the next pending tokens of each session, with the logits of the wanted positions."""
+    """Return the pass that computes each session's next pending tokens, with the logits of the wanted positions."""
     tokens, positions, slots, lengths, out = [], [], [], [], []
     tables = np.zeros((len(pieces), max(len(piece.session.sequence.table) for piece, _ in pieces)), np.int32)
     done = 0

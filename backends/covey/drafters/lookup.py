@@ -101,7 +101,7 @@ class Lookup(ABC):
         del self.unread[:count]
 
     def judge(self, count: int, start: int) -> list[int]:
-        """The same, with what it would have proposed for each of them from position `start` on."""
+        """Read as `read` does; return as hits what it would have proposed for each of them from position `start` on."""
         hits: list[int] = []
         judged = min(count, max(0, len(self.tokens) + count - start))
         self.read(count - judged)
@@ -123,11 +123,11 @@ class LookupDrafter(ABC):
 
     @abstractmethod
     def opened(self, opening: Open) -> Lookup:
-        """A lookup for a new tag, which has read nothing yet."""
+        """Return a lookup for a new tag, which has read nothing yet."""
 
     @abstractmethod
     def closed(self, lookup: Lookup) -> None:
-        """A tag's request has ended; what it read may serve others."""
+        """Take it that a tag's request has ended; what it read may serve others."""
 
     def info(self) -> DrafterInfo:
         return self._info

@@ -118,8 +118,8 @@ class NeuralDrafter:
         elastic: bool = False,
         target: str | Path | None = None,
     ) -> NeuralDrafter:
-        """The drafter in `folder`; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU alone.
-        With a `target`, the folder of that one's model, it is a head."""
+        """Return the drafter in `folder`; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU
+        alone. With a `target`, the folder of that one's model, it is a head."""
         path = Path(folder)
         opened = (
             open_drafter(path, settings, depth, elastic=elastic)
@@ -415,7 +415,7 @@ class NeuralDrafter:
         return lattice
 
     def _constraints(self, sessions: list[Session]) -> dict[int, Grammar]:
-        """The grammars of rows that have one, by their places, each come as far as its text."""
+        """Return the grammars of rows that have one, by their places, each come as far as its text."""
         found = {}
         for index, session in enumerate(sessions):
             sequence = session.sequence

@@ -40,7 +40,7 @@ class Opened:
 
 
 def open_drafter(folder: Path, settings: DrafterSettings, depth: int, *, elastic: bool) -> Opened:
-    """The model in a folder; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU alone."""
+    """Return the model in a folder; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU alone."""
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
     if on_cpu and settings.dtype in ("auto", "bfloat16", "float32"):
         try:
@@ -51,7 +51,7 @@ def open_drafter(folder: Path, settings: DrafterSettings, depth: int, *, elastic
 
 
 def open_head(folder: Path, target: Path, settings: DrafterSettings, *, elastic: bool) -> Opened:
-    """The head in a folder, for the target in another."""
+    """Return the head in a folder, for the target in another."""
     from covey.models import heads
     from covey.models.native.head import HeadModel
     from covey.models.paged_stepper import HeadStepper
@@ -90,7 +90,7 @@ def _natively(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
 
 
 def _size(of: Architecture, settings: DrafterSettings, folder: Path) -> tuple[str, int]:
-    """The type that a drafter is computed in, and its KV blocks."""
+    """Return the type that a drafter is computed in, and its KV blocks."""
     from covey.models.native import SMALL
     from covey.models.native.model import block_bytes
 
@@ -109,7 +109,7 @@ def _identity(folder: Path, settings: DrafterSettings) -> str:
 
 
 def threads_for(folder: Path) -> int:
-    """The target computes nothing while drafts are made that it waits for."""
+    """Return how many threads a drafter has: the target computes nothing while it waits for drafts."""
     weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     return len(os.sched_getaffinity(0)) if weights >= LARGE else 1
 
@@ -139,7 +139,7 @@ def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool
 
 
 def torch_stepper(model: Model, depth: int = 0) -> PagedStepper:
-    """The stepper of a model that PyTorch runs, ready for chains of up to `depth` on a GPU."""
+    """Return the stepper of a model that PyTorch runs, ready for chains of up to `depth` on a GPU."""
     from covey.models.model import PagedModel
     from covey.models.paged_stepper import PagedStepper
 

@@ -73,7 +73,7 @@ class Rows:
 
 
 def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int) -> Lattice:
-    """A tree for every row; the stepper's call must have begun."""
+    """Return a tree for every row; the stepper's call must have begun."""
     if isinstance(stepper, Drawing) and _plain_chains(table, rows):
         chains = stepper.chain(rows.pending, Race(table.temperature[rows.settings], _words(table, rows)))
         if chains is not None:
@@ -93,7 +93,7 @@ def _plain_chains(table: SettingsTable, rows: Rows) -> bool:
 
 
 def _words(table: SettingsTable, rows: Rows) -> Ints:
-    """The noise of every step and row, [depth, 3, rows]."""
+    """Return the noise of every step and row, [depth, 3, rows]."""
     depth = int(rows.depths[0])
     positions = rows.positions + np.arange(depth)[:, None]
     seeds = np.broadcast_to(table.seed[rows.settings], positions.shape).reshape(-1)
@@ -111,7 +111,7 @@ def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
 
 
 def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: Floats, rows: Rows) -> Lattice:
-    """The best child of each row's last node, as deep as the row goes."""
+    """Return the best child of each row's last node, as deep as the row goes."""
     shipped = rows.q_rows or len(rows.rejection) > 0
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), shipped, rows.log_q)
     chosen, total = np.zeros(0, np.int64), np.zeros(len(rows.depths), np.float32)
@@ -206,7 +206,7 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: Floats, rows: Rows) -> 
 
 
 def joined(count: int, groups: list[tuple[Index, Lattice]]) -> Trees:
-    """The trees of a batch of `count` rows; each lattice comes with the rows that it is of."""
+    """Return the trees of a batch of `count` rows; each lattice comes with the rows that it is of."""
     if not groups:
         return Trees.empty(count)
     if len(groups) == 1:

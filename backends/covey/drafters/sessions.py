@@ -101,7 +101,7 @@ class Session:
         return len(self.states) >= min(self.num_tokens, self.pending)
 
     def states_of(self, start: int, count: int) -> Floats:
-        """The states of so many tokens, the first of them `start` tokens before the text's end."""
+        """Return the states of so many tokens, the first of them `start` tokens before the text's end."""
         first = len(self.states) - start
         words = self.states[first : first + count].astype(np.uint32)
         return (words << 16).view(np.float32)
@@ -126,7 +126,7 @@ class Session:
         self.skipped = sequence.num_tokens - recent - self.sinks
 
     def _along_chain(self, tokens: list[int]) -> range:
-        """The nodes of the last call that `tokens` runs along, as far as they have keys."""
+        """Return the nodes of the last call that `tokens` runs along, as far as they have keys."""
         count = 0
         for own, token in zip(self.tokens[: self.written], tokens):
             if own != token:

@@ -97,13 +97,13 @@ def _after(match: Match, token: int) -> Match:
 
 
 def _shorter(where: SuffixAutomaton, state: int) -> Match:
-    """The longest suffix of the state's runs that occurs in more places."""
+    """Return the longest suffix of the state's runs that occurs in more places."""
     link = max(where.link[state], ROOT)
     return where, link, where.length[link]
 
 
 def _cut(match: Match, longest: int) -> Match:
-    """The same match, or where it is longer than `longest`, that much of it."""
+    """Return the same match, or where it is longer than `longest`, that much of it."""
     where, state, length = match
     while where.length[max(where.link[state], ROOT)] >= longest:
         state = where.link[state]
@@ -132,7 +132,7 @@ class SuffixDrafter(LookupDrafter):
         self._forget()
 
     def _kept(self, store: Store) -> Store:
-        """The one of its tenant, which this one becomes where there is none."""
+        """Return the store of its tenant, which this one becomes where there is none."""
         if store.tenant not in self._stores:
             self._stores[store.tenant] = store
             self._size += store.size

@@ -50,7 +50,7 @@ class _Drafted:
 
 
 def searched(costs: CostTable, drafter: str, max_depth: int, max_width: int) -> dict[str, int]:
-    """The constants that are best by the guesses recorded on the bundled pair."""
+    """Return the constants that are best by the guesses recorded on the bundled pair."""
     guesses = Guesses.load(profile.guesses_file(GUESSES))
     return Search(costs, drafter, guesses, max_depth=max_depth, max_width=max_width).best()
 
@@ -69,7 +69,7 @@ class Search:
         self._trees: dict[tuple[int, int, int, int], _Drafted] = {}
 
     def best(self) -> dict[str, int]:
-        """The constants of most worth, of those alike the first."""
+        """Return the constants of most worth, of those alike the first."""
         found: dict[tuple[object, ...], tuple[float, dict[str, int]]] = {}
         budgets = sorted({knee(self._costs, slack) for slack in SLACKS})
         for b1, b2, c1, c2, most in itertools.product(budgets, LANES, FEWER, WIDER, MOST):

@@ -186,7 +186,7 @@ class EmulatedTarget:
         return _Done(RowStatus.OK, chunk + nodes, tuple(new), alike)
 
     def _walk(self, text: _Text, tokens: list[int], parents: list[int]) -> list[int]:
-        """The coupled rule (`covey.trees.verify.walk`), which for a distribution of one token the rejection rule
+        """Return the coupled rule (`covey.trees.verify.walk`), which for a distribution of one token the rejection rule
         equals."""
         state = text.states[-1]
         new = [self._model.next(state)]
@@ -199,8 +199,8 @@ class EmulatedTarget:
             new.append(self._model.next(state))
 
     def _alike(self, text: _Text, tokens: list[int], parents: list[int]) -> float:
-        """The block divergence reward of distributions that are one token each: the share of positions that are right
-        after the draft's own tokens before them."""
+        """Return the block divergence reward of distributions that are one token each: the share of positions that are
+        right after the draft's own tokens before them."""
         states: list[int] = []
         right = 0
         for token, parent in zip(tokens, parents):
@@ -382,7 +382,7 @@ class EmulatedDrafter:
         return [lag for lag in lags if lag], Judged.of(found)
 
     def _text(self, work: DraftWork, row: int) -> _Text | None:
-        """A row's text, brought up to date; None where too little of it is known."""
+        """Return a row's text, brought up to date; None where too little of it is known."""
         keep = int(work.keep[row])
         text = self._ledger.find(work, int(work.tags[row]), keep)
         if text is not None:
@@ -410,7 +410,7 @@ class EmulatedDrafter:
         return RowJudged(reach, first, hits, count * math.log(max(mean, UNLIKELY)), count)
 
     def _first(self, text: _Text, state: int) -> int:
-        """The token of a chain that begins there."""
+        """Return the token of a chain that begins there."""
         if self._guesser is None:
             return self._chain(text, state, 1)[0]
         return self._model.next(state) if self._guesser.right(state, self._subject(text)) else -1

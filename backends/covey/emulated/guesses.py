@@ -77,7 +77,7 @@ class Guesses:
         )
 
     def subject(self, *names: str) -> int:
-        """The table of the first of these that has one."""
+        """Return the table of the first of these that has one."""
         return next((self.subjects[name] for name in names if name in self.subjects), self.subjects[""])
 
 
@@ -94,8 +94,8 @@ class Guesser:
         return bool(self._ranked(np.array([[state]], np.uint64), np.array([subject]), 0)[2][0, 0] == 0)
 
     def trees(self, states: States, subjects: Index, depths: Ints, widths: Ints) -> Trees:
-        """A tree for every row: beam search by path score, as `covey.drafters.proposing` does it. A row of depth 0 has
-        none. Rows of one width are searched together."""
+        """Return a tree for every row: beam search by path score, as `covey.drafters.proposing` does it. A row of depth
+        0 has none. Rows of one width are searched together."""
         rows = len(states)
         parts: list[tuple[Index, Index, Index, Array, Array]] = []
         for width in sorted(set(widths[depths > 0].tolist())):

@@ -40,7 +40,7 @@ class HashModel:
     low: int = 0
 
     def state(self, tokens: Sequence[int], start: int = 0) -> int:
-        """The hash of all tokens, those before given by their own state."""
+        """Return the hash of all tokens, those before given by their own state."""
         for token in tokens:  # `mix` written out: prompts are long
             value = ((start ^ (token + 1)) + GOLDEN) & MASK
             value = ((value ^ (value >> 30)) * FIRST) & MASK
@@ -53,7 +53,7 @@ class HashModel:
         return mix_all(starts ^ (tokens + 1).astype(np.uint64))
 
     def next(self, state: int) -> int:
-        """The token that follows."""
+        """Return the token that follows."""
         return self.low + mix(state ^ NEXT) % (self.vocab_size - self.low)
 
     def nexts(self, states: States) -> Tokens:
@@ -61,7 +61,7 @@ class HashModel:
         return drawn.astype(np.int64) + self.low
 
     def luck(self, state: int, salt: int) -> float:
-        """A number in [0, 1) that depends on the tokens so far and on whose luck it is."""
+        """Return a number in [0, 1) that depends on the tokens so far and on whose luck it is."""
         return mix(state ^ mix(salt)) / (MASK + 1)
 
     def lucks(self, states: States, salt: int) -> npt.NDArray[np.float64]:

@@ -22,7 +22,7 @@ FIRST_TOKEN = 300
 
 
 def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedTarget:
-    """The device that the profile emulates; `folder` has the tokenizer."""
+    """Return the device that the profile emulates; `folder` has the tokenizer."""
     settings, emulated = profile.target, profile.emulated
     if settings.tensor_parallel > 1:
         raise SettingError(
@@ -48,7 +48,7 @@ def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedT
 
 
 def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: str) -> EmulatedDrafter:
-    """The emulated drafter `name` of the emulated target whose tokenizer is in `target`."""
+    """Return the emulated drafter `name` of the emulated target whose tokenizer is in `target`."""
     emulated = profile.emulated
     if profile.target.kind != "emulated":
         raise SettingError(
@@ -83,7 +83,7 @@ def acceptance(listed: Sequence[str], name: str) -> dict[str, tuple[float, ...]]
 
 
 def hash_model(folder: str | Path) -> HashModel:
-    """The language model whose tokens are those of the folder's tokenizer."""
+    """Return the language model whose tokens are those of the folder's tokenizer."""
     tokenizer = load_tokenizer(folder)
     size = 0 if tokenizer is None else tokenizer.get_vocab_size()
     if size <= FIRST_TOKEN:

@@ -78,7 +78,7 @@ class Decoder:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes that a pass over one token reads: all weights but the embedding, unless that is the head too."""
+        """Return the bytes that a pass over a token reads: all weights but the embedding, unless it is the head too."""
         head = (self._head.numel() + self._norm.numel()) * self._head.element_size()
         return int(head) + sum(layer.bytes for layer in self._layers)
 
@@ -90,7 +90,7 @@ class Decoder:
     def hidden(
         self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles, prompts: Prompts | None = None
     ) -> torch.Tensor:
-        """The last hidden states, normed; writes keys and values. Rows of `prompts` have no tiles."""
+        """Return the last hidden states, normed; writes keys and values. Rows of `prompts` have no tiles."""
         shape, store = self._shape, self._store
         size = len(tokens)
         stream = self._form(size)(F.embedding(tokens, self._embedding), self._epsilon)

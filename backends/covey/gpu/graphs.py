@@ -48,7 +48,7 @@ class Graphs:
         return len(self._recorded)
 
     def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The result of `work`, which is recorded at the second run of its key."""
+        """Return the result of `work`, which is recorded at the second run of its key."""
         if not self._able:
             return work()
         recording = self._recorded.get(key)

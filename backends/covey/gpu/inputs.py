@@ -36,8 +36,8 @@ class Bucket:
 
 
 def round_up(count: int) -> int:
-    """The next size that passes are recorded for: powers of two and one and a half times those, for such small passes
-    read the same weights whatever their size; beyond 128, where arithmetic begins to count, multiples of 32."""
+    """Return the next size that passes are recorded for: powers of two and one and a half times those, for such small
+    passes read the same weights whatever their size; beyond 128, where arithmetic begins to count, multiples of 32."""
     if count > 128:
         return -(-count // 32) * 32
     power = 1 << max(count - 1, 0).bit_length()
@@ -113,7 +113,7 @@ class Inputs:
         return reach, windows.base[row], np.zeros(len(row), np.int32)
 
     def _put_lanes(self, work: Pass, lanes: Lanes, row: Ints, ends: Ints, start: int) -> tuple[Ints, Ints, Ints]:
-        """The same; tails go behind the tables, which end at `start`."""
+        """Put lanes in as `_put_windows` does windows; tails go behind the tables, which end at `start`."""
         size = work.size
         assert lanes.offsets[-1] == size, "a token is a query of one lane"
         self._put("seen", work.positions + 1, size, 0)

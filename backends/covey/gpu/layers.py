@@ -52,7 +52,7 @@ class Stream(Protocol):
     def feed_forward(self, layer: Layer) -> None: ...
 
     def last(self, norm: torch.Tensor) -> torch.Tensor:
-        """The stream, normed."""
+        """Return the stream, normed."""
         ...
 
 

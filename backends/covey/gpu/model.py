@@ -170,7 +170,7 @@ class DeviceModel:
         return windows_of(work.lanes) if isinstance(work.lanes, Lanes) else work.lanes
 
     def tiles(self, bucket: Bucket) -> Tiles:
-        """The tiles of the pass that was given."""
+        """Return the tiles of the pass that was given."""
         return self._inputs.tiles(bucket)
 
     def copy_slots(self, source: Ints, destination: Ints) -> None:
@@ -216,7 +216,7 @@ class DeviceModel:
             self.forward(self._idle(1, PROMPTS + 1))  # a long prompt's kernels are compiled, too
 
     def _idle(self, rows: int, each: int) -> Pass:
-        """A pass that is kept nowhere."""
+        """Return a pass that is kept nowhere."""
         size = rows * each
         lanes = Lanes(
             np.arange(rows + 1, dtype=np.int32) * np.int32(each),

@@ -80,7 +80,7 @@ class KVStore:
         return self.layout.segment_blocks * self.bytes_per_block
 
     def segment(self, index: int) -> torch.Tensor:
-        """A view [layers, segment_blocks, 2 * kv_heads, block_size, head_dim]; to be dropped before `shrink`."""
+        """Return a view [layers, segment_blocks, 2 * kv_heads, block_size, head_dim]; to be dropped before `shrink`."""
         return self._segments[index].memory
 
     def grow(self, blocks: int) -> int:
@@ -155,7 +155,7 @@ class KVStore:
         return torch.empty(size, dtype=self.dtype, device=self.device)
 
     def _allocate(self) -> _Segment:
-        """A zeroed segment: unused memory must not hold what is not finite, which gets through every mask.
+        """Return a zeroed segment: unused memory must not hold what is not finite, which gets through every mask.
 
         Each has a memory pool of its own, because PyTorch's allocator gives back to the device only whole allocations,
         and in the common pool a segment may share one with other tensors, or be handed to them once freed. Emptying
@@ -185,7 +185,7 @@ class KVStore:
                 raise ValueError(f"{kind}: got {wrong[0]}, allowed: 0 to {total - 1}")
 
     def _ids(self, *ids: Ints) -> tuple[torch.Tensor, ...]:
-        """The ids on the device, in one transfer."""
+        """Return the ids on the device, in one transfer."""
         return torch.from_numpy(np.stack(ids).astype(np.int64)).to(self.device).unbind(0)
 
 

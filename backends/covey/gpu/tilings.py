@@ -33,7 +33,7 @@ class Tiling:
     spans: int = 0
 
     def queries(self, wanted: int) -> int:
-        """The most queries of a row that one program takes, where rows have up to `wanted`."""
+        """Return the most queries of a row that one program takes, where rows have up to `wanted`."""
         rows = MOST_WIDE if self.wide else FIXED_ROWS if self.span else MOST_ROWS
         most = max(1, rows // self.share).bit_length() - 1
         return 1 << (most if self.span else min((wanted - 1).bit_length(), most))

@@ -60,7 +60,7 @@ class BlockPool:
         return self.total - self.available
 
     def find(self, hashes: Sequence[BlockHash]) -> list[int]:
-        """The longest run of known blocks from the first hash on. Does not mutate."""
+        """Return the longest run of known blocks from the first hash on. Does not mutate."""
         blocks = []
         for key in hashes:
             block = self._block_of.get(key)

@@ -93,7 +93,7 @@ class Channel:
         return 0 if facts is None else facts.state_width
 
     def first_state(self, active: ActiveRequest) -> int:
-        """The position of the first state that a head has not been told of a request."""
+        """Return the position of the first state that a head has not been told of a request."""
         return max(0, active.seen.get(self.name, 0) - 1)
 
     def ready(self, active: ActiveRequest) -> bool:
@@ -164,7 +164,7 @@ class Channel:
         self._worker.close()
 
     def _update(self, requests: list[ActiveRequest], depth: Ints, width: Ints) -> DraftWork:
-        """A message with all that the drafter has not seen of the requests. Takes what is to be freed."""
+        """Return a message with all that the drafter has not seen of the requests. Takes what is to be freed."""
         opens, parts = [], []
         keep = np.zeros(len(requests), np.int32)
         for row, active in enumerate(requests):
@@ -194,7 +194,7 @@ class Channel:
         )
 
     def _untold_states(self, requests: list[ActiveRequest]) -> dict[str, Any]:
-        """The fields of a message to a head that go with what it has not seen of the requests."""
+        """Return the fields of a message to a head that go with what it has not seen of the requests."""
         parts = []
         for active in requests:
             first = self.first_state(active) - active.first_state

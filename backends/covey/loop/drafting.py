@@ -75,7 +75,7 @@ class Drafting:
                 channel.read(batch, judge)
 
     def states_from(self, batch: Batch, plan: Plan) -> Ints:
-        """The position of each row from which on its head needs states. -1: none; empty, where nobody needs any.
+        """Return the position of each row from which on its head needs states. -1: none; empty, where nobody needs any.
 
         A head that drafts or reads needs them all. One that does not draft for now is sent what it misses of a text as
         long as that is little, and what is read of prompts while it drafts for others."""
@@ -109,7 +109,7 @@ class Drafting:
 
     @property
     def _head(self) -> Channel | None:
-        """The drafter that reads the target's states, if one is there: a target makes them for one."""
+        """Return the drafter that reads the target's states, if one is there: a target makes them for one."""
         return next((channel for channel in self._channels.values() if channel.state_width), None)
 
     def put_back(self, drafted: Drafted) -> None:
@@ -137,7 +137,7 @@ class Drafting:
             channel.close()
 
     def _rows_by_drafter(self, batch: Batch, plan: Plan) -> dict[str, list[int]]:
-        """The rows that are to be drafted for, by those drafters that can be asked."""
+        """Return the rows that are to be drafted for, by those drafters that can be asked."""
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(plan.depth).tolist():
             asked.setdefault(plan.drafter[row], []).append(row)

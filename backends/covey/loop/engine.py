@@ -134,7 +134,7 @@ class Engine:
 
     @property
     def total_blocks(self) -> int:
-        """The size of the target's KV pool, as the target said last."""
+        """Return the size of the target's KV pool, as the target said last."""
         return self._total_blocks
 
     @property
@@ -216,7 +216,7 @@ class Engine:
             self._sink.publish(ended)
 
     def _verify(self, batch: Batch, plan: Plan, trees: Trees) -> TargetReply | None:
-        """The pass over the target; None when it failed and its requests were put back or failed."""
+        """Make the pass over the target; return None when it failed and its requests were put back or failed."""
         self._sequence += 1
         work = batch.work(
             trees,

@@ -202,7 +202,7 @@ class Memory:
     # ---- what to do next --------------------------------------------------------------------------------------------
 
     def _next(self, pressure: Pressure) -> _Move | None:
-        """The move to begin now, if any: what an administrator wants, then what must be, then what is better."""
+        """Return the move to begin now, if any: what an administrator wants, then what must be, then what is better."""
         found = self._wanted() or self._leaves(pressure) or self._comes(pressure)
         return None if found is None else _Move(*found, started=self._clock.now())
 

@@ -17,12 +17,12 @@ class MemoryTotals:
         self._pauses: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=PAUSES))
 
     def count(self, operation: str, outcome: str, seconds: float = 0.0) -> None:
-        """An operation ended, after so long."""
+        """Count an operation that ended after so many seconds."""
         self._counts[operation, outcome] += 1
         self._seconds[operation] += seconds
 
     def paused(self, operation: str, seconds: float) -> None:
-        """A round waited so long for a step of it."""
+        """Note that a round waited so many seconds for a step of an operation."""
         self._pauses[operation].append(seconds)
         self._seconds[operation] += seconds
 

@@ -45,7 +45,7 @@ def passes_agree(forward: Callable[[Pass], Any], room: Room) -> bool:
     tables[1:, :per_row] = blocks[first : first + (rows - 1) * per_row].reshape(rows - 1, per_row)
 
     def run(*steps: tuple[int, int, int]) -> list[Any]:
-        """The logits of a row's tokens, counted from the first that is not known."""
+        """Return the logits of a row's tokens, counted from the first that is not known."""
         moved = [(row, start + begin[row], stop + begin[row]) for row, start, stop in steps]
         ends = np.cumsum([b - a for _, a, b in steps]).tolist()
         logits = forward(_chains(texts, tables, moved, room.block_size))

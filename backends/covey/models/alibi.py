@@ -23,7 +23,7 @@ class Alibi:
     coarse: bool = False  # slopes and biases are rounded to bfloat16, counted from the text's beginning
 
     def of_heads(self, count: int) -> Alibi:
-        """The first heads alone."""
+        """Return the first heads alone."""
         return Alibi(self.slopes[:count], self.scale, self.coarse)
 
     def bias(self, keys: int, at: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -41,7 +41,7 @@ class Alibi:
 
 
 def alibi_of(config: Any) -> Alibi | None:
-    """The bias of a family that has one, with the slopes that its code in transformers makes."""
+    """Return the bias of a family that has one, with the slopes that its code in transformers makes."""
     if config.model_type not in ("bloom", "mpt") and not (config.model_type == "falcon" and config.alibi):
         return None
     heads, both = int(config.num_attention_heads), torch.ones(1, 2, dtype=torch.long)  # a text of two tokens

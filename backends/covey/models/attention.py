@@ -164,10 +164,10 @@ def weighed(
     span: int,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The values in `kv` [2, R, K, D], keys first, weighed for `queries` [R, M, D] under a mask that is added. Where
-    there are more keys than a `span`, each span's product is taken apart, all of them in one batched call, and the
-    results are added in order, in float32: spans that a query does not see add zeros. `sinks` [R, M, 1] are the scores
-    of keys without values."""
+    """Return the values in `kv` [2, R, K, D], keys first, weighed for `queries` [R, M, D] under a mask that is added.
+    Where there are more keys than a `span`, each span's product is taken apart, all of them in one batched call, and
+    the results are added in order, in float32: spans that a query does not see add zeros. `sinks` [R, M, 1] are the
+    scores of keys without values."""
     alpha = scale
     if queries.dtype in (torch.float32, torch.float64):  # MKL scales a factor or the result, whichever is smaller
         queries, alpha = queries * scale, 1.0
@@ -191,13 +191,13 @@ def weighed(
 
 
 def _per_query(sinks: torch.Tensor, rows: int, queries: int, shape: Shape) -> torch.Tensor:
-    """A sink for each head [heads] as `weighed` wants them."""
+    """Return a sink for each head [heads] as `weighed` wants them."""
     by_head = sinks.view(shape.kv_heads, 1, 1, shape.share).expand(-1, rows, queries, -1)
     return by_head.reshape(shape.kv_heads * rows, queries * shape.share, 1)
 
 
 def _cut(lanes: Lanes) -> Lanes:
-    """The same work with no lane of more than `QUERY_TILE` queries."""
+    """Return the same work with no lane of more than `QUERY_TILE` queries."""
     counts = lanes.counts
     if len(counts) == 0 or counts.max() <= QUERY_TILE:
         return lanes

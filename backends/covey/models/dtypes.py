@@ -16,13 +16,13 @@ _STORED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 def on_cpu(name: str, folder: str | Path) -> str:
-    """The type that a target is served in on a CPU; see `served`."""
+    """Return the type that a target is served in on a CPU; see `served`."""
     return served(name, folder, "bfloat16" if multiplies_bfloat16() else "float32", halves=False)
 
 
 def served(name: str, folder: str | Path, best: str, halves: bool) -> str:
-    """The type that a target is served in: `auto` is its checkpoint's own, so that its text is the checkpoint's. Types
-    of two bytes that the device does not multiply, as it does float16 with `halves`, become its `best`, or float32."""
+    """Return the type that a target is served in: `auto` is its checkpoint's own, so that its text is the checkpoint's.
+    Two-byte types that the device does not multiply (it does float16 with `halves`) become its `best`, or float32."""
     if name != "auto":
         return name
     own = _own(Path(folder))

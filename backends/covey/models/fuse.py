@@ -82,7 +82,7 @@ class FusedDecoder:
         return self._act(gate) * up
 
     def products(self) -> list[Product]:
-        """The linear maps of the first layer and the head."""
+        """Return the linear maps of the first layer and the head."""
         layer = self._layers[0]
         return [layer.qkv, layer.out, layer.gate_up, layer.down, self.head]
 

@@ -46,7 +46,7 @@ class Taps:
         return int(self.fc.shape[1])
 
     def states(self, tapped: Floats) -> Floats:
-        """The states [tokens, width] of taps [tokens, numbers]."""
+        """Return the states [tokens, width] of taps [tokens, numbers]."""
         found: Floats = tapped @ self.fc.T
         return found
 
@@ -58,7 +58,7 @@ class StateMaker(Protocol):
     state_width: int  # 0: it was given no taps
 
     def states(self, slots: Ints) -> Words:
-        """The states [slots, width] there."""
+        """Return the states [slots, width] of the tokens in these slots."""
         ...
 
 
@@ -74,7 +74,7 @@ class Head:
 
 
 def read(folder: Path, target: Path) -> Head:
-    """The head in a folder, for the target in another. Raises SettingError where it is none, or not of that target."""
+    """Return the head in a folder, for the target in another. Raises SettingError where it is none, or another's."""
     config = refusals.described(folder)
     if not refusals.is_head(config):
         raise SettingError(f"{folder}: config.json is not of an EAGLE-3 head; one is made by covey.training head")
@@ -164,7 +164,7 @@ def _check_shapes(folder: Path, of: Architecture, fc: tuple[int, int]) -> int:
 
 
 def _ids(folder: Path, weights: Mapping[str, Stored], drafted: int, vocab: int) -> Ints | None:
-    """The target's id of each of the head's tokens: on disk lie their differences."""
+    """Return the target's id of each of the head's tokens: on disk lie their differences."""
     tensor = weights.get("d2t")
     if tensor is None:
         if drafted != vocab:
@@ -179,7 +179,7 @@ def _ids(folder: Path, weights: Mapping[str, Stored], drafted: int, vocab: int) 
 
 
 def _ours(name: str) -> str:
-    """A tensor's name as a plain decoder of one layer has it."""
+    """Return a tensor's name as a plain decoder of one layer has it."""
     for layer in (_LAYER, _NESTED_LAYER):
         if name.startswith(layer):
             return _OURS + name.removeprefix(layer)

@@ -19,7 +19,7 @@ STRIDE, SAMPLE = 1 << 20, 4096  # bytes: of each stretch of a weights file so ma
 
 
 def identity(what: Any, files: Iterable[Path] = ()) -> str:
-    """A digest of plain data and the files beside it, on this machine."""
+    """Return a digest of plain data and the files beside it, on this machine."""
     digest = hashlib.sha256(json.dumps([what, machine()], sort_keys=True, default=str).encode())
     for path in sorted(files):
         digest.update(f"{path.name} {path.stat().st_size}".encode())
@@ -28,9 +28,9 @@ def identity(what: Any, files: Iterable[Path] = ()) -> str:
 
 
 def of_model(folder: str | Path, settings: Any) -> str:
-    """The identity of the model in a folder of Hugging Face's form, in this process with its threads as they are now.
-    Weights are sampled, a page of each megabyte: training changes them all, and reading a large model whole would take
-    minutes."""
+    """Return the identity of the model in a folder of Hugging Face's form, in this process with its threads as they are
+    now. Weights are sampled, a page of each megabyte: training changes them all, and reading a large model whole would
+    take minutes."""
     import torch
 
     from covey.models.verdicts import here
@@ -40,12 +40,12 @@ def of_model(folder: str | Path, settings: Any) -> str:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that make a model what it is."""
+    """Return the files that make a model what it is."""
     return [*folder.glob("*.safetensors"), *folder.glob("config.json")]
 
 
 def machine(cpuinfo: Path = CPUINFO) -> list[Any]:
-    """The processor's kind and what it can do, and how many of it this process may use."""
+    """Return the processor's kind and what it can do, and how many of it this process may use."""
     try:
         lines = re.findall(r"^(?:model name|flags|Features)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)
     except OSError:  # no Linux: what Python knows must do

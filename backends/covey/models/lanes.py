@@ -73,7 +73,7 @@ class Windows:
 
 
 def windows_of(lanes: Lanes) -> Windows:
-    """The windows of lanes that are all chains, which need no bits."""
+    """Return the windows of lanes that are all chains, which need no bits."""
     assert lanes.queries is None, "trees are said as windows from the beginning"
     counts = lanes.counts
     ends = np.repeat(lanes.lengths - lanes.offsets[1:], counts)
@@ -108,7 +108,7 @@ def chain_slots(table: Ints, start: int, stop: int, block_size: int) -> Ints:
 
 
 def chain(tokens: Ints, block_size: int) -> Pass:
-    """A text from its beginning, in the first blocks, with all logits."""
+    """Return a text from its beginning, in the first blocks, with all logits."""
     count = len(tokens)
     at = np.arange(count, dtype=np.int32)
     table = np.arange(-(-count // block_size), dtype=np.int32)[None]

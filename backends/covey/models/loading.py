@@ -41,7 +41,7 @@ def quiet() -> Iterator[None]:
 
 
 def read_config(folder: Path) -> Any:
-    """The folder's configuration; a folder that is no model is a SettingError that says what is missing."""
+    """Return the folder's configuration; a folder that is no model is a SettingError that says what is missing."""
     refusals.by_files(folder)
     written = refusals.described(folder)
     refusals.by_config(folder, written.get)
@@ -79,8 +79,8 @@ def load_module(
     *,
     streamed: bool | None = None,
 ) -> torch.nn.Module:
-    """The causal language model of `folder`, in evaluation mode, its attention going through `attention`. Its weights
-    are `streamed` to the device (weights.py), by default where that is a GPU, or read by transformers."""
+    """Return the causal language model of `folder`, in evaluation mode, its attention going through `attention`. Its
+    weights are `streamed` to the device (weights.py), by default where that is a GPU, or read by transformers."""
     files = weight_files(folder)
     with quiet():
         try:
@@ -175,7 +175,7 @@ def find_max_positions(config: Any) -> int:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device to compute on. A GPU always has its number: `cuda` alone means another device in each thread."""
+    """Return the device to compute on. A GPU always has its number: `cuda` alone is another device in each thread."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -202,6 +202,6 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def serving_dtype(name: str, device: torch.device, folder: str | Path) -> str:
-    """The type that a target is served in there; see `dtypes.served`."""
+    """Return the type that a target is served in there; see `dtypes.served`."""
     best = str(choose_dtype("auto", device)).removeprefix("torch.")
     return dtypes.served(name, folder, best, halves=device.type == "cuda")

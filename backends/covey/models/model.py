@@ -116,7 +116,7 @@ class PagedModel:
 
     @property
     def most_blocks(self) -> int:
-        """The number of blocks that `grow` can reach."""
+        """Return the number of blocks that `grow` can reach."""
         return self._blocks if self._reserve is None else self._reserve.most
 
     @property
@@ -138,11 +138,11 @@ class PagedModel:
 
     @property
     def config(self) -> Any:
-        """The configuration, with the attributes that transformers' configuration of the model has."""
+        """Return the configuration, with the attributes that transformers' configuration of the model has."""
         return self._modules.config
 
     def turns(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rotary factors of the short pass; KeyError where it is not in use."""
+        """Return the rotary factors of the short pass; KeyError where it is not in use."""
         if self._fused is None:
             raise KeyError("its modules are run")
         return self._fused.turns(like)

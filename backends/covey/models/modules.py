@@ -154,7 +154,7 @@ class Modules:
 
     @classmethod
     def read(cls, folder: str | Path, *, dtype: str, device: str, group: Group | None = None) -> Modules:
-        """The modules of the model in a folder. Raises SettingError or UnsupportedModel where it cannot serve."""
+        """Return the modules of the model in a folder. Raises SettingError or UnsupportedModel where it is refused."""
         path = Path(folder)
         config = loading.read_config(path)
         loading.check_config(path, config)
@@ -170,15 +170,15 @@ class Modules:
 
     @classmethod
     def of(cls, module: Any, name: str) -> Modules:
-        """The modules of a module that is ready on its device, in its type, and never was in a folder. Whatever runs it
-        may take it apart. Raises UnsupportedModel as `read` does."""
+        """Return the modules of a module that is ready on its device, in its type, and never was in a folder. Whatever
+        runs it may take it apart. Raises UnsupportedModel as `read` does."""
         loading.check_config(Path(name), module.config)
         _register(module.config)
         module.set_attn_implementation(_ATTENTION)
         return cls(Path(name), module.config, module, module.dtype, module.device)
 
     def described(self) -> dict[str, Any]:
-        """The configuration as plain data."""
+        """Return the configuration as plain data."""
         if isinstance(self.config, SimpleNamespace):
             return vars(self.config)
         settings: dict[str, Any] = json.loads(self.config.to_json_string(use_diff=False))
@@ -297,7 +297,7 @@ def modules_of(source: Source, *, dtype: str, device: str, group: Group | None =
 
 
 def scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
-    """A head's results as the configuration has them scaled (Granite and Cohere, each in its own words) and capped."""
+    """Return a head's results scaled as configured (Granite and Cohere have words of their own) and capped."""
     scaling, scale = getattr(config, "logits_scaling", None), getattr(config, "logit_scale", None)
     cap = getattr(config, "final_logit_softcapping", None)
     if scaling is not None:

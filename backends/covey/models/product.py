@@ -22,16 +22,16 @@ _ROWS = 16  # the row count that the order is made for; it serves all others wel
 
 
 def padded(count: int, granule: int) -> int:
-    """The row count that a product of `count` rows is brought to, at most an eighth more: libraries compile a product
-    for each count that they meet, which takes as long as dozens of calls."""
+    """Return the row count that a product of `count` rows is brought to, at most an eighth more: libraries compile a
+    product for each count that they meet, which takes as long as dozens of calls."""
     step = max(1, (1 << count.bit_length()) // 16) if count > FEW else 1
     return -(-count // math.lcm(step, granule)) * math.lcm(step, granule)
 
 
 def by_rows(apply: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """An elementwise function over pieces of rows that are computed alike in any company. PyTorch splits large calls
-    between threads at any element, and takes what is left at the end of a piece by another function, whose last bit may
-    differ: so pieces are too small to be split, and end where vectors end."""
+    """Return an elementwise function over pieces of rows that are computed alike in any company. PyTorch splits large
+    calls between threads at any element, and takes what is left at the end of a piece by another function, whose last
+    bit may differ: so pieces are too small to be split, and end where vectors end."""
     width = x.shape[-1]
     step = max(1, (_GRAIN - 1) // width) if width % _LANES == 0 or not x.is_contiguous() else 1
     if x.numel() <= step * width or x.device.type != "cpu":
@@ -106,7 +106,7 @@ _MOST: dict[object, int] = {}
 
 
 def _pack(weight: torch.Tensor, bias: torch.Tensor | None, alike: bool) -> torch.Tensor | None:
-    """The weights in oneDNN's order, or None where that is not to be had or of no use."""
+    """Return the weights in oneDNN's order, or None where that is not to be had or of no use."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return None
     if weight.dtype != torch.bfloat16 and not (alike and weight.dtype == torch.float32):

@@ -29,13 +29,13 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def split(name: str) -> tuple[str, str]:
-    """The module (of experts: the parameter) that a tensor belongs to, and which part of it this is."""
+    """Return the module (of experts: the parameter) that a tensor belongs to, and which part of it this is."""
     match = _PART.search(name)
     return (name, "") if match is None else (name[: match.start()], match[1] or match[2])
 
 
 def joined(module: str, part: str) -> str:
-    """The tensor's name again."""
+    """Return the tensor's name again."""
     return module + part if part[:1] in ("", "_") else f"{module}.{part}"
 
 
@@ -56,8 +56,8 @@ def refused(settings: Mapping[str, Any]) -> str:
 
 
 def plain(name: str, parts: Tensors, settings: Mapping[str, Any]) -> tuple[str, torch.Tensor] | None:
-    """The suffix of a plain weight's name, and the weight in float32, of one module's `parts`; None where it is stored
-    plainly. Refuses by its `name` what is stored otherwise than `settings` say."""
+    """Return the suffix of a plain weight's name, and the weight in float32, of one module's `parts`; None where it is
+    stored plainly. Refuses by its `name` what is stored otherwise than `settings` say."""
     try:
         return _plain(parts, settings)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
@@ -89,7 +89,7 @@ def _plain(parts: Tensors, settings: Mapping[str, Any]) -> tuple[str, torch.Tens
 def _stepped(
     weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, settings: Mapping[str, Any]
 ) -> torch.Tensor:
-    """A scale for all, for each row, or for each block of rows and columns."""
+    """Return a scale for all, for each row, or for each block of rows and columns."""
     if scale.dtype == torch.uint8:
         raise ValueError("scales are bare bytes")
     block = _block(settings)

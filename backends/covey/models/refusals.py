@@ -245,7 +245,7 @@ def by_files(folder: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that hold the folder's weights: the one file, else those of its index."""
+    """Return the safetensors files that hold the folder's weights: the one file, else those of its index."""
     files = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("adapter_"))
     if not files:
         raise SettingError(f"{folder}: no safetensors weights; {_instead(folder)}")
@@ -279,13 +279,13 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def described(folder: Path, name: str = "config.json") -> dict[str, Any]:
-    """The folder's config.json, or another file of settings, as it is written."""
+    """Return the folder's config.json, or another file of settings, as it is written."""
     return read_object(folder / name)
 
 
 @cache
 def language_models() -> frozenset[str]:
-    """The model types that transformers has a causal language model of, from its source: importing it takes seconds."""
+    """Return the types that transformers has a causal language model of, by its source: importing it takes seconds."""
     package = find_spec("transformers")
     assert package is not None
     assert package.origin is not None

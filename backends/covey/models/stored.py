@@ -35,7 +35,7 @@ class Stored:
 
 
 def tensors(files: Iterable[Path]) -> dict[str, Stored]:
-    """The tensors of several files by their names; SettingError where a file is not whole."""
+    """Return the tensors of several files by their names; SettingError where a file is not whole."""
     return {name: tensor for path in files for name, tensor in _header(path)}
 
 

@@ -38,7 +38,7 @@ _SETTINGS = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_", "OMP_NUM_", "KMP_")  # var
 
 
 def here(*facts: object) -> str:
-    """The key of a question with these `facts` to PyTorch on this machine."""
+    """Return the key of a question with these `facts` to PyTorch on this machine."""
     import torch
 
     asked = {

@@ -53,9 +53,9 @@ class _Stored:
 def load(
     files: Iterable[Path], dtype: torch.dtype, device: torch.device, build: Build
 ) -> tuple[torch.nn.Module, Mapping[str, Any]] | None:
-    """The module that `build` makes of the files' weights, these on `device`, and the report. Work on the current
-    stream waits for them; the host does not. None where what the module needs is not in the files as it is, and a
-    module without weights where the report says that some are missing."""
+    """Return the module that `build` makes of the files' weights, these on `device`, and the report. Work on the
+    current stream waits for them; the host does not. None where what the module needs is not in the files as it is, and
+    a module without weights where the report says that some are missing."""
     stored = _stored(files)
     if stored is None:
         return None
@@ -105,7 +105,7 @@ def _stored(files: Iterable[Path]) -> dict[str, _Stored] | None:
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, index: int) -> torch.Tensor:
-    """A tensor to be recognised by its address. Its pages are the system's zeros until written, so it takes no memory.
+    """Return a tensor to be recognised by its address. Its pages are zeros until written, so it takes no memory.
 
     Its first elements differ from another's: transformers ties stored weights that are equal, and two that both are
     stored must not be taken for equal before they are read.

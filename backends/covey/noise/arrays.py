@@ -16,7 +16,7 @@ FEW = 32  # of a row's largest values; as many looks for the largest one cost le
 
 
 def plain(logits: Logits) -> Logits:
-    """The same in the form that is computed with: an array where they are on the host."""
+    """Return the values in the form that is computed with: an array where they are on the host."""
     if isinstance(logits, np.ndarray):
         return np.ascontiguousarray(logits)
     if logits.dtype.itemsize < 4:
@@ -25,13 +25,13 @@ def plain(logits: Logits) -> Logits:
 
 
 def host(values: Any) -> npt.NDArray[Any]:
-    """The values as an array."""
+    """Return the values as an array."""
     found: npt.NDArray[Any] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
     return found
 
 
 def beside(array: npt.NDArray[Any], like: Logits) -> Any:
-    """The array where `like` is, and of its kind."""
+    """Return the array where `like` is, and of its kind."""
     if isinstance(like, np.ndarray):
         return array
     import torch
@@ -40,7 +40,7 @@ def beside(array: npt.NDArray[Any], like: Logits) -> Any:
 
 
 def select(values: Any, rows: npt.NDArray[np.int64]) -> Any:
-    """The given rows, each once and in ascending order."""
+    """Return the given rows, each once and in ascending order."""
     return values if len(rows) == len(values) else values[beside(rows, values)]
 
 
@@ -87,7 +87,7 @@ def numbers(count: int, like: Any) -> Any:
 
 
 def largest(values: Any, width: int) -> npt.NDArray[Any]:
-    """The `width` largest values of each row, descending."""
+    """Return the `width` largest values of each row, descending."""
     if not isinstance(values, np.ndarray):
         return host(values.topk(width, dim=1).values)
     if width <= FEW:

@@ -87,7 +87,7 @@ def uniforms(row_keys: Words) -> Reals:
 
 @lru_cache(maxsize=8)
 def token_words(vocab: int, device: torch.device | None = None) -> Any:
-    """A 32-bit word per token: an array, or a tensor on a device."""
+    """Return a 32-bit word per token: an array, or a tensor on a device."""
     ids = np.arange(vocab, dtype=np.uint32)
     ids ^= ids >> np.uint32(16)
     ids *= np.uint32(0x7FEB352D)
@@ -145,7 +145,7 @@ def _log(values: Reals) -> Reals:
 
 
 def gumbel(hashes: npt.NDArray[np.int32]) -> Reals:
-    """The noise of tokens with these hashes."""
+    """Return the noise of tokens with these hashes."""
     survival = (hashes + 0.5) * -(2.0**-HASH_BITS)
     survival += 1.0
     return -_log(-_log(survival))
@@ -270,7 +270,7 @@ def _limits(
 
 
 def winners(entrants: Entrants, rows: int) -> Index:
-    """The token of each row's best score, the lowest id among equals. Every row must have an entrant."""
+    """Return the token of each row's best score, the lowest id among equals. Every row must have an entrant."""
     starts = np.searchsorted(entrants.rows, np.arange(rows))
     top = np.maximum.reduceat(entrants.scores, starts)
     leading = np.flatnonzero(entrants.scores == top[entrants.rows])[::-1]

@@ -45,7 +45,7 @@ class Guard:
             return None
 
     def around(self, part: str, call: Callable[Given, Result]) -> Callable[Given, Result | None]:
-        """The same call through the guard."""
+        """Return the call as it is made through the guard."""
 
         def guarded(*given: Given.args, **named: Given.kwargs) -> Result | None:
             return self(part, call, *given, **named)
@@ -54,7 +54,7 @@ class Guard:
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """The parts that are set aside. Does not mutate."""
+        """Return the parts that are set aside. Does not mutate."""
         return tuple(self._aside)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:

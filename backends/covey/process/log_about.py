@@ -44,14 +44,14 @@ def current() -> Names:
 
 
 def told(text: str) -> str:
-    """The line with the names."""
+    """Return the line with the names."""
     names = list(_names.get()())
     more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
     return f"{text} [request {', '.join(names[:MOST])}{more}]" if names else text
 
 
 def only() -> str:
-    """The request that this is about; "" where it is about none, or several."""
+    """Return the request that this is about; "" where it is about none, or several."""
     names = list(_names.get()())
     return names[0] if len(names) == 1 else ""
 

@@ -18,7 +18,7 @@ class Rate:
         self._lock = threading.Lock()
 
     def passes(self, kind: str, text: str) -> str | None:
-        """The line to write, which says how many were left out before it; None for one that is left out."""
+        """Return the line to write, which says how many were left out before it; None for one that is left out."""
         now = self._now()
         with self._lock:
             began, lines = self._kinds.get(kind, (now, 0))

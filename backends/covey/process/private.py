@@ -12,7 +12,7 @@ KEPT_VARIABLE = "COVEY_KEPT"  # the folder in which a server keeps what outlives
 
 
 def kept_folder(part: str) -> Path | None:
-    """The part of this server's private folder, which the launcher names; None where none did. Not made yet."""
+    """Return the part of this server's private folder, which the launcher names; None where none did. Not made yet."""
     named = os.environ.get(KEPT_VARIABLE)
     return Path(named) / part if named else None
 
@@ -24,7 +24,7 @@ def private_folder(path: Path) -> Path:
 
 
 def checked(path: Path) -> Path:
-    """The folder, which must be there already."""
+    """Return the folder, which must be there already."""
     reason = distrust(path)
     if reason:
         raise SettingError(reason)
@@ -32,7 +32,7 @@ def checked(path: Path) -> Path:
 
 
 def private_text(path: str | Path) -> str:
-    """A file that nobody else may read."""
+    """Return the text of a file. Raises SettingError where it cannot be read, or others may read it."""
     try:
         with open(path, encoding="utf-8") as file:
             mode, text = os.fstat(file.fileno()).st_mode, file.read()  # of one file, also where it is being replaced

@@ -22,7 +22,7 @@ DOMAINS: tuple[str, ...] = ("code", "math", "translation", "summarisation", "cha
 
 
 def load(domain: str) -> list[str]:
-    """The prompts of one domain, in a fixed order."""
+    """Return the prompts of one domain, in a fixed order."""
     if domain not in DOMAINS:
         raise ValueError(f"no prompts for {domain!r}: the domains are {', '.join(DOMAINS)}")
     text = resources.files(__package__).joinpath(f"{domain}.json").read_text(encoding="utf-8")

@@ -104,7 +104,7 @@ class ActiveRequest:
         self.first_state, self.states = first + dropped, states[dropped:]
 
     def next_state(self, wanted: int) -> int:
-        """The first position, from `wanted` on, whose state is not here."""
+        """Return the first position, from `wanted` on, whose state is not here."""
         end = self.first_state + len(self.states)
         return end if self.first_state <= wanted < end else wanted
 

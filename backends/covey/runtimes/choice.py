@@ -17,7 +17,7 @@ _DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/kfd"
 
 
 def runtime_of(folder: str | Path, settings: TargetSettings) -> str:
-    """The runtime that the settings ask for; SettingError where it is one that cannot serve the folder's model."""
+    """Return the runtime that the settings ask for. Raises SettingError where that cannot serve the folder's model."""
     if settings.runtime == TORCH:
         return TORCH
     reason = why_not(folder, settings)

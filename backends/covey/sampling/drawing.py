@@ -56,7 +56,7 @@ def draw(
     positions: Ints,
     contexts: Sequence[Context | None] | None = None,
 ) -> Draws:
-    """The target's own token of every row. `positions[i]` is the index, prompt included, of the token being drawn;
+    """Return the target's own token of every row. `positions[i]` is the index, prompt included, of that token;
     `contexts[i]` all tokens before it, needed only where `table.history[settings[i]]`, and what a grammar allows."""
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     given = plain(logits)
@@ -65,7 +65,7 @@ def draw(
 
 
 def draw_unpenalised(logits: Logits, table: SettingsTable, settings: Index, positions: Index) -> Ints:
-    """The tokens that `draw` would give if no row had a bias, penalties, a minimum length or bad words."""
+    """Return the tokens that `draw` would give if no row had a bias, penalties, a minimum length or bad words."""
     given = plain(logits)
     return _draw(given, given, table, settings, positions).tokens
 
@@ -90,7 +90,7 @@ def draw_on_host(given: Logits, work: Logits, table: SettingsTable, settings: In
 
 
 def draw_on_device(given: Logits, work: Logits, table: SettingsTable, settings: Index, positions: Index) -> Draws:
-    """The same draws by kernels: one copy brings them to the host. Only what truncation may have cut is drawn again."""
+    """Draw as `draw` does, by kernels: one copy brings all to the host. What truncation may have cut is drawn again."""
     wanted = table.logprobs[settings]
     drawing = _drawing(threading.get_ident(), 1 << (len(settings) - 1).bit_length(), work.shape[1], work.device)
     row_keys = keys(table.seed[settings], positions, Purpose.COUPLED)
@@ -114,7 +114,7 @@ def draw_on_device(given: Logits, work: Logits, table: SettingsTable, settings: 
 
 @lru_cache(maxsize=32)
 def _drawing(_thread: int, rows: int, vocab: int, device: torch.device) -> gpu.DeviceDraw:
-    """A thread's own, since it does one draw at a time."""
+    """Return a thread's own drawing, since that does one draw at a time."""
     return gpu.drawing(rows, vocab, device)
 
 
@@ -144,7 +144,7 @@ def _draw_hot(
 
 
 def log_probabilities(logits: Logits, table: SettingsTable, settings: Index, tokens: Index) -> Floats:
-    """The model's own log-probability of one token per row; NaN where the row did not ask or has no token."""
+    """Return the model's own log-probability of one token per row; NaN where the row did not ask or has no token."""
     logprobs: npt.NDArray[np.float32] = np.full(len(settings), np.nan, np.float32)
     rows = np.flatnonzero(table.logprobs[settings] & (tokens >= 0))
     if len(rows):

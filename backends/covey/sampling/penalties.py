@@ -115,7 +115,7 @@ def _count(histories: list[Ints], num_prompt: Index, vocab: int) -> tuple[Index,
 
 
 def _last(context: Context) -> int:
-    """The last token before the draw; -1 where there is none."""
+    """Return the last token before the draw; -1 where there is none."""
     tokens = context.path if len(context.path) else context.history
     return int(tokens[-1]) if len(tokens) else -1
 

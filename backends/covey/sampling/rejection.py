@@ -88,8 +88,8 @@ def accept(uniform: Reals, p: Reals, q: Reals) -> npt.NDArray[np.bool_]:
 def probabilities(
     logits: Logits, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
 ) -> tuple[Logits, Ints]:
-    """The distribution that each row's token is drawn from, after all settings, in float64: one-hot for greedy rows,
-    all zero for faulty ones; and the faults."""
+    """Return the distribution that each row's token is drawn from, after all settings, in float64: one-hot for greedy
+    rows, all zero for faulty ones; and the faults."""
     work = penalise(plain(logits), table, settings, positions, contexts)
     best, values = best_tokens(work)
     faults = find_faults(values)
@@ -109,7 +109,7 @@ def probabilities(
 
 
 def _q_rows(trees: Trees) -> tuple[Ints, Reals]:
-    """The q rows; a node without one, or with one that says its token could not be, was proposed with certainty."""
+    """Return the q rows; a node without one, or with one in which it could not be, was proposed with certainty."""
     certain = np.ones((len(trees.tokens), 1))
     if trees.q_ids is None or trees.q_probs is None:
         return trees.tokens[:, None], certain

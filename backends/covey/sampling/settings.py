@@ -112,7 +112,7 @@ class SettingsTable:
         self._free.append(row)
 
     def sampling(self, row: int) -> Sampling:
-        """The settings that were added."""
+        """Return the settings that were added."""
         sampling = self.samplings[row]
         if sampling is None:
             raise KeyError(f"row {row} is not in use")

@@ -41,7 +41,7 @@ class Cuts:
         return kept
 
     def cut(self, logits: Logits) -> Logits:
-        """The logits of which the tokens that are not kept are -inf."""
+        """Return the logits of which the tokens that are not kept are -inf."""
         columns = np.stack((self.values, self.best_values, self.temperatures, self.log_min_p, self.tokens))
         cut, best, temperature, log_min_p, token = beside(columns[:, :, None], logits)
         values = double(logits)
@@ -111,7 +111,7 @@ def _prefix_sizes(weights: Reals, top_k: Index, top_p: Reals, mass: Reals) -> tu
 
 
 def _exact_prefix_size(weights: Reals, top_k: int, top_p: float) -> int:
-    """The same for one whole row, by sums that are correctly rounded and so do not depend on any order."""
+    """Return one whole row's prefix size, by sums that are correctly rounded and so do not depend on any order."""
     kept = [math.exp(weight) for weight in weights[:top_k].tolist()]
     limit = top_p * math.fsum(kept)
     low, high = 0, len(kept) - 1

@@ -71,7 +71,7 @@ class Accounts:
         self._past: dict[str, Totals] = defaultdict(lambda: defaultdict(float))  # of senders that are gone, by server
 
     def called(self, call: Call) -> None:
-        """A call has come."""
+        """Note that a call has come."""
         account = self._of.get(call.who)
         if account is None:
             account = self._of[call.who] = Account(call.caller, call.arrived)
@@ -192,8 +192,8 @@ def _house(who: int) -> int:
 
 
 def largest(accounts: Mapping[int, Account], slack: float) -> set[int]:
-    """The largest set of senders whose objectives hold, times `slack`. For each that may be the strictest of the set:
-    of those that are no stricter, the ones that take least, as many as it bears; each server's first before any's
+    """Return the largest set of senders whose objectives hold, times `slack`. For each that may be the strictest of the
+    set: of those that are no stricter, the ones that take least, as many as it bears; each server's first before any's
     second."""
     able = {who: each for who, each in accounts.items() if each.service + each.away <= slack * each.objective + 1e-9}
     ranks, best = _ranks(able), set[int]()

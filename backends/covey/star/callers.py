@@ -51,7 +51,7 @@ def token_of(secret: str) -> int:
 
 
 def read(path: str | Path) -> list[CallingServer]:
-    """The servers of a file."""
+    """Return the servers of a file."""
     callers: list[CallingServer] = []
     for number, line in enumerate(private_text(path).splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -94,7 +94,7 @@ class Authenticator:
         self._senders: dict[str, OrderedDict[int, int]] = {}  # by server: what was drawn for each that it claims to be
 
     def caller(self, message: Ints) -> str:
-        """The sender's name; raises PortError for a message of nobody known. All tokens are compared."""
+        """Return the sender's name; raises PortError for a message of nobody known. All tokens are compared."""
         given = codec.token_of(message)
         names = self._names(given) or (self._names(given) if self._knows_more() else [])
         if not names:

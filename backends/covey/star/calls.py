@@ -28,18 +28,18 @@ class Call:
 
     @property
     def who(self) -> int:
-        """The sender, whichever its incarnation."""
+        """Return the sender, whichever its incarnation."""
         return self.work.origin >> INCARNATION_BITS
 
     @property
     def due(self) -> float:
-        """The time until which an answer is of use."""
+        """Return the time until which an answer is of use."""
         return self.arrived + (self.work.patience or float("inf"))
 
     @property
     def urgent(self) -> float:
-        """The time at which the first of the call's rows is late for its own objective, or at which the call is due, if
-        that comes first."""
+        """Return the time at which the first of the call's rows is late for its own objective, or at which the call is
+        due, if that comes first."""
         return min(self.due, self.arrived + (self.work.needed or float("inf")))
 
     @property
@@ -48,7 +48,7 @@ class Call:
 
     @property
     def beams(self) -> int:
-        """The beams of all the call's rows: what a level of its draft works on."""
+        """Return the beams of all the call's rows: what a level of its draft works on."""
         return int(self.work.width.sum())
 
     def answer(self, reply: DraftReply | CoveyError) -> None:

@@ -124,7 +124,7 @@ class DraftQueue:
             self._turns[call.who] = self._turn
 
     def forget(self, who: int) -> None:
-        """A sender is gone that has no call here."""
+        """Forget a sender that is gone and has no call here."""
         self._turns.pop(who, None)
         whose = _house_of(who)
         if all(_house_of(each) != whose for each in self._turns):
@@ -152,7 +152,7 @@ class DraftQueue:
             del self._waiting[call.who]
 
     def _cut(self, call: Call, now: float, speed: Speed, beams: int) -> Call:
-        """The same call, no deeper than its sender can wait for, nor, beyond what is usual, than the others can."""
+        """Return the same call, no deeper than its sender can wait, nor, beyond what is usual, than the others can."""
         most = speed.depth(beams, call.due - now)
         if len(self._had) > 1:
             most = min(most, max(USUAL, speed.depth(beams, OVERDUE * self._limits.bound)))

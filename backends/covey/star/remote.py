@@ -223,7 +223,7 @@ class RemoteDrafter:
 
 
 def load(name: str, vocab_size: int, profile: Profile) -> RemoteDrafter:
-    """The drafter of an entry of the model repository, wherever the profile says that it is."""
+    """Return the drafter of an entry of the model repository, wherever the profile says that it is."""
     star = profile.star
     places = [entry.split("=", 1)[1] for entry in star.servers if entry.split("=", 1)[0] == name]
     if not places:

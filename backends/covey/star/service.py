@@ -133,7 +133,7 @@ class DraftService:
         call.answer(refusal)
 
     def draft(self, work: DraftWork, caller: str = HERE) -> DraftReply:
-        """The same, and waits for the answer. Raises CoveyError when the drafter fails."""
+        """Draft as `submit` does, and wait for the answer. Raises CoveyError when the drafter fails."""
         answers: list[DraftReply | CoveyError] = []
         done = threading.Event()
 
@@ -269,7 +269,7 @@ class DraftService:
         return answers
 
     def _same(self, work: DraftWork) -> Call | None:
-        """The call of this very message that waits, or is served now."""
+        """Return the call of this very message that waits, or is served now."""
         if work.sequence == UNNUMBERED:
             return None
         message = work.origin, work.sequence

@@ -37,7 +37,7 @@ class Precomputed:
     seconds: float
 
     def row(self, sequence: Sequence) -> int | None:
-        """The row of a sequence that has not changed since."""
+        """Return the row of a sequence that has not changed since."""
         row = self.index.get(sequence)
         return row if row is not None and self.lengths[row] == sequence.num_tokens else None
 

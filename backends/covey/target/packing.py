@@ -113,7 +113,7 @@ def _depths(trees: Trees) -> tuple[Ints, list[int]]:
 
 
 def _by_path(chains: Lanes, rows: Rows[Sequence], chunk: Ints, trees: Trees, branching: list[int]) -> Lanes:
-    """The same with a lane for each root-to-leaf path of the trees that branch."""
+    """Return the lanes of `chains` with a lane for each root-to-leaf path of the trees that branch."""
     lanes, lengths, queries, tails = [], [], [], []
     trees_of = set(branching)
     for row, sequence in enumerate(rows):
@@ -145,7 +145,7 @@ def _by_path(chains: Lanes, rows: Rows[Sequence], chunk: Ints, trees: Trees, bra
 
 
 def _with_ancestors(lanes: Lanes, trees: Trees) -> Windows:
-    """The rows' windows, each of whose last tokens are its tree."""
+    """Return the rows' windows, each of whose last tokens are its tree."""
     windows = windows_of(lanes)
     sizes = trees.sizes
     seen, base = windows.seen.copy(), lanes.lengths - sizes

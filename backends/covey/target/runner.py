@@ -118,9 +118,9 @@ class TargetRunner:
         most_blocks: int = 0,
         head: str = "",
     ) -> TargetRunner:
-        """The target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens, and
-        few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large. It makes states for the
-        head in that folder, if one is named."""
+        """Return the target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens,
+        and few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large. It makes states for
+        the head in that folder, if one is named."""
         asked, settings = settings, typed(folder, settings)
         taps = heads.taps_of(Path(head), Path(folder)) if head else None
         opened = partial(
@@ -256,7 +256,7 @@ class TargetRunner:
         )
 
     def _states(self, first: Ints, rows: list[Sequence | None], status: Ints) -> dict[str, Any]:
-        """The states that were asked for, of each row from that position on to where its KV reaches."""
+        """Return the states that were asked for, of each row from that position on to where its KV reaches."""
         if not len(first) or self._maker is None:
             return {}
         slots = [
@@ -434,7 +434,7 @@ def open_target(
     most_blocks: int,
     taps: Taps | None = None,
 ) -> tuple[Compute, Whole | ParallelModel]:
-    """The model and the thread that computes with it; settings are those of `typed`."""
+    """Return the model and the thread that computes with it; settings are those of `typed`."""
     ranks, cores = settings.tensor_parallel, os.cpu_count() or 1
     threads = settings.threads or max(1, cores // ranks)
     given: dict[str, Any] = {"numerics": settings.numerics, "max_pass_tokens": token_budget}
@@ -492,7 +492,7 @@ def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section
 
 
 def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
-    """The same with the type that the folder's model is served in, and the runtime that serves it."""
+    """Return the settings with the type that the folder's model is served in, and the runtime that serves it."""
     runtime = runtime_of(folder, settings)
     if runtime == NATIVE:
         return replace(settings, runtime=runtime, dtype=dtypes.on_cpu(settings.dtype, folder))

@@ -62,14 +62,14 @@ class Places:
     contexts: Sequence[Context | None] | None
 
     def of(self, rows: Mask, trees: Trees) -> Places:
-        """The places of the given rows."""
+        """Return the places of the given rows."""
         keep = np.flatnonzero(np.repeat(rows, trees.sizes + 1))
         contexts = None if self.contexts is None else [self.contexts[place] for place in keep]
         return Places(self.logits[keep], self.settings[keep], self.positions[keep], contexts)
 
 
 def rows_of(trees: Trees, rows: Mask) -> Trees:
-    """The trees of the given rows alone."""
+    """Return the trees of the given rows alone."""
     if rows.all():
         return trees
     kept = trees.only(rows)
@@ -132,7 +132,7 @@ def _verified(trees: Trees, walked: Walk, logprobs: Floats, chances: Floats, top
 
 
 def pick(verified: Verified, rows: Ints) -> Verified:
-    """The outcomes of the given rows, in the order given."""
+    """Return the outcomes of the given rows, in the order given."""
     if np.array_equal(rows, np.arange(len(verified.accepted))):
         return verified
     tokens, path = _spans(verified.emitted, rows), _spans(verified.accepted, rows)

@@ -46,8 +46,8 @@ BLANK = r"\n?[ \t]{0,32}"  # between the parts of JSON: a small model writes bla
 
 
 def of_schema(schema: str) -> str:
-    """The grammar of JSON that fits the schema, which may say itself what stands between the parts; raises ValueError
-    where it is no JSON object."""
+    """Return the grammar of JSON that fits the schema, which may say itself what stands between the parts; raises
+    ValueError where it is no JSON object."""
     from llguidance import LLMatcher
 
     read = json.loads(schema)
@@ -57,14 +57,14 @@ def of_schema(schema: str) -> str:
 
 
 def of_regex(pattern: str) -> str:
-    """The grammar of texts that the pattern matches as a whole."""
+    """Return the grammar of texts that the pattern matches as a whole."""
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_regex(pattern)
 
 
 def of_lark(rules: str) -> str:
-    """The grammar that these rules define, beginning with `start`."""
+    """Return the grammar that these rules define, beginning with `start`."""
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_lark(rules)
@@ -74,7 +74,7 @@ SOURCES = {"grammar_json": of_schema, "grammar_regex": of_regex, "grammar_lark":
 
 
 def compiled(name: str, text: str, tokenizer: LLTokenizer) -> str:
-    """The grammar of a request's field of this name; raises ValueError, which says what is allowed instead."""
+    """Return the grammar of a request's field of this name; raises ValueError, which says what is allowed instead."""
     if found := too_much(name, text):
         raise ValueError(found)
     try:
@@ -106,7 +106,7 @@ def problem(grammar: str, tokenizer: LLTokenizer) -> str:
 
 @lru_cache(maxsize=16)
 def tokenizer_of(folder: str, vocab_size: int, end_ids: tuple[int, ...]) -> LLTokenizer:
-    """The folder's tokenizer as grammars need it; raises SettingError where it does not say which text tokens are."""
+    """Return the folder's tokenizer as grammars need it. Raises SettingError where that cannot be had."""
     from llguidance import LLTokenizer
 
     tokenizer = load_tokenizer(folder)

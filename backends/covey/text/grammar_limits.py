@@ -72,7 +72,7 @@ def _in_rules(text: str) -> str:
 
 
 def _apart(text: str) -> tuple[list[Any], str]:
-    """The schemas within rules, and the rules without them."""
+    """Return the schemas within rules, and the rules without them."""
     decoder, found, rest, at = json.JSONDecoder(parse_float=_decimal, parse_int=_decimal), list[Any](), "", 0
     for mark in re.finditer(r"%json\s*", text):
         if mark.start() < at:

@@ -33,7 +33,7 @@ def read(folder: str | Path) -> ModelFolder:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; SettingError where there is none that can be worked with."""
+    """Return the JSON object in a file; SettingError where there is none that can be worked with."""
     try:
         with path.open("rb") as file:
             return _object(file.read(MOST_BYTES + 1))

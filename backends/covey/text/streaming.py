@@ -286,7 +286,7 @@ class Streamer:
             self._answers.pop(key, None)
 
     def fail_all(self, error: Exception) -> None:
-        """The engine is gone: every open answer ends with an error. Any thread."""
+        """End every open answer with an error, for the engine is gone. Any thread."""
         with self._wake:
             self.publish([Progress(key, NO_INTS, NO_FLOATS, Finish.ERROR, error) for key in self._answers])
 

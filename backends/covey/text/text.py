@@ -17,9 +17,9 @@ LONGEST = 4  # bytes of a character
 
 
 def context_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
-    """The last of `tokens`, after which what follows decodes as after all of them: `CONTEXT`, and some more where these
-    begin within a character. Tokens that stand for bytes are decoded together, and all of them are lost if the first is
-    not a character's first (SentencePiece's byte fallback)."""
+    """Return the last of `tokens`, after which what follows decodes as after all of them: `CONTEXT`, and some more
+    where these begin within a character. Tokens that stand for bytes are decoded together, and all of them are lost if
+    the first is not a character's first (SentencePiece's byte fallback)."""
     for count in range(CONTEXT, CONTEXT + LONGEST):
         last = list(tokens[-count:])
         if not tokenizer.decode(last, skip_special_tokens=True).startswith(UNFINISHED):
@@ -28,8 +28,8 @@ def context_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
 
 
 def last_output(output: Sequence[int], stop_words: Sequence[str]) -> list[int]:
-    """The last tokens of `output` that matter to the text of what follows: a stop word or a character may have begun
-    among them."""
+    """Return the last tokens of `output` that matter to the text of what follows: a stop word or a character may have
+    begun among them."""
     return list(output[-(WINDOW + max(map(len, stop_words), default=0)) :])
 
 
@@ -99,7 +99,7 @@ class Detokenizer:
 def visible_text(
     tokenizer: Tokenizer, context: Sequence[int], ids: Sequence[int], stop_words: Sequence[str], *, final: bool
 ) -> str:
-    """The text of output `ids` as a `Detokenizer` fed with them would have given out by now. Keeps no state."""
+    """Return the text of output `ids` as a `Detokenizer` fed with them would have given out by now. Keeps no state."""
 
     def decoded(count: int) -> str:
         text: str = tokenizer.decode([*context, *ids[:count]], skip_special_tokens=True)
@@ -117,8 +117,8 @@ def visible_text(
 
 
 def _overlap(text: str, word: str, most: int) -> int:
-    """The longest end of `text`, of at most so many characters, that `word` starts with. It grows by what is new of the
-    text and no faster: who says so has every size looked at once, and not once for each token."""
+    """Return the longest end of `text`, of at most so many characters, that `word` starts with. It grows by what is new
+    of the text and no faster: who says so has every size looked at once, and not once for each token."""
     for size in range(min(most, len(text), len(word) - 1), 0, -1):
         if word.startswith(text[len(text) - size :]):
             return size

@@ -19,8 +19,8 @@ KEEPS_TEXT = ("Sequence", "ByteLevel", "Digits", "Split")  # pre-tokenizers that
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer | None:
-    """The folder's tokenizer, or None where it has none (such a target takes and gives token ids alone). A length that
-    training left in its file, to cut or pad texts to, is taken out, as transformers does: prompts are whole."""
+    """Return the folder's tokenizer, or None where it has none (such a target takes and gives token ids alone). A
+    length to cut or pad texts to that training left in its file is taken out, as by transformers: prompts are whole."""
     tokenizer = _read(folder)
     if tokenizer is not None:
         tokenizer.no_truncation()
@@ -57,8 +57,8 @@ def _read(folder: str | Path) -> Tokenizer | None:
 
 
 def token_ids(tokenizer: Tokenizer, text: str) -> Ints:
-    """The tokens of a prompt. Other threads run meanwhile, which they do not while `encode` does; and what is not
-    asked for, which characters each token is, takes as long again."""
+    """Return the tokens of a prompt. Other threads run meanwhile, which they do not while `encode` does; and what is
+    not asked for, which characters each token is, takes as long again."""
     return np.asarray(tokenizer.encode_batch_fast([text])[0].ids, np.int32)
 
 

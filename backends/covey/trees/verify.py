@@ -77,7 +77,7 @@ def check_chains(trees: Trees) -> None:
 
 
 def parent_places(trees: Trees) -> Ints:
-    """The packed place of every node's parent: the row of logits that judges the node."""
+    """Return the packed place of every node's parent: the row of logits that judges the node."""
     return _places(trees)[2]
 
 

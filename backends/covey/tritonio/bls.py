@@ -41,7 +41,7 @@ def call(model: str, message: Ints) -> Ints:
 
 
 def _done(request: Any, what: str) -> Any:
-    """The response to a request that succeeded; raises PortError about `what` for one that did not."""
+    """Return the response to a request that succeeded; raises PortError about `what` for one that did not."""
     try:
         response = request.exec()
     except Exception as error:  # what the binding raises, as when shared memory is full, has no common base
@@ -127,7 +127,7 @@ def _least(opens: Iterable[Open]) -> float:
 
 
 def serve(requests: list[Any], answer: Any) -> list[Any]:
-    """The other end of `call`: answers each request's message with `answer(message)`; an error becomes the
+    """Serve the other end of `call`: answer each request's message with `answer(message)`; an error becomes the
     response's error and leaves the model up. A message without this server's token is refused."""
     responses, secret = [], token()
     for request in requests:
@@ -141,7 +141,7 @@ def serve(requests: list[Any], answer: Any) -> list[Any]:
 
 
 def message_of(request: Any) -> Ints:
-    """The message that a request brings."""
+    """Return the message that a request brings."""
     message: Ints = pb_utils.get_input_tensor_by_name(request, codec.REQUEST_TENSOR).as_numpy()
     return message
 
@@ -156,7 +156,7 @@ def send(sender: Any, response: Any) -> None:
 
 
 def failure(error: Exception) -> Any:
-    """The response that says what went wrong."""
+    """Return the response that says what went wrong."""
     line = RATE.passes(type(error).__name__, f"{type(error).__name__}: {error}")
     if line is not None:
         pb_utils.Logger.log_error(line)

@@ -83,7 +83,7 @@ class RequestParser:
     def parse(
         self, key: int, arrival: float, tensor: Callable[[str], Any], parameters: dict[str, Any] | None = None
     ) -> Wanted:
-        """The request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
+        """Return the request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
         _check_parameters(parameters or {})
         read = Reader(tensor)
         read.check(NEUTRAL)
@@ -237,7 +237,7 @@ class RequestParser:
             raise BadField(name, text, str(error)) from None
 
     def _asked_grammar(self, read: Reader) -> tuple[str, str]:
-        """The field that has one, and its text; "" where there is none."""
+        """Return the field that has one, and its text; "" where there is none."""
         asked = {name: read.text(name) for name in grammar.SOURCES}
         asked = {name: text for name, text in asked.items() if text}
         if not asked:
@@ -336,7 +336,7 @@ class Reader:
         self._tensor = tensor
 
     def part(self, part: str) -> dict[str, Any]:
-        """The fields that a part of the request takes as they come, by attribute."""
+        """Return the fields that a part of the request takes as they come, by attribute."""
         return {field.attribute: self._plain(field) for field in INPUTS if field.part == part}
 
     def check(self, fields: Iterable[Field]) -> None:
@@ -396,7 +396,7 @@ class Reader:
         return str(INPUT_BY_NAME[name].default or "") if value is None else value
 
     def given(self, name: str) -> str | None:
-        """A text, or None where there is none."""
+        """Return a text, or None where there is none."""
         value, high = self.scalar(name), INPUT_BY_NAME[name].high
         if value is None:
             return None
@@ -406,13 +406,13 @@ class Reader:
         return text
 
     def values(self, name: str) -> list[Any]:
-        """A list of numbers."""
+        """Return a list of numbers."""
         value = self._tensor(name)
         found: list[Any] = [] if value is None else value.reshape(-1).tolist()
         return found
 
     def texts(self, name: str) -> list[str]:
-        """A list of texts; one that is empty is none, as TensorRT-LLM's clients say it."""
+        """Return a list of texts; one that is empty is none, as TensorRT-LLM's clients say it."""
         value = self._tensor(name)
         found = [] if value is None else [_decoded(name, item) for item in value.reshape(-1)]
         return [] if found == [""] else found

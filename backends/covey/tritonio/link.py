@@ -56,7 +56,7 @@ def _listens(path: Path) -> bool:
 
 
 def forget(server: int) -> None:
-    """A server has ended: nobody listens in its folder any more."""
+    """Remove the folder of a server that has ended: nobody listens in it any more."""
     shutil.rmtree(_folder(server), ignore_errors=True)
 
 
@@ -197,7 +197,7 @@ def serves(model: str, server: int) -> bool:
 
 
 def _ask(model: str, server: int, what: str) -> Any:
-    """The answer's value; None where none comes in time."""
+    """Return the answer's value; None where none comes in time."""
     ended, values = threading.Event(), []
 
     def receive(_peer: Peer, message: Message) -> None:

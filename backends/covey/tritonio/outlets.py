@@ -26,7 +26,7 @@ log = logging.getLogger("covey.outlets")
 
 
 def outputs(chunk: Chunk) -> dict[str, Any]:
-    """The chunk as the public response's arrays, by the names of `covey_client.wire.OUTPUTS`."""
+    """Return the chunk as the public response's arrays, by the names of `covey_client.wire.OUTPUTS`."""
     rate = chunk.accepted / chunk.drafted if chunk.drafted else 0.0
     drafts = sum(chunk.acceptance)
     arrays = {
@@ -64,13 +64,13 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
 
 
 def response(arrays: dict[str, Any], wanted: frozenset[str] | set[str]) -> Any:
-    """A Triton response of the outputs that the client asked for; none named means all."""
+    """Return a Triton response of the outputs that the client asked for; none named means all."""
     names = [name for name in arrays if not wanted or name in wanted]
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, arrays[name]) for name in names])
 
 
 def error_response(error: Exception) -> Any:
-    """An error with its code as a prefix too: codes do not survive a hop between models on 24.10."""
+    """Return an error with its code as a prefix too: codes do not survive a hop between models on 24.10."""
     code = error.code if isinstance(error, RequestError) else "INTERNAL"
     text = f"[{code}] {error}".encode(errors="replace").decode()  # what Triton cannot encode it cannot send
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code)))
@@ -127,7 +127,7 @@ class Sender:
 
 
 def take_each(requests: list[Any], take: Callable[[TritonRequest, Sender], None]) -> None:
-    """The whole of an `execute`: hand every request with its sender to `take`, after all that may raise has been read.
+    """Do all of an `execute`: hand each request with its sender to `take`, after all that may raise has been read.
 
     Never raises: a request that cannot be read or taken is answered with the error, by the only one that knows its
     sender, and the sender says from then on that it is not cancelled, to whoever `take` gave it to."""
@@ -164,7 +164,7 @@ class SenderOutlet:
         self._sender.send(response(outputs(chunk), self._wanted), last=chunk.finish is not None)
 
     def report(self, text: str) -> None:
-        """The one answer to a question."""
+        """Send the one answer to a question."""
         self._sender.send(response(reported(text), self._wanted), last=True)
 
     def fail(self, error: Exception) -> None:
@@ -175,5 +175,5 @@ class SenderOutlet:
 
 
 def reported(text: str) -> dict[str, Any]:
-    """The answer to a question as the response's arrays."""
+    """Return the answer to a question as the response's arrays."""
     return {REPORT: np.array([text.encode()], np.object_)}

@@ -57,7 +57,7 @@ class PeerOutlet:
 
 
 def answered(message: Message) -> Chunk:
-    """The chunk that `PeerOutlet.send` sent."""
+    """Return the chunk that `PeerOutlet.send` sent."""
     value: dict[str, Any] = {**message.value, **message.arrays}
     value["finish"] = None if value["finish"] is None else Finish(value["finish"])
     value["acceptance"] = tuple(value["acceptance"])
@@ -67,12 +67,12 @@ def answered(message: Message) -> Chunk:
 
 
 def told(error: Exception) -> list[str]:
-    """An error on its way from one model to another: `raised` takes both."""
+    """Return an error as it goes from one model to another; `raised` takes its two parts."""
     return [error.code if isinstance(error, RequestError) else "INTERNAL", str(error)]
 
 
 def raised(code: str, text: str) -> Exception:
-    """The error that `PeerOutlet.fail` sent, as one that `error_response` gives the same code."""
+    """Return the error that `PeerOutlet.fail` sent, as one that `error_response` gives the same code."""
     error = RequestError(text) if code != "INTERNAL" else PortError(text)
     if isinstance(error, RequestError):
         error.code = code

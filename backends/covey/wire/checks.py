@@ -198,7 +198,7 @@ def _within(low: int, high: int | None = None, **arrays: Ints) -> None:
 
 
 def _ends(values: Ints) -> tuple[int, int]:
-    """The least and the most. Of a few numbers, a list's are found sooner than an array's."""
+    """Return the least and the most. Of a few numbers, a list's are found sooner than an array's."""
     if len(values) > FEW:
         return int(values.min()), int(values.max())
     listed = values.tolist()

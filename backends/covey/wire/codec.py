@@ -159,7 +159,7 @@ _TOKEN, _COUNT, _HEAD = 2, 4, 5  # words before the token, the number of fields,
 
 
 def pack(layout: Layout, **values: Any) -> Ints:
-    """The message's words, its token 0. Every field of the layout must be given; None is an empty field."""
+    """Return the message's words, its token 0. Every field of the layout must be given; None is an empty field."""
     parts, sizes = [b""], []
     for name, kind in layout.fields.items():
         value = values.pop(name)
@@ -189,13 +189,13 @@ def authenticate(message: Ints, token: int) -> None:
 
 
 def token_of(message: Ints) -> int:
-    """The token that the message was sealed with; raises PortError for a message of another version."""
+    """Return the token that the message was sealed with; raises PortError for a message of another version."""
     kind_of(message)
     return int(message[_TOKEN:_COUNT].view(np.int64)[0])
 
 
 def kind_of(message: Ints) -> int:
-    """The message's kind; raises PortError for a message of another version."""
+    """Return the message's kind; raises PortError for a message of another version."""
     version, kind = message[:2].tolist() if len(message) >= _HEAD else ("none", 0)
     if version != VERSION:
         raise PortError(f"message of version {version}, this side speaks {VERSION}")
@@ -203,7 +203,7 @@ def kind_of(message: Ints) -> int:
 
 
 def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
-    """The fields by name, as views of one copy of the message; JSON fields as values, None where empty."""
+    """Return the fields by name, as views of one copy of the message; JSON fields as values, None where empty."""
     count = len(layout.fields)
     if kind_of(message) != layout.kind or message[_COUNT] != count:
         raise PortError(f"message of kind {message[1]} with {message[_COUNT]} fields where kind {layout.kind} is due")
@@ -244,7 +244,7 @@ def encode_target_reply(reply: TargetReply) -> Ints:
 
 
 def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
-    """The answer to a message of so many `rows`, where that is known."""
+    """Return the answer to a message of so many `rows`, where that is known."""
     parts = _decode(TARGET_REPLY, message)
     fields, scores = parts[""], parts["scores"]
     top = _top_in(parts["top"], len(fields["tokens"]))
@@ -318,7 +318,7 @@ def encode_draft_reply(reply: DraftReply) -> Ints:
 
 
 def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
-    """The answer to a message of so many `rows`, where that is known."""
+    """Return the answer to a message of so many `rows`, where that is known."""
     parts = _decode(DRAFT_REPLY, message)
     judged = Judged(**parts["judged"]) if len(parts["judged"]["offsets"]) else None
     reply = DraftReply(trees=_trees_in(parts["trees"]), judged=judged, **parts[""])
@@ -350,7 +350,7 @@ def decode_drafter_info(message: Ints) -> DrafterInfo:
 
 
 def _encode(layout: Layout, value: Any, **fields: Any) -> Ints:
-    """The message that holds a value, with those `fields` that are no attributes of it."""
+    """Return the message that holds a value, with those `fields` that are no attributes of it."""
     fields["head"] = [-1 if (number := _at(value, path)) is None else number for path in layout.head]
     if layout.seconds:
         fields["seconds"] = [_at(value, path) for path in layout.seconds]
@@ -361,14 +361,14 @@ def _encode(layout: Layout, value: Any, **fields: Any) -> Ints:
 
 
 def _at(value: Any, path: str) -> Any:
-    """The attribute at the end of a path; None where one on the way is."""
+    """Return the attribute at the end of a path; None where one on the way is."""
     name, _, rest = path.partition(".")
     found = getattr(value, name)
     return _at(found, rest) if rest and found is not None else found
 
 
 def _decode(layout: Layout, message: Ints) -> dict[str, dict[str, Any]]:
-    """The attributes of a value, and by the paths to them those of its parts."""
+    """Return the attributes of a value, and by the paths to them those of its parts."""
     fields = unpack(layout, message)
     for name, paths in (("head", layout.head), ("seconds", layout.seconds)):
         if paths:

@@ -11,8 +11,8 @@ from covey.contracts.types import NO_FLOATS, DraftReply, DraftWork
 
 
 def beside(works: Sequence[DraftWork]) -> DraftWork:
-    """The rows of all messages, none of which reads, as far as what is drafted for them depends on it: neither tags,
-    which are each sender's own, nor what is told of them."""
+    """Return the rows of all messages, none of which reads, as far as what is drafted for them depends on it: neither
+    tags, which are each sender's own, nor what is told of them."""
     first = works[0]
     return DraftWork(
         tags=np.concatenate([work.tags for work in works]),

@@ -46,7 +46,7 @@ LEASE = 600.0  # seconds without a message after which a caller is taken for gon
 
 
 def new_origin(caller: str) -> int:
-    """The origin of a new incarnation of `caller`: what calls itself so is always one and the same caller."""
+    """Return the origin of a new incarnation of `caller`: what calls itself so is always one and the same caller."""
     who = int.from_bytes(hashlib.sha256(caller.encode()).digest()[:4], "big") >> (32 - CALLER_BITS)
     return who << INCARNATION_BITS | secrets.randbits(INCARNATION_BITS)
 
@@ -112,11 +112,11 @@ class Ledger(Generic[State, Reply]):
         return len(self._open)
 
     def states(self) -> Iterable[State]:
-        """The state of every open tag. Does not mutate."""
+        """Return the state of every open tag. Does not mutate."""
         return self._open.values()
 
     def tags(self) -> set[tuple[int, int]]:
-        """The origin and tag of all that is open. Does not mutate."""
+        """Return the origin and tag of all that is open. Does not mutate."""
         return set(self._open)
 
     def get(self, work: Work, tag: int) -> State | None:
@@ -130,7 +130,7 @@ class Ledger(Generic[State, Reply]):
         return reply
 
     def together(self, works: list[Work], answer: Callable[[list[Work]], list[Reply]]) -> list[Reply]:
-        """The same of messages of several callers, which are answered at once."""
+        """Answer messages of several callers at once, each as `once` does."""
         stored = [self._stored(work) for work in works]
         new = [work for work, reply in zip(works, stored) if reply is None]
         with about(partial(self._named, new)):
@@ -176,8 +176,8 @@ class Ledger(Generic[State, Reply]):
         return opened
 
     def find(self, work: Work, tag: int, least: int) -> State | None:
-        """The state behind a row, which is now the most recently used. None for a row that is stale: unknown, with
-        fewer than `least` tokens, or of a caller that means another incarnation of this answerer."""
+        """Return the state behind a row, which is now the most recently used. None for a row that is stale: unknown,
+        with fewer than `least` tokens, or of a caller that means another incarnation of this answerer."""
         key = work.origin, tag
         state = self._open.get(key)
         if state is None or state.num_tokens < least:

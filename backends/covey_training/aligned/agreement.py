@@ -47,7 +47,7 @@ class Panel:
 
 @torch.inference_mode()
 def measure(target: PreTrainedModel, drafter: PreTrainedModel, panel: Panel) -> Agreement:
-    """The agreement on the panel's texts, which depend on the target's weights too."""
+    """Return the agreement on the panel's texts, which depend on the target's weights too."""
     prompts = random_ids(target, panel.rows, panel.seed)
     texts = continued(target, prompts, panel.tokens, 1.0, panel.seed)
     table = SettingsTable(panel.draws)
@@ -69,7 +69,7 @@ def measure(target: PreTrainedModel, drafter: PreTrainedModel, panel: Panel) -> 
 
 @torch.inference_mode()
 def looping(target: PreTrainedModel, panel: Panel) -> float:
-    """The share of the target's greedy texts that end by saying the same few tokens twice over."""
+    """Return the share of the target's greedy texts that end by saying the same few tokens twice over."""
     texts = continued(target, random_ids(target, panel.rows, panel.seed), panel.tokens, 0.0, panel.seed)
     return float(np.mean([loops(text[PROMPT:]) for text in texts.tolist()]))
 
@@ -85,7 +85,7 @@ def random_ids(model: PreTrainedModel, rows: int, seed: int) -> Tensor:
 
 
 def continued(model: PreTrainedModel, prompts: Tensor, tokens: int, temperature: float, seed: int) -> Tensor:
-    """The prompts with what the model adds, each row's noise from a seed of its own."""
+    """Return the prompts with what the model adds, each row's noise from a seed of its own."""
     rows, width = prompts.shape
     table = SettingsTable(rows)
     settings = [Sampling(temperature=temperature, seed=seed + n) for n in range(rows)]
@@ -100,7 +100,7 @@ def continued(model: PreTrainedModel, prompts: Tensor, tokens: int, temperature:
 
 
 def told(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """The logits at every place that the model continued, one row each."""
+    """Return the logits at every place that the model continued, one row each."""
     logits: Tensor = model(input_ids=ids, use_cache=False).logits[:, PROMPT - 1 : -1]
     return logits.flatten(0, 1).float()
 

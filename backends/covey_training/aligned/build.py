@@ -48,7 +48,7 @@ class Pair:
 def build(
     config: PretrainedConfig, layers: int, agreement: float, seed: int, device: torch.device, dtype: torch.dtype
 ) -> Pair:
-    """The pair of this shape on the device; a SettingError says how near it came where it cannot agree as wanted.
+    """Return the pair of this shape on the device. A SettingError says how near it came if it cannot agree as wanted.
 
     `agreement` is how often the drafter's draw is the target's at temperature 1, where it was right so far.
     """
@@ -75,8 +75,8 @@ def build(
 
 
 def search(agreement_at: Callable[[float], float], wanted: float) -> float:
-    """The damping that agrees as wanted: bisected where the straight line between the ends of what is left has it. An
-    end that stays counts half as far off each time, or else the other would creep (the Illinois rule)."""
+    """Return the damping that agrees as wanted: bisected where the straight line between the ends of what is left has
+    it. An end that stays counts half as far off each time, or else the other would creep (the Illinois rule)."""
     with Steps() as bar:
         task = bar.add_task("damping", total=STEPS + 2)
 
@@ -107,16 +107,16 @@ def search(agreement_at: Callable[[float], float], wanted: float) -> float:
 
 
 def odds(share: float) -> float:
-    """The logarithm of the odds, which falls nearly straight as the logarithm of the damping rises; finite for all and
-    none."""
+    """Return the logarithm of the odds, which falls nearly straight as the logarithm of the damping rises; finite for
+    all and none."""
     kept = min(max(share, 0.001), 0.999)
     return math.log(kept / (1 - kept))
 
 
 @torch.inference_mode()
 def spread_of(target: PreTrainedModel, seed: int) -> float:
-    """The deviation of logits at which the target has the wanted entropy, on random ids. It hardly depends on the
-    text: the final norm makes all states alike in length, and the head knows nothing of them."""
+    """Return the deviation of logits at which the target has the wanted entropy, on random ids. It hardly depends on
+    the text: the final norm makes all states alike in length, and the head knows nothing of them."""
     logits = target(input_ids=random_ids(target, 16, seed), use_cache=False).logits.flatten(0, 1).float()
     low, high = 0.0, 64.0
     for _ in range(24):

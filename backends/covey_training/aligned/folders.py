@@ -57,8 +57,8 @@ def write_tokenizer(source: Path, folder: Path, model: PreTrainedModel) -> None:
 
 
 def fitted(learned: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    """A byte-level BPE with as many tokens as a model: the first merges it learned, or all of them and words that no
-    text is ever split into, so that whatever the model says has a text."""
+    """Return a byte-level BPE with as many tokens as a model: the first merges it learned, or all of them and words
+    that no text is ever split into, so that whatever the model says has a text."""
     tokens: dict[str, int] = {token: n for token, n in learned["model"]["vocab"].items() if n < vocabulary}
     merges = [pair for pair in learned["model"]["merges"] if "".join(pair) in tokens]
     padding = {f"Ġ<{n}>": n for n in range(len(tokens), vocabulary)}

@@ -41,14 +41,14 @@ SIZES: Mapping[str, dict[str, Any]] = {
 
 
 def shape(size: str, vocabulary: int | None = None) -> PretrainedConfig:
-    """The configuration of a named size, by default with that size's own vocabulary."""
+    """Return the configuration of a named size, by default with that size's own vocabulary."""
     if size not in SIZES:
         raise SettingError(f"size: got {size!r}, allowed: {', '.join(SIZES)}, or the file of a configuration")
     return configured(COMMON | SIZES[size], f"size {size}", vocabulary)
 
 
 def read_shape(path: Path, vocabulary: int | None = None) -> PretrainedConfig:
-    """The configuration in a Hugging Face config.json."""
+    """Return the configuration in a Hugging Face config.json."""
     return configured(read_object(path), str(path), vocabulary)
 
 

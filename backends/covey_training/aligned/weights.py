@@ -31,7 +31,7 @@ SHARP = ("q_proj", "k_proj")
 
 
 def blank(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model on its device, in its type, with nothing in it yet: nothing larger was there on the way."""
+    """Return a model on its device, in its type, with nothing in it yet: nothing larger was there on the way."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     needed = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
@@ -56,7 +56,7 @@ def draw_weights(model: PreTrainedModel, seed: int) -> None:
 
 @torch.no_grad()
 def draw_head(model: PreTrainedModel, seed: int, spread: float) -> None:
-    """The head anew, its logits with this deviation. No special token is ever likely: nothing ends a text but its
+    """Draw the head anew, its logits with this deviation. No special token is ever likely: nothing ends a text but its
     length."""
     weight = model.lm_head.weight
     fill(weight, seed, "lm_head.weight", spread / math.sqrt(weight.shape[1]))
@@ -71,7 +71,7 @@ def damp(model: PreTrainedModel, seed: int, first: int, factor: float) -> None:
 
 
 def first_layers(model: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """The drafter: embedding, first layers, final norm and head are the target's own tensors, not copies."""
+    """Return the drafter: embedding, first layers, final norm and head are the target's own tensors, not copies."""
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):

@@ -124,7 +124,7 @@ def _drafters(profile: Profile, repository: Path) -> dict[str, str]:
 
 
 def _own(profile: Profile) -> JsonDict:
-    """The engine's arguments that the profile has in vLLM's own words."""
+    """Return the engine's arguments that the profile has in vLLM's own words."""
     found = {}
     for entry in profile.vllm.arguments:
         name, _, value = entry.partition("=")

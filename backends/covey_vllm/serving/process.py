@@ -75,7 +75,7 @@ class EngineProcess:
 
 
 def _packages(model: str) -> Path:
-    """A folder with links to Covey's packages; the launcher removes it with the server's others."""
+    """Return a folder with links to Covey's packages; the launcher removes it with the server's others."""
     folder = link.address(f"{model}-packages", os.getppid())
     private_folder(folder.parent)
     folder.mkdir(exist_ok=True)

@@ -41,6 +41,6 @@ TABLE = (
 
 
 def star() -> Star:
-    """The paper's timings. Its acceptance follows from tokens per round (79.9 / 20.9, without the bonus); what a token
-    takes alone it does not say, and 25 ms is assumed."""
+    """Return the paper's timings. Its acceptance follows from tokens per round (79.9 / 20.9, without the bonus); what a
+    token takes alone it does not say, and 25 ms is assumed."""
     return Star(WARM, AWAY, 0.0, 0.805, DEPTH, plain=0.025, cold_step=COLD)

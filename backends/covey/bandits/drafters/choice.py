@@ -81,7 +81,7 @@ def at_least(name: str, value: float, least: float) -> float:
 
 
 def share(name: str, value: float) -> float:
-    """A parameter above 0 and at most 1."""
+    """Return a parameter above 0 and at most 1."""
     if not 0.0 < value <= 1.0:
         raise SettingError(f"drafter policy: got {name} {value}, allowed: above 0, at most 1")
     return value

@@ -47,7 +47,7 @@ class Drawn:
         raise NotImplementedError
 
     def _drawn_with(self, arm: int) -> float:
-        """The probability that the arm was drawn with; 1 where it was not to be drawn, and somebody else chose it."""
+        """Return the probability that the arm was drawn with; 1 where it could not be, and somebody else chose it."""
         return self._last.get(arm, 1.0)
 
 

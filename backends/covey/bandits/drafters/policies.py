@@ -55,7 +55,7 @@ class Policy:
 
 
 def find(text: str) -> Policy:
-    """The policy called so; SettingError names the ones there are, and the parameters that it has."""
+    """Return the policy called so. SettingError names the ones there are, and the parameters that it has."""
     name, _, values = text.partition(":")
     made_by = registry.DRAFTER_POLICIES.get(name)
     if made_by is None:

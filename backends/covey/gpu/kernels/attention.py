@@ -238,8 +238,8 @@ class Launch:
 
 
 def launch_of(rows: int, wide: bool) -> Launch:
-    """The usual one for products of so many rows; `wide`: of float32. Keys wait for the lookups that say where they
-    are, and only deep pipelines fetch those ahead."""
+    """Return the usual launch for products of so many rows, of float32 if `wide`. Keys wait for the lookups that say
+    where they are, and only deep pipelines fetch those ahead."""
     few = rows <= 64
     return Launch(32 if wide else 64, 4 if few else 8, 4 if few and not wide else 2)
 

@@ -96,8 +96,8 @@ class DeviceDraw:
         self._reports = torch.empty(_REPORTED, rows, dtype=torch.float64, device=device)
 
     def give(self, temperatures: Reals, row_keys: Words, wanted: npt.NDArray[np.bool_]) -> None:
-        """The coming rows' temperatures (0: greedy), keys, and whether log-probabilities are wanted. Waits for nothing:
-        call it only when the last draw's results are there, or what it was given may be overwritten."""
+        """Give the coming rows' temperatures (0: greedy), keys, and whether log-probabilities are wanted. Waits for
+        nothing: call it only when the last draw's results are there, or what it was given may be overwritten."""
         rows, most = len(temperatures), self._rows
         given = self._staged.numpy()
         given[: 2 * most].view(np.float64)[:rows] = temperatures

@@ -27,7 +27,7 @@ class Layout:
 
     @property
     def shape(self) -> tuple[int, int, int, int, int]:
-        """The shape of a segment."""
+        """Return the shape of a segment."""
         return self.layers, self.segment_blocks, 2 * self.kv_heads, self.block_size, self.head_dim
 
     @property
@@ -37,12 +37,12 @@ class Layout:
 
     @property
     def block(self) -> int:
-        """The stride from one block of a segment to the next."""
+        """Return the stride from one block of a segment to the next."""
         return 2 * self.kv_heads * self.head
 
     @property
     def layer(self) -> int:
-        """The stride from one layer to the next."""
+        """Return the stride from one layer to the next."""
         return self.segment_blocks * self.block
 
 

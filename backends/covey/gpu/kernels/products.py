@@ -32,8 +32,8 @@ WIDE = 16384  # columns from which on programs of 128 keep a GPU busy
 
 
 def fixed(columns: int, itemsize: int, gated: bool = False) -> Block:
-    """The block for results of so many columns, of elements of so many bytes. One instruction multiplies 64 rows, and
-    two programs or more fit a core."""
+    """Return the block for results of so many columns, of elements of so many bytes. One instruction multiplies 64
+    rows, and two programs or more fit a core."""
     if itemsize > 2:
         return Block(32, 32, 64, 3)
     if columns < WIDE:

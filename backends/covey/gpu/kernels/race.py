@@ -89,7 +89,7 @@ def _may_win(behind, hashes, slope, bound):
 
 @triton.jit
 def leader(values, ids):
-    """The largest value and the lowest id that has it; among NaNs one is NaN, and the id is of the others' best."""
+    """Return the largest value and the lowest id that has it; among NaNs a NaN, and the id of the others' best."""
     valid = values == values
     ordered = tl.where(valid, values, -float("inf"))
     top = tl.max(ordered, 0)
@@ -99,7 +99,7 @@ def leader(values, ids):
 
 @triton.jit
 def row_leader(values, ids, row, splits, SPLITS: tl.constexpr):
-    """The same of a row's splits."""
+    """Return the largest value of a row's splits and its token, as `leader` does."""
     split = tl.arange(0, SPLITS)
     at = row * splits + split
     return leader(

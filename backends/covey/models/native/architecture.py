@@ -48,8 +48,8 @@ class Architecture:
 
 
 def read(folder: Path) -> Architecture:
-    """The architecture of the model in a folder; UnsupportedModel where it is none of these, SettingError where the
-    folder is no model."""
+    """Return the architecture of the model in a folder; UnsupportedModel where it is none of these, SettingError where
+    the folder is no model."""
     refusals.by_files(folder)
     config = refusals.described(folder)
     refusals.by_config(folder, config.get)
@@ -58,7 +58,7 @@ def read(folder: Path) -> Architecture:
 
 
 def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *, inputs: int = 1) -> Architecture:
-    """The architecture that a configuration and a folder's weights describe."""
+    """Return the architecture that a configuration and a folder's weights describe."""
     try:
         reason = _why_not(config)
         if reason:
@@ -117,7 +117,7 @@ def _why_not(config: Mapping[str, Any]) -> str:
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the rotary embedding, of a file of any age."""
+    """Return the settings of the rotary embedding, of a file of any age."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope.setdefault("rope_type", rope.get("type") or "default")
     rope["rope_theta"] = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0

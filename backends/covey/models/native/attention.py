@@ -42,7 +42,7 @@ class Compared(NamedTuple):
 
 
 def tiles_of(kind: int) -> tuple[Tile, tuple[Tile, Tile]]:
-    """The scores and sums of `Compared`."""
+    """Return the scores and sums of `Compared`."""
     by = FLOATS if kind == FLOATS else WIDENED
     return Tile(kind, 2, 1 if kind == WIDENED else 2), (Tile(by, 1, 1), Tile(by, 2, 1))
 
@@ -108,7 +108,7 @@ def _softmax(values):
 
 @compiled
 def _gather(keys, values, own_keys, own_values, head, table, known, tail, pairs):
-    """The blocks of a path from the one of its first node on; which one that is."""
+    """Copy the blocks of a path from the one of its first node on; return which one that is."""
     first, dim = known // SLOTS, values.shape[3]
     for at in range(first * SLOTS, known + len(tail)):
         slot = table[first] * SLOTS + at % SLOTS if at < known else tail[at - known]
@@ -128,7 +128,7 @@ def _gather(keys, values, own_keys, own_values, head, table, known, tail, pairs)
 
 @compiled
 def _place(pool, own, first, table, head, block):
-    """The address of a block of a head's keys or values, from the `first` on one of the task's own."""
+    """Return the address of a block of a head's keys or values, from the `first` on one of the task's own."""
     if block >= first:
         return own.ctypes.data + (block - first) * own.strides[0]
     return pool.ctypes.data + table[block] * pool.strides[0] + head * pool.strides[1]

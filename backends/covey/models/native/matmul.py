@@ -26,7 +26,7 @@ class Multiplied(NamedTuple):
 
 
 def tiles_of(kind: int) -> tuple[Tile, Tile]:
-    """The first and others of `Multiplied`."""
+    """Return the first and others of `Multiplied`."""
     lines = 2 if kind == WIDENED else 4
     return Tile(kind, 4, lines), Tile(kind, 4, lines // 2)
 

@@ -136,7 +136,7 @@ class NativeModel:
         return logits
 
     def states(self, slots: Ints) -> Words:
-        """The states [slots, width] of the tokens there."""
+        """Return the states [slots, width] of the tokens in these slots."""
         assert self._taps is not None, "it was given taps"
         tapped = self.pool.tapped(slots).astype(np.uint32) << 16
         return words(self._taps.states(tapped.view(np.float32)))
@@ -151,7 +151,7 @@ class NativeModel:
         return found
 
     def _unread(self) -> Pass:
-        """A pass of one token whose key nobody reads."""
+        """Return a pass of one token whose key nobody reads."""
         nothing, one = np.zeros(1, np.int32), np.ones(1, np.int32)
         lanes = Lanes(np.array([0, 1], np.int32), one, np.array([[self.padding_slot // SLOTS]], np.int32))
         return Pass(nothing, nothing, np.array([self.padding_slot], np.int32), lanes, nothing)
@@ -246,7 +246,7 @@ def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
 
 
 def _seen(lanes: Lanes, every: Ints, group: int) -> Seen:
-    """The lanes, and tasks: as many queries of a lane as share a tile, where none has a tail."""
+    """Return the lanes, and tasks: as many queries of a lane as share a tile, where none has a tail."""
     none, counts = every[:0], lanes.counts
     tails = np.zeros(lanes.rows + 1, np.int32) if lanes.tail_offsets is None else lanes.tail_offsets
     queries = every if lanes.queries is None else lanes.queries

@@ -151,7 +151,7 @@ def _normed(values, weights, eps, to):
 
 @compiled
 def _tap(taps, layer):
-    """The number of the tap before this layer; -1 where there is none."""
+    """Return the number of the tap before this layer; -1 where there is none."""
     for number in range(len(taps)):
         if taps[number] == layer:
             return number
@@ -169,7 +169,7 @@ def _keep(x, slot, tap, taps):
 
 @compiled
 def _pair(team, stage, shape, weights, state_norm, work, states):
-    """An embedding's norm beside a state's, as the rows of `a`; x becomes the state."""
+    """Write an embedding's norm beside a state's into the rows of `a`; x becomes the state."""
     mine, count, width, pair = 0, len(states), shape.width, work.pair[team.thread]
     task = take(team, stage, count)
     while task >= 0:
@@ -186,7 +186,7 @@ def _pair(team, stage, shape, weights, state_norm, work, states):
 
 @compiled
 def _norm(team, stage, shape, weights, work, rows, tap, slots, taps):
-    """The norm of these rows, as the first rows of `a`. What it is of is kept as a tap, where it is one."""
+    """Write the norm of these rows into the first rows of `a`. What it is of is kept as a tap, where it is one."""
     mine, count, row = 0, len(rows), work.row[team.thread]
     task = take(team, stage, count)
     while task >= 0:

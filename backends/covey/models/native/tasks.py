@@ -21,7 +21,7 @@ class Team(NamedTuple):
 
 @compiled
 def take(team, stage, count):
-    """A task of `count` that nobody has taken, -1 where there is none."""
+    """Take a task of `count` that nobody has taken; return -1 where there is none."""
     counters, thread, threads = team.counters, team.thread, team.threads
     row = counters.ctypes.data + stage * counters.strides[0]
     for other in range(threads):

@@ -107,7 +107,7 @@ def _write(module: Any, name: str, tile: Tile) -> None:
 
 @intrinsic
 def call(_context, address, rows, w, w_step, x, x_row, scales, scales_row, y, y_row, steps, fresh, ahead):
-    """The tile at an address."""
+    """Call the tile at an address."""
 
     def generate(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         kind = ir.FunctionType(_VOID, [_I64] * len(ARGUMENTS))
@@ -139,7 +139,7 @@ class _Loop:
         builder.position_at_end(body)
 
     def close(self, values: list[Any]) -> list[Any]:
-        """The turn ends with these; what there is after the last turn."""
+        """End a turn with these values; return those that there are after the last turn."""
         builder = self._builder
         moved = [builder.add(address, by) for address, (_, by) in zip(self.addresses, self._moving)]
         self._left.add_incoming(builder.sub(self._left, _I64(1)), builder.block)
@@ -190,7 +190,7 @@ class _Tile:
         self._write(outer.close(scaled))
 
     def _step(self, sums: list[Any], w: Any, x: list[Any], ahead: Any) -> list[Any]:
-        """The sums after one step."""
+        """Return the sums after one step."""
         weights = [self._weights(self._at(w, _STEP_BYTES[self._kind] * each)) for each in range(self._vectors)]
         for line in range(self._lines):
             fetched = self._at(ahead, LINE * line)
@@ -208,7 +208,7 @@ class _Tile:
         return b.load(at, typ=_FLOATS if self._kind == FLOATS else _INTS, align=4)
 
     def _activation(self, at: Any) -> Any:
-        """A row's numbers of a step, in every lane."""
+        """Return a row's numbers of a step, in every lane."""
         b = self._b
         if self._kind in (WIDENED, FLOATS):
             return self._spread(b.load(at, typ=_F32, align=4), _FLOATS)

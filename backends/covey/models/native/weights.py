@@ -23,7 +23,7 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def whole(width: int, of: int = GROUP) -> int:
-    """The next multiple."""
+    """Return the next multiple of `of`, from `width` on."""
     return -(-width // of) * of
 
 
@@ -113,7 +113,7 @@ class Weights:
         return int(here.ctypes.data)
 
     def _part(self, name: str) -> tuple[npt.NDArray[Any], Floats, Floats]:
-        """A matrix in the kind's own numbers, its rows' scales and biases."""
+        """Return a matrix in the kind's own numbers, its rows' scales and biases."""
         tensor, count = self._of.weights[f"{name}.weight"], self._of.weights[f"{name}.weight"].shape[0]
         bias = self._vector(f"{name}.bias") if f"{name}.bias" in self._of.weights else np.zeros(count, np.float32)
         ones = np.ones(count, np.float32)

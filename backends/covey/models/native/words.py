@@ -89,26 +89,26 @@ class BFloat16(ir.Type):  # type: ignore[misc]
 
 
 def compiled(function: F) -> F:
-    """The function, compiled when it is first called with arguments of some types; it runs beside other threads."""
+    """Return the function, compiled when it is first called with arguments of some types; it releases the GIL."""
     made: F = njit(**_OPTIONS)(function)
     return made
 
 
 def compiled_sum(function: F) -> F:
-    """The same for a sum whose order the compiler may choose by how many numbers there are."""
+    """Compile a sum whose order the compiler may choose by how many numbers there are."""
     made: F = njit(fastmath={"reassoc"}, **_OPTIONS)(function)
     return made
 
 
 def compiled_largest(function: F) -> F:
-    """The same for a search in any order, whose result with NaN among the numbers is any number."""
+    """Compile a search in any order, whose result with NaN among the numbers is any number."""
     made: F = njit(fastmath={"nnan", "nsz"}, **_OPTIONS)(function)
     return made
 
 
 @intrinsic
 def bits_of(_context, value):
-    """A float32's bits, as an int32."""
+    """Return a float32's bits, as an int32."""
 
     def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         return builder.bitcast(given[0], _I32)
@@ -118,7 +118,7 @@ def bits_of(_context, value):
 
 @intrinsic
 def number_of(_context, bits):
-    """The float32 of an int32's bits."""
+    """Return the float32 of an int32's bits."""
 
     def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         return builder.bitcast(given[0], ir.FloatType())
@@ -138,7 +138,7 @@ def add_to(_context, address, amount):
 
 @intrinsic
 def value_at(_context, address):
-    """The int64 at an address, as another thread may just have written it."""
+    """Return the int64 at an address, as another thread may just have written it."""
 
     def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         return builder.load_atomic(builder.inttoptr(given[0], _POINTER), "seq_cst", 8, typ=_I64)
@@ -159,7 +159,7 @@ def let_others_run(_context):
 
 @intrinsic
 def rounded(_context, value):
-    """The bits of the bfloat16 nearest to a float32."""
+    """Return the bits of the bfloat16 nearest to a float32."""
 
     def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         return builder.bitcast(builder.fptrunc(given[0], BFloat16()), ir.IntType(16))
@@ -169,7 +169,7 @@ def rounded(_context, value):
 
 @intrinsic
 def widened(_context, bits):
-    """The float32 of a bfloat16's bits."""
+    """Return the float32 of a bfloat16's bits."""
 
     def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         return builder.fpext(builder.bitcast(given[0], BFloat16()), ir.FloatType())
@@ -178,7 +178,7 @@ def widened(_context, bits):
 
 
 def as_float(value):
-    """The float32 of a number as it is stored: bfloat16's bits, or float32."""
+    """Return the float32 of a number as it is stored: bfloat16's bits, or float32."""
     raise NotImplementedError(value)
 
 
@@ -190,7 +190,7 @@ def _as_float(value):
 
 
 def as_stored(value, like):
-    """A float32 as numbers `like` that one are stored."""
+    """Return a float32 as numbers `like` that one are stored."""
     raise NotImplementedError(value, like)
 
 

@@ -54,8 +54,8 @@ class Group:
         return bool(votes.min())
 
     def sum(self, part: torch.Tensor) -> torch.Tensor:
-        """The ranks' parts added up. Where `ordered`, in their order, the same for every element: libraries add in
-        an order that depends on where in the message an element stands, thus on what else is in the pass."""
+        """Return the ranks' parts added up. Where `ordered`, in their order, the same for every element: libraries add
+        in an order that depends on where in the message an element stands, thus on what else is in the pass."""
         part = part.contiguous()
         if not self.ordered:
             self._wait(lambda: self._ranks.allreduce([part]))
@@ -68,7 +68,7 @@ class Group:
         return total.to(part.dtype)
 
     def gather(self, part: torch.Tensor, width: int) -> torch.Tensor:
-        """The ranks' last dimensions joined; what goes beyond `width` is padding of the last one's."""
+        """Return the ranks' last dimensions joined; what goes beyond `width` is padding of the last one's."""
         parts = self._collect(part.contiguous())
         return parts.movedim(0, -2).flatten(-2)[..., :width]
 

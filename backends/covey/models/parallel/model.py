@@ -79,7 +79,7 @@ class ParallelModel:
 
     @property
     def processes(self) -> list[int]:
-        """The other ranks' processes."""
+        """Return the other ranks' processes."""
         return self._followers.processes
 
     @property

@@ -72,7 +72,7 @@ class ShardedLinear(torch.nn.Linear):
 
 
 def load_shard(folder: Path, config: Any, dtype: torch.dtype, attention: str, group: Group) -> torch.nn.Module:
-    """The causal language model of `folder` as far as this rank holds it, in evaluation mode, on the rank's device."""
+    """Return what this rank holds of the causal language model in `folder`, in evaluation mode, on its device."""
     from transformers import AutoModelForCausalLM
 
     files = weight_files(folder)

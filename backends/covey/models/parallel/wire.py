@@ -62,7 +62,7 @@ def decode_pass(arrays: list[Ints | None]) -> Pass:
 
 
 def there(array: Ints | None) -> Ints:
-    """An array that every message of its kind has."""
+    """Return an array that every message of its kind has."""
     assert array is not None
     return array
 
@@ -72,6 +72,6 @@ def send_json(channel: Connection, value: dict[str, Any]) -> None:
 
 
 def receive_json(channel: Connection) -> dict[str, Any]:
-    """The next message; EOFError or OSError when the other end is gone."""
+    """Return the next message; EOFError or OSError when the other end is gone."""
     message: dict[str, Any] = json.loads(channel.recv_bytes())
     return message
