@@ -40,7 +40,7 @@ from tests.tritonio.test_slo_metrics import Counted
 
 STUMBLES = [
     *((Covey, method, "planner") for method in ("choose", "update", "overhear", "prepare")),
-    *((CoveyDrafters, method, "planner") for method in ("assign", "readers", "learn", "observe", "prepare")),
+    *((CoveyDrafters, method, "planner") for method in ("assign", "judges", "learn", "observe", "prepare")),
     *((Worth, method, "planner") for method in ("select", "learn", "prepare", "forecast")),
     *((RoundPlanner, method, "planner") for method in ("plan", "select", "learn", "meanwhile", "prefill_allowance")),
     *((owner, method, "planner") for owner, method in ((DecisionLog, "add"), (PlannerTotals, "add"))),
