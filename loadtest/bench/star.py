@@ -75,10 +75,8 @@ def emulated(session: Session, measured: StarFound) -> None:
     step = by_rows_and_gap()
     steps = [(f"{rule}, {count} targets", (rule, count)) for count in TARGETS for rule in (FIFO, JOINED)]
     for rule, count in session.each(steps):
-        limits, rng = (
-            QueueLimits(rows=1) if rule == FIFO else QueueLimits(),
-            np.random.default_rng([session.wanted.seed, count]),
-        )
+        limits = QueueLimits(rows=1) if rule == FIFO else QueueLimits()
+        rng = np.random.default_rng([session.wanted.seed, count])
         measured.played[rule, count] = play(fleet(count), step, limits, rng, seconds)
     for depths in (UNEQUAL, LIGHT):
         devices = [StarTarget(paper.AWAY - TRANSFER, TRANSFER, paper.star().acceptance, depth) for depth in depths]
