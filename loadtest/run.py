@@ -63,7 +63,11 @@ def check_ready(plan: Plan) -> None:
     try:
         ready = status.read(plan.http_url, plan.metrics_url).ready
     except CoveyClientError as error:
-        raise SettingError(f"no server at {plan.http_url}: {error}") from None
+        reason = str(error).removeprefix(f"{plan.http_url}: ")
+        raise SettingError(
+            f"no server at {plan.http_url}: {reason} (`make serve` starts one; with ports of its own, say them: "
+            "HTTP_PORT= and so on to `make loadtest`, else --http-url and --url)"
+        ) from None
     if not ready:
         raise SettingError(f"the server at {plan.http_url} is not ready")
 

@@ -33,6 +33,7 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ("[target]\nblocksize = 4", "unknown key 'target.blocksize'; allowed here: kind, folder"),
         ("surprise = 1", "unknown key 'surprise'"),
         ("[target]\nblock_size = 0", "target.block_size: got 0, allowed: 1 to 256"),
+        ("[target]\nkv_memory_mb = -3", "target.kv_memory_mb: got -3, allowed: 1 to 4194304"),
         ("[target]\nblock_size = true", "target.block_size: got True, allowed: int"),
         ('[target]\ndtype = "int4"', "target.dtype: got 'int4', allowed: auto, bfloat16"),
         ("[target]\nthreads = 1.5", "target.threads: got 1.5, allowed: int"),
@@ -40,6 +41,7 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ("models = [1]", "models: got"),
         ('[speculation]\npolicy = "fixed:0"', "speculation.policy: got 'fixed:0'"),
         ('[speculation]\ndrafters = ["nobody"]', "nobody must be among models too"),
+        ('[speculation]\ndrafter_policy = "fixed:nobody"', "speculation.drafter_policy: got 'fixed:nobody', allowed"),
         ('[drafter]\nfolders = ["draft_mine:/m"]', "drafter.folders: draft_mine must be among speculation.drafters"),
         ('[drafter]\nfolders = ["/m"]', "drafter.folders: got '/m', allowed: NAME:FOLDER"),
         ('[target]\nkind = "emulated"\n[emulated]\ncosts = "none"', "emulated.costs: cost table 'none' not found"),
@@ -67,6 +69,13 @@ def test_a_shallow_profile_may_leave_the_table_alone(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("[speculation]\nmax_depth = 2")
     assert profile.load(str(path)).speculation.max_depth == 2
+
+
+def test_a_file_named_without_its_ending_is_hinted_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text("")
+    with pytest.raises(SettingError, match=r"a file of your own is named whole: mine\.toml"):
+        profile.load("mine")
 
 
 def test_an_unknown_name_lists_the_known(monkeypatch: pytest.MonkeyPatch) -> None:

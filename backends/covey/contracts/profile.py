@@ -377,7 +377,9 @@ def find(name_or_path: str) -> Path:
         path = profiles_folder() / f"{name_or_path}.toml"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in profiles_folder().glob("*.toml"))) or "none"
-        raise SettingError(f"profile {name_or_path!r} not found at {path}; known profiles: {known}")
+        meant = Path(f"{name_or_path}.toml")
+        hint = f"; a file of your own is named whole: {meant}" if meant.is_file() else ""
+        raise SettingError(f"profile {name_or_path!r} not found at {path}{hint}; known profiles: {known}")
     return path
 
 
@@ -419,6 +421,12 @@ def load(name_or_path: str) -> Profile:
             depths_by_batch(speculation.table, speculation.max_depth)
         except SettingError as error:
             raise SettingError(f"{path}: {error}") from None
+    fixed = speculation.drafter_policy.partition("fixed:")[2]
+    if fixed and fixed not in speculation.drafters:
+        raise SettingError(
+            f"{path}: speculation.drafter_policy: got {speculation.drafter_policy!r}, allowed behind fixed: one of "
+            f"speculation.drafters, {', '.join(speculation.drafters) or 'of which there is none'}"
+        )
     names = [entry.split(":")[0] for entry in profile.slo.classes]
     twice = [name for name in names if names.count(name) > 1 or name == CUSTOM]
     if twice:
@@ -609,5 +617,5 @@ def _checked(value: Any, expected: Any, limits: Any, where: str) -> Any:
     if choices and value not in choices:
         raise SettingError(f"{where}: got {value!r}, allowed: {', '.join(choices)}")
     if (low is not None and not value >= low) or (high is not None and not value <= high):
-        raise SettingError(f"{where}: got {value!r}, allowed: {low:g} to {high:g}")
+        raise SettingError(f"{where}: got {value!r}, allowed: {low} to {high}")
     return value
