@@ -30,6 +30,7 @@ from typing import TextIO
 from covey.contracts.errors import SettingError
 
 MOST = 10_000  # of any number of a shape: what is offered is made in this process
+UNREADABLE = (KeyError, ValueError, TypeError, OSError, EOFError, csv.Error)
 DATA_VARIABLE = "COVEY_DATA"
 HASH_TOKENS = 512
 SHAPES = (
@@ -134,7 +135,8 @@ def parse(text: str, *, data: Path | None = None, rate: float | None = None, len
 
 
 def trace_file(kind: str, named: str, data: Path | None) -> Path:
-    """Return the named file, or the only one of that kind in the folder of outside data or its folder `traces`."""
+    """Return the named file, or the first one whose name has the kind's in the folder of outside data or its folder
+    `traces`, in whatever case: Azure's own is AzureLLMInferenceTrace_conv.csv."""
     folder = data or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
     places = [] if folder is None else [folder, folder / "traces"]
     if named:
@@ -142,22 +144,23 @@ def trace_file(kind: str, named: str, data: Path | None) -> Path:
             if path.is_file():
                 return path
         raise SettingError(f"shape: no trace file {named}, neither as it is nor under --data or {DATA_VARIABLE}")
-    found = [path for place in places for path in sorted(place.glob(f"{kind}*.*"))]
+    found = [path for place in places for path in sorted(place.glob("*.*")) if kind in path.name.lower()]
     if not found:
         raise SettingError(
-            f"shape: {kind} needs a trace: {kind}:FILE, or one in the folder of --data or {DATA_VARIABLE}"
+            f"shape: {kind} needs a trace: {kind}:FILE, or a file with {kind} in its name in the folder of --data or "
+            f"{DATA_VARIABLE}, or in traces there"
         )
     return found[0]
 
 
 def read_azure(path: Path) -> list[Arrival]:
     """Read rows of TIMESTAMP, ContextTokens, GeneratedTokens; the first is at 0."""
-    with _open(path) as lines:
-        rows = list(csv.DictReader(lines))
     try:
+        with _open(path) as lines:
+            rows = list(csv.DictReader(lines))
         stamps = [_seconds(row["TIMESTAMP"]) for row in rows]
         lengths = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in rows]
-    except (KeyError, ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise SettingError(f"{path} is no trace in Azure's format: {error!r}") from None
     return _from_zero(path, [Arrival(at, *length) for at, length in zip(stamps, lengths)])
 
@@ -171,7 +174,7 @@ def read_mooncake(path: Path) -> list[Arrival]:
             Arrival(row["timestamp"] / 1000, row["input_length"], row["output_length"], tuple(row.get("hash_ids", ())))
             for row in rows
         ]
-    except (KeyError, ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise SettingError(f"{path} is no trace in Mooncake's format: {error!r}") from None
     return _from_zero(path, found)
 

@@ -119,17 +119,18 @@ def read_sharegpt(path: Path) -> list[tuple[str, str, int]]:
                 answer = turns[index + 1]["value"] if index + 1 < len(turns) else ""
                 found.append(("chat", str(turn["value"]), len(answer) // LETTERS_A_TOKEN))
                 break
-    return _some(path, found)
+    return _some(path, found, 'a list of {"conversations": [{"from": "human", "value": TEXT}, ...]}')
 
 
 def read_specbench(path: Path) -> list[tuple[str, str, int]]:
     rows = _json(path, lines=True)
-    return _some(path, [(str(row.get("category", "")), str(row["turns"][0]), 0) for row in rows if row.get("turns")])
+    found = [(str(row.get("category", "")), str(row["turns"][0]), 0) for row in rows if row.get("turns")]
+    return _some(path, found, 'lines of {"category": NAME, "turns": [TEXT, ...]}')
 
 
-def _some(path: Path, rows: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+def _some(path: Path, rows: list[tuple[str, str, int]], form: str) -> list[tuple[str, str, int]]:
     if not rows:
-        raise SettingError(f"prompts: {path} holds no prompt in this format")
+        raise SettingError(f"prompts: {path} holds no prompt in this format: {form}")
     return rows
 
 

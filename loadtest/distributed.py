@@ -4,6 +4,7 @@ measured into one folder. Users and their messages are Locust's own."""
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -92,8 +93,9 @@ def worker(plan: Plan, address: tuple[str, int]) -> None:
 
     environment.events.test_start.add_listener(start)
     try:
+        socket.getaddrinfo(address[0] or "127.0.0.1", address[1])  # Locust asks again and again for a name that is none
         runner = environment.create_worker_runner(address[0] or "127.0.0.1", address[1])
-    except ConnectionError as error:
+    except (ConnectionError, socket.gaierror) as error:
         raise SettingError(f"no master at {address[0]}:{address[1]}: {error}") from None
     runner.register_message(STOP, stop, concurrent=True)
     interrupted = on_signals()

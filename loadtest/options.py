@@ -18,6 +18,7 @@ from covey_client.caller import USUAL_PORTS
 from covey_client.errors import InvalidRequest
 from loadtest import arrivals, asks, levels
 
+USUAL = "(default: %(default)s)"
 TRANSPORTS = {"grpc": ("grpc",), "http": ("http",), "both": ("grpc", "http")}
 
 
@@ -59,22 +60,26 @@ def add(parser: Any) -> None:
     beside = "HOST:PORT (default: that of the server here, or of the same host"
     parser.add_argument("--http-url", default="", help=f"HTTP port, {beside} 8000)")
     parser.add_argument("--metrics-url", default="", help=f"metrics port, {beside} 8002)")
-    parser.add_argument("--transport", choices=tuple(TRANSPORTS), default="grpc", help="gRPC streams, generate_stream")
-    parser.add_argument("--covey-model", default="covey", help="Triton model to ask")
-    parser.add_argument("--shape", default="closed:8", help=f"arrivals: {', '.join(arrivals.SHAPES)}")
-    parser.add_argument("--rate", type=float, default=0.0, help="stretch a trace to this many requests a second")
-    parser.add_argument("--length-scale", type=float, default=1.0, help="multiply a trace's lengths")
+    parser.add_argument("--transport", choices=tuple(TRANSPORTS), default="grpc", help=f"gRPC, generate_stream {USUAL}")
+    parser.add_argument("--covey-model", default="covey", help=f"Triton model to ask {USUAL}")
+    parser.add_argument("--shape", default="closed:8", help=f"arrivals: {', '.join(arrivals.SHAPES)} {USUAL}")
+    parser.add_argument(
+        "--rate", type=float, default=0.0, help="stretch a trace to so many requests a second, on average of the whole"
+    )
+    parser.add_argument("--length-scale", type=float, default=1.0, help=f"multiply a trace's lengths {USUAL}")
     parser.add_argument("--prompts", default="", help=f"{', '.join(asks.SOURCES)} (default: own; synthetic for traces)")
-    parser.add_argument("--tokens", default="", help="MIN:MAX length of answers where nothing else says: 16:64")
-    parser.add_argument("--context", type=int, default=2048, help="clip synthetic requests to this many tokens")
+    parser.add_argument(
+        "--tokens", default="", help="MIN:MAX length of answers that nothing else says (default: 16:64)"
+    )
+    parser.add_argument("--context", type=int, default=2048, help=f"clip synthetic requests to so many tokens {USUAL}")
     parser.add_argument("--slo", action="append", default=[], help="NAME:WEIGHT:TTFT_MS:TPOT_MS, may be repeated")
     parser.add_argument("--mix", default="", help="instead: COPILOT/CHAT/SUMMARY of the server's classes, as 60/20/20")
     parser.add_argument("--send-slo", action="store_true", help="tell the server of each request's service level")
-    parser.add_argument("--temperature", type=float, default=0.0, help="of every request")
+    parser.add_argument("--temperature", type=float, default=0.0, help=f"of every request {USUAL}")
     parser.add_argument("--speculation", default="", help="auto, off or fixed:k, of every request")
     parser.add_argument("--data", default="", help=f"folder of outside data (default: {arrivals.DATA_VARIABLE})")
-    parser.add_argument("--request-timeout", type=float, default=120.0, help="seconds for a whole answer")
-    parser.add_argument("--seed", type=int, default=1, help="of arrivals, prompts and levels")
+    parser.add_argument("--request-timeout", type=float, default=120.0, help=f"seconds for a whole answer {USUAL}")
+    parser.add_argument("--seed", type=int, default=1, help=f"of arrivals, prompts and levels {USUAL}")
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -84,9 +89,9 @@ def command_line() -> argparse.ArgumentParser:
         epilog="Ctrl-C ends a run early; its report covers what ran.",
     )
     add(parser)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long load is offered")
-    parser.add_argument("--grace", type=float, default=10.0, help="seconds for requests in flight to end afterwards")
-    parser.add_argument("--out", type=Path, default=Path("runs/loadtest"), help="folder for the run's folder")
+    parser.add_argument("--seconds", type=float, default=60.0, help=f"how long load is offered {USUAL}")
+    parser.add_argument("--grace", type=float, default=10.0, help=f"seconds to wait for answers afterwards {USUAL}")
+    parser.add_argument("--out", type=Path, default=Path("runs/loadtest"), help=f"folder for the run's folder {USUAL}")
     parser.add_argument("--name", default="", help="of the run's folder (default: the time)")
     compared = parser.add_mutually_exclusive_group()
     compared.add_argument("--compare", type=Path, metavar="FOLDER", help="an earlier run's folder")

@@ -16,10 +16,12 @@ from loadtest.summary import Figure
 
 FILE = "report.html"
 COMPARED = ("started", "server", "model", "speculation", "ran_seconds", "complete")  # may differ in a comparison
+WIDE = 8  # columns, beyond which a table is set smaller
 SAME = 0.03  # relative differences below this are not called better or worse
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 82rem; padding: 0 1rem; color: #1b1b1b; }
 h1 { margin-bottom: .2rem; } h2 { margin: 2rem 0 .6rem; }
+.table { overflow-x: auto; } .wide { font-size: .85rem; } .wide td, .wide th { padding: .25rem .45rem; }
 table { border-collapse: collapse; } td, th { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
 td:first-child, th:first-child { text-align: left; } th { background: #f4f4f4; }
 .better { color: #00693e; } .worse { color: #a83232; } .note, figcaption { color: #555; font-size: .9rem; }
@@ -188,4 +190,5 @@ def _settings(run: RecordedRun) -> list[list[str]]:
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in heads)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    kind = "table wide" if len(heads) > WIDE else "table"
+    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 NOT_HTTP = "does not speak HTTP: is that the gRPC port? Give the HTTP port (usually 8000)"
+NOT_GRPC = "this port does not speak gRPC: is it an HTTP port? Give the gRPC port (usually 8001), or --transport http"
 MOST_PORT = (1 << 16) - 1  # libraries take the rest of a larger one, which is another port
 
 

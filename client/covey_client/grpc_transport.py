@@ -12,10 +12,12 @@ import grpc.aio  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from covey_client import errors
-from covey_client.address import Address
+from covey_client.address import NOT_GRPC, Address
 from covey_client.deadline import Deadline
 from covey_client.request import Request
 from covey_client.response import Chunk, from_grpc
+
+OTHER_PROTOCOL = "Failed parsing HTTP/2"  # in gRPC's words for what answers by HTTP/1
 
 
 class GrpcTransport:
@@ -128,6 +130,8 @@ def _translated(code: Any, details: str, deadline: Deadline) -> errors.CoveyClie
         return deadline.error()
     if code is grpc.StatusCode.CANCELLED:
         return errors.Cancelled("the request was cancelled")
+    if OTHER_PROTOCOL in details:
+        return errors.ServerError(f"{NOT_GRPC} [{details}]")
     if code is grpc.StatusCode.UNAVAILABLE:
         return errors.ConnectionLost(details or "the server cannot be reached")
     return errors.from_message(f"{details} ({code.name})" if details else str(code.name))

@@ -237,6 +237,7 @@ def test_a_run_that_lost_a_worker_is_not_complete(canned_server: Running, prompt
         (["--tokens", "8"], "tokens: got '8', allowed: MIN:MAX"),
         (["--workers", "2"], "workers: got 2"),
         (["--master", "nowhere"], "got 'nowhere', allowed: HOST:PORT"),
+        (["--worker", "no.host.invalid:9"], "no master at no.host.invalid:9"),
         (["--worker", "127.0.0.1:9", "--beside-plain"], "beside-plain: allowed"),
         (["--compare", "/nowhere"], "/nowhere holds no run"),
     ],

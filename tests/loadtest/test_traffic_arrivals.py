@@ -142,6 +142,21 @@ def test_a_missing_trace_says_where_it_was_looked_for(
         arrivals.parse(shape, data=tmp_path)
 
 
+def test_a_trace_is_found_by_the_name_that_its_makers_gave_it(tmp_path: Path) -> None:
+    (tmp_path / "AzureLLMInferenceTrace_conv.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+    )
+    assert list(arrivals.parse("azure", data=tmp_path).arrivals(100, random.Random(1))) == [Arrival(0.0, 374, 44)]
+
+
+@pytest.mark.parametrize("name", ["packed.csv", "packed.gz"])
+def test_a_file_that_is_no_text_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x1f\x8b\xff\xfe\x00")
+    for kind in ("azure", "mooncake"):
+        with pytest.raises(SettingError, match=rf"{name} is no trace in"):
+            arrivals.parse(f"{kind}:{tmp_path / name}")
+
+
 def test_a_file_in_another_format_is_named(tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")

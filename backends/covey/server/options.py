@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from covey.contracts import profile
 from covey.contracts.profile import DEFAULT_PROFILE, Profile
@@ -87,9 +88,16 @@ class Options:
         return self.model_repository or (Path(named) if named else self.backends_folder().parent / "model_repository")
 
 
+class OneLine(argparse.ArgumentParser):
+    """Says in one line what is wrong, as every start does that cannot succeed."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"covey: cannot start: {message} ({self.prog} --help lists the options)\n")
+
+
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line; ends the process if it cannot be read, as argparse does."""
-    parser = argparse.ArgumentParser(prog="python -m covey.server", description="Serve Covey on NVIDIA Triton.")
+    parser = OneLine(prog="python -m covey.server", description="Serve Covey on NVIDIA Triton.")
     try:
         usual = Options()
     except InvalidRequest as error:

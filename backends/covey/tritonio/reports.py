@@ -109,7 +109,7 @@ class Reports:
             raise BadField(SECRET, "another", "the administrator's secret of this server")
         memory, names = self._moved(), self._states()
         if drafter not in names:
-            raise BadField("inspect", drafter, ", ".join(names) or "this server has no drafters")
+            raise BadField("drafter", drafter, ", ".join(names) or "this server has no drafters")
         memory.wish(drafter, wish)
 
     def _measured(self, named: str, whole: bool) -> JsonDict:
