@@ -73,6 +73,8 @@ def test_growth_is_refused_where_there_is_no_memory(monkeypatch: pytest.MonkeyPa
     (tmp_path / "meminfo").write_text("MemTotal: 999999 kB\nMemAvailable:   65536 kB\n")
     with pytest.raises(MemoryError, match="0 MB are left"):
         pool.grow(4096)
+    with pytest.raises(MemoryError, match="to grow by 4 MB, and 0 MB are left"):
+        made(4096, 4096)
     assert pool.blocks == 4
     (tmp_path / "meminfo").write_text("MemAvailable:   165536 kB\n")
     until(lambda: pool.grow(4096) == 4096)

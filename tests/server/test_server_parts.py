@@ -163,6 +163,17 @@ def test_weights_that_are_missing_or_too_large(tmp_path: Path, monkeypatch: pyte
         check(tmp_path)
 
 
+def test_kv_memory_that_the_machine_does_not_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 30)
+    monkeypatch.setattr(preflight, "ACCELERATORS", ())
+    chosen, model = tmp_path / "own.toml", str(_weights(tmp_path / "model", 1000))
+    chosen.write_text('models = ["target"]\n[target]\nkv_memory_mb = 700\n')
+    preflight.weights(Options(profile=str(chosen), model=model), ("target",))
+    chosen.write_text('models = ["target"]\n[target]\nkv_memory_mb = 800\n')
+    with pytest.raises(StartError, match=r"kv_memory_mb of profile .* is 800, and beside the weights 767 MB are left"):
+        preflight.weights(Options(profile=str(chosen), model=model), ("target",))
+
+
 def test_the_profile_s_target_is_looked_at_before_the_bundled_one(tmp_path: Path) -> None:
     chosen = tmp_path / "own.toml"
     chosen.write_text(f'models = ["target"]\n[target]\nfolder = "{tmp_path / "nowhere"}"\n')

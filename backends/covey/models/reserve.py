@@ -61,6 +61,7 @@ class Reserve:
         self.blocks = 0
         self._worker = Thread("kv-pages")
         self._moving: Future[None] | None = None
+        self._afford(blocks)  # pages that are not there would end this process, or another one
         self._add(blocks)
 
     @property
@@ -73,10 +74,7 @@ class Reserve:
         if not self._settled():
             return self.blocks
         if blocks > self.blocks:
-            wanted = (min(blocks, self.most) - self.blocks) * self.bytes_per_block
-            left = available() - SPARE
-            if wanted > left:
-                raise MemoryError(f"the KV pool is to grow by {wanted >> 20} MB, and {max(0, left) >> 20} MB are left")
+            self._afford(min(blocks, self.most))
             self._moving = self._worker.submit(self._add, min(blocks, self.most))
         return self.blocks
 
@@ -97,6 +95,12 @@ class Reserve:
         for plane in self.bytes:
             for start in range(0, len(sources), size):
                 plane[destinations[start : start + size]] = plane[sources[start : start + size]]
+
+    def _afford(self, blocks: int) -> None:
+        """Raise MemoryError where there is no memory for so many blocks."""
+        wanted, left = (blocks - self.blocks) * self.bytes_per_block, available() - SPARE
+        if wanted > left:
+            raise MemoryError(f"the KV pool is to grow by {wanted >> 20} MB, and {max(0, left) >> 20} MB are left")
 
     def _settled(self) -> bool:
         """Return whether no pages are on their way. Raises MemoryError where they did not come."""

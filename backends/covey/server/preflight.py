@@ -24,6 +24,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_conf
 TEXT_MODELS = frozenset({"tokenize", "detokenize", "ensemble"})  # do nothing without a tokenizer
 LOOK_FOR_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 LOOK_FOR_VLLM = "import sys, importlib.util; sys.exit(importlib.util.find_spec('vllm') is None)"
+ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))  # where KV memory is on the device
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
 
 
@@ -138,6 +139,12 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
     if needed > available:
         raise StartError(
             f"not enough memory: {folder} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
+        )
+    on_cpu = target.device == "cpu" or (target.device == "auto" and not any(map(Path.exists, ACCELERATORS)))
+    if on_cpu and not target.kv_blocks and needed + (target.kv_memory_mb << 20) > available:
+        raise StartError(
+            f"not enough memory: target.kv_memory_mb of profile {options.profile} is {target.kv_memory_mb}, and beside "
+            f"the weights {(available - needed) >> 20} MB are left"
         )
 
 
