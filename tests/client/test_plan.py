@@ -140,6 +140,7 @@ def test_wrong_flags_are_named(costs: str, flags: list[str], named: str, capsys:
 
 def test_what_is_no_table_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other.json").write_text("{}")
-    for path in (tmp_path / "other.json", tmp_path / "nowhere.json"):
+    (tmp_path / "own.toml").write_text("[target]\n")
+    for path in (tmp_path / "other.json", tmp_path / "own.toml", tmp_path / "nowhere.json"):
         assert cli.main(["plan", str(path), *LOAD]) == 2
-        assert capsys.readouterr().err.startswith("covey: ")
+        assert capsys.readouterr().err.startswith(f"covey: {path} is no cost table (")

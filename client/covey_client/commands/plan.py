@@ -73,7 +73,12 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _server(given: argparse.Namespace) -> TargetLoad:
-    costs = CostTable.load(given.costs)
+    try:
+        costs = CostTable.load(given.costs)
+    except (ValueError, OSError) as error:
+        raise InvalidRequest(
+            f"{given.costs} is no cost table ({error}): `covey profile NAME` measures one, and profiles/costs has some"
+        ) from None
     drafter = given.drafter or next(iter(costs.draft), "")
     if given.acceptance is None and (given.drafter or given.share):
         raise ValueError("acceptance is needed: covey top shows it")
