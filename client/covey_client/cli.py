@@ -38,7 +38,7 @@ STATUS: dict[type[CoveyClientError], int] = {
     ConnectionLost: 5,
     Cancelled: 130,
 }
-NO_SERVER = " (is a server running? `make serve` starts one; its address is an option, or COVEY_URL)"
+NO_SERVER = " (is a server running, and ready? `make serve` starts one; its address is an option, or COVEY_URL)"
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
