@@ -8,6 +8,7 @@ from typing import Any
 
 from covey_client.costs.table import CostTable
 
+NARROW = 4  # times the least: so few powers of two lie between that the places themselves are the ticks
 Points = Mapping[str, list[tuple[float, float]]]  # by the line's name
 
 
@@ -57,6 +58,9 @@ def _panel(plot: Any, title: str, x: str, lines: Points, *, log_x: bool = True, 
     if log_x:
         plot.set_xscale("log", base=2)
         plot.xaxis.set_major_formatter(lambda value, _position: f"{value:g}")
+        places = sorted({at for points in lines.values() for at, _ in points})
+        if places and places[-1] < NARROW * places[0]:
+            plot.set_xticks(places)
     highest = max((1000 * seconds for points in lines.values() for _, seconds in points), default=0.0)
     if highest:
         plot.set_ylim(0, 1.1 * highest)
