@@ -138,7 +138,12 @@ class Stream:
         rest = None if self._resumption is None else self._resumption.rest(error)
         if rest is None:
             self.close()
-            raise error from None
+            try:
+                raise error from None
+            finally:
+                # Its traceback holds this frame, and thereby the call. gRPC's call locks when it is collected, which
+                # must not be left to the end of the process: its threads stop there, with the lock held or not.
+                del error
         if self._given_up.wait(rest):
             self.close()
             raise Cancelled("the request was cancelled")

@@ -55,6 +55,7 @@ class GrpcCall:
                 if chunk is not None:
                     yield chunk
         except grpc.RpcError as error:
+            error.__traceback__ = None  # it is the call itself, which its own traceback would hold: `Stream._broke`
             raise _translated(error.code(), error.details() or "", self._deadline) from None
 
     def cancel(self) -> None:

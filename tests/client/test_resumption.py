@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import random
 import signal
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -154,6 +157,30 @@ def test_patience_has_an_end() -> None:
     assert resumption.rest(ConnectionLost("gone")) is not None
     now[0] = PATIENCE + 1
     assert resumption.rest(ConnectionLost("gone")) is None
+
+
+class Refused:
+    """A call that says nothing but why not."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        yield from ()
+        raise errors.InvalidRequest("drafter: got 'nobody'", "drafter")
+
+    def cancel(self) -> None:
+        """It has ended."""
+
+
+def test_a_call_that_was_refused_is_let_go_when_the_error_is() -> None:
+    """And not by a collection at the end of the process, when gRPC's threads may have stopped within a lock of it."""
+    calls = [Refused()]
+    gone = weakref.ref(calls[0])
+    gc.disable()
+    try:
+        with contextlib.suppress(errors.InvalidRequest):
+            list(Stream(calls.pop))
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_who_rests_can_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
