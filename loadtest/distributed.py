@@ -15,6 +15,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 from locust.env import Environment
+from locust.exception import RPCError
 from locust.runners import STATE_MISSING, MasterRunner
 
 from covey.contracts.errors import SettingError
@@ -34,7 +35,12 @@ def master(plan: Plan, folder: Path, address: tuple[str, int]) -> bool:
     they counted came here. Raises SettingError where no server is ready."""
     check_ready(plan)
     environment = Environment(user_classes=users.classes(plan))
-    runner = environment.create_master_runner(address[0] or "*", address[1])
+    try:
+        runner = environment.create_master_runner(address[0] or "*", address[1])
+    except RPCError as error:
+        raise SettingError(
+            f"master: got {address[0]}:{address[1]}, allowed: an address that is free here: {error}"
+        ) from None
     interrupted = on_signals()
     counted: dict[str, int] = {}  # requests of workers that are done, by their own count
     tally = Tally()

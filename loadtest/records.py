@@ -83,7 +83,10 @@ class Recorder:
     """Writes one run's folder. One greenlet or thread at a time per call; calls do not interleave under gevent."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], levels: tuple[Level, ...]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(f"out: {folder} cannot be made: {error.strerror}") from None
         self.folder = folder
         self._settings = settings | {"levels": [dataclasses.asdict(level) for level in levels]}
         self._requests: TextIO = (folder / REQUESTS).open("w", encoding="utf-8")

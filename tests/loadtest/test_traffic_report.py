@@ -212,3 +212,9 @@ def test_goodput_over_time_counts_tokens_when_they_were_streamed(tmp_path: Path)
     assert [value for _, value in points] == pytest.approx([0, 20, 40, 40, 40, 20, 0, 0], abs=1e-3)
     at_once = summary.streamed(run, [replace(long[0], ttft=None, e2e=0.0)])
     assert sum(value for _, value in at_once) == pytest.approx(80)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"out: .*file/run cannot be made: Not a directory"):
+        Recorder(tmp_path / "file" / "run", {}, LEVELS)
