@@ -587,6 +587,14 @@ def test_a_drafter_that_serves_again_reads_for_those_whose_own_rests() -> None:
     assert [judge.drafter for judge in policy.judges(batch_of(rows), assigned, roster)] == ["math"]
 
 
+def test_a_prompt_that_comes_while_no_drafter_serves_is_read_by_none() -> None:
+    world = World("covey")
+    for name in world.drafters:
+        world.engine.roster.failed(name)
+    world.serve([2])
+    assert world.records[0].plan.readers == ()
+
+
 @pytest.mark.parametrize("special", ["one token", "no room", "busy"])
 def test_a_prompt_that_nobody_judged_says_nothing_of_the_drafters(special: str) -> None:
     world = World("covey")

@@ -107,7 +107,7 @@ class ReadScheduler:
             for row, active in enumerate(batch.rows)
             if not active.output and is_free(active) and 1 < active.request.num_prompt <= PROMPT_TOKENS
         ]
-        if not new or self._bank < DEEPEST:
+        if not new or not serving or self._bank < DEEPEST:
             return ()
         wanted: dict[int, list[int]] = {}
         actives = [active for _, active in new]
