@@ -30,7 +30,7 @@ class Situation:
 
     @property
     def why_plain(self) -> str:
-        """Return the reason where nothing else may be chosen."""
+        """Return why a round is plain where no depth but 0 may be chosen."""
         return "no room" if self.served else "no drafter"
 
     @property

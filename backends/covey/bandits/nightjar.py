@@ -42,7 +42,7 @@ class Arms:
         self.goodput = [0.0] * depths  # mean of g
 
     def record(self, depth: int, latency: float) -> None:
-        """Update the incremental mean below equations 3 and 4."""
+        """Update the incremental means below equations 3 and 4."""
         self.pulls[depth] += 1
         count = self.pulls[depth]
         if count == 1:

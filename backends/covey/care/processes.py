@@ -113,7 +113,7 @@ def named_by(marker: str) -> bool:
 
 
 def kill(marker: str) -> int:
-    """Send SIGKILL to every process but this one that has `marker` on its command line; return how many there were."""
+    """Send SIGKILL to every process but this one with `marker` on its command line; return how many were killed."""
     killed = 0
     for process in _marked(marker):
         if process.pid != os.getpid():

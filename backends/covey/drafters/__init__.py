@@ -33,7 +33,7 @@ class Setting:
 
     @property
     def depth(self) -> int:
-        """Return the greatest depth that calls are expected to ask for; few will ask for more."""
+        """Return the depth beyond which few calls will ask."""
         return self.profile.speculation.max_depth
 
     @property

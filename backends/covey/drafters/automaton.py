@@ -70,7 +70,7 @@ class SuffixAutomaton:
         return len(self.length) - 1
 
     def _split(self, at: int, token: int, state: int) -> int:
-        """Split off a state of its own for the shorter runs of `state`."""
+        """Split off, and return, a state of its own for the shorter runs of `state`."""
         clone = self._state(self.length[at] + 1, dict(self.steps[state]))
         self.link[clone], self.link[state] = self.link[state], clone
         self.counts[clone] = self.counts[state]

@@ -346,7 +346,7 @@ class NeuralDrafter:
         return min(max(2, TOGETHER // len(sessions)), contiguous, TOGETHER)
 
     def _make_room(self, works: Sequence[DraftWork], work: DraftWork, session: Session, columns: int) -> bool:
-        """Own slots for so many columns of a row of `work`, evicting the oldest drafts; return False if that fails."""
+        """Own so many slots for a row of `work`, evicting what was drafted longest ago; return False if that fails."""
         while not self._sequences.reserve(session.sequence, columns):
             if not self._ledger.evict(works, work, lambda each: bool(each.sequence.blocks)):
                 return False

@@ -160,7 +160,7 @@ def _allowed(grammars: Mapping[int, Grammar], lattice: Lattice, step: int, count
 
 
 def _beams(stepper: Stepper, choosing: Choosing, logits: Floats, rows: Rows) -> Lattice:
-    """Search beams by path score: the `width` best of all children of a level are the next level."""
+    """Return a beam search's nodes by path score: the `width` best of all children of a level are the next level."""
     width = rows.width
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]) * width, rows.q_rows, rows.log_q)
     tokens, parents, scores = lattice.tokens, lattice.parents, lattice.scores

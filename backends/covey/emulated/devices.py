@@ -186,8 +186,8 @@ class EmulatedTarget:
         return _Done(RowStatus.OK, chunk + nodes, tuple(new), alike)
 
     def _walk(self, text: _Text, tokens: list[int], parents: list[int]) -> list[int]:
-        """Return the coupled rule (`covey.trees.verify.walk`), which for a distribution of one token the rejection rule
-        equals."""
+        """Return the new tokens by the coupled rule (`covey.trees.verify.walk`), which for a distribution of one token
+        the rejection rule equals."""
         state = text.states[-1]
         new = [self._model.next(state)]
         node = -1

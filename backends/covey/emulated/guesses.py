@@ -56,7 +56,7 @@ class Guesses:
 
     @classmethod
     def of(cls, subjects: Mapping[str, Sequence[Mapping[str, Sequence[object]]]]) -> Guesses:
-        """Return the tables of `subjects`. Raises ValueError where they are of several sizes, or no tables."""
+        """Return the tables of `subjects`. Raises ValueError where they are not of one size, or one is missing."""
         tables = {
             key: np.array([[depth[key] for depth in depths] for depths in subjects.values()], np.float64)
             for key in ("places", "share", "q", "accepted")

@@ -80,7 +80,7 @@ class KVStore:
         return self.layout.segment_blocks * self.bytes_per_block
 
     def segment(self, index: int) -> torch.Tensor:
-        """Return a view [layers, segment_blocks, 2 * kv_heads, block_size, head_dim]; to be dropped before `shrink`."""
+        """Return a view [layers, segment_blocks, 2 * kv_heads, block_size, head_dim]. Drop it before `shrink`."""
         return self._segments[index].memory
 
     def grow(self, blocks: int) -> int:

@@ -47,7 +47,7 @@ class Tiling:
 
 
 def span_of(positions: int, line_bytes: int) -> int:
-    """Return the keys of a fixed part, for contexts of up to so many and parts whose results take so many bytes."""
+    """Return how many keys a fixed part has, for contexts of up to so many and results of so many bytes a part."""
     most = max(1, min(MOST_SPANS, PARTS_BYTES // line_bytes))
     return max(LEAST_SPAN, 1 << (-(-positions // most) - 1).bit_length())
 

@@ -59,7 +59,7 @@ class Budget:
 
     @property
     def whole(self) -> int:
-        """Return the bytes of pool and drafters, which stay once all were there: one that is back may hold others."""
+        """Return the bytes of pool and drafters. They stay once all were there: one that died may come back larger."""
         return self.limit or self.least * self.block_bytes + sum(self.first.values())
 
     def learn(self, name: str, held: int, shrunk: int) -> bool:
@@ -102,7 +102,7 @@ class Policy(Protocol):
         ...
 
     def expands(self, pressure: Pressure, gain: int, share: float) -> bool:
-        """Return whether a drafter that drafted for this share of the rows is to leave, which gains so many blocks."""
+        """Return whether a drafter is to leave for so many blocks; it drafted for `share` of the rows that had any."""
         ...
 
     def contracts(self, pressure: Pressure, needed: int) -> bool:

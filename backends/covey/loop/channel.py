@@ -50,7 +50,7 @@ LEAST_NEEDED = 1e-6  # seconds; 0 would say that nobody needs anything
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrafterCall:
-    """A call that a drafter has not answered; row r of its message belongs to `requests[r]`."""
+    """A call to a drafter; row r of its message belongs to `requests[r]`."""
 
     requests: list[ActiveRequest]
     work: DraftWork

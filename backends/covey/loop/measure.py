@@ -135,6 +135,6 @@ def _kept(path: Path) -> CostTable | None:
 
 
 def _shown(table: CostTable) -> str:
-    """Say for people what plain rounds took, which every choice is weighed against."""
+    """Return in words what plain rounds took, which every choice is weighed against."""
     plain = ", ".join(f"{rows} row(s) {1000 * seconds:.1f} ms" for rows, seconds in table.plain)
     return f"plain rounds of {plain}" if plain else "nothing was seen"

@@ -108,7 +108,7 @@ def chain_slots(table: Ints, start: int, stop: int, block_size: int) -> Ints:
 
 
 def chain(tokens: Ints, block_size: int) -> Pass:
-    """Return a text from its beginning, in the first blocks, with all logits."""
+    """Return the pass over a text from its beginning, in the first blocks, with all logits."""
     count = len(tokens)
     at = np.arange(count, dtype=np.int32)
     table = np.arange(-(-count // block_size), dtype=np.int32)[None]

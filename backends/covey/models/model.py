@@ -288,7 +288,7 @@ class PagedModel:
         return None
 
     def _matrices(self) -> list[Matrix]:
-        """Return one of each shape of the maps of passes: the linear ones and the activation between them."""
+        """Return one map of each shape that passes go through: the linear ones and the activation between them."""
         if self._fused is not None:
             fused = self._fused
             maps = [Matrix(product.alone, product.width, product.count) for product in fused.products()]

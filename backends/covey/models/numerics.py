@@ -197,7 +197,7 @@ class _Companies:
         self._deck: list[int] = []
 
     def near(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield a company for every padded length up to two spans."""
+        """Yield companies over every padded length up to two spans."""
         marks = range(self._keys, self._reach + 1, self._keys)
         ends = [end for mark in marks for end in (mark, mark + 1) if end <= self._positions] or [self._positions]
         cases = [(end, copies) for end in ends for copies in (0, 1, 4, 12 + end % 8)]
@@ -205,7 +205,7 @@ class _Companies:
             yield self._company(end, min(self._draw(), end), copies)
 
     def far(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield a company for a sample of the lengths beyond."""
+        """Yield a company for each of a sample of the lengths beyond."""
         if self._positions > self._reach:
             for end in _far(self._positions, self._reach, 1):
                 yield self._company(end, int(self._rng.choice(FAR_QUERIES)), end % 3)

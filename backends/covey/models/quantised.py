@@ -35,7 +35,7 @@ def split(name: str) -> tuple[str, str]:
 
 
 def joined(module: str, part: str) -> str:
-    """Return the tensor's name again."""
+    """Return the name of the tensor that `split` took apart."""
     return module + part if part[:1] in ("", "_") else f"{module}.{part}"
 
 
@@ -89,7 +89,7 @@ def _plain(parts: Tensors, settings: Mapping[str, Any]) -> tuple[str, torch.Tens
 def _stepped(
     weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, settings: Mapping[str, Any]
 ) -> torch.Tensor:
-    """Return a scale for all, for each row, or for each block of rows and columns."""
+    """Return a weight made plain that has a scale for all, for each row, or for each block of rows and columns."""
     if scale.dtype == torch.uint8:
         raise ValueError("scales are bare bytes")
     block = _block(settings)

@@ -61,7 +61,7 @@ def _run(name: str, calls: Calls) -> None:
 
 
 def _one(calls: Calls) -> bool:
-    """Make one call, in a frame of its own: while the thread waits for the next it holds nothing of the last."""
+    """Make one call; return False at the end. In a frame of its own: a thread that waits holds nothing of the last."""
     waiting = calls.get()
     if waiting is None:
         return False

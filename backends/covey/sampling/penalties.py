@@ -68,7 +68,7 @@ def penalise(
 def _penalise_counts(
     logits: Logits, table: SettingsTable, settings: Index, rows: Index, contexts: list[Context]
 ) -> None:
-    """Apply repetition, presence and frequency penalties in place. A history is counted once for all rows of it."""
+    """Apply repetition, presence and frequency penalties in place, counting once a history that several rows share."""
     vocab = logits.shape[1]
     groups: dict[tuple[int, int], int] = {}
     named = [(setting, id(context.history)) for setting, context in zip(settings[rows].tolist(), contexts, strict=True)]

@@ -152,7 +152,7 @@ class DraftQueue:
             del self._waiting[call.who]
 
     def _cut(self, call: Call, now: float, speed: Speed, beams: int) -> Call:
-        """Return the same call, no deeper than its sender can wait, nor, beyond what is usual, than the others can."""
+        """Return the call, made no deeper than its sender can wait, nor, beyond what is usual, than the others can."""
         most = speed.depth(beams, call.due - now)
         if len(self._had) > 1:
             most = min(most, max(USUAL, speed.depth(beams, OVERDUE * self._limits.bound)))

@@ -55,7 +55,7 @@ class Policy:
 
 
 def find(text: str) -> Policy:
-    """Return the policy called so. SettingError names the ones there are, and the parameters that it has."""
+    """Return the policy called so. Raises SettingError, which names those there are, or the policy's parameters."""
     name, _, values = text.partition(":")
     made_by = registry.DRAFTER_POLICIES.get(name)
     if made_by is None:

@@ -74,7 +74,7 @@ def features(prompt: Ints) -> Array:
 
 @cache
 def _fitting(names: tuple[str, ...], tokenizer: str) -> Weights | None:
-    """Return the weights, where they know these drafters and this tokenizer. Remembered: read, or refused, once."""
+    """Return the weights where they know these drafters and this tokenizer. Remembered: read, or warned of, once."""
     weights = Weights.load()
     wrong = "" if tokenizer == weights.tokenizer else "was trained for another tokenizer"
     if not wrong and not set(names) & set(weights.drafters):

@@ -245,7 +245,7 @@ def launch_of(rows: int, wide: bool) -> Launch:
 
 
 def rows_of(queries: int, share: int) -> int:
-    """Return the rows of a product for tiles of up to so many queries."""
+    """Return how many rows a product has for tiles of up to so many queries."""
     return int(max(LEAST, triton.next_power_of_2(queries * share)))
 
 

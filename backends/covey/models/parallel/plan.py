@@ -32,7 +32,7 @@ def heads_of(config: Any) -> Shape:
 
 
 def share_of_heads(folder: Path, config: Any, ranks: int) -> Shape:
-    """Return the shape of one layer's attention on each of `ranks` ranks. Raises UnsupportedModel."""
+    """Return the shape of a layer's attention on each of `ranks` ranks. Raises UnsupportedModel, which says why not."""
     whole = heads_of(config)
     if ranks == 1:
         return whole
@@ -48,7 +48,7 @@ def share_of_heads(folder: Path, config: Any, ranks: int) -> Shape:
 
 
 def base_plan(folder: Path, config: Any) -> dict[str, str]:
-    """Return styles by path below the base model, * being a layer's number. Raises UnsupportedModel where it cannot."""
+    """Return styles by path below the base model, * being a layer's number. Raises UnsupportedModel if no plan fits."""
     plan = getattr(config, "base_model_tp_plan", None)
     if not plan:
         raise UnsupportedModel(
