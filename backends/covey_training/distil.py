@@ -89,7 +89,7 @@ def lesson_loss(
 
 
 def taught_by(target: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the target's logits for its last hidden states, in bf16."""
+    """Return a function that gives the target's logits for its last hidden states, in bf16."""
     head = copy.deepcopy(target.get_output_embeddings()).to(torch.bfloat16).requires_grad_(False)
     return lambda hidden: scaled(target.config, head(hidden))
 

@@ -109,7 +109,7 @@ def sample_acceptances(
 def step_ratio(
     target: LlamaForCausalLM, drafters: Mapping[str, LlamaForCausalLM], *, context: int = 64, rounds: int = 8
 ) -> dict[str, float]:
-    """Return a drafter's one-token step over the target's, at batch 1 with a cache, on the CPU in the weights' bf16.
+    """Return each drafter's one-token step over the target's, at batch 1 with a cache, on the CPU in their own bf16.
 
     The models take turns, so that whatever else the machine does slows all of them alike; the first step of a turn
     finds another model's weights in the processor's caches, and does not count.

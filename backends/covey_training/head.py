@@ -105,7 +105,7 @@ def make(options: argparse.Namespace) -> tuple[Path, Report]:
 def lessons(
     head: Head, target: PreTrainedModel, windows: torch.Tensor, *, seed: int, compiled: bool = False
 ) -> Callable[[str, int, torch.Tensor], distil.Loss]:
-    """Return the loss of a step, by which the head learns: the target reads the step's windows, the head with it."""
+    """Return the function that gives a step's loss: the target reads the step's windows, and the head with it."""
     loss_of = torch.compile(unrolled_loss, dynamic=False) if compiled else unrolled_loss
 
     def loss(_: str, step: int, variation_weight: torch.Tensor) -> distil.Loss:

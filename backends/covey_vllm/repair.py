@@ -65,7 +65,7 @@ def expand(
 
 
 def of_some(apply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return the same call, which is made where there are rows of logits."""
+    """Return the same call, which is made only where there are rows of logits."""
 
     def applied(logits: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return apply(logits, k) if len(logits) else logits

@@ -190,8 +190,8 @@ class Texts:
         return text, Row(text.active, sampled, judged, 0 if judged else len(tokens))
 
     def _opened(self, prompt: Ints, now: float, named: Named | None) -> Text:
-        """Return a request whose sampling nobody says: drafted for as if it were greedy, which is what is likeliest to
-        be accepted of a draft that is taken for certain."""
+        """Open a request. One of unknown sampling is drafted for as if it were greedy, which is what is
+        likeliest to be accepted of a draft that is taken for certain."""
         room = max(1, self.limit - len(prompt))
         request = Request(next(self._keys), prompt, room, Sampling(), len(prompt), arrival=now)
         if named is not None:

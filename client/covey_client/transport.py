@@ -24,7 +24,7 @@ class Call(Protocol):
 
 
 class Transport(Protocol):
-    """A protocol to one server; safe for many threads."""
+    """A way to one server over one protocol; safe for many threads."""
 
     def call(self, request: Request, deadline: Deadline) -> Call: ...
 
@@ -40,7 +40,7 @@ class AsyncCall(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """A protocol to one server, in one event loop."""
+    """A way to one server over one protocol, in one event loop."""
 
     def call(self, request: Request, deadline: Deadline) -> AsyncCall: ...
 

@@ -149,7 +149,7 @@ def pick(verified: Verified, rows: Ints) -> Verified:
 
 
 def merged(second: Mask, one: Verified, two: Verified) -> Verified:
-    """Return rows in their order: from `two` where `second`, else from `one`."""
+    """Return the outcomes of rows in their order: from `two` where `second`, else from `one`."""
     both = Verified(
         np.concatenate([one.accepted, two.accepted]),
         np.concatenate([one.path, two.path]),

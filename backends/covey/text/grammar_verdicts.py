@@ -36,7 +36,7 @@ class Verdicts:
         return self._get(_key(name, text, end_ids)) is not None
 
     def compiled(self, name: str, text: str, end_ids: EndIds) -> str:
-        """Return the grammar; waits for the compiler where it is not known. Raises as the compiler does."""
+        """Return the grammar; wait for the compiler where it is not known. Raises as the compiler does."""
         key = _key(name, text, end_ids)
         verdict = self._get(key)
         if verdict is None:

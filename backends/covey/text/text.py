@@ -117,8 +117,8 @@ def visible_text(
 
 
 def _overlap(text: str, word: str, most: int) -> int:
-    """Return the longest end of `text`, of at most so many characters, that `word` starts with. It grows by what is new
-    of the text and no faster: who says so has every size looked at once, and not once for each token."""
+    """Return how long the end of `text` is, of `most` characters at most, that `word` starts with. It grows by what is
+    new of the text and no faster: who says so has every size looked at once, and not once for each token."""
     for size in range(min(most, len(text), len(word) - 1), 0, -1):
         if word.startswith(text[len(text) - size :]):
             return size

@@ -69,7 +69,7 @@ class Nodes:
         return np.where(jump < len(self.depth), jump, -1)[:-1]
 
     def ranks(self) -> Ranks:
-        """Return how many siblings are listed before each node. They are compared with those so many places before them
+        """Return how many siblings are listed before each node. Nodes are compared with those 1, 2, ... places before,
         until all pairs of siblings are found: in a beam they are fewer places apart than it has lanes."""
         trees = self.trees
         # Siblings' parent, and one; a root's is the last node before its row, which has no children.

@@ -47,7 +47,7 @@ class Ranked:
         return cls(paths, by_row, np.repeat(np.arange(count), sizes), place, before)
 
     def taken(self, counts: Index) -> Flags:
-        """Return the nodes, where each row takes its best `counts[row]`."""
+        """Return which nodes are taken where each row takes its best `counts[row]`."""
         kept = np.zeros(len(self.paths), np.bool_)
         kept[self.by_row[self.place < counts[self.rows]]] = True
         return kept
