@@ -43,7 +43,7 @@ class Engine:
     async def start(
         self, words: Sequence[str], health: str, host: str = "127.0.0.1", environment: Mapping[str, str] | None = None
     ) -> None:
-        """Return when it serves: when `health` is a path of it that answers. In its words {port} is where."""
+        """Start the process; return when it serves: when its path `health` answers. In `words` {port} is where."""
         port = free_port(host)
         self.url, self._health = f"http://{host}:{port}", health
         words = [word.replace("{port}", str(port)) for word in words]

@@ -77,7 +77,7 @@ class Guesses:
         )
 
     def subject(self, *names: str) -> int:
-        """Return the table of the first of these that has one."""
+        """Return the index of the table of the first of these that has one, else of the table for all others."""
         return next((self.subjects[name] for name in names if name in self.subjects), self.subjects[""])
 
 

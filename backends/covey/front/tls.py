@@ -23,7 +23,7 @@ class Tls:
 
     @classmethod
     def of(cls, settings: FrontSettings) -> Tls | None:
-        """Return None where the profile has no TLS; raises SettingError where it cannot be as it is wanted."""
+        """Return the profile's TLS, or None for none. Raises SettingError where it cannot be as it is wanted."""
         files = cls(settings.certificate, settings.private_key, settings.callers_authorities)
         if not files.certificate and not files.private_key and not files.callers_authorities:
             return None

@@ -90,7 +90,7 @@ class Decoder:
     def hidden(
         self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles, prompts: Prompts | None = None
     ) -> torch.Tensor:
-        """Return the last hidden states, normed; writes keys and values. Rows of `prompts` have no tiles."""
+        """Return the last hidden states, normed; write keys and values. Rows of `prompts` have no tiles."""
         shape, store = self._shape, self._store
         size = len(tokens)
         stream = self._form(size)(F.embedding(tokens, self._embedding), self._epsilon)

@@ -46,7 +46,7 @@ class Candidates:
         return cls(trees, nodes, ranks, said, calibration.own(cells, said), hidden, cells, standing.asked)
 
     def fixed(self) -> Flags:
-        """Return the nodes of rows that ask for a depth themselves."""
+        """Return which nodes are of rows that ask for a depth themselves."""
         if not self.asked.any():
             return np.zeros(len(self.said), np.bool_)
         found: Flags = self.asked[self.nodes.row_of]

@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def switch_cost(self) -> Callable[[int, int], float]:
-        """Return C_switch as published: a table, measured beforehand."""
+        """Return C_switch as published: the function of a table, measured beforehand."""
         return self.switch_costs.measured
 
     @property

@@ -170,7 +170,7 @@ class ActiveRequest:
         self.acceptance[accepted] += 1
 
     def tokens(self, start: int = 0) -> Ints:
-        """Return its tokens from `start` on."""
+        """Return the request's tokens from `start` on."""
         prompt = self.request.prompt
         if start >= len(prompt):
             return np.asarray(self.output[start - len(prompt) :], np.int32)
@@ -184,7 +184,7 @@ class ActiveRequest:
         error: Exception | None = None,
         top: Top = NO_TOP,
     ) -> Progress:
-        """Return its progress with new tokens, for its listener."""
+        """Return the request's progress with new tokens, for its listener. Scores that it tells are forgotten."""
         return Progress(
             self.key,
             tokens,
@@ -209,7 +209,7 @@ class ActiveRequest:
         return Scores.joined(scores) if scores else NO_SCORES
 
     def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:
-        """Return its progress when it ends without new tokens."""
+        """Return the request's progress when it ends without new tokens."""
         return self.progress(NO_INTS, NO_FLOATS, finish, error)
 
     def opening(self) -> Open:

@@ -413,7 +413,7 @@ def _ending(code: int) -> str:
 
 
 def _in_child() -> Callable[[], None]:
-    """Return what the child does before it becomes tritonserver."""
+    """Return the function that the child calls before it becomes tritonserver."""
     steps = [step for step in (end_with_launcher(signal.SIGTERM), private_memory.keeper()) if step is not None]
 
     def in_child() -> None:

@@ -315,5 +315,5 @@ class Metrics:
 
 
 def _listed(source: Totals) -> list[tuple[str, dict[str, str], float]]:
-    """Return all that a source says; raises what it raises on its way."""
+    """Return all that a source says. Raises what the source raises on its way."""
     return list(source())

@@ -22,7 +22,7 @@ from covey.requests.scheduler import Batch
 
 SHARE = 0.02  # share of all time that rounds may lose by reading
 START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start and at most, and the debt in which no prompt is read
-FULL = 0.25  # seconds in the bank from which on a reader is sought every round, be it who has not read for longest
+FULL = 0.25  # seconds in the bank from which on a judge is sought every round, be it one that has not read for longest
 CHUNK = 16  # tokens of a row that are worth a call
 MOST_ROWS, MOST_TOKENS = 4, 256  # what one call reads at most: neighbours learn from one another
 SHAPE = 16  # calls read multiples of so many tokens: a library prepares for every new shape, and few are used again
