@@ -592,7 +592,7 @@ def test_a_prompt_that_comes_while_no_drafter_serves_is_read_by_none() -> None:
     for name in world.drafters:
         world.engine.roster.failed(name)
     world.serve([2])
-    assert world.records[0].plan.readers == ()
+    assert world.records[0].plan.judges == ()
 
 
 @pytest.mark.parametrize("special", ["one token", "no room", "busy"])
