@@ -213,6 +213,7 @@ def test_a_shared_drafter_that_dies_within_calls_drafts_again_for_both(
             old = by_model(server.pid)["draft_chat"]
             os.kill(old[0], signal.SIGKILL)
             while by_model(server.pid).get("draft_chat", old) == old:
+                server.check()
                 time.sleep(0.05)
         draft_for_both()
     finally:
