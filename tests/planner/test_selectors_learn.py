@@ -90,7 +90,7 @@ def test_an_outlook_is_told_of_one_round_in_some() -> None:
     selector = planner.selector
     assert isinstance(selector, Worth)
     drafting = [int(np.count_nonzero(record.sizes)) for record in records if record.drafted]
-    (kept, *_) = selector._outlook._chains
+    (kept, *_) = selector._outlook._samples
     assert [rows for _, rows in kept] == drafting[::SAMPLED]
 
 

@@ -13,7 +13,7 @@ from covey.planner.selection_totals import SelectionTotals
 from covey.planner.standing import Standing
 from covey.requests.rounds import Round
 from covey.requests.scheduler import Batch
-from covey.trees.paths import Array, Flags, Index, Nodes, Ranks
+from covey.trees.paths import Array, Flags, Index, Nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,6 @@ class Candidates:
 
     trees: Trees
     nodes: Nodes
-    ranks: Ranks
     said: Floats
     own: Floats
     hidden: Flags
@@ -41,9 +40,8 @@ class Candidates:
             hidden, said = standing.hidden, nodes.own(scores)
         else:
             hidden, said = np.ones(trees.rows, np.bool_), np.full(len(trees.tokens), 0.5, np.float32)
-        ranks = nodes.ranks()
-        cells = calibration.cells(nodes, ranks, said, calibration.index(drafters), hidden)
-        return cls(trees, nodes, ranks, said, calibration.own(cells, said), hidden, cells, standing.asked)
+        cells = calibration.cells(nodes, nodes.ranks(), said, calibration.index(drafters), hidden)
+        return cls(trees, nodes, said, calibration.own(cells, said), hidden, cells, standing.asked)
 
     def fixed(self) -> Flags:
         """Return which nodes are of rows that ask for a depth themselves."""

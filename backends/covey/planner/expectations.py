@@ -26,9 +26,9 @@ class ForecastingSelector(Protocol):
     """A selector that forecasts how many drafts it will choose."""
 
     def forecast(
-        self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array
+        self, rows: int, plain: int, seconds: Callable[[Array], Array], drafting: Array
     ) -> tuple[Array, Array]:
-        """Forecast rounds with trees of `width` lanes: see `Outlook.forecast`."""
+        """Forecast rounds: see `Outlook.forecast`."""
         ...
 
 
@@ -191,9 +191,7 @@ class Expectations:
     def _selected(self, selection: ForecastingSelector, situation: Situation) -> tuple[list[float], Passes]:
         """Return a round's tokens and those to be verified, by depth, if a selector chooses."""
         rows, drafting = situation.rows, self.alone(situation, situation.width)
-        tokens, nodes = selection.forecast(
-            situation.drafting, rows - situation.drafting, situation.width, self.by_nodes(rows), drafting
-        )
+        tokens, nodes = selection.forecast(situation.drafting, rows - situation.drafting, self.by_nodes(rows), drafting)
         passes = rows + np.minimum(nodes, [situation.asked(depth) for depth in range(self._max_depth + 1)])
         return tokens.tolist(), tuple(int(count) for count in np.ceil(passes).tolist())
 

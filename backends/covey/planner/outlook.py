@@ -1,4 +1,4 @@
-"""Forecasts, from recent candidates, what rounds of each depth and width bring if the best nodes are chosen.
+"""Forecasts, from recent candidates, what rounds of each depth bring if the best nodes are chosen.
 
 Of every depth the paths of the last candidates are kept, `ROWS` rows' worth. A round of n rows is expected to offer as
 many of each likeness in proportion, and of them those will be chosen that are worth their time (`covey.planner.worth`).
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from covey.contracts.types import Floats
-from covey.trees.paths import Array, Index, Nodes, Ranks
+from covey.trees.paths import Array, Index, Nodes
 
 ROWS = 64
 GROUPS = 24  # of paths alike, at a depth
@@ -25,56 +25,44 @@ class Outlook:
 
     def __init__(self, max_depth: int) -> None:
         self._samples: list[deque[tuple[Floats, int]]] = [deque() for _ in range(max_depth)]
-        self._chains: list[deque[tuple[Floats, int]]] = [deque() for _ in range(max_depth)]
-        self._stacked: dict[bool, tuple[Array, Array]] = {}
+        self._of_row: tuple[Array, Array] | None = None
 
-    def add(self, nodes: Nodes, paths: Floats, ranks: Ranks) -> None:
-        """Add a round's candidates. The path of a tree's best guesses counts for chains, too. Nodes deeper than is
-        planned are left out: a request may ask for more."""
+    def add(self, nodes: Nodes, paths: Floats) -> None:
+        """Add a round's candidates. Nodes deeper than is planned are left out: a request may ask for more."""
         if not len(paths):
             return
-        off = np.append(ranks > 0, False)
-        for jump in nodes.jumps:
-            off |= off[jump]
         rows = int(np.count_nonzero(nodes.trees.sizes))
-        wide = bool(off.any())
-        order = np.argsort(nodes.depth.astype(np.uint8), kind="stable")
+        by_depth = paths[np.argsort(nodes.depth.astype(np.uint8), kind="stable")]
         ends = np.bincount(nodes.depth).cumsum()
-        by_depth, straight = paths[order], ~off[order]
         planned = len(self._samples)
-        for depth, (start, end) in enumerate(zip(ends[:planned].tolist(), ends[1 : planned + 1].tolist())):
-            here = by_depth[start:end]
-            if wide:
-                _append(self._samples, depth, here, rows)
-            _append(self._chains, depth, here[straight[start:end]], rows)
-        self._stacked.clear()
+        for samples, start, end in zip(self._samples, ends[:planned].tolist(), ends[1 : planned + 1].tolist()):
+            _append(samples, by_depth[start:end], rows)
+        self._of_row = None
 
     def forecast(
-        self, rows: int, plain: int, wide: bool, seconds: Callable[[Array], Array], drafting: Array
+        self, rows: int, plain: int, seconds: Callable[[Array], Array], drafting: Array
     ) -> tuple[Array, Array]:
         """Forecast rounds with `rows` rows that draft and `plain` that do not: their tokens and the nodes that will be
         verified, by depth from 0. `seconds` gives a round's time without drafting by the nodes in it, and `drafting`
         holds the time of drafting by depth."""
-        more, nodes = self.of_row(wide)
+        more, nodes = self.of_row()
         more, nodes = more[: len(drafting)], nodes[: len(drafting)]
         tokens = plain + rows * (1.0 + more)
         values = tokens / np.maximum(1e-9, seconds(rows * nodes) + drafting[:, None])
         best = np.arange(len(drafting)), values.argmax(axis=1)
         return tokens[best], rows * nodes[best]
 
-    def of_row(self, wide: bool) -> tuple[Array, Array]:
+    def of_row(self) -> tuple[Array, Array]:
         """Return, by depth from 0, the tokens that the first of a row's nodes bring together, the likeliest first,
         and how many nodes those are."""
-        found = self._stacked.get(wide)
-        if found is None:
+        if self._of_row is None:
             parts: list[tuple[Array, Array, Index]] = []
             paths, weight = np.ones(1), 1.0
-            for depth, (samples, chains) in enumerate(zip(self._samples, self._chains), start=1):
-                kept = samples if wide and samples else chains
-                if kept:
-                    paths = np.sort(np.concatenate([each for each, _ in kept])).astype(np.float64)
+            for depth, samples in enumerate(self._samples, start=1):
+                if samples:
+                    paths = np.sort(np.concatenate([each for each, _ in samples])).astype(np.float64)
                     groups = min(GROUPS, len(paths))
-                    weight = len(paths) / sum(rows for _, rows in kept) / groups
+                    weight = len(paths) / sum(rows for _, rows in samples) / groups
                     bounds = np.arange(groups + 1) * len(paths) // groups
                     paths = np.add.reduceat(paths, bounds[:-1]) / np.diff(bounds)
                 else:
@@ -85,13 +73,11 @@ class Outlook:
             mine = weights[order] * (depths[order] <= np.arange(len(self._samples) + 1)[:, None])
             none = np.zeros((len(mine), 1))
             nodes = np.concatenate([none, mine.cumsum(axis=1)], axis=1)
-            found = np.concatenate([none, (mine * values[order]).cumsum(axis=1)], axis=1), nodes
-            self._stacked[wide] = found
-        return found
+            self._of_row = np.concatenate([none, (mine * values[order]).cumsum(axis=1)], axis=1), nodes
+        return self._of_row
 
 
-def _append(samples: list[deque[tuple[Floats, int]]], depth: int, paths: Floats, rows: int) -> None:
-    kept = samples[depth]
-    kept.append((paths, rows))
-    while sum(count for _, count in kept) - kept[0][1] >= ROWS:
-        kept.popleft()
+def _append(samples: deque[tuple[Floats, int]], paths: Floats, rows: int) -> None:
+    samples.append((paths, rows))
+    while sum(count for _, count in samples) - samples[0][1] >= ROWS:
+        samples.popleft()

@@ -123,7 +123,7 @@ class Worth(TreeSelector):
         self._selections += 1
         if self._selections % SAMPLED == 1:
             found, paths = offered
-            self._outlook.add(found.nodes, paths, found.ranks)
+            self._outlook.add(found.nodes, paths)
 
     def _most(self, tokens: float, best: Floats, plain: Array, now: Array) -> int:
         """Return how many of the best nodes to verify beside those that bring `tokens`, roots included."""
@@ -189,10 +189,10 @@ class Worth(TreeSelector):
             kept[near[served[rows]]] = True
 
     def forecast(
-        self, rows: int, plain: int, width: int, seconds: Callable[[Array], Array], drafting: Array
+        self, rows: int, plain: int, seconds: Callable[[Array], Array], drafting: Array
     ) -> tuple[Array, Array]:
         """Forecast rounds whose nodes this selector chooses; see `Outlook`. Does not mutate what was learnt."""
-        return self._outlook.forecast(rows, plain, width > 1, seconds, drafting)
+        return self._outlook.forecast(rows, plain, seconds, drafting)
 
 
 def _best(value: Floats, least: float, count: int) -> Flags:
