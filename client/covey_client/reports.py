@@ -11,13 +11,12 @@ from covey_client import secret as secrets
 from covey_client.address import Address
 from covey_client.asking import ask
 from covey_client.costs.table import CostTable
-from covey_client.errors import CoveyClientError, InvalidRequest, ServerError, from_message
+from covey_client.errors import ServerError, from_message
 from covey_client.wire import MODEL
 
 T = TypeVar("T")
 SECONDS = 30.0
 MEASURE_SECONDS = 1200.0
-FRONTS_ANSWER = "inspect: got 'an input'"  # to whoever asks a front what it tells nobody
 
 
 @dataclass(frozen=True)
@@ -109,19 +108,11 @@ class Reports:
         try:
             found = json.loads(answer)
             if status != 200:
-                raise self._refused(str(found["error"]), status)
+                raise from_message(str(found["error"]), status)
             told: dict[str, Any] = json.loads(found["report"])
         except (ValueError, KeyError, TypeError):
             raise ServerError(f"{self._address.target} does not answer as Covey does: {answer[:200]!r}") from None
         return told
-
-    def _refused(self, message: str, status: int) -> CoveyClientError:
-        if FRONTS_ANSWER in message:
-            return InvalidRequest(
-                f"{self._address.target} is a front, which tells strangers nothing of its server: give Triton's own "
-                "HTTP port (usually 8000)"
-            )
-        return from_message(message, status)
 
 
 def _made(kind: type[T], found: dict[str, Any]) -> T:

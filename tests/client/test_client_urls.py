@@ -151,16 +151,8 @@ def test_what_a_killed_server_left_and_what_others_could_have_written_is_not_bel
     assert running.servers() == []
 
 
-class Canned(BaseHTTPRequestHandler):
-    """A front's answer to who asks it for a report."""
-
-    def do_POST(self) -> None:
-        said = {"error": "[INVALID_ARG] inspect: got 'an input', allowed: no such setting; near it: min_p"}
-        body = json.dumps(said).encode()
-        self.send_response(400)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+class Http(BaseHTTPRequestHandler):
+    """Speaks HTTP/1, and answers nothing."""
 
     def log_message(self, *_said: object) -> None:
         """Tests are quiet."""
@@ -168,7 +160,7 @@ class Canned(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def http_port() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Canned) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Http) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
         yield f"127.0.0.1:{server.server_port}"
@@ -179,11 +171,6 @@ def http_port() -> Iterator[str]:
 def test_an_http_port_where_grpc_is_meant_says_so(http_port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "x", "--url", http_port]) == 1
     assert "does not speak gRPC: is it an HTTP port? Give the gRPC port" in capsys.readouterr().err
-
-
-def test_a_front_that_is_asked_for_reports_is_named(http_port: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["drafters", "--url", http_port]) == 2
-    assert f"{http_port} is a front" in capsys.readouterr().err
 
 
 @pytest.mark.e2e

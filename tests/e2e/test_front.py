@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client, status
+from covey_client.cli import main
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -110,10 +111,12 @@ def test_a_caller_that_leaves_over_http_frees_its_place(server: Server, front: F
     assert time.monotonic() - left < 5, "900 tokens take longer"
 
 
-def test_questions_about_the_server_are_not_for_strangers(front: Front) -> None:
+def test_questions_about_the_server_are_not_for_strangers(front: Front, capsys: pytest.CaptureFixture[str]) -> None:
     host, _, port = front.http_url.partition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=10)
     connection.request("POST", "/v2/models/covey/generate", b'{"inspect": "decisions"}')
     answer = connection.getresponse()
     assert (answer.status, b"inspect" in answer.read()) == (400, True)
     connection.close()
+    assert main(["drafters", "--url", front.http_url]) == 2
+    assert "allowed: Triton's own HTTP port" in capsys.readouterr().err

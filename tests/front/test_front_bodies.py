@@ -240,6 +240,11 @@ def test_an_unknown_field_is_told_the_nearest_names() -> None:
         generation({"text_input": "a", "§" * 300: 1})
 
 
+def test_who_asks_about_the_server_is_told_where_to() -> None:
+    with pytest.raises(InvalidRequest, match=r"^inspect: .*Triton's own HTTP port \(usually 8000\)"):
+        generation({"inspect": "facts"})
+
+
 def test_parameters_are_no_way_around_the_table() -> None:
     for name in ("tenant", "priority", "sequence_id", "x"):
         message = message_of(GOOD)

@@ -23,6 +23,8 @@ VERSION = "1"
 STREAM = "stream"
 # Without which an answer whose server died cannot be gone on with.
 NEEDED = ("text_output", "output_ids", "finish_reason", "used_seed")
+INSPECT = "inspect"  # by which Triton's own port is asked about the server
+OF_THE_SERVER = "Triton's own HTTP port (usually 8000) to ask: a front tells strangers nothing of its server"
 OWN_PARAMETER = "triton_"  # names of Triton's own begin with it
 MOST_ID = 256  # characters of a request's id
 MOST_DIMENSIONS = 8
@@ -189,7 +191,7 @@ def _text(field: Field, value: Any) -> str:
 def field_of(name: str) -> Field:
     field = INPUT_BY_NAME.get(name)
     if field is None:
-        raise refused(name, "an input", unknown(name))
+        raise refused(name, "an input", OF_THE_SERVER if name == INSPECT else unknown(name))
     return field
 
 
