@@ -59,9 +59,9 @@ class Reserve:
         # Where blocks come and go a huge page would hold thousands of them.
         self._libc.madvise(self._start, len(self.map), HUGE_PAGES if most <= blocks else NO_HUGE_PAGES)
         self.blocks = 0
+        self._afford(blocks)  # pages that are not there would end this process, or another one
         self._worker = Thread("kv-pages")
         self._moving: Future[None] | None = None
-        self._afford(blocks)  # pages that are not there would end this process, or another one
         self._add(blocks)
 
     @property
