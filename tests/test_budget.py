@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.inner import outcomes
+
 TESTS = """
 import time
 import pytest
@@ -32,27 +31,8 @@ def test_broken(): assert time.sleep(0.4)
 """
 
 
-def outcomes(folder: Path, crowded: str) -> tuple[set[tuple[str, str]], str]:
-    """Of each test, and what was said."""
-    (folder / "test_these.py").write_text(TESTS.format(crowded=crowded))
-    words = ["-m", "pytest", "-p", "tests.budget", "-p", "no:cacheprovider", "-c", "pyproject.toml", "-rA"]
-    ran = subprocess.run(
-        [sys.executable, *words, "--rootdir", str(folder), str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = {
-        (line.split("::")[1].split(" ")[0], line.split(" ")[0])
-        for line in ran.stdout.splitlines()
-        if line.startswith(("PASSED", "FAILED", "ERROR"))
-    }
-    return said, ran.stdout
-
-
 def test_who_takes_longer_than_its_budget_fails(tmp_path: Path) -> None:
-    found, said = outcomes(tmp_path, "1e9")
+    found, said = outcomes(tmp_path, TESTS.format(crowded="1e9"), "tests.budget")
     assert found >= {("test_quick", "PASSED"), ("test_slow", "PASSED"), ("test_allowed", "PASSED")}, said
     assert ("test_served", "PASSED") in found
     assert found >= {("test_long", "FAILED"), ("test_of_late", "ERROR"), ("test_broken", "FAILED")}, said
@@ -61,5 +41,5 @@ def test_who_takes_longer_than_its_budget_fails(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_does_other_work_says_nothing(tmp_path: Path) -> None:
-    found, said = outcomes(tmp_path, "-1.0")
+    found, said = outcomes(tmp_path, TESTS.format(crowded="-1.0"), "tests.budget")
     assert found >= {("test_long", "PASSED"), ("test_of_late", "PASSED"), ("test_broken", "FAILED")}, said
