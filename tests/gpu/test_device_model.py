@@ -156,14 +156,16 @@ def test_long_chunks_go_through_the_library(saved: Callable[[str], Path], monkey
         attend(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(prompts_of_device.Prompts, "attend", noted)
-    model = load(saved("qwen2"))
+    # On a GPU the library's kernel is for halves alone.
+    dtype, allowed = ("float16", 5e-3) if WHERE == "cuda" else ("float32", 1e-5)
+    model = load(saved("qwen2"), dtype=dtype)
     alike = PagedModel(saved("qwen2"), dtype="float64", device="cpu", blocks=40, block_size=4, numerics="fast")
     rows = prompts(np.random.default_rng(1), 97, 24, 9, 33)
     here, there = Reader(model, rows, seed=2), Reader(alike, rows, seed=3)
     attended.clear()
     for steps in ([(2, 0, 12)], [(0, 0, 24), (1, 0, 8), (2, 12, 32)], [(2, 32, 33), (0, 23, 24)]):
         for found, expected in zip(here.read(steps), there.read(steps)):
-            assert (found.cpu() - expected).norm() <= 1e-5 * expected.norm()
+            assert (found.cpu() - expected).norm() <= allowed * expected.norm()
     assert attended == [[True, False, True]] * 2, "the middle pass alone is large, two layers"
 
 
