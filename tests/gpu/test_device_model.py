@@ -137,7 +137,7 @@ def test_what_is_not_invariant_after_all_is_refused(
 
     def off(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         found = product(x, weight, bias)
-        return found.nextafter(torch.tensor(torch.inf)) if len(x) == 1 else found
+        return found.nextafter(found.new_tensor(torch.inf)) if len(x) == 1 else found
 
     monkeypatch.setattr(layers.Fixed, "product", staticmethod(off))
     with pytest.raises(UnsupportedModel, match="a token's bits depend on its company"):

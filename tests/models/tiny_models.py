@@ -250,7 +250,7 @@ class Reader:
             for (row, _, stop), logits in zip(steps, self.read(steps)):
                 done[row] = stop
                 if stop == len(self.rows[row]):
-                    self.rows[row] = np.append(self.rows[row], np.int32(logits[-1].argmax()))
+                    self.rows[row] = np.append(self.rows[row], np.int32(int(logits[-1].argmax())))
         return [row[n:].tolist() for row, n in zip(self.rows, prompts)]
 
 
