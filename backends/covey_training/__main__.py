@@ -61,7 +61,8 @@ from covey_training.optimiser import Budget
 from covey_training.streams import Mixture, Stream, encode
 
 TARGET = "target"
-HELD_OUT_ROWS = 32
+HELD_OUT_ROWS = 8
+EDITS = 40  # held out, that are answered greedily
 TARGET_SHARE_OF_ALL = 0.75
 NEED_DATA = ("tokenizer", "target", "drafters", "all")
 
@@ -86,12 +87,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     shown.add_argument("--tokens", type=int, default=96, help="tokens of each sample")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("tokenizer", parents=[common], help="learn the vocabulary")
-    commands.add_parser("target", parents=[common, budget], help="train the target")
+    taught = commands.add_parser("target", parents=[common, budget], help="train the target")
+    taught.add_argument("--rows", type=int, default=target.TargetSettings.rows, help="windows of a step")
+    taught.add_argument("--warm", action="store_true", help="begin with the target and tokenizer in --out")
     drafters = commands.add_parser("drafters", parents=[common, budget], help="distil the drafters")
     drafters.add_argument("--only", choices=architecture.DRAFTERS, help="distil one drafter")
     drafters.add_argument("--warm", action="store_true", help="begin with the drafters in --out, not with new ones")
+    drafters.add_argument("--rows", type=int, default=distil.DistilSettings.rows, help="windows of a step")
+    drafters.add_argument(
+        "--samples",
+        type=int,
+        default=teacher.LessonSettings.samples,
+        help="texts of each domain, by the target",
+    )
+    drafters.add_argument(
+        "--corpus-tokens", type=int, default=teacher.LessonSettings.corpus_tokens, help="tokens of each domain's corpus"
+    )
     commands.add_parser("evaluate", parents=[common, shown], help="measure acceptance on the bundled prompts")
-    commands.add_parser("all", parents=[common, budget, shown], help="every step, one after the other")
+    every = commands.add_parser("all", parents=[common, budget, shown], help="every step, one after the other")
+    amounts = teacher.LessonSettings()
+    every.set_defaults(rows=4, warm=False, only=None, samples=amounts.samples, corpus_tokens=amounts.corpus_tokens)
     routing = commands.add_parser("router", help="train the learned choice of drafters on the bundled prompts")
     routing.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to read")
     routing.add_argument("--weights", type=Path, required=True, help="file to write, as drafters/router.npz")
@@ -145,21 +160,25 @@ def learn_tokenizer(options: argparse.Namespace) -> None:
 
 
 def train_target(options: argparse.Namespace) -> None:
-    learned = read_tokenizer(tokenizer_folder(options))
-    end_of_text = tokenizer.end_of_text(learned)
+    vocabulary = options.out / TARGET / "1" if options.warm else tokenizer_folder(options)
+    learned = read_tokenizer(vocabulary)
     training, validation = read_streams(learned, options)
     torch.manual_seed(options.seed)
-    model = architecture.target(learned.get_vocab_size(), end_of_text).to(options.device)
+    if options.warm:
+        model = architecture.load_model(options.out, TARGET).to(options.device)
+    else:
+        end_of_text = tokenizer.end_of_text(learned)
+        model = architecture.target(learned.get_vocab_size(), end_of_text).to(options.device)
     history = target.train(
         model,
-        Mixture(training),
+        Mixture(training, target.TURNS),
         {domain: held_out_rows(stream) for domain, stream in validation.items()},
         Budget(steps=options.steps, minutes=options.minutes),
         options.runs / "target.pt",
-        settings=replace(target.TargetSettings(), compiled=options.compile),
-        on_check=lambda model: architecture.save_model(model, options.out, TARGET, tokenizer_folder(options)),
+        settings=replace(target.TargetSettings(), rows=options.rows, compiled=options.compile),
+        on_check=lambda model: architecture.save_model(model, options.out, TARGET, vocabulary),
     )
-    architecture.save_model(model, options.out, TARGET, tokenizer_folder(options))
+    architecture.save_model(model, options.out, TARGET, vocabulary)
     report.draw_loss_curve(history, options.runs / "target.png")
 
 
@@ -169,7 +188,8 @@ def train_drafters(options: argparse.Namespace) -> None:
     model = architecture.load_model(options.out, TARGET).to(options.device)
     lessons = {domain: read_lessons(domain, model, learned, options) for domain in prompts.DOMAINS}
     by_drafter = {architecture.GENERAL: teacher.Lessons.join(list(lessons.values()))}
-    by_drafter |= {architecture.SPECIALISTS[domain]: lesson for domain, lesson in lessons.items()}
+    own = [(architecture.SPECIALISTS[domain], lesson) for domain, lesson in lessons.items()]
+    by_drafter |= {name: lesson for name, lesson in own if name in architecture.DRAFTERS}
     names = [options.only] if options.only else list(architecture.DRAFTERS)
     students: dict[str, LlamaForCausalLM] = {}
     for name in names:
@@ -183,7 +203,7 @@ def train_drafters(options: argparse.Namespace) -> None:
         options.runs / f"{options.only or 'drafters'}.pt",
         seed=options.seed,
         joined=options.warm,
-        settings=replace(distil.DistilSettings(), compiled=options.compile),
+        settings=replace(distil.DistilSettings(), rows=options.rows, compiled=options.compile),
     )
     for name, student in students.items():
         architecture.save_model(student, options.out, name, vocabulary)
@@ -211,6 +231,9 @@ def measure(options: argparse.Namespace) -> None:
         _, validation = read_streams(read_tokenizer(options.out / TARGET / "1"), options)
         rows = {domain: held_out_rows(stream) for domain, stream in validation.items()}
         comparison.cross_entropy = target.validate(model, rows)
+        model.eval()
+        _, documents = corpora.split("edits", options.data)
+        comparison.copied = evaluate.copied(model, vocabulary, documents[:: len(documents) // EDITS + 1])
     report.print_report(comparison, console)
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -224,7 +247,7 @@ def train_all(options: argparse.Namespace) -> None:
     learn_tokenizer(options)
     minutes = options.minutes
     for command, share in ((train_target, TARGET_SHARE_OF_ALL), (train_drafters, 1 - TARGET_SHARE_OF_ALL)):
-        options.minutes, options.only, options.warm = minutes and minutes * share, None, False
+        options.minutes = minutes and minutes * share
         command(options)
     measure(options)
 
@@ -252,7 +275,7 @@ def read_streams(learned: Tokenizer, options: argparse.Namespace) -> tuple[dict[
     return both
 
 
-def held_out_rows(stream: Stream, length: int = 256) -> torch.Tensor:
+def held_out_rows(stream: Stream, length: int = 1024) -> torch.Tensor:
     rows = [torch.from_numpy(stream.read(row * length, length + 1)) for row in range(HELD_OUT_ROWS)]
     return torch.stack(rows)
 
@@ -263,7 +286,7 @@ def read_lessons(
     """Return the domain's lessons, kept beside the checkpoints: a resumed run must not pay for them, or change them.
     Those of another target or tokenizer are made anew."""
     path: Path = options.runs / "lessons" / f"{domain}.pt"
-    made_with = digest(options.out / TARGET / "1")
+    made_with = f"{digest(options.out / TARGET / '1')} {options.samples} {options.corpus_tokens}"
     if path.is_file():
         state = torch.load(path, weights_only=True)
         if state.get("made_with") == made_with:
@@ -273,7 +296,8 @@ def read_lessons(
     end_of_text = tokenizer.end_of_text(learned)
     stream = Stream(encode(learned, documents, end_of_text), options.seed + 1)
     vocabulary = tokenizer.load(options.out / TARGET / "1")
-    lessons = teacher.prepare(model, vocabulary, domain, documents, stream, seed=options.seed)
+    amounts = teacher.LessonSettings(corpus_tokens=options.corpus_tokens, samples=options.samples)
+    lessons = teacher.prepare(model, vocabulary, domain, documents, stream, seed=options.seed, settings=amounts)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"tokens": lessons.tokens, "hidden": lessons.hidden, "made_with": made_with}, path)
     return lessons

@@ -22,8 +22,9 @@ SPECIALISTS: Mapping[str, str] = {
     "translation": "draft_translate",
     "summarisation": "draft_summary",
     "chat": "draft_chat",
+    "edits": "draft_suffix",  # copies, and learns nothing
 }
-DRAFTERS: tuple[str, ...] = (GENERAL, *(SPECIALISTS[domain] for domain in DOMAINS))
+DRAFTERS: tuple[str, ...] = (GENERAL, *(SPECIALISTS[domain] for domain in DOMAINS if domain != "edits"))
 
 
 def target(vocabulary: int, end_of_text: int, **changes: int) -> LlamaForCausalLM:

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from covey.prompts import DOMAINS
+from covey_training import edits as editing
 
 __all__ = ["CODE_MARKER", "MissingCorpus", "documents", "held_out", "split"]
 
 CODE_MARKER = "# Python\n"
 CODE_PIECE_CHARACTERS = 3000
+PASSAGE_CHARACTERS = 900
+FORMS = 3000
 PAIRS_PER_DOCUMENT = (2, 9)
 HELD_OUT_SHARE = 0.03
 # Tests, generated tables and programs whose source says little about how Python is written.
@@ -54,20 +57,28 @@ def held_out(key: str) -> bool:
 def split_key(domain: str, document: str) -> str:
     """Return what must not be on both sides of the split.
 
-    A translation document groups pairs that are already on one side, so its first English sentence speaks for all.
+    A translation document groups pairs that are already on one side, so its first English sentence speaks for all; of
+    an edit it is what was edited.
     """
+    if domain == "edits":
+        return editing.source_key(document)
     return document.split("\n", 1)[0].removeprefix("English: ") if domain == "translation" else document
 
 
 def code(_: Path) -> Iterator[str]:
     """Yield the running interpreter's standard library, cut between top-level statements."""
+    for source in library_sources():
+        yield from (CODE_MARKER + piece for piece in cut_source(source))
+
+
+def library_sources() -> Iterator[str]:
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         if not CODE_EXCLUDED.isdisjoint(path.relative_to(root).parts):
             continue
         source = path.read_text(encoding="utf-8", errors="replace")
         if source.isascii():
-            yield from (CODE_MARKER + piece for piece in cut_source(source))
+            yield source
 
 
 def cut_source(source: str) -> Iterator[str]:
@@ -128,6 +139,15 @@ def chat(data: Path) -> Iterator[str]:
         raise MissingCorpus(f"no topical_chat_*.json.gz in {data / 'chat'}: point --data at the corpora")
 
 
+def edits(data: Path) -> Iterator[str]:
+    """Yield edits of the standard library's functions, of the summarisation's abstracts, and forms."""
+    yield from editing.edited_functions(editing.functions_of(library_sources()))
+    for document in summarisation(data):
+        abstract = document.removeprefix("Abstract: ").split("\nSummary:")[0]
+        yield from editing.edited_passages([abstract[:PASSAGE_CHARACTERS].rsplit(". ", 1)[0] + "."])
+    yield from editing.edited_forms(FORMS)
+
+
 def merge_turns(turns: list[tuple[str, str]]) -> list[str]:
     """Return messages that alternate: consecutive ones of one speaker become one."""
     merged: list[tuple[str, str]] = []
@@ -152,5 +172,6 @@ READERS: dict[str, Callable[[Path], Iterator[str]]] = {
     "translation": translation,
     "summarisation": summarisation,
     "chat": chat,
+    "edits": edits,
 }
 assert tuple(READERS) == DOMAINS

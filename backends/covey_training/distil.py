@@ -122,13 +122,14 @@ def train(
     """
     device = next(target.parameters()).device
     teach = taught_by(target)
+    lessons = {name: Lessons(lesson.tokens.to(device), lesson.hidden.to(device)) for name, lesson in lessons.items()}
     loss_of = torch.compile(lesson_loss, dynamic=False) if settings.compiled else lesson_loss
     module = next(iter(students.values()))
     parameters = {name: dict(student.named_parameters()) for name, student in students.items()}
 
     def loss(name: str, step: int, weight: torch.Tensor) -> Loss:
-        chosen = rows_of_step(step, settings.rows, len(lessons[name]), seed)
-        tokens, hidden = lessons[name].tokens[chosen].to(device), lessons[name].hidden[chosen].to(device)
+        chosen = rows_of_step(step, settings.rows, len(lessons[name]), seed).to(device)
+        tokens, hidden = lessons[name].tokens[chosen], lessons[name].hidden[chosen]
         return loss_of(module, parameters[name], teach, tokens, hidden, weight)
 
     return fit(students, loss, budget, path, device=device, joined=joined, settings=settings, stop=stop)

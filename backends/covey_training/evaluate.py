@@ -11,14 +11,18 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from difflib import SequenceMatcher
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from covey_client.progress import LINE_SECONDS, Steps
+from covey_training.edits import AFTER
 from covey_training.sampling import Sample, sample
 
-__all__ = ["DEPTH", "Report", "acceptances", "accepted_lengths", "compare", "sample_acceptances", "step_ratio"]
+__all__ = [
+    "DEPTH", "Report", "acceptances", "accepted_lengths", "compare", "copied", "sample_acceptances", "step_ratio",
+]  # fmt: skip
 
 DEPTH = 4
 ROWS = 8
@@ -35,6 +39,7 @@ class Report:
     accepted_length: Table = field(default_factory=dict)
     cross_entropy: dict[str, float] = field(default_factory=dict)
     step_ratio: dict[str, float] = field(default_factory=dict)
+    copied: float | None = None
     samples: dict[str, list[str]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
@@ -82,6 +87,27 @@ def compare(
             for name, rows in rates.items()
         }
     return report
+
+
+@torch.no_grad()
+def copied(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, documents: Sequence[str]) -> float:
+    """Return the share of the tokens of unchanged lines that greedy answers have in their place, by the longest common
+    parts of the answer and of the text after the edit."""
+    right = total = 0
+    with Steps(apart=LINE_SECONDS) as bar:
+        for document in bar.track(documents, description="edits answered"):
+            begun = document.index(AFTER) + len(AFTER)
+            before, after = document[:begun].split("\n"), document[begun:].split("\n")[1:]
+            lines = [tokenizer("\n" + line).input_ids for line in after]
+            unchanged = [after[at] in before for at, line in enumerate(lines) for _ in line]
+            expected = [token for line in lines for token in line]
+            ids = torch.tensor([tokenizer(document[:begun]).input_ids], device=model.device)
+            room = min(len(expected) + 8, model.config.max_position_embeddings - ids.shape[1])
+            answer = model.generate(ids, do_sample=False, max_new_tokens=room)[0, ids.shape[1] :].tolist()
+            for part in SequenceMatcher(None, expected, answer, autojunk=False).get_matching_blocks():
+                right += sum(unchanged[part.a : part.a + part.size])
+            total += sum(unchanged)
+    return right / total
 
 
 @torch.no_grad()

@@ -69,7 +69,8 @@ def run(options: argparse.Namespace) -> None:
 def make(options: argparse.Namespace) -> tuple[Path, Report]:
     """Draw, learn, measure and write; the same command again goes on where it was stopped."""
     device = torch.device(options.device)
-    target = texts.open_target(options.target, device, torch.bfloat16)  # as it is served: so are its states
+    # As it is served: so are its states.
+    target = texts.open_target(options.target, device, torch.bfloat16, options.window)
     head_model.check(target.folder, target.model)
     beside = _beside(target.folder, options.beside, device)
     tokens, held_out = _lessons(target, options)
@@ -77,8 +78,8 @@ def make(options: argparse.Namespace) -> tuple[Path, Report]:
     kept = most_frequent(tokens, int(target.model.config.vocab_size), options.draft_vocab)
     head = head_model.begin(target.model, kept).to(device)
     windows = tokens[: len(tokens) // target.window * target.window].view(-1, target.window)
-    head.scale_to(head.read(target.model, windows[: SETTINGS.rows].to(device))[0])
-    loss = lessons(head, target.model, windows, seed=options.seed, compiled=options.compile)
+    head.scale_to(head.read(target.model, windows[: options.rows].to(device))[0])
+    loss = lessons(head, target.model, windows, options)
     budget = Budget(steps=options.steps, minutes=options.minutes)
     distil.fit({HEAD: head}, loss, budget, own.work(options.out) / "head.pt", device=device, settings=SETTINGS)
     report: Report = {
@@ -103,13 +104,13 @@ def make(options: argparse.Namespace) -> tuple[Path, Report]:
 
 
 def lessons(
-    head: Head, target: PreTrainedModel, windows: torch.Tensor, *, seed: int, compiled: bool = False
+    head: Head, target: PreTrainedModel, windows: torch.Tensor, options: argparse.Namespace
 ) -> Callable[[str, int, torch.Tensor], distil.Loss]:
     """Return the function that gives a step's loss: the target reads the step's windows, and the head with it."""
-    loss_of = torch.compile(unrolled_loss, dynamic=False) if compiled else unrolled_loss
+    loss_of = torch.compile(unrolled_loss, dynamic=False) if options.compile else unrolled_loss
 
     def loss(_: str, step: int, variation_weight: torch.Tensor) -> distil.Loss:
-        chosen = windows[distil.rows_of_step(step, SETTINGS.rows, len(windows), seed)].to(target.device)
+        chosen = windows[distil.rows_of_step(step, options.rows, len(windows), options.seed)].to(target.device)
         return loss_of(head, *head.read(target, chosen), variation_weight)
 
     return loss

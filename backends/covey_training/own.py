@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
 
 def make(options: argparse.Namespace) -> Made:
     """Draw, learn, measure and write; the same command again goes on where it was stopped."""
-    target = texts.open_target(options.target, torch.device(options.device), torch.float32)
+    target = texts.open_target(options.target, torch.device(options.device), torch.float32, options.window)
     lessons, held_out = _lessons(target, options)
     torch.manual_seed(options.seed)
     student = _student(target.model).to(options.device)
@@ -68,7 +68,7 @@ def make(options: argparse.Namespace) -> Made:
         Budget(steps=options.steps, minutes=options.minutes),
         work(options.out) / "drafter.pt",
         seed=options.seed,
-        settings=replace(distil.DistilSettings(), compiled=options.compile),
+        settings=replace(distil.DistilSettings(), rows=options.rows, compiled=options.compile),
     )
     student.eval()
     rates = evaluate.sample_acceptances(target.model, {GENERAL: student}, held_out)[GENERAL]

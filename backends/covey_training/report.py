@@ -21,7 +21,8 @@ __all__ = ["draw_acceptance_curve", "draw_heat_map", "draw_loss_curve", "print_r
 
 def specialist_gain(report: Report) -> float:
     """Return the specialists' accepted length over the general drafter's, each on its own domain, averaged over all."""
-    ratios = [row[SPECIALISTS[domain]] / row[GENERAL] for domain, row in report.accepted_length.items()]
+    own = [(row[GENERAL], row.get(SPECIALISTS[domain])) for domain, row in report.accepted_length.items()]
+    ratios = [specialist / general for general, specialist in own if specialist is not None]
     return sum(ratios) / len(ratios)
 
 
@@ -39,6 +40,8 @@ def print_report(report: Report, console: Console) -> None:
     rest = Table("measure", "value", title="Target and steps")
     for domain, loss in report.cross_entropy.items():
         rest.add_row(f"cross-entropy, {domain}", f"{loss:.3f}")
+    if report.copied is not None:
+        rest.add_row("tokens of unchanged lines that greedy edits have in place", f"{report.copied:.3f}")
     for name, ratio in report.step_ratio.items():
         rest.add_row(f"step over the target's, {name}", f"{ratio:.3f}")
     if GENERAL in drafters:

@@ -30,7 +30,7 @@ def sample(
     *,
     tokens: int,
     seed: int,
-    rows: int = 256,
+    rows: int | None = None,
     longest: int | None = None,
 ) -> list[Sample]:
     """Return one continuation per prompt, or of its last `longest` tokens, in the prompts' order; prompts of similar
@@ -39,6 +39,7 @@ def sample(
     for parameter in served.parameters():  # rotary frequencies, which are no parameters, stay as exact as they are
         parameter.data = parameter.data.to(torch.bfloat16)
     encoded: list[list[int]] = [tokenizer(prompt).input_ids[-(longest or 0) :] for prompt in prompts]
+    rows = rows or (256 if model.device.type == "cpu" else 2048)
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))
     samples: dict[int, Sample] = {}
     with Steps() as bar, torch.random.fork_rng():

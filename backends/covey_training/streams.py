@@ -49,10 +49,12 @@ class Stream:
 
 
 class Mixture:
-    """Batches with an equal share of every domain; `cursors` is all that a checkpoint must keep."""
+    """Batches to which the domains in `turns` add a row each by turns, a domain that is named twice two: by default
+    equal shares; `cursors` is all that a checkpoint must keep."""
 
-    def __init__(self, streams: Mapping[str, Stream]) -> None:
+    def __init__(self, streams: Mapping[str, Stream], turns: Sequence[str] = ()) -> None:
         self.streams = streams
+        self.turns = turns or [*streams]
         self.cursors = dict.fromkeys(streams, 0)
         self.rows = 0
 
@@ -65,10 +67,9 @@ class Mixture:
 
     def batch(self, rows: int, length: int) -> torch.Tensor:
         """Return (rows, length + 1) tokens, the domains taking turns row by row; advance the cursors."""
-        names = list(self.streams)
         taken = []
         for _ in range(rows):
-            taken.append(self.take(names[self.rows % len(names)], length))
+            taken.append(self.take(self.turns[self.rows % len(self.turns)], length))
             self.rows += 1
         return torch.from_numpy(np.stack(taken))
 

@@ -16,6 +16,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from covey_client.progress import LINE_SECONDS, Steps
+from covey_training.edits import AFTER
 from covey_training.sampling import sample
 from covey_training.streams import Stream
 
@@ -82,12 +83,17 @@ def cut_chat(document: str, order: random.Random) -> str:
     return "\nAssistant:".join(kept) + "\nAssistant:"
 
 
+def cut_edits(document: str, _: random.Random) -> str:
+    return document[: document.index(AFTER) + len(AFTER)]
+
+
 PROMPT_CUTS: dict[str, Callable[[str, random.Random], str]] = {
     "code": cut_code,
     "math": cut_math,
     "translation": cut_translation,
     "summarisation": cut_summarisation,
     "chat": cut_chat,
+    "edits": cut_edits,
 }
 
 
@@ -117,6 +123,7 @@ def hidden_states(model: PreTrainedModel, windows: torch.Tensor, rows: int) -> t
     device = next(model.parameters()).device
     model.eval()
     parts = []
+    rows = rows if device.type == "cpu" else 16 * rows
     with Steps(apart=LINE_SECONDS) as bar:
         for start in bar.track(range(0, len(windows), rows), description="target's states"):
             batch = windows[start : start + rows]

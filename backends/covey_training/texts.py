@@ -25,11 +25,9 @@ from covey.server import hub
 from covey.server.options import state_folder
 from covey_training.sampling import Sample, ends_of, sample
 
-__all__ = ["HELD_OUT", "WINDOW", "Target", "add_arguments", "attention_of", "kept", "open_target", "read_prompts"]
+__all__ = ["HELD_OUT", "Target", "add_arguments", "attention_of", "kept", "open_target", "read_prompts"]
 
 HELD_OUT = 10  # of so many prompts one teaches nothing
-WINDOW = 256  # tokens of a lesson
-TOGETHER = 64  # samples drawn at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +37,7 @@ class Target:
     folder: Path
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-
-    @property
-    def window(self) -> int:
-        return min(WINDOW, loading.find_max_positions(self.model.config))
+    window: int  # tokens of a lesson
 
     def write(
         self, asked: Sequence[str], measured: Sequence[str], options: argparse.Namespace
@@ -52,7 +47,7 @@ class Target:
         most = self.window - options.tokens
         if most < 1:
             raise SettingError(f"--tokens: got {options.tokens}, allowed: fewer than {self.window} for this target")
-        limits = {"tokens": options.tokens, "rows": TOGETHER, "longest": most}
+        limits = {"tokens": options.tokens, "rows": 64 if self.model.device.type == "cpu" else 2048, "longest": most}
         Console().print(f"The target writes {len(asked)} texts to learn from, of {options.tokens} tokens at most.")
         held_out = sample(self.model, self.tokenizer, measured, seed=options.seed + 1, **limits)
         written = sample(self.model, self.tokenizer, asked, seed=options.seed, **limits)
@@ -69,16 +64,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt in each line (default: bundled ones)")
     parser.add_argument("--samples", type=int, default=1024, help="texts that the target writes to learn from")
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of each")
+    parser.add_argument("--window", type=int, default=256, help="tokens of a lesson, its prompt among them")
+    parser.add_argument("--rows", type=int, default=4, help="lessons of a step")
 
 
-def open_target(name: str, device: torch.device, dtype: torch.dtype) -> Target:
+def open_target(name: str, device: torch.device, dtype: torch.dtype, window: int) -> Target:
     folder = Path(hub.folder(name, state_folder()))
     refusals.by_files(folder)
     config = loading.read_config(folder)
     loading.check_config(folder, config)
     model = loading.load_module(folder, config, dtype, device, attention_of(config), streamed=False)
     assert isinstance(model, PreTrainedModel)
-    return Target(folder, model, _tokenizer(folder))
+    return Target(folder, model, _tokenizer(folder), min(window, loading.find_max_positions(config)))
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:

@@ -16,6 +16,7 @@ SPECIALISTS = {  # bundled drafters by their domain
     "translation": "draft_translate",
     "summarisation": "draft_summary",
     "chat": "draft_chat",
+    "edits": "draft_suffix",
 }
 
 

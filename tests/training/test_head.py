@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from dataclasses import replace
@@ -227,7 +228,7 @@ def learnt(model: LlamaForCausalLM, windows: torch.Tensor, path: Path, *stops: i
     for stop in (*stops, 12):
         torch.manual_seed(0)
         made = head_model.begin(model, None)
-        loss = head.lessons(made, model, windows, seed=0)
+        loss = head.lessons(made, model, windows, argparse.Namespace(seed=0, rows=4, compile=False))
         distil.fit(
             {"draft_head": made}, loss, Budget(steps=12), path, device=torch.device("cpu"),
             stop=lambda step, at=stop: step >= at,

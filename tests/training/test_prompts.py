@@ -7,6 +7,7 @@ ENDS = {
     "translation": "\nGerman:",
     "summarisation": "\nSummary:",
     "chat": "\nAssistant:",
+    "edits": "\nAfter:",
 }
 BEGINS = {
     "code": "# Python\n",
@@ -14,6 +15,7 @@ BEGINS = {
     "translation": "English: ",
     "summarisation": "Abstract: ",
     "chat": "User: ",
+    "edits": "Edit: ",
 }
 
 
@@ -29,7 +31,7 @@ def test_forty_distinct_prompts_in_the_domain_s_form(domain: str) -> None:
 
 def test_domains_share_no_prompt() -> None:
     every = [prompt for domain in prompts.DOMAINS for prompt in prompts.load(domain)]
-    assert len(set(every)) == len(every) == 200
+    assert len(set(every)) == len(every) == 240
 
 
 def test_an_unknown_domain_names_the_known_ones() -> None:

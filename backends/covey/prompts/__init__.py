@@ -7,6 +7,7 @@
 | `translation` | pairs of `English: ...`, newline, `German: ...`, a newline between pairs | after `German:` |
 | `summarisation` | `Abstract: ...`, newline, `Summary: ...` | after `Summary:` |
 | `chat` | turns of `User: ...`, newline, `Assistant: ...`, a newline between turns | after `Assistant:` |
+| `edits` | `Edit: ...`, newline, `Before:` and a text, newline, `After:` and the text after the edit | after `After:` |
 
 A prompt carries no trailing space: the space belongs to the next token.
 """
@@ -18,7 +19,7 @@ from importlib import resources
 
 __all__ = ["DOMAINS", "load"]
 
-DOMAINS: tuple[str, ...] = ("code", "math", "translation", "summarisation", "chat")
+DOMAINS: tuple[str, ...] = ("code", "math", "translation", "summarisation", "chat", "edits")
 
 
 def load(domain: str) -> list[str]:
