@@ -23,13 +23,15 @@ from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.drafters_servers import (
     ALL,
+    COMPARED,
     COVEY,
     GENERAL,
+    HEAD,
     HEDGE,
     OFF,
     ORACLE,
     RANDOM,
-    SIX,
+    SUFFIX,
     UCB_BD,
     UCB_BE,
     serving,
@@ -47,6 +49,7 @@ WARM_UP = 2  # requests of each domain
 ALONE = "c1"  # the case of one caller
 QUICK_SYSTEMS = (OFF, GENERAL, COVEY, ORACLE)
 AGAINST = {
+    "covey_over_best_single": (GENERAL, SUFFIX, HEAD),
     "covey_over_general": (GENERAL,),
     "covey_over_random": (RANDOM,),
     "covey_over_ucb": (UCB_BE, UCB_BD),
@@ -62,7 +65,7 @@ class DrafterCase:
     """Says how many callers ask, and which systems."""
 
     callers: int = 1
-    systems: tuple[str, ...] = tuple(SIX)
+    systems: tuple[str, ...] = tuple(COMPARED)
 
 
 def cases(size: str) -> dict[str, DrafterCase]:

@@ -28,6 +28,7 @@ from loadtest.bench.workload import SPECIALISTS
 
 OFF, GENERAL, ORACLE, COVEY, RANDOM, HEDGE = "off", "general", "oracle", "covey", "random", "hedge"
 UCB_BE, UCB_BD = "ucb-be", "ucb-bd"
+SUFFIX, HEAD = "suffix", "head"
 LOAD_SECONDS = 600.0
 POLL_SECONDS = 0.1
 
@@ -47,9 +48,11 @@ def _chosen_by(policy: str) -> DrafterSystem:
     return DrafterSystem({"drafter_policy": policy})
 
 
-SIX = {  # `covey` and five that the keys compare it with, plain decoding, and both rewards of UCB, of which the better
+COMPARED = {  # `covey`, and those that the keys compare it with: plain decoding, and of rewards of UCB the better
     OFF: DrafterSystem({"policy": "off"}),
     GENERAL: _chosen_by("fixed:draft_general"),
+    SUFFIX: _chosen_by("fixed:draft_suffix"),
+    HEAD: _chosen_by("fixed:draft_head"),
     RANDOM: _chosen_by(RANDOM),
     UCB_BE: _chosen_by(UCB_BE),
     UCB_BD: _chosen_by(UCB_BD),
@@ -57,12 +60,11 @@ SIX = {  # `covey` and five that the keys compare it with, plain decoding, and b
     COVEY: _chosen_by(COVEY),
     ORACLE: DrafterSystem({"drafter_policy": "fixed"}, SPECIALISTS),
 }
-ALONE = {domain: _chosen_by(f"fixed:{name}") for domain, name in SPECIALISTS.items()} | {
+ALONE = {domain: _chosen_by(f"fixed:{name}") for domain, name in SPECIALISTS.items() if domain != "edits"} | {
     "lookup": _chosen_by("fixed:draft_ngram"),
-    "suffix": _chosen_by("fixed:draft_suffix"),
 }
 OTHERS = {name: _chosen_by(name) for name in ("exp3", "sh", "petc", "d-ucb", "sw-ucb", "ucbspec", "router")}
-ALL = SIX | ALONE | OTHERS
+ALL = COMPARED | ALONE | OTHERS
 
 
 @contextmanager
