@@ -74,7 +74,7 @@ def open_head(folder: Path, target: Path, settings: DrafterSettings, *, elastic:
 def _natively(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
     from covey.models.native import architecture
     from covey.models.native.model import NativeModel
-    from covey.models.paged_stepper import PagedStepper
+    from covey.models.paged_stepper import NativeStepper
 
     dtype, blocks = _size(architecture.read(folder), settings, folder)
     model = NativeModel(
@@ -86,7 +86,7 @@ def _natively(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
         max_pass_tokens=PASS_TOKENS,
         most_blocks=blocks if elastic else 0,
     )
-    return Opened(model, PagedStepper(model), _identity(folder, settings))
+    return Opened(model, NativeStepper(model), _identity(folder, settings))
 
 
 def _size(of: Architecture, settings: DrafterSettings, folder: Path) -> tuple[str, int]:

@@ -8,12 +8,13 @@ import numpy as np
 
 from covey.contracts.types import Floats, Ints
 from covey.models.lanes import Lanes, Pass, Windows
-from covey.models.stepper import Call, Passes, Visible
+from covey.models.stepper import Call, Passes, Race, Visible
 from covey.noise.arrays import host, plain
 from covey.noise.noise import Index
 
 if TYPE_CHECKING:
     from covey.models.native.head import HeadModel
+    from covey.models.native.model import NativeModel
 
 
 class PagedStepper:
@@ -55,7 +56,29 @@ class PagedStepper:
         return host(plain(self._model.forward(work)))
 
 
-class HeadStepper(PagedStepper):
+class NativeStepper(PagedStepper):
+    """The native runtime's: chains are drawn by compiled code, step after step."""
+
+    def __init__(self, model: NativeModel) -> None:
+        super().__init__(model)
+        self._native = model
+        model.prepare_chains()
+
+    def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
+        call, (rows, count) = self._call, pending.shape
+        offsets, slots = np.arange(rows + 1, dtype=np.int32) * np.int32(count), call.slots.astype(np.int32)
+        work = Pass(
+            pending.reshape(-1).astype(np.int32),
+            call.positions[:, :count].reshape(-1).astype(np.int32),
+            slots[:, :count].reshape(-1),
+            Lanes(offsets, call.context + np.int32(count), call.tables),
+            offsets[1:] - 1,
+            None if call.states is None else call.states.reshape(pending.size, -1),
+        )
+        return self._native.chain(work, slots[:, count:], call.positions[:, count:], race)
+
+
+class HeadStepper(NativeStepper):
     """A head's steps: the first reads the target's states, and each later one what the head made of the token before,
     in its place."""
 

@@ -9,4 +9,4 @@ from covey.models.native.model import NativeModel
 
 print("covey: compiling for this CPU; half a minute, once", flush=True)
 for dtype in (*KINDS, SMALL):
-    NativeModel(sys.argv[1], dtype=dtype, blocks=1, threads=1, numerics="fast", max_pass_tokens=1)
+    NativeModel(sys.argv[1], dtype=dtype, blocks=1, threads=1, numerics="fast", max_pass_tokens=1).prepare_chains()

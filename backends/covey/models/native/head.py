@@ -14,7 +14,7 @@ class HeadModel(NativeModel):
     """Reads a state beside each token of a pass. Tokens that it does not know cannot be drafted."""
 
     def __init__(self, head: Head, *, dtype: str, blocks: int, threads: int, max_pass_tokens: int, most_blocks: int):
-        self._ids = head.ids
+        self.columns = head.ids
         self._target_vocab = head.target_vocab
         super().__init__(
             head.of,
@@ -34,8 +34,8 @@ class HeadModel(NativeModel):
 
     def forward(self, work: Pass) -> Floats:
         logits = super().forward(work)
-        if self._ids is None:
+        if self.columns is None:
             return logits
         found: Floats = np.full((len(logits), self._target_vocab), -np.inf, np.float32)
-        found[:, self._ids] = logits
+        found[:, self.columns] = logits
         return found

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import llvmlite
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Floats, Ints, Words
@@ -22,6 +24,7 @@ from covey.models.lanes import Lanes, Pass
 from covey.models.native import KINDS, SMALL, architecture, attention, matmul, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS, Compared, Seen
+from covey.models.native.chains import Columns, Draws, chain
 from covey.models.native.matmul import COLUMNS, Multiplied, Rows
 from covey.models.native.pool import KeyValuePool, planes_of_taps
 from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work, run
@@ -29,13 +32,16 @@ from covey.models.native.tasks import LINE, Team
 from covey.models.native.tiles import BYTES, FLOATS, GROUP, LANES, PAIRS, WIDENED
 from covey.models.native.weights import Weights, whole, words
 from covey.models.native.words import compiling, leave_compiler
+from covey.models.stepper import Race
 from covey.models.verdicts import verdict
+from covey.noise.noise import token_words
 from covey.process.private import kept_folder
 from covey.process.worker import Thread
 
 if TYPE_CHECKING:
     from covey.models.heads import Taps
 
+Counters = npt.NDArray[np.int64]
 TOGETHER = 12  # rows of a task of attention: queries times the heads that share keys
 
 
@@ -51,6 +57,7 @@ class NativeModel:
     whole: Literal[True] = True  # in this process
     block_size = SLOTS
     device = "cpu"
+    columns: Ints | None = None  # the tokens that logits are of, where they are not all
 
     def __init__(
         self,
@@ -109,6 +116,57 @@ class NativeModel:
 
     def forward(self, work: Pass) -> Floats:
         """Return logits [len(out), vocab] in float32, which the next pass writes over; write keys and values."""
+        asked, pool = self._asked(work), self.pool
+        counters, logits = self._counters(), self._logits[: len(work.out)]
+        given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, logits
+        for number, helper in enumerate(self._helpers, start=1):
+            helper.submit(_help, (Team(counters, number, self._threads), *given))
+        run(Team(counters, 0, self._threads), *given)
+        return logits
+
+    def chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats] | None:
+        """Draw a chain behind each row's last token of a pass; the tokens that it goes on with have these slots and
+        positions [rows, depth - 1]. Return tokens and the logs of their shares, [rows, depth]; None where several
+        threads compute a pass: its steps are long enough one by one."""
+        if self._threads > 1:
+            return None
+        rows, depth, lanes = len(first.out), len(race.words), first.lanes
+        assert isinstance(lanes, Lanes), "windows are for GPUs"
+        every, nothing = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+        seen = Lanes(np.arange(rows + 1, dtype=np.int32), lanes.lengths.astype(np.int32), lanes.tables)
+        later = self._asked(Pass(nothing.copy(), nothing, nothing.copy(), seen, every))
+        turns = self._turned(int(positions.max(initial=0)))[positions]
+        norm = self._weights.held.norms[-1] if self._of.normed_output else np.zeros(0, np.float32)
+        columns = Columns(np.ascontiguousarray(slots, np.int32), turns, lanes.tables.shape[1] * SLOTS, norm)
+        hot = race.temperatures > 0
+        scales = np.where(hot, 1 / np.where(hot, race.temperatures, 1), 0).astype(np.float32)
+        ids, hashed = self._drafted
+        draws = Draws(scales, np.ascontiguousarray(race.words), hashed, ids, np.empty(len(ids), np.float32))
+        tokens, shares = np.empty((rows, depth), np.int32), np.empty((rows, depth), np.float32)
+        team, pool, asked = Team(self._counters(), 0, 1), self.pool, self._asked(first)
+        given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, later
+        chain(team, *given, columns, draws, self._logits[:rows], tokens, shares)
+        return tokens, shares
+
+    def prepare_chains(self) -> None:
+        """Compile what draws chains."""
+        unread, slot = self._unread(), np.array([[self.padding_slot]], np.int32)
+        race = Race(np.zeros(1), np.ones((2, 3, 1), np.int32))
+        with compiling(f"chains {self._weights.held.embedding.dtype} {self.pool.keys.dtype}"):
+            self.chain(unread, slot, np.zeros_like(slot), race)
+        leave_compiler()
+
+    @cached_property
+    def _drafted(self) -> tuple[Ints, Ints]:
+        """Return the token that each column of the logits is of, and its word in the noise's hash."""
+        ids = np.arange(self.vocab_size, dtype=np.int32) if self.columns is None else self.columns
+        return ids, token_words(self.vocab_size)[ids]
+
+    def _counters(self) -> Counters:
+        return np.zeros((AROUND + STAGES * self._shape.layers, LINE * (self._threads + 1)), np.int64)
+
+    def _asked(self, work: Pass) -> Asked:
+        """Return a pass as it is computed, with room for its logits."""
         if work.size > self.max_pass_tokens:
             raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
         lanes, rows = work.lanes, len(work.out)
@@ -124,16 +182,8 @@ class NativeModel:
         states = np.zeros((work.size if self._shape.paired else 0, self._of.width), np.float32)
         if work.states is not None:
             states[:] = work.states
-        asked = Asked(
-            tokens, slots, turns, every, wanted, seen, states, self._tapped_layers
-        )  # whole: Numba compiles anew for parts of arrays
-        counters = np.zeros((AROUND + STAGES * self._shape.layers, LINE * (self._threads + 1)), np.int64)
-        logits, pool = self._logits[:rows], self.pool
-        given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, logits
-        for number, helper in enumerate(self._helpers, start=1):
-            helper.submit(_help, (Team(counters, number, self._threads), *given))
-        run(Team(counters, 0, self._threads), *given)
-        return logits
+        # Whole arrays: Numba compiles anew for parts of them.
+        return Asked(tokens, slots, turns, every, wanted, seen, states, self._tapped_layers)
 
     def states(self, slots: Ints) -> Words:
         """Return the states [slots, width] of the tokens in these slots."""

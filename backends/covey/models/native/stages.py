@@ -143,7 +143,7 @@ def _squares(values):
 
 
 @compiled
-def _normed(values, weights, eps, to):
+def normalise(values, weights, eps, to):
     scale = np.float32(1) / np.sqrt(_squares(values) / np.float32(len(values)) + np.float32(eps))
     for i in range(len(values)):
         to[i] = values[i] * scale * weights[i]
@@ -174,8 +174,8 @@ def _pair(team, stage, shape, weights, state_norm, work, states):
     task = take(team, stage, count)
     while task >= 0:
         x, normed = work.x[task], pair[width:]
-        _normed(x, weights, shape.eps, pair[:width])
-        _normed(states[task], state_norm, shape.eps, normed)
+        normalise(x, weights, shape.eps, pair[:width])
+        normalise(states[task], state_norm, shape.eps, normed)
         put(shape.products.kind, pair, work.a, task, 0)
         for i in range(width):
             x[i] = normed[i] if shape.normed_residual else states[task, i]
@@ -190,7 +190,7 @@ def _norm(team, stage, shape, weights, work, rows, tap, slots, taps):
     mine, count, row = 0, len(rows), work.row[team.thread]
     task = take(team, stage, count)
     while task >= 0:
-        _normed(work.x[rows[task]], weights, shape.eps, row)
+        normalise(work.x[rows[task]], weights, shape.eps, row)
         put(shape.products.kind, row, work.a, task, 0)
         if tap >= 0:
             _keep(work.x[task], slots[task], tap, taps)
@@ -299,7 +299,7 @@ def _turn(team, stage, shape, head_norms, layer, work, asked, keys, values):
         for head in range(shape.heads):
             query = row[head * dim : (head + 1) * dim]
             if len(head_norms):
-                _normed(query, head_norms[layer, 0], shape.eps, query)
+                normalise(query, head_norms[layer, 0], shape.eps, query)
             _turned(query, turns)
             to = work.q[head // group, task, head % group]
             for i in range(dim):
@@ -308,7 +308,7 @@ def _turn(team, stage, shape, head_norms, layer, work, asked, keys, values):
             first = (shape.heads + head) * dim
             key = row[first : first + dim]
             if len(head_norms):
-                _normed(key, head_norms[layer, 1], shape.eps, key)
+                normalise(key, head_norms[layer, 1], shape.eps, key)
             _turned(key, turns)
             if shape.attention.kind == PAIRS:
                 for i in range(dim):

@@ -1,0 +1,129 @@
+"""Chains of drafts in one call: each step a pass, and the race that says which token the next step reads.
+
+A token's share is as `covey.drafters.choosing` says. Logarithms are of float32 and by a polynomial: a proposal need
+only be likely, and a winner changes about once in a million.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from covey.models.native.attention import exponential
+from covey.models.native.stages import normalise, run
+from covey.models.native.words import Array, bits_of, compiled, compiled_largest, compiled_sum, number_of
+
+_ONE, _HALF = np.float32(1), np.float32(0.5)
+_LN2 = np.float32(0.6931471805599453)
+_SMALL = np.float32(0.03125)  # below it a series is exact enough, above it a difference from one
+_UNIT = np.float32(2.0**-31)
+_ROOT = np.int32(0x3F3504F3)  # the bits of the root of a half
+_MANTISSA = np.int32(0x7FFFFF)
+_SERIES = tuple(np.float32(2 / n) for n in (9, 7, 5, 3))
+_LOWEST = np.float32(-3.0e38)
+
+
+class Draws(NamedTuple):
+    """What says which tokens win."""
+
+    scales: Array  # [rows], one over the temperature; 0: greedy
+    words: Array  # [depth, 3, rows], of the noise
+    hashed: Array  # [columns], a word for each token that a column of the logits is of
+    ids: Array  # [columns], these tokens
+    scores: Array  # [columns], memory
+
+
+class Columns(NamedTuple):
+    """What a step reads beside its tokens."""
+
+    slots: Array  # [rows, depth]
+    turns: Array  # [rows, depth, 2, dim / 2]
+    most: int  # keys that a row's table can hold
+    norm: Array  # [width], by which a head's outputs become states; or none
+
+
+@compiled
+def chain(team, shape, held, keys, values, taps, work, first, later, columns, draws, logits, tokens, shares):
+    """Write the chains [rows, depth] and the logs of their tokens' shares. `first` is the pass over pending tokens,
+    `later` one of a token each, which is changed from step to step."""
+    rows, depth = tokens.shape
+    for step in range(depth):
+        team.counters[:] = 0
+        if step == 0:
+            run(team, shape, held, keys, values, taps, work, first, logits)
+        else:
+            for row in range(rows):
+                later.tokens[row] = tokens[row, step - 1]
+                later.slots[row] = columns.slots[row, step - 1]
+                later.turns[row] = columns.turns[row, step - 1]
+                later.seen.lengths[row] = min(later.seen.lengths[row] + 1, columns.most)
+                if shape.paired:
+                    left = work.x[first.wanted[row] if step == 1 else row]
+                    if len(columns.norm):
+                        normalise(left, columns.norm, shape.eps, later.states[row])
+                    else:
+                        later.states[row] = left
+            run(team, shape, held, keys, values, taps, work, later, logits)
+        for row in range(rows):
+            scale, words = draws.scales[row], draws.words[step]
+            if scale > 0:
+                _enter(logits[row], scale, words[0, row], words[1, row], words[2, row], draws.hashed, draws.scores)
+            else:
+                draws.scores[:] = logits[row]
+            best = _most(draws.scores)
+            tokens[row, step] = draws.ids[_place(draws.scores, best)]
+            shares[row, step] = -np.log(_sum_beside(draws.scores, best))
+
+
+@compiled
+def _enter(logits, scale, word, factor, other, hashed, scores):
+    """Write logits / temperature + noise. The hash is `noise.hash_tokens`'."""
+    for i in range(len(scores)):
+        mixed = np.int32((hashed[i] ^ word) * factor)
+        mixed = np.int32((mixed ^ (mixed >> np.int32(15))) * other) & np.int32(0x7FFFFFFF)
+        u = (np.float32(mixed) + _HALF) * _UNIT
+        series = u * (_ONE + u * (_HALF + u * (np.float32(1 / 3) + u * (np.float32(0.25) + u * np.float32(0.2)))))
+        survived = -_logarithm(_ONE - u)
+        scores[i] = logits[i] * scale - _logarithm(series if u < _SMALL else survived)
+
+
+@compiled
+def _logarithm(x):
+    """Return the natural logarithm of a positive float32; of zero a large negative number."""
+    bits = bits_of(x)
+    shifted = np.int32(bits - _ROOT)
+    exponent = shifted >> np.int32(23)
+    mantissa = number_of(np.int32((shifted & _MANTISSA) + _ROOT))
+    s = (mantissa - _ONE) / (mantissa + _ONE)
+    z = s * s
+    total = _SERIES[0] * z + _SERIES[1]
+    total = total * z + _SERIES[2]
+    total = total * z + _SERIES[3]
+    total = total * z * s + s + s
+    found = total + np.float32(exponent) * _LN2
+    return found if x > np.float32(0) else _LOWEST
+
+
+@compiled_largest
+def _most(values):
+    most = values[0]
+    for i in range(1, len(values)):
+        most = max(most, values[i])
+    return most
+
+
+@compiled
+def _place(values, wanted):
+    for i in range(len(values)):
+        if values[i] == wanted:
+            return i
+    return 0
+
+
+@compiled_sum
+def _sum_beside(values, best):
+    total = np.float32(0)
+    for i in range(len(values)):
+        total += exponential(values[i] - best)
+    return total
