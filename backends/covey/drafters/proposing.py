@@ -7,13 +7,13 @@ ones. A place that no token took has token -1: one below a row's depth, or one t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from covey.contracts.types import NO_FLOATS, SPARSE, Floats, Ints, Trees
 from covey.drafters.choosing import TINY, Allowed, Choosing
-from covey.models.stepper import Drawing, Race, Stepper
+from covey.models.stepper import Race, Stepper
 from covey.noise.noise import Index, Purpose, keys, row_words
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.settings import SettingsTable
@@ -74,7 +74,7 @@ class Rows:
 
 def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int) -> Lattice:
     """Return a tree for every row; the stepper's call must have begun."""
-    if isinstance(stepper, Drawing) and _plain_chains(table, rows):
+    if _plain_chains(table, rows):
         chains = stepper.chain(rows.pending, Race(table.temperature[rows.settings], _words(table, rows)))
         if chains is not None:
             return _as_lattice(*chains, rows)
@@ -104,6 +104,8 @@ def _words(table: SettingsTable, rows: Rows) -> Ints:
 def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
     """Return chains of unequal depth as a lattice; what lies below a row's depth is left out."""
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False, False)
+    if rows.depths[0] == rows.depths[-1]:
+        return replace(lattice, tokens=tokens, scores=np.minimum(shares, -DESCENT).cumsum(axis=1))
     inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
     lattice.tokens[inside] = tokens[inside]
     lattice.scores[inside] = np.minimum(shares, -DESCENT).cumsum(axis=1)[inside]

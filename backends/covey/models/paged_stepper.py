@@ -38,6 +38,10 @@ class PagedStepper:
     def finish(self) -> None:
         """Do nothing: keys are where they belong."""
 
+    def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:  # noqa: ARG002
+        """Return None: chains go step by step."""
+        return None
+
     def _forward(
         self, tokens: Index, rows: int, visible: Visible | None, out: Ints, states: Floats | None = None
     ) -> Floats:

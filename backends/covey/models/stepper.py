@@ -7,7 +7,7 @@ a `Call`; a step is then told its tokens alone. Knows nothing of tags, trees or 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -77,12 +77,7 @@ class Stepper(Protocol):
         """Write the keys of the call's columns to their slots."""
         ...
 
-
-@runtime_checkable
-class Drawing(Stepper, Protocol):
-    """A stepper that can draw chains by itself."""
-
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
         """Draw all steps at once: return the chains behind the rows' pending tokens [rows, n], and the log of each
-        token's share, [rows, depth]. None, and nothing done, where they are too many or too long."""
+        token's share, [rows, depth]. None, and nothing done, where it cannot, or they are too many or too long."""
         ...

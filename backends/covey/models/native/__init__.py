@@ -5,6 +5,7 @@ transformers' modules, faster than their products at the few rows of decoding, a
     matmul      a panel times all rows of a pass
     attention   queries of a lane over their keys
     stages      a pass, as stages of tasks
+    chains      passes one after the other, each over the token that the last one drafted
     tasks       who does which
     weights, pool, model    what passes read, what they write, and who runs them
 

@@ -84,12 +84,12 @@ def _enter(logits, scale, word, factor, other, hashed, scores):
         mixed = np.int32((mixed ^ (mixed >> np.int32(15))) * other) & np.int32(0x7FFFFFFF)
         u = (np.float32(mixed) + _HALF) * _UNIT
         series = u * (_ONE + u * (_HALF + u * (np.float32(1 / 3) + u * (np.float32(0.25) + u * np.float32(0.2)))))
-        survived = -_logarithm(_ONE - u)
-        scores[i] = logits[i] * scale - _logarithm(series if u < _SMALL else survived)
+        survived = -logarithm(_ONE - u)
+        scores[i] = logits[i] * scale - logarithm(series if u < _SMALL else survived)
 
 
 @compiled
-def _logarithm(x):
+def logarithm(x):
     """Return the natural logarithm of a positive float32; of zero a large negative number."""
     bits = bits_of(x)
     shifted = np.int32(bits - _ROOT)

@@ -132,9 +132,11 @@ class NativeModel:
             return None
         rows, depth, lanes = len(first.out), len(race.words), first.lanes
         assert isinstance(lanes, Lanes), "windows are for GPUs"
-        every, nothing = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
-        seen = Lanes(np.arange(rows + 1, dtype=np.int32), lanes.lengths.astype(np.int32), lanes.tables)
-        later = self._asked(Pass(nothing.copy(), nothing, nothing.copy(), seen, every))
+        asked = later = self._asked(first)
+        if depth > 1:
+            every, nothing = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+            seen = Lanes(np.arange(rows + 1, dtype=np.int32), lanes.lengths.astype(np.int32), lanes.tables)
+            later = self._asked(Pass(nothing.copy(), nothing, nothing.copy(), seen, every))
         turns = self._turned(int(positions.max(initial=0)))[positions]
         norm = self._weights.held.norms[-1] if self._of.normed_output else np.zeros(0, np.float32)
         columns = Columns(np.ascontiguousarray(slots, np.int32), turns, lanes.tables.shape[1] * SLOTS, norm)
@@ -143,7 +145,7 @@ class NativeModel:
         ids, hashed = self._drafted
         draws = Draws(scales, np.ascontiguousarray(race.words), hashed, ids, np.empty(len(ids), np.float32))
         tokens, shares = np.empty((rows, depth), np.int32), np.empty((rows, depth), np.float32)
-        team, pool, asked = Team(self._counters(), 0, 1), self.pool, self._asked(first)
+        team, pool = Team(self._counters(), 0, 1), self.pool
         given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, later
         chain(team, *given, columns, draws, self._logits[:rows], tokens, shares)
         return tokens, shares

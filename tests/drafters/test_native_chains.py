@@ -1,0 +1,80 @@
+"""Chains that compiled code draws are those that go step by step, token by token and share by share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.contracts.profile import DrafterSettings
+from covey.contracts.types import DraftReply, Sampling
+from covey.drafters.neural import NeuralDrafter
+from covey.models import paged_stepper
+from covey.models.native import chains
+from tests.drafters.drafting import Sender, Text
+from tests.models import tiny_heads, tiny_models
+from tests.models.tiny_heads import Formula
+
+RNG = np.random.default_rng(7)
+PROMPTS = [RNG.integers(2, 97, length).tolist() for length in (30, 3, 60, 31, 200)]
+DEPTHS = [5, 1, 3, 5, 2]
+SAMPLINGS = [Sampling(), Sampling(1.0, seed=1), Sampling(0.3, seed=2), Sampling(1.7, seed=3), Sampling()]
+
+
+def replies(load: Callable[[], NeuralDrafter], sender: Callable[[NeuralDrafter], Sender]) -> Sequence[DraftReply]:
+    """Five rounds of five rows: of unequal depths, greedy and drawn, behind one or several new tokens each."""
+    asked = sender(load())
+    texts = [Text(tag, list(prompt), sampling) for tag, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS))]
+    found = []
+    for turn in range(5):
+        reply = asked.send(texts, DEPTHS)
+        found.append(reply)
+        for place, text in enumerate(texts):
+            own = reply.trees.tokens[reply.trees.offsets[place] : reply.trees.offsets[place + 1]].tolist()
+            text.tokens += [*own[: (turn + place) % 3], 11 + turn]
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["drafter", "head"])
+def test_compiled_chains_are_those_of_single_steps(
+    kind: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = DrafterSettings(dtype=dtype, kv_blocks=64)
+    target = tiny_models.build(tmp_path / "target", "llama", **tiny_heads.TARGET)
+    folder = tiny_heads.build(tmp_path / "head") if kind == "head" else target
+
+    def load() -> NeuralDrafter:
+        return NeuralDrafter.load(folder, settings, name="draft", target=target if kind == "head" else None)
+
+    def sender(drafter: NeuralDrafter) -> Sender:
+        if kind == "drafter":
+            return Sender(drafter)
+        from tests.drafters.test_head_drafter import HeadSender
+
+        return HeadSender(drafter, Formula(folder, target))
+
+    drawn: list[int] = []
+    whole = paged_stepper.NativeStepper.chain
+
+    def counted(self: paged_stepper.NativeStepper, pending: np.ndarray, race: object) -> object:
+        drawn.append(len(pending))
+        return whole(self, pending, race)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(paged_stepper.NativeStepper, "chain", counted)
+    together = replies(load, sender)
+    assert len(drawn) == 5
+    monkeypatch.setattr(paged_stepper.NativeStepper, "chain", lambda *_: None)
+    for found, expected in zip(together, replies(load, sender)):
+        assert found.trees.offsets.tolist() == expected.trees.offsets.tolist()
+        assert found.trees.tokens.tolist() == expected.trees.tokens.tolist()
+        np.testing.assert_allclose(found.trees.scores, expected.trees.scores, rtol=2e-4, atol=2e-5)
+
+
+def test_logarithms_are_exact_enough() -> None:
+    """Over all magnitudes that noise takes them of, from a draw that hardly happens to one that nearly always does."""
+    for x in np.concatenate([np.logspace(-37, 1, 400), 1 - np.logspace(-7, -0.1, 100)]).astype(np.float32):
+        assert chains.logarithm(x) == pytest.approx(float(np.log(np.float64(x))), rel=2e-6, abs=2e-7)
+    assert chains.logarithm(np.float32(0)) < -1e38
