@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from covey.contracts.profile import TargetSettings
 from covey.contracts.types import NO_FLOATS, Ints, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.kv.sequences import Sequence
+from covey.runtimes.compute import Compute
+from covey.target import ahead as aheads
+from covey.target.ahead import Ahead
 from covey.target.runner import TargetRunner
+from covey.target.verification import Verified
 from tests.models import tiny_models
 
 VOCABULARY = 97
@@ -197,3 +205,55 @@ def test_requests_that_end_say_nothing_of_guesses(folder: Path) -> None:
         runner.step(work)
     assert runner._ahead is not None
     assert runner._ahead._came_true == 1.0
+
+
+def rows_with_a_tag() -> list[Sequence]:
+    return [Sequence(1, np.zeros(4, np.int32), 3, "", 0, 0)]
+
+
+def test_a_device_has_its_pass_before_the_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aheads, "LAUNCHING", 60.0)
+    launched, end = threading.Event(), threading.Event()
+    given: list[int] = []
+
+    def compute(rows: list[Sequence]) -> Verified:
+        time.sleep(0.02)
+        given.append(len(rows))
+        launched.set()
+        end.wait(60.0)
+        return cast("Verified", "found")
+
+    ahead = Ahead(compute, Compute(1), launched)
+    for passes in (1, 2):
+        end.clear()
+        ahead.guess(rows_with_a_tag())
+        assert given == [1] * passes, "launched"
+        assert ahead._running is not None
+        assert not ahead._running.done(), "and not waited for"
+        end.set()
+        found = ahead.collect()
+        assert found is not None
+        assert cast("Any", found.verified) == "found"
+
+
+def test_a_pass_that_fails_before_it_is_launched_holds_nobody_up() -> None:
+    def compute(_rows: list[Sequence]) -> Verified:
+        raise RuntimeError("no memory")
+
+    ahead = Ahead(compute, Compute(1), threading.Event())
+    ahead.guess(rows_with_a_tag())
+    with pytest.raises(RuntimeError, match="no memory"):
+        ahead.collect()
+
+
+def test_only_a_device_is_waited_for(folder: Path) -> None:
+    """A model on a CPU has computed its pass when `forward` returns: to wait for that is not to run ahead."""
+    assert load(folder, True)._launched is None
+
+
+def test_a_pass_on_a_device_is_launched_once_its_forward_returns(folder: Path) -> None:
+    runner = load(folder, True)
+    assert runner._ahead is not None
+    runner._launched = runner._ahead._launched = threading.Event()
+    assert decode(runner, [5, 9, 33], 8)[0] == decode(load(folder, False), [5, 9, 33], 8)[0]
+    assert runner._launched.is_set()

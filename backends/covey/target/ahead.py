@@ -11,6 +11,7 @@ while most of them do.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
@@ -25,6 +26,7 @@ __all__ = ["Ahead", "Precomputed"]
 
 WORTH = 0.7  # share of guesses that must come true: a failed one costs a pass, a good one saves the way to and fro
 FORGETTING = 0.1
+LAUNCHING = 0.002  # seconds at most that a guess waits until its pass has been launched
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,21 @@ class Precomputed:
 
 
 class Ahead:
-    """Owns the guess in flight; `compute` is a plain pass over rows that changes none of them, made in `thread`."""
+    """Owns the guess in flight; `compute` is a plain pass over rows that changes none of them, made in `thread`.
 
-    def __init__(self, compute: Callable[[list[Sequence]], Verified], thread: Compute) -> None:
+    A device that is given its passes works on them while nobody runs Python; `compute` sets `launched` when it has done
+    so. Only one thread at a time can run Python, so that `guess` waits for that: else the device would wait until the
+    caller has nothing left to do, and running ahead would save nothing."""
+
+    def __init__(
+        self,
+        compute: Callable[[list[Sequence]], Verified],
+        thread: Compute,
+        launched: threading.Event | None = None,
+    ) -> None:
         self._compute = compute
         self._thread = thread
+        self._launched = launched
         self._running: Future[Precomputed] | None = None
         self._guess: set[int] | None = None  # tags that the next message should ask for, computed or not
         self._came_true = 1.0
@@ -69,8 +81,13 @@ class Ahead:
         if not rows:
             return
         self._guess = {row.tag for row in rows}
-        if self._came_true >= WORTH:
-            self._running = self._thread.submit(self._precompute, rows)
+        if self._came_true < WORTH:
+            return
+        if self._launched is not None:
+            self._launched.clear()
+        self._running = self._thread.submit(self._precompute, rows)
+        if self._launched is not None:
+            self._launched.wait(LAUNCHING)
 
     def _precompute(self, rows: list[Sequence]) -> Precomputed:
         started = time.perf_counter()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -87,7 +88,9 @@ class TargetRunner:
         self._grammars = Grammars(folder, model.vocab_size)
         # Exclusive: the caller counts the blocks, and preempts its own requests when they run out.
         self._ledger: Ledger[Sequence, TargetReply] = Ledger(self._open, self._close, exclusive=True)
-        self._ahead = Ahead(self._plain, self._thread) if run_ahead else None
+        # Set once a device has been given a pass, which a model elsewhere computes before it returns.
+        self._launched = threading.Event() if model.whole and model.device.startswith("cuda") else None
+        self._ahead = Ahead(self._plain, self._thread, self._launched) if run_ahead else None
         self._info = TargetInfo(
             model=name,
             vocab_size=model.vocab_size,
@@ -310,6 +313,8 @@ class TargetRunner:
         scored, scores = self._scored(rows, chunk), NO_SCORES
         packing = Packing(rows, chunk, trees, scored, windows=self._model.windows)
         logits = self._model.forward(packing.work)
+        if self._launched is not None:
+            self._launched.set()
         if packing.of_prompt is not None and packing.of_prompt.any():
             scores = self._score(select(plain(logits), packing.of_prompt.nonzero()[0]), rows, scored)
             logits = select(plain(logits), (~packing.of_prompt).nonzero()[0])

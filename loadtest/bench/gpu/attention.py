@@ -23,7 +23,7 @@ KEYS, WARPS, PARTS, STAGES = (32, 64, 128), (2, 4, 8), (1, 2, 4, 8, 16, 32), (2,
 REPEATS = 10
 
 
-CASES = (PassCase(1, 4096), PassCase(64, 1024), PassCase(64, 1024, 5))
+CASES = (PassCase(1, 512), PassCase(1, 4096), PassCase(64, 1024), PassCase(64, 1024, 5))
 SMALL = (PassCase(1, 64), PassCase(2, 48, 3))
 
 
@@ -101,7 +101,8 @@ class _Launched:
         from covey.gpu.kernels.attention import launch_of, rows_of
 
         rows = rows_of(self._tiles.tokens, self._shape.share)
-        return Setting(launch_of(rows, self._rig.dtype == torch.float32), self._tiles.parts)
+        wide = self._rig.dtype == torch.float32
+        return Setting(launch_of(rows, self._shape.head_dim, wide), self._tiles.parts)
 
     def rate(self, setting: Setting) -> float | None:
         """Return the bytes of keys and values a second; None where a GPU cannot run it so."""

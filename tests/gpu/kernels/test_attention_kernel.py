@@ -12,7 +12,7 @@ import torch
 from covey.contracts.types import NO_INTS, Ints
 from covey.gpu.inputs import Inputs
 from covey.gpu.kernels import INTERPRETED, PRECISION
-from covey.gpu.kernels.attention import JOINED, LINES, Parts, attend, launch_of, rows_of
+from covey.gpu.kernels.attention import JOINED, LEAST, LINES, Parts, attend, launch_of, rows_of
 from covey.gpu.kernels.layout import Layout
 from covey.gpu.store import KVStore
 from covey.gpu.tilings import MOST_WIDE, Tiling
@@ -305,8 +305,15 @@ class Text:
         return case.found(1, 0, window, span=128)[packed]
 
 
+@pytest.mark.parametrize("share", [1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 71, 128])
+def test_tiles_that_are_always_alike_are_none_of_the_lowest_products(share: int) -> None:
+    """What is read at a time is the order of a sum, and such tiles keep theirs whatever suits single queries."""
+    for wide in (False, True):
+        assert rows_of(Tiling(share, 1, 8, wide, span=256, spans=4).queries(1), share) > LEAST
+
+
 def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: int = 0, span: int = 0) -> Variant:
-    launch = launch_of(rows, dtype == "fp32")
+    launch = launch_of(rows, dim, dtype == "fp32")
     numbers = [
         "first",
         "count",
@@ -359,6 +366,7 @@ def test_it_compiles_for_a_gpu_with_wide_loads() -> None:
         variant(64, 128, "fp16", 7, False, window=4096),
         variant(128, 128, "bf16", 8, False),
         variant(16, 80, "bf16", 1, True),
+        variant(16, 256, "bf16", 2, False, window=4096),
         variant(16, 64, "fp32", 1, False),
         variant(MOST_WIDE, 128, "fp32", 8, True),
         variant(MOST_WIDE, 128, "fp32", 8, True, span=256),

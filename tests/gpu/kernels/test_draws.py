@@ -200,6 +200,19 @@ def test_scores_have_the_hosts_bits(random: np.random.Generator) -> None:
     assert np.array_equal(scores.view(np.int64), expected.view(np.int64))
 
 
+def test_what_was_first_wanted_in_inference_mode_draws_outside_it(random: np.random.Generator) -> None:
+    logits, row_keys = some_logits(random, 4, 300).to(DEVICE), some_keys(random, 4)
+    with torch.inference_mode():
+        drawing = DeviceDraw(4, 300, DEVICE)
+    found = []
+    for inside in (True, False, True):
+        with torch.inference_mode(inside):
+            drawing.give(np.ones(4), row_keys, np.zeros(4, np.bool_))
+            drawing.launch(logits)
+            found.append(drawing.results(4).winners.tolist())
+    assert found[0] == found[1] == found[2] == drawn_by(logits, np.ones(4), row_keys).winners.tolist()
+
+
 def test_neither_splits_nor_other_rows_change_a_draw(random: np.random.Generator) -> None:
     logits, row_keys = some_logits(random, len(HOT), 900), some_keys(random, len(HOT))
     together = drawn_by(logits, HOT, row_keys, 128)

@@ -22,6 +22,8 @@ from covey.gpu.kernels import INTERPRETED, PRECISION
 from covey.gpu.kernels.layout import Layout, slot_start
 
 LEAST = 16  # rows of a product: queries of a tile times query heads of a key head
+KEYS = 64  # that a program reads at a time, as a rule
+MOST_DIM = 128  # of heads twice of whose keys are read at a time: 72 KiB of shared memory, and 140 for heads of 256
 LINES, JOINED = 4, 8  # what a program joins: tokens' heads, and so many parts of each at a time
 
 
@@ -237,11 +239,15 @@ class Launch:
     stages: int
 
 
-def launch_of(rows: int, wide: bool) -> Launch:
-    """Return the usual launch for products of so many rows, of float32 if `wide`. Keys wait for the lookups that say
-    where they are, and only deep pipelines fetch those ahead."""
+def launch_of(rows: int, dim: int, wide: bool) -> Launch:
+    """Return the usual launch for products of so many rows, over heads of `dim` elements, of float32 if `wide`. Keys
+    wait for the lookups that say where they are, and only deep pipelines fetch those ahead. The lowest products leave
+    room for twice the keys, which then wait half as often; larger heads would fill a core's shared memory with those.
+    Tiles that are always alike are never so low."""
+    if rows <= LEAST and dim <= MOST_DIM and not wide:
+        return Launch(2 * KEYS, 4, 2)
     few = rows <= 64
-    return Launch(32 if wide else 64, 4 if few else 8, 4 if few and not wide else 2)
+    return Launch(KEYS // 2 if wide else KEYS, 4 if few else 8, 4 if few and not wide else 2)
 
 
 def rows_of(queries: int, share: int) -> int:
@@ -268,7 +274,7 @@ def attend(
     tokens, heads, dim = query.shape
     share, width = heads // layout.kv_heads, triton.next_power_of_2(dim)
     rows = rows_of(tiles.tokens, share)
-    launch = launch or launch_of(rows, query.dtype == torch.float32)
+    launch = launch or launch_of(rows, dim, query.dtype == torch.float32)
     split = tiles.parts > 1 or parts.span > 0  # with a fixed span one kernel serves short contexts and long ones
     attend_tile[(len(tiles.first), layout.kv_heads, tiles.parts)](
         query,

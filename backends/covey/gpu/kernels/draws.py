@@ -85,6 +85,7 @@ class DeviceDraw:
     """Draws for up to `rows` rows at once. Owns what the kernels read and write: `give` and `results` speak with the
     host, `launch` does not. One draw at a time."""
 
+    @torch.inference_mode(False)  # what is made inside that mode could be written nowhere else, and this one is kept
     def __init__(self, rows: int, vocab: int, device: torch.device, tile: int = TILE) -> None:
         self._rows = rows
         self._race = Race(rows, vocab, device, tile)
