@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -19,6 +19,7 @@ from statistics import median
 from rich.console import Console
 
 from covey import prompts
+from covey.contracts import profile
 from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.drafters_servers import (
@@ -75,6 +76,16 @@ def cases(size: str) -> dict[str, DrafterCase]:
         everybody = {ALONE: DrafterCase(1, tuple(ALL)), "mixed16": DrafterCase(16, tuple(ALL))}
         return everybody | {f"mixed{callers}": DrafterCase(callers) for callers in (2, 4)}
     return {ALONE: DrafterCase(), "mixed16": DrafterCase(16)}
+
+
+def served_by(drafters: Sequence[str]) -> Callable[[str], bool]:
+    """Return whether a system's own drafter is among these; systems without one are anywhere."""
+
+    def served(system: str) -> bool:
+        name = ALL[system].speculation.get("drafter_policy", "").partition("fixed:")[2]
+        return not name or name in drafters
+
+    return served
 
 
 @dataclass
@@ -143,6 +154,10 @@ def run(session: Session) -> None:
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, QUICK_REPETITIONS)
     tokens = QUICK_TOKENS if wanted.size == QUICK else OUTPUT_TOKENS
     chosen = cases(wanted.size)
+    there = profile.load(wanted.profile).speculation.drafters
+    chosen = {
+        name: replace(case, systems=tuple(filter(served_by(there), case.systems))) for name, case in chosen.items()
+    }
     systems = {name: ALL[name] for name in dict.fromkeys(name for case in chosen.values() for name in case.systems)}
     session.notes |= {"output_tokens": tokens, "systems": {n: dict(s.speculation) for n, s in systems.items()}}
     with serving(session, systems) as asked:

@@ -14,11 +14,13 @@ from tokenizers import Tokenizer
 from covey import prompts
 from covey.bandits.drafters import policies, router
 from covey.bandits.drafters.choice import Bandit
+from covey_training import architecture
 from covey_training import router as training
-from covey_training.architecture import DRAFTERS, SPECIALISTS
+from covey_training.architecture import SPECIALISTS
 
 FOLDER = Path(__file__).resolve().parents[2] / "model_repository" / "target" / "1"
 TOKENIZER = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+DRAFTERS = (*architecture.DRAFTERS, SPECIALISTS["edits"])
 DIGEST = hashlib.sha256((FOLDER / "tokenizer.json").read_bytes()).hexdigest()
 
 
@@ -77,7 +79,7 @@ def test_elsewhere_it_is_fixed_and_says_so_once(
 
 def test_the_command_makes_the_weights_in_the_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     training.run(FOLDER, tmp_path / "router.npz")
-    assert "200 of 200 right" in capsys.readouterr().out
+    assert "240 of 240 right" in capsys.readouterr().out
     here = Path(router.__file__).with_name("router.npz")
     assert here.stat().st_size < 100_000
     with np.load(tmp_path / "router.npz") as made, np.load(here) as kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from covey import prompts
 from covey_client.rates import MetricsSnapshot, Span
 from covey_client.status import parse
 from loadtest.bench import scrape, workload
@@ -68,7 +69,7 @@ def test_mixed_requests_are_the_seeds_and_cover_all_lengths() -> None:
     assert min(lengths) >= 16
     assert max(lengths) <= 128
     assert max(lengths) > 2 * sorted(lengths)[32]  # what a padded batch waits for
-    assert len({ask.domain for ask in asks}) == 5
+    assert {ask.domain for ask in asks} == set(prompts.DOMAINS)
 
 
 def test_repetitions_share_no_prompts() -> None:

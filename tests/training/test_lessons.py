@@ -22,7 +22,9 @@ def test_lessons_of_another_target_or_tokenizer_are_made_anew(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = argparse.Namespace(out=tmp_path / "models", runs=tmp_path / "runs", data=data, seed=0)
+    options = argparse.Namespace(
+        out=tmp_path / "models", runs=tmp_path / "runs", data=data, seed=0, samples=4, corpus_tokens=64
+    )
     folder = options.out / training.TARGET / "1"
     made: list[int] = []
 

@@ -98,7 +98,8 @@ def test_training_is_deterministic_and_lowers_the_loss(
 
 def test_the_last_share_of_the_budget_reads_long_windows() -> None:
     assert SETTINGS.shape(0.5) == (4, 16)
-    assert SETTINGS.shape(0.99) == (1, 64)
+    assert SETTINGS.shape(0.99) == (2, 32)
+    assert replace(SETTINGS, long_factor=4).shape(0.99) == (1, 64)
 
 
 def test_a_budget_is_steps_or_minutes() -> None:
