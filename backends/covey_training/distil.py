@@ -3,7 +3,7 @@
 Acceptance is one minus the total variation, so the loss ends on what is measured; it begins with the KL divergence,
 whose gradients do not vanish where a drafter is far off. Unless all begin with the weights of an earlier run, the
 general drafter begins alone, and the specialists start from a copy of it; from there all take the same steps with the
-same number of tokens, so that the general one spends on five domains what each specialist spends on one, and every
+same number of tokens, so that the general one spends on six domains what each specialist spends on one, and every
 drafter has as many updates behind it as any other.
 """
 
