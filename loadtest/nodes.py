@@ -119,7 +119,7 @@ def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, f"not within {seconds:.0f} s"
-        time.sleep(0.1)
+        time.sleep(0.25)  # who asks reads about every process of this machine
 
 
 @contextlib.contextmanager

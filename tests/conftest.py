@@ -17,6 +17,7 @@ if not os.path.exists("/proc/driver/nvidia/version"):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import atexit
+import gc
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -109,6 +110,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if rare.is_left_out(item.path.relative_to(config.rootpath).as_posix()):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the process ends: each full collection of garbage would look at their million
+    objects again, for half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 class ByServer(LoadFileScheduling):  # type: ignore[misc]

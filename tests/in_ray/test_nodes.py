@@ -114,6 +114,19 @@ def test_a_draft_server_that_dies_costs_speed_alone_and_another_takes_its_place(
     until(lambda: all(drafted(covey, number) >= 18 for number in range(4)), 60.0)
 
 
+def test_a_replica_that_is_to_go_ends_its_streams_first(covey: Application) -> None:
+    asked = bodies(8, 150)
+    expected = Streams(covey.url, asked).end()
+    running, before = Streams(covey.url, asked), covey.broke_off()
+    running.begin()
+    covey.run(1)
+    assert same(running.end(), expected)
+    covey.settle(1)
+    assert covey.broke_off() == before
+    covey.run(2)
+    covey.settle(2)
+
+
 def test_streams_of_a_node_that_dies_go_on_elsewhere(covey: Application) -> None:
     asked = bodies(STREAMS, 100)
     expected = Streams(covey.url, asked).end()
@@ -163,14 +176,3 @@ def test_a_rolling_update_changes_no_text(covey: Application) -> None:
         thread.join()
     assert len(found) > 1
     assert all(same(each, expected) for each in found)
-
-
-def test_a_replica_that_is_to_go_ends_its_streams_first(covey: Application) -> None:
-    asked = bodies(8, 150)
-    expected = Streams(covey.url, asked).end()
-    running, before = Streams(covey.url, asked), covey.broke_off()
-    running.begin()
-    covey.run(1)
-    assert same(running.end(), expected)
-    covey.settle(1)
-    assert covey.broke_off() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models.lanes import Lanes, Pass, chain
 from covey.models.loading import quiet
-from covey.models.native import architecture, stages
+from covey.models.native import architecture, stages, words
 from covey.models.native import model as runtime
 from covey.models.native.model import NativeModel
 from covey.process.private import KEPT_VARIABLE
@@ -304,6 +305,36 @@ def test_what_was_found_about_its_numerics_is_kept(tmp_path: Path, monkeypatch: 
         opened(folder, "bfloat16", numerics="invariant", blocks=41)
     monkeypatch.undo()
     assert opened(folder, "bfloat16", numerics="invariant", blocks=41).numerics == "invariant"
+
+
+def test_what_was_compiled_beside_read_only_files_is_copied_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, whose image has been compiled for."""
+    here, kept = tmp_path / "here", tmp_path / "kept"
+    here.mkdir()
+    (here / "words.py").write_text("")
+    monkeypatch.setattr(words, "__file__", str(here / "words.py"))
+    monkeypatch.setenv(KEPT_VARIABLE, str(kept))
+    beside = words._folder()
+    assert beside is not None
+    assert beside.parent == here / "__pycache__"
+    (beside / "made").mkdir()
+    (beside / "made" / "code").write_text("compiled")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK or here not in Path(path).parents)
+    own = words._folder()
+    assert own == kept / "numba" / beside.name
+    assert (own / "made" / "code").read_text() == "compiled"
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert [*own.parent.iterdir()] == [own]
+    (beside / "later").write_text("")
+    assert words._folder() == own
+    assert not (own / "later").exists()
+    (here / "words.py").write_text("# another version")
+    other = words._folder()
+    assert other is not None
+    assert other != own
+    assert [*other.iterdir()] == [], "nothing is compiled of it"
 
 
 def test_a_process_that_computes_with_it_does_not_import_torch(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import fcntl
 import hashlib
 import mmap
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -16,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import numba
 import numpy.typing as npt
 import psutil
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
@@ -26,18 +28,40 @@ from covey.process.private import kept_folder
 
 def _folder() -> Path | None:
     """Return the folder of compiled code: beside these files, else where the launcher says. The code depends on all
-    these files, while Numba looks at one at a time, so that each version of them has a folder."""
-    here = Path(__file__).parent
+    these files, while Numba looks at one at a time, so that each version of them has a folder. Where the files are
+    read-only, as in a container's image, what was compiled beside them before is copied."""
+    here, kept = Path(__file__).parent, kept_folder("numba")
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
-    for folder in (here / "__pycache__", kept_folder("numba")):
-        if folder is None:
-            continue
-        own = folder / f"compiled-{code[:16]}"
+    name = f"compiled-{code[:16]}"
+    beside = here / "__pycache__" / name
+    for own in (beside, *([] if kept is None else [kept / name])):
         with contextlib.suppress(OSError):
+            if own != beside and not own.exists():
+                _copy(beside, own)
             own.mkdir(mode=0o700, parents=True, exist_ok=True)
             if os.access(own, os.W_OK):
                 return own
     return None
+
+
+def _copy(source: Path, own: Path) -> None:
+    """Copy what is compiled there, at once or not at all: other processes start at the same time."""
+    if not (source.is_dir() and os.access(source, os.R_OK | os.X_OK)):
+        return
+    own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=own.parent))
+    try:
+        shutil.copytree(source, made, dirs_exist_ok=True)
+        made.chmod(0o700)
+        made.rename(own)
+    except (OSError, shutil.Error):  # another process was first, or not all of it can be read
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _processor() -> str:
+    """Return a name of the kind of CPU that code is compiled for here."""
+    features = binding.get_host_cpu_features().flatten()
+    return hashlib.sha256(f"{binding.get_host_cpu_name()} {features}".encode()).hexdigest()[:8]
 
 
 KEPT = _folder()
@@ -59,7 +83,7 @@ def leave_compiler() -> None:
 @contextlib.contextmanager
 def compiling(what: str) -> Iterator[None]:
     """Let one of all processes that start together compile `what` for the first time; the others wait."""
-    done = None if KEPT is None else KEPT / f"{what}.done"
+    done = None if KEPT is None else KEPT / f"{what} {_processor()}.done"
     if done is None or done.exists():
         yield
         return
