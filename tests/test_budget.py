@@ -28,13 +28,15 @@ def test_served(): time.sleep(0.4)
 @pytest.mark.budget(10)
 def test_allowed(): time.sleep(0.4)
 def test_broken(): assert time.sleep(0.4)
+def test_that_reads_the_times_of_others(request):
+    request.config.stash[budget.WAITED] = 60.0  # as if this process had waited so long before it
 """
 
 
 def test_who_takes_longer_than_its_budget_fails(tmp_path: Path) -> None:
     found, said = outcomes(tmp_path, TESTS.format(crowded="1e9"), "tests.budget")
     assert found >= {("test_quick", "PASSED"), ("test_slow", "PASSED"), ("test_allowed", "PASSED")}, said
-    assert ("test_served", "PASSED") in found
+    assert found >= {("test_served", "PASSED"), ("test_that_reads_the_times_of_others", "PASSED")}, said
     assert found >= {("test_long", "FAILED"), ("test_of_late", "ERROR"), ("test_broken", "FAILED")}, said
     assert "its call took" in said
     assert "its setup took" in said
