@@ -27,7 +27,7 @@ from loadtest.demo.steps import Shown
 ALL = "all"
 BUNDLED, EMULATED, SMALL = "bundled", "emulated", "small"
 DEVICES = {
-    BUNDLED: "this machine, bundled models, five specialised drafters",
+    BUNDLED: "this machine, bundled models, six specialised drafters",
     EMULATED: "an emulated 24 GB card (7B target, 0.5B drafter): times are slept, a hash makes the texts",
     SMALL: "this machine, bundled models, 8 MB of KV memory",
 }

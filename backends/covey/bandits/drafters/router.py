@@ -1,7 +1,7 @@
 """A learned router: a prompt's drafter, chosen before the first round and kept, as MetaSD's Table 6 has it from BERT.
 
 Multinomial logistic regression on the prompt's token ids: log(1 + count) in buckets, scaled to length 1. It was trained
-on the bundled prompts (`python -m covey.training router`), so it knows the bundled tokenizer's ids, five forms of
+on the bundled prompts (`python -m covey.training router`), so it knows the bundled tokenizer's ids, six forms of
 prompts and the drafters of the model repository, and nothing of rephrased prompts or other domains: that is the flaw on
 show. With another tokenizer, or where none of its drafters is declared, it does what `fixed` does, and says so once.
 """
