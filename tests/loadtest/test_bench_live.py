@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 
 import covey
+from covey.contracts import profile
 from covey.contracts.types import JsonDict
 from loadtest.bench.__main__ import main
+from loadtest.bench.derive import derive
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 REPOSITORY = Path(covey.__file__).parents[2]
 
 
-def quick(name: str, folder: Path) -> JsonDict:
+def quick(name: str, folder: Path, *options: str) -> JsonDict:
     out = folder / "out.json"
-    assert main([name, "--quick", "--json", str(out)]) == 0
+    assert main([name, "--quick", "--json", str(out), *options]) == 0
     found: JsonDict = json.loads(out.read_text())
     return found
 
@@ -82,7 +84,9 @@ def test_a_closed_loop_measures_every_entrant(tmp_path: Path) -> None:
 
 
 def test_drafters_are_chosen_by_several_orchestrators_of_one_server(tmp_path: Path) -> None:
-    found = quick("drafters", tmp_path)
+    """At a fixed depth: whether drafts pay is not asked here, and on a fast target the default policy says no."""
+    deep = derive(profile.load(profile.DEFAULT_PROFILE), tmp_path / "deep.toml", speculation={"policy": "fixed:3"})
+    found = quick("drafters", tmp_path, "--profile", str(deep))
     for part in ("c1", "mixed16"):
         assert found[part]["covey_over_general"]["repetitions"] == 2
         assert found[part]["covey_share_of_oracle"]["median"] > 0
@@ -91,3 +95,4 @@ def test_drafters_are_chosen_by_several_orchestrators_of_one_server(tmp_path: Pa
     assert rounds["off"] == 1.0, "each has a profile of its own"
     assert rounds["oracle"] > 1.2
     assert rounds["general"] > 1.2
+    assert rounds["covey"] > 1.2
