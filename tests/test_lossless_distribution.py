@@ -130,6 +130,7 @@ class TableStepper:
     sees."""
 
     resident_bytes = 0
+    draws = False
 
     def __init__(self, table: Floats) -> None:
         self._table = table
@@ -153,8 +154,8 @@ class TableStepper:
     def finish(self) -> None:
         """Keeps no keys."""
 
-    def chain(self, pending: Index, race: Race) -> None:
-        """Draws no chains by itself."""
+    def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
+        raise NotImplementedError
 
 
 def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejection_round: int = -1) -> Trees:

@@ -10,6 +10,7 @@ import random
 import re
 import sysconfig
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from covey.prompts import DOMAINS
@@ -40,6 +41,7 @@ def documents(domain: str, data: Path) -> list[str]:
     return list(dict.fromkeys(READERS[domain](data)))
 
 
+@cache  # edits take ten seconds, and every step of a run asks
 def split(domain: str, data: Path) -> tuple[list[str], list[str]]:
     """Return (train, validation); which one a document is in depends on its text alone."""
     train: list[str] = []

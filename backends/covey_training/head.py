@@ -171,7 +171,7 @@ def _lessons(target: texts.Target, options: argparse.Namespace) -> tuple[torch.T
         }
         return {"tokens": tokens, "held_out": held_out}
 
-    settings = [options.samples, options.tokens, options.seed, str(options.data), options.draft_vocab]
+    settings = [options.samples, options.tokens, options.window, options.seed, str(options.data), options.draft_vocab]
     found = texts.kept(own.work(options.out) / "texts.pt", of_model(target.folder, [groups, settings]), make)
     held_out = {name: [Sample(*pair) for pair in pairs] for name, pairs in found["held_out"].items()}
     return found["tokens"], held_out

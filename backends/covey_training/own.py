@@ -98,7 +98,7 @@ def _lessons(target: texts.Target, options: argparse.Namespace) -> tuple[Lessons
         hidden = hidden_states(target.model, windows, 8)
         return {"tokens": windows, "hidden": hidden, "held_out": [(one.prompt, one.continuation) for one in held_out]}
 
-    made_with = of_model(target.folder, [asked, options.samples, options.tokens, options.seed])
+    made_with = of_model(target.folder, [asked, options.samples, options.tokens, options.window, options.seed])
     found = texts.kept(work(options.out) / "lessons.pt", made_with, make)
     return Lessons(found["tokens"], found["hidden"]), [Sample(*pair) for pair in found["held_out"]]
 

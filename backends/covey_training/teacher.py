@@ -115,7 +115,8 @@ def prepare(
     texts = [np.array([*one.prompt, *one.continuation, end_of_text], np.uint16) for one in own]
     tokens = np.concatenate([stream.read(0, settings.corpus_tokens), *(text.astype(np.int64) for text in texts)])
     windows = torch.from_numpy(tokens[: len(tokens) // settings.length * settings.length]).view(-1, settings.length)
-    return Lessons(windows, hidden_states(model, windows, settings.rows))
+    rows = settings.rows if model.device.type == "cpu" else 16 * settings.rows
+    return Lessons(windows, hidden_states(model, windows, rows))
 
 
 @torch.no_grad()
@@ -123,7 +124,6 @@ def hidden_states(model: PreTrainedModel, windows: torch.Tensor, rows: int) -> t
     device = next(model.parameters()).device
     model.eval()
     parts = []
-    rows = rows if device.type == "cpu" else 16 * rows
     with Steps(apart=LINE_SECONDS) as bar:
         for start in bar.track(range(0, len(windows), rows), description="target's states"):
             batch = windows[start : start + rows]

@@ -47,7 +47,7 @@ class Target:
         most = self.window - options.tokens
         if most < 1:
             raise SettingError(f"--tokens: got {options.tokens}, allowed: fewer than {self.window} for this target")
-        limits = {"tokens": options.tokens, "rows": 64 if self.model.device.type == "cpu" else 2048, "longest": most}
+        limits = {"tokens": options.tokens, "rows": options.together, "longest": most}
         Console().print(f"The target writes {len(asked)} texts to learn from, of {options.tokens} tokens at most.")
         held_out = sample(self.model, self.tokenizer, measured, seed=options.seed + 1, **limits)
         written = sample(self.model, self.tokenizer, asked, seed=options.seed, **limits)
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt in each line (default: bundled ones)")
     parser.add_argument("--samples", type=int, default=1024, help="texts that the target writes to learn from")
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of each")
+    parser.add_argument("--together", type=int, default=64, help="texts drawn at once")
     parser.add_argument("--window", type=int, default=256, help="tokens of a lesson, its prompt among them")
     parser.add_argument("--rows", type=int, default=4, help="lessons of a step")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -78,14 +78,10 @@ def cases(size: str) -> dict[str, DrafterCase]:
     return {ALONE: DrafterCase(), "mixed16": DrafterCase(16)}
 
 
-def served_by(drafters: Sequence[str]) -> Callable[[str], bool]:
+def is_served(system: str, drafters: Sequence[str]) -> bool:
     """Return whether a system's own drafter is among these; systems without one are anywhere."""
-
-    def served(system: str) -> bool:
-        name = ALL[system].speculation.get("drafter_policy", "").partition("fixed:")[2]
-        return not name or name in drafters
-
-    return served
+    name = ALL[system].speculation.get("drafter_policy", "").partition("fixed:")[2]
+    return not name or name in drafters
 
 
 @dataclass
@@ -156,7 +152,8 @@ def run(session: Session) -> None:
     chosen = cases(wanted.size)
     there = profile.load(wanted.profile).speculation.drafters
     chosen = {
-        name: replace(case, systems=tuple(filter(served_by(there), case.systems))) for name, case in chosen.items()
+        name: replace(case, systems=tuple(system for system in case.systems if is_served(system, there)))
+        for name, case in chosen.items()
     }
     systems = {name: ALL[name] for name in dict.fromkeys(name for case in chosen.values() for name in case.systems)}
     session.notes |= {"output_tokens": tokens, "systems": {n: dict(s.speculation) for n, s in systems.items()}}

@@ -74,7 +74,7 @@ class Rows:
 
 def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int) -> Lattice:
     """Return a tree for every row; the stepper's call must have begun."""
-    if _plain_chains(table, rows):
+    if stepper.draws and _plain_chains(table, rows):
         chains = stepper.chain(rows.pending, Race(table.temperature[rows.settings], _words(table, rows)))
         if chains is not None:
             return _as_lattice(*chains, rows)
@@ -104,11 +104,12 @@ def _words(table: SettingsTable, rows: Rows) -> Ints:
 def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
     """Return chains of unequal depth as a lattice; what lies below a row's depth is left out."""
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False, False)
+    scores = np.minimum(shares, -DESCENT).cumsum(axis=1)
     if rows.depths[0] == rows.depths[-1]:
-        return replace(lattice, tokens=tokens, scores=np.minimum(shares, -DESCENT).cumsum(axis=1))
+        return replace(lattice, tokens=tokens, scores=scores)
     inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
     lattice.tokens[inside] = tokens[inside]
-    lattice.scores[inside] = np.minimum(shares, -DESCENT).cumsum(axis=1)[inside]
+    lattice.scores[inside] = scores[inside]
     return lattice
 
 

@@ -21,6 +21,7 @@ class DeviceStepper(PagedStepper):
 
     def __init__(self, model: DeviceModel) -> None:
         super().__init__(model)
+        self.draws = True
         self._padding_slot = model.padding_slot
         self._chains = Chains(model, ROWS, DEPTH)
 

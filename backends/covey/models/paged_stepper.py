@@ -23,6 +23,7 @@ class PagedStepper:
     def __init__(self, model: Passes) -> None:
         self._model = model
         self.resident_bytes = 0
+        self.draws = False
 
     def begin(self, call: Call, lanes: int) -> None:  # noqa: ARG002  # the model needs no preparation
         self._call = call
@@ -38,9 +39,8 @@ class PagedStepper:
     def finish(self) -> None:
         """Do nothing: keys are where they belong."""
 
-    def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:  # noqa: ARG002
-        """Return None: chains go step by step."""
-        return None
+    def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
+        raise NotImplementedError("chains go step by step")
 
     def _forward(
         self, tokens: Index, rows: int, visible: Visible | None, out: Ints, states: Floats | None = None
@@ -61,12 +61,15 @@ class PagedStepper:
 
 
 class NativeStepper(PagedStepper):
-    """The native runtime's: chains are drawn by compiled code, step after step."""
+    """The native runtime's: chains are drawn by compiled code, step after step, where one thread computes a pass. With
+    several a step takes long, and what goes on beside it little."""
 
     def __init__(self, model: NativeModel) -> None:
         super().__init__(model)
         self._native = model
-        model.prepare_chains()
+        self.draws = model.threads == 1
+        if self.draws:
+            model.prepare_chains()
 
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
         call, (rows, count) = self._call, pending.shape

@@ -59,6 +59,7 @@ class Stepper(Protocol):
     """Between `begin` and `finish` nobody else may use the pool's slots involved."""
 
     resident_bytes: int  # what its own copies of the weights take
+    draws: bool  # whether `chain` may be asked
 
     def begin(self, call: Call, lanes: int) -> None:
         """Bring the rows together; most steps of the call will have `lanes` tokens in all."""
@@ -79,5 +80,5 @@ class Stepper(Protocol):
 
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
         """Draw all steps at once: return the chains behind the rows' pending tokens [rows, n], and the log of each
-        token's share, [rows, depth]. None, and nothing done, where it cannot, or they are too many or too long."""
+        token's share, [rows, depth]. None, and nothing done, where they are too many or too long."""
         ...

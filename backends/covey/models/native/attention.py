@@ -81,7 +81,7 @@ def exponential(x):
 
 
 @compiled_largest
-def _largest(values):
+def largest(values):
     most = values[0]
     for i in range(1, len(values)):
         most = max(most, values[i])
@@ -98,9 +98,9 @@ def _total(values):
 
 
 @compiled
-def _softmax(values):
+def softmax(values):
     """Compute the softmax in place, but for the division by the sum, which is returned."""
-    most = _largest(values)
+    most = largest(values)
     for i in range(len(values)):
         values[i] = exponential(values[i] - most)
     return _total(values)
@@ -184,7 +184,7 @@ def attend(how, seen, task, head, keys, values, q, group, scores, sums, own_keys
         ahead = _place(keys, own_keys, own, table, head, min(block + 1, last))
         _score(how, rows, here, ahead, queries, q_row, dim, size, x + 4 * SLOTS * block, x_row)
     for row in range(rows):
-        sums[row, dim] = _softmax(scores[row, : least + row // group])
+        sums[row, dim] = softmax(scores[row, : least + row // group])
     y, y_row = sums.ctypes.data, sums.strides[0]
     for block in range(blocks):
         here = _place(values, own_values, own, table, head, block)

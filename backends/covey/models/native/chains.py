@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from covey.models.native.attention import exponential
+from covey.models.native.attention import largest, softmax
 from covey.models.native.stages import normalise, run
-from covey.models.native.words import Array, bits_of, compiled, compiled_largest, compiled_sum, number_of
+from covey.models.native.words import Array, bits_of, compiled, number_of
 
 _ONE, _HALF = np.float32(1), np.float32(0.5)
 _LN2 = np.float32(0.6931471805599453)
@@ -37,8 +37,8 @@ class Draws(NamedTuple):
 class Columns(NamedTuple):
     """What a step reads beside its tokens."""
 
-    slots: Array  # [rows, depth]
-    turns: Array  # [rows, depth, 2, dim / 2]
+    slots: Array  # [rows, depth - 1]
+    turns: Array  # [rows, depth - 1, 2, dim / 2]
     most: int  # keys that a row's table can hold
     norm: Array  # [width], by which a head's outputs become states; or none
 
@@ -71,9 +71,8 @@ def chain(team, shape, held, keys, values, taps, work, first, later, columns, dr
                 _enter(logits[row], scale, words[0, row], words[1, row], words[2, row], draws.hashed, draws.scores)
             else:
                 draws.scores[:] = logits[row]
-            best = _most(draws.scores)
-            tokens[row, step] = draws.ids[_place(draws.scores, best)]
-            shares[row, step] = -np.log(_sum_beside(draws.scores, best))
+            tokens[row, step] = draws.ids[_place(draws.scores, largest(draws.scores))]
+            shares[row, step] = -np.log(softmax(draws.scores))
 
 
 @compiled
@@ -105,25 +104,9 @@ def logarithm(x):
     return found if x > np.float32(0) else _LOWEST
 
 
-@compiled_largest
-def _most(values):
-    most = values[0]
-    for i in range(1, len(values)):
-        most = max(most, values[i])
-    return most
-
-
 @compiled
 def _place(values, wanted):
     for i in range(len(values)):
         if values[i] == wanted:
             return i
     return 0
-
-
-@compiled_sum
-def _sum_beside(values, best):
-    total = np.float32(0)
-    for i in range(len(values)):
-        total += exponential(values[i] - best)
-    return total

@@ -78,7 +78,7 @@ class NativeModel:
         self._of = of = folder if isinstance(folder, Architecture) else architecture.read(Path(folder))
         self._taps = taps
         self.state_width = 0 if taps is None else len(taps.fc)
-        self.dtype, self.max_pass_tokens, self._threads = dtype, max_pass_tokens, threads
+        self.dtype, self.max_pass_tokens, self.threads = dtype, max_pass_tokens, threads
         self.vocab_size, self.max_positions, self.end_ids = of.vocab_size, of.max_positions, of.end_ids
         kind, seen = kinds(dtype)
         self._weights = Weights(of, kind)
@@ -120,16 +120,13 @@ class NativeModel:
         counters, logits = self._counters(), self._logits[: len(work.out)]
         given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, logits
         for number, helper in enumerate(self._helpers, start=1):
-            helper.submit(_help, (Team(counters, number, self._threads), *given))
-        run(Team(counters, 0, self._threads), *given)
+            helper.submit(_help, (Team(counters, number, self.threads), *given))
+        run(Team(counters, 0, self.threads), *given)
         return logits
 
-    def chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats] | None:
-        """Draw a chain behind each row's last token of a pass; the tokens that it goes on with have these slots and
-        positions [rows, depth - 1]. Return tokens and the logs of their shares, [rows, depth]; None where several
-        threads compute a pass: its steps are long enough one by one."""
-        if self._threads > 1:
-            return None
+    def chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats]:
+        """Draw a chain behind each row's last token of a pass, in one thread; the tokens that it goes on with have
+        these slots and positions [rows, depth - 1]. Return tokens and the logs of their shares, [rows, depth]."""
         rows, depth, lanes = len(first.out), len(race.words), first.lanes
         assert isinstance(lanes, Lanes), "windows are for GPUs"
         asked = later = self._asked(first)
@@ -165,7 +162,7 @@ class NativeModel:
         return ids, token_words(self.vocab_size)[ids]
 
     def _counters(self) -> Counters:
-        return np.zeros((AROUND + STAGES * self._shape.layers, LINE * (self._threads + 1)), np.int64)
+        return np.zeros((AROUND + STAGES * self._shape.layers, LINE * (self.threads + 1)), np.int64)
 
     def _asked(self, work: Pass) -> Asked:
         """Return a pass as it is computed, with room for its logits."""
@@ -221,7 +218,7 @@ class NativeModel:
     def _agrees(self) -> bool:
         """Return whether results are the same whatever else a pass computes, as they are meant to be."""
         facts = asdict(replace(self._of, weights={}, end_ids=()))
-        limits = self.blocks, self.max_pass_tokens, self._threads, self.dtype
+        limits = self.blocks, self.max_pass_tokens, self.threads, self.dtype
         key = identity([facts, limits, code()])
         return verdict(kept_folder("numerics"), key, self._try, Found) is not None
 
