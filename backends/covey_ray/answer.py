@@ -14,6 +14,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from covey.front.openai.errors import shaped
+from covey.process.within import within
 from covey_client.resumption import FIRST_REST, LONGEST_REST, PATIENCE
 from covey_ray.again import CannotGoOn, Told
 from covey_ray.asked import BROKEN, SILENT_SECONDS, Another, Asked, Head, Lost
@@ -139,7 +140,7 @@ class Answer:
         try:
             while True:
                 try:
-                    piece = await asyncio.wait_for(anext(stream), SILENT_SECONDS)
+                    piece = await within(SILENT_SECONDS, anext(stream))
                 except StopAsyncIteration:
                     return
                 if piece:

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from covey.front.openai import errors
+from covey.process.within import within
 from covey_ray.answer import BUSY, Answer
 from covey_ray.asked import BROKEN, FORWARDED, HEALTH, Asked, routed_by
 
@@ -46,7 +47,7 @@ class Ingress:
         if (path != HEALTH and not errors.ours(path)) or {".", ".."} & set(path.split("/")):
             return JSONResponse(errors.shaped(404, NOWHERE), 404)
         try:
-            body = await asyncio.wait_for(self._body(request), self._seconds)
+            body = await within(self._seconds, self._body(request))
         except asyncio.TimeoutError:
             return JSONResponse(errors.shaped(408, f"the body was not here within {self._seconds:g} s"), 408)
         if body is None:

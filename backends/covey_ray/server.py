@@ -12,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 from yarl import URL
 
 from covey.contracts import profile
+from covey.process.within import within
 from covey_client.status import INFO
 from covey_ray.asked import BEAT_SECONDS, HEALTH, Another, Asked, Head, Lost
 from covey_ray.engine import Engine
@@ -62,7 +63,7 @@ class Server:
             yield Head(self._replica, self._identity, response.status, named)
             while True:
                 try:
-                    piece = await asyncio.wait_for(response.content.readany(), BEAT_SECONDS)
+                    piece = await within(BEAT_SECONDS, response.content.readany())
                 except asyncio.TimeoutError:
                     yield b""
                     continue

@@ -16,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 
 from covey.contracts import profile
 from covey.contracts.errors import SettingError
+from covey.process.within import within
 from covey_client.files import replace
 from covey_ray.asked import SILENT_SECONDS
 from covey_ray.engine import PRIVATE
@@ -59,9 +60,9 @@ class Way:
         while True:
             stream = self._drafters.remote(self._name, self._secret)
             try:
-                self._there = await asyncio.wait_for(anext(stream), None)
+                self._there = await anext(stream)
                 while True:
-                    await asyncio.wait_for(anext(stream), SILENT_SECONDS)
+                    await within(SILENT_SECONDS, anext(stream))
             except Exception as error:  # whatever it is, texts go on without drafts
                 log.warning("the draft server is gone: %s: %s", type(error).__name__, error)
             finally:

@@ -21,6 +21,7 @@ from covey.front.failures import TooMany
 from covey.front.gateway import Gateway, Gone
 from covey.front.inference_request import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
 from covey.process.log_about import begin_drawn
+from covey.process.within import within
 from covey_client.errors import CoveyClientError, DeadlineExceeded, InvalidRequest
 
 SERVICE = "inference.GRPCInferenceService"
@@ -246,7 +247,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
 
 async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
     try:
-        return await asyncio.wait_for(anext(messages), seconds)
+        return await within(seconds, anext(messages))
     except StopAsyncIteration:
         raise InvalidRequest("the call has no message") from None
     except (TimeoutError, asyncio.TimeoutError):
