@@ -27,6 +27,10 @@ class Situation:
     drafts: tuple[int, ...] = ()  # draft tokens of a pass, for each depth; empty: one a step and drafting row
     served: bool = True  # whether any of its rows' drafters can be asked
     width: int = 1  # lanes of a row's tree
+    # Tokens that all rows emit, for each depth, and their relative deviation, where that is believed of these very
+    # requests; empty: nobody knows more than what drafters usually bring.
+    tokens: tuple[float, ...] = ()
+    doubt: tuple[float, ...] = ()
 
     @property
     def why_plain(self) -> str:

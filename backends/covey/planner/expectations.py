@@ -71,7 +71,7 @@ class Expectations:
 
     def of(self, situation: Situation) -> Expected:
         """Return the expectations of a batch. Does not mutate what is known."""
-        key = situation.rows, situation.shares, situation.drafts, situation.width
+        key = situation.rows, situation.shares, situation.drafts, situation.width, situation.tokens
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         rows = max(1, situation.rows)
@@ -174,6 +174,8 @@ class Expectations:
 
     def _tokens(self, situation: Situation) -> tuple[list[float], list[float]]:
         """Return the tokens that a round yields, and their relative deviation, by depth."""
+        if situation.tokens:
+            return list(situation.tokens), list(situation.doubt)
         shares = _shares(situation)
         plain = situation.rows - situation.drafting
         if len(shares) == 1 and not plain:

@@ -63,7 +63,7 @@ class RoundPlanner:
         assigned = self._drafters.assign(batch, roster)
         whose = assigned.drafters
         situation = situation_of(
-            batch, whose, roster, budget, self._previous, max_depth=self._max_depth, width=self._width
+            batch, assigned, roster, budget, self._previous, max_depth=self._max_depth, width=self._width
         )
         depth, reason = 0, Reason("")
         if situation.shares:

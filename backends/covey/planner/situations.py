@@ -4,31 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from covey.bandits.length import Situation
+from covey.planner.drafters.policy import Assignment
 from covey.planner.rows import draft_tokens, spare
 from covey.requests.roster import Roster
 from covey.requests.scheduler import Batch
 
 
 def situation_of(
-    batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, previous: int, *, max_depth: int, width: int
+    batch: Batch, assigned: Assignment, roster: Roster, budget: int, previous: int, *, max_depth: int, width: int
 ) -> Situation:
     """Return the batch, whose decoding rows have these drafters, as the policy sees it. It has no `shares` if no row
     leaves its depth to the policy, and neither shares nor rows if there are no drafters."""
+    drafters = assigned.drafters
     if not roster.names:
         return Situation(0, 0)
     rows = batch.decoding
     counts: dict[str, int] = {}
     missed: dict[str, int] = {}
+    mine: list[int] = []
     lag = 0
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # somebody could draft
-    for active, name in zip(batch.rows, drafters):
+    for row, (active, name) in enumerate(zip(batch.rows, drafters)):
         if active.request.speculation != "auto" or active.num_tokens >= roster.positions(name):
             alike = False
             continue
         serves = roster.serves(name)
         served, alike = served or serves, alike and serves
+        mine.append(row)
         counts[name] = counts.get(name, 0) + 1
         unseen = active.num_tokens - active.seen.get(name, 0)
         lag = max(lag, unseen)
@@ -40,6 +46,28 @@ def situation_of(
     drafts: tuple[int, ...] = ()
     if not alike or width > 1:  # tokens that all rows are asked to draft, by the policy's depth
         drafts = draft_tokens(batch, drafters, roster, budget, max_depth, width)
+    tokens, doubt = _believed(assigned, mine, rows - len(mine))
     return Situation(
-        rows, ceiling, previous, lag, tuple(counts.items()), prefill, tuple(missed.values()), drafts, served, width
+        rows,
+        ceiling,
+        previous,
+        lag,
+        tuple(counts.items()),
+        prefill,
+        tuple(missed.values()),
+        drafts,
+        served,
+        width,
+        tokens,
+        doubt,
     )
+
+
+def _believed(assigned: Assignment, rows: Sequence[int], plain: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return what these rows are believed to emit together with so many `plain` ones, and its relative deviation, by
+    depth; empty where that is not known by the row."""
+    if assigned.tokens is None or assigned.doubt is None:
+        return (), ()
+    tokens, doubt = assigned.tokens[rows], assigned.doubt[rows]
+    total = plain + tokens.sum(axis=0)
+    return tuple(total.tolist()), tuple((np.sqrt(((tokens * doubt) ** 2).sum(axis=0)) / total).tolist())

@@ -139,6 +139,12 @@ class CoveyDrafters:
             return Assignment(drafters, tuple("first" if is_free(active) else ASKED for active in rows))
         chosen = [self._index[active.request.drafter or self._names[0]] for active in rows]
         free = [row for row, active in enumerate(rows) if is_free(active)]
+        choosing = len(serving) > 1 and not among and bool(free)
+        if choosing:
+            open_rows = [rows[row] for row in free]
+            self._beliefs.take_judgements(open_rows)
+            self._beliefs.look_around(open_rows)
+        cautious, likely = self._beliefs.expected(rows, TRUST, 0.0)
         if len(serving) == 1:
             for row in free:
                 chosen[row] = serving[0]
@@ -147,16 +153,14 @@ class CoveyDrafters:
                 chosen[row] = self._beliefs.of(rows[row]).drafter
             lost = [row for row in free if chosen[row] not in serving]  # new, or away while their drafters failed
             if lost:
-                without = [rows[row] for row in lost]
-                (tokens,) = self._beliefs.expected(without, TRUST)
-                for row, best in zip(lost, tokens[:, among, -1].argmax(axis=1).tolist()):
+                for row, best in zip(lost, cautious[lost][:, among, -1].argmax(axis=1).tolist()):
                     chosen[row] = among[best]
-        elif free:
-            open_rows = [rows[row] for row in free]
-            self._beliefs.take_judgements(open_rows)
-            self._beliefs.look_around(open_rows)
-            asked = [(active, drafter) for active, drafter in zip(rows, chosen) if not is_free(active)]
-            for row, drafter in zip(free, self._joint(open_rows, serving, asked)):
+        elif choosing:
+            asked = [row for row, active in enumerate(rows) if not is_free(active)]
+            drafting = [row for row in asked if chosen[row] in serving and rows[row].request.speculation != "off"]
+            named = [chosen[row] for row in drafting]
+            others = len(asked) - len(drafting) + likely[drafting, named].sum(axis=0)
+            for row, drafter in zip(free, self._joint(open_rows, serving, cautious[free], named, others)):
                 chosen[row] = drafter
         why = [ASKED] * len(rows)
         for row in free:
@@ -170,22 +174,21 @@ class CoveyDrafters:
             else:
                 why[row] = "prompt" if self._beliefs.knows_prompt(rows[row]) else "prior"
             belief.drafter, belief.why = chosen[row], why[row]
-        return Assignment(tuple(self._names[each] for each in chosen), tuple(why))
+        mine = np.arange(len(rows)), chosen
+        doubt = (1.0 - cautious[mine] / likely[mine]) / -TRUST
+        return Assignment(tuple(self._names[each] for each in chosen), tuple(why), likely[mine], doubt)
 
     def _joint(
-        self, rows: Sequence[ActiveRequest], serving: Sequence[int], asked: Sequence[tuple[ActiveRequest, int]]
+        self,
+        rows: Sequence[ActiveRequest],
+        serving: Sequence[int],
+        tokens: Array,
+        named: Sequence[int],
+        others: Array,
     ) -> list[int]:
-        """Return the drafters of rows that leave it open; those of the other rows draft anyway."""
-        drafting = [
-            (active, drafter) for active, drafter in asked if drafter in serving and active.request.speculation != "off"
-        ]
-        others = np.full(len(self._depths), float(len(asked) - len(drafting)))
-        named = [drafter for _, drafter in drafting]
-        if drafting:
-            (theirs,) = self._beliefs.expected([active for active, _ in drafting], 0.0)
-            others += theirs[np.arange(len(named)), named][:, self._depths].sum(axis=0)
-        (tokens,) = self._beliefs.expected(rows, TRUST)
-        tokens = tokens[:, serving][:, :, self._depths]
+        """Return the drafters of rows that leave it open and are believed to emit these `tokens`. `named` are the
+        drafters of other rows, which draft anyway and emit `others`, by depth."""
+        tokens, others = tokens[:, serving][:, :, self._depths], others[self._depths]
         if self._speed:
             tokens -= self._moves(rows, serving, tokens[:, :, -1])[:, :, None] * (self._depths > 0)
         count, expectations = len(rows) + len(named), self._expectations

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from covey.bandits.length import Outcome, Situation
 from covey.planner.rows import named
 from covey.requests.active import ActiveRequest
@@ -21,6 +24,10 @@ class Assignment:
 
     drafters: tuple[str, ...]
     why: tuple[str, ...]
+    # Where it is known by request what its drafter brings: the tokens of a round of each depth from 0, and their
+    # relative deviation, as [rows, depths].
+    tokens: npt.NDArray[np.float64] | None = None
+    doubt: npt.NDArray[np.float64] | None = None
 
 
 class DrafterPolicy(Protocol):
