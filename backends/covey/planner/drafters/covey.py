@@ -64,7 +64,7 @@ class CoveyDrafters:
         self._expectations = expectations
         self._teaches = teaches
         self._beliefs = Beliefs(names, max_depth)
-        self._reading = ReadScheduler(names, int(self._depths[-1]), self._beliefs)
+        self._reading = ReadScheduler(names, self._beliefs, self._speeds)
         self._assigned: tuple[object, Assignment] = (), Assignment((), ())
         self._ahead: tuple[object, list[int], Assignment] | None = None  # of the same rows and drafters, for their next
         self._serving: list[int] = []
@@ -209,6 +209,15 @@ class CoveyDrafters:
         self._speed = float(emitted / self._seconds)
         self._set = [serving[each] for each in chosen]
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
+
+    def _speeds(self, tokens: Array) -> Array:
+        """Return the tokens per second of rows at the best depth if all draft with one drafter, as [rows, drafters],
+        from the `tokens` of a round, [rows, drafters, depths from 0]."""
+        rows = len(tokens)
+        drafting = np.stack([self._expectations.drafting(name, rows)[-1] for name in self._names])
+        seconds = (self._expectations.without_drafts(rows) + drafting)[:, self._depths]
+        speeds: Array = (rows * tokens[:, :, self._depths] / seconds).max(axis=2)
+        return speeds
 
     def _moves(self, rows: Sequence[ActiveRequest], serving: Sequence[int], deepest: Array) -> Array:
         """Return the tokens a round that moving each row to each drafter costs; 0 for a row without a drafter, whose

@@ -1,19 +1,19 @@
 """Decides which drafters read what others drafted, so that it is known what they would have drafted without a trial.
 
 A fixed share of all time goes into a bank, from which calls that read pay for the time that rounds lose by them
-(`interference`). They go first to the drafter that may be better than those in use for most rows, and while the bank is
-full to whoever has not read for longest. The prompt of a new request is read by drafters that may be better for it than
-the one that is likeliest to be best.
+(`interference`). They go first to the drafter that may bring most tokens per second more than rows have now, be it
+without drafts, and while the bank is full to whoever has not read for longest. The prompt of a new request is read by
+drafters that may be better for it than what is likeliest to be best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from covey.planner.drafters.beliefs import Beliefs
+from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.interference import Interference
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.requests.active import ActiveRequest
@@ -21,8 +21,10 @@ from covey.requests.rounds import Judge, Round
 from covey.requests.scheduler import Batch
 
 SHARE = 0.02  # share of all time that rounds may lose by reading
-START, DEEPEST = 1.0, -0.1  # seconds in the bank at the start and at most, and the debt in which no prompt is read
-FULL = 0.25  # seconds in the bank from which on a judge is sought every round, be it one that has not read for longest
+# Rounds in the bank: at the start and at most; the debt in which no prompt is read; and from where on a judge is sought
+# every round, be it one that has not read for longest.
+START, DEEPEST, FULL = 50.0, -5.0, 12.0
+USUAL = 0.05  # weight of a new round in what is usual
 CHUNK = 16  # tokens of a row that are worth a call
 MOST_ROWS, MOST_TOKENS = 4, 256  # what one call reads at most: neighbours learn from one another
 SHAPE = 16  # calls read multiples of so many tokens: a library prepares for every new shape, and few are used again
@@ -49,14 +51,16 @@ class _Reads:
 class ReadScheduler:
     """Owns the bank. What drafters say goes into the beliefs when rows are assigned."""
 
-    def __init__(self, names: Sequence[str], depth: int, beliefs: Beliefs) -> None:
-        """`depth` is the deepest draft, by which drafters are compared."""
+    def __init__(self, names: Sequence[str], beliefs: Beliefs, speeds: Callable[[Array], Array]) -> None:
+        """`speeds` has the tokens per second of rows with each drafter, at the best depth, from the tokens of their
+        rounds."""
         self._names = list(names)
-        self._depth = depth
+        self._speeds = speeds
         self._beliefs = beliefs
         self._reads = [_Reads() for _ in names]
         self._round = 0
         self._bank = START
+        self._usual = 0.0  # seconds of a round; 0 before any was seen
         self._interference = Interference()
         self._sought: tuple[_Sought, ...] | None = None  # for the round that comes
 
@@ -84,11 +88,12 @@ class ReadScheduler:
     def learn(self, done: Round) -> None:
         """Learn how long reading took, and whether drafters say anything of prompts."""
         self._round += 1
-        self._bank = min(START, self._bank + SHARE * done.times.whole)
         times = done.times
+        self._usual += (USUAL if self._usual else 1.0) * (times.whole - self._usual)
+        self._bank = min(START, self._bank + SHARE * self._rounds(times.whole))
         self._interference.add(times.whole, times.verify + times.commit, done.drafted.read.values())
         for name, seconds in done.drafted.read.items():
-            self._bank -= self._interference.price * seconds
+            self._bank -= self._interference.price * self._rounds(seconds)
             reads = self._reads[self._names.index(name)]
             reads.seconds += 0.2 * (seconds - reads.seconds)
             judged = reads.prompt.judgements.get(name) if reads.prompt is not None else None
@@ -111,7 +116,7 @@ class ReadScheduler:
             return ()
         wanted: dict[int, list[int]] = {}
         actives = [active for _, active in new]
-        likeliest, could = (each[:, serving, self._depth] for each in self._beliefs.expected(actives, 0.0, HOPE))
+        likeliest, could = (each[:, serving] for each in self._expected(actives))
         hopes = (could > likeliest.max(axis=1)[:, None]) & self._beliefs.holds(actives)[:, serving]
         for (row, active), hope in zip(new, hopes):
             unsure = [each for each, may in zip(serving, hope) if may and self._silent(each, active)]
@@ -119,6 +124,13 @@ class ReadScheduler:
                 if len(wanted.setdefault(each, [])) < PROMPTS:
                     wanted[each].append(row)
         return tuple(self._prompts_of(batch, drafter, rows) for drafter, rows in wanted.items())
+
+    def _rounds(self, seconds: float) -> float:
+        return seconds / self._usual if self._usual else 0.0
+
+    def _expected(self, rows: Sequence[ActiveRequest]) -> list[Array]:
+        """Return the tokens per second of rows with each drafter as it is likeliest and as it could be."""
+        return [self._speeds(tokens) for tokens in self._beliefs.expected(rows, 0.0, HOPE)]
 
     def _silent(self, drafter: int, active: ActiveRequest) -> bool:
         """Whether a drafter that judges prompts was told nothing of this one."""
@@ -142,7 +154,7 @@ class ReadScheduler:
         worth &= self._beliefs.holds(actives)[:, serving]
         if not worth.any():
             return ()
-        likeliest, could = (each[:, :, self._depth] for each in self._beliefs.expected(actives, 0.0, HOPE))
+        likeliest, could = self._expected(actives)
         now = likeliest[np.arange(len(rows)), own]
         hope = np.where(worth, (could[:, serving] - now[:, None]).clip(0.0), -1.0)
         order = np.argsort(-hope, axis=0, kind="stable")[:MOST_ROWS]  # each drafter's rows that hope for most
@@ -153,7 +165,7 @@ class ReadScheduler:
                 return ()
             best = min(np.flatnonzero(worth.any(axis=0)).tolist(), key=lambda at: self._reads[serving[at]].round)
         reads = self._reads[serving[best]]
-        if self._bank < self._interference.price * reads.seconds:
+        if self._bank < self._interference.price * self._rounds(reads.seconds):
             return ()
         reads.round, reads.prompt = self._round, None  # what it says next may be of no prompt
         mine = [at for at in order[:, best].tolist() if worth[at, best]]
