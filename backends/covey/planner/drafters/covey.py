@@ -70,6 +70,7 @@ class CoveyDrafters:
         self._serving: list[int] = []
         self._set: list[int] = []  # the drafters in use
         self._age = EVERY
+        self._news = True  # whether anything was learnt of any request since rows were assigned
         self._speed = 0.0  # tokens per second of the last assignment
         self._now, self._seconds = 0.0, 0.0  # when the batch was laid out, and what a round was then expected to take
 
@@ -81,7 +82,7 @@ class CoveyDrafters:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[:2] == (key, serving):
             self._assigned, self._age = (key, ahead[2]), 0
-        elif self._age >= _every(rows) or serving != self._serving:
+        elif self._due(rows) or serving != self._serving:
             self._beliefs.longest = np.array([roster.positions(name) for name in self._names], np.float64)
             self._anew(rows, serving)
         elif self._assigned[0] != key:
@@ -95,7 +96,7 @@ class CoveyDrafters:
         """Think ahead for a small batch. Many rows are not assigned ahead: requests that come meanwhile are assigned
         with them, and drafters would see them a round late (1.5 % of throughput on the emulated pair, 16 callers)."""
         rows, serving = batch.rows[: batch.decoding], self._who_serves(roster)
-        fresh, assigned = self._age + 1 >= _every(rows), self._assigned[1]
+        fresh, assigned = self._due(rows, 1), self._assigned[1]
         if fresh and len(rows) <= FEW and serving == self._serving:
             assigned = self._chosen(rows, serving)
             self._ahead = tuple(active.key for active in rows), serving, assigned
@@ -108,6 +109,7 @@ class CoveyDrafters:
         self._reading.learn(done)
         depths = tried(done)
         rows = np.flatnonzero(depths >= 0)
+        self._news |= len(rows) > 0 or bool(done.drafted.read)
         if len(rows):
             drafters = np.array([self._index[done.plan.drafter[row]] for row in rows.tolist()], np.int32)
             depths, accepted = depths[rows], done.reply.accepted[rows]
@@ -126,6 +128,11 @@ class CoveyDrafters:
 
     def _who_serves(self, roster: Roster) -> list[int]:
         return [drafter for drafter, name in enumerate(self._names) if roster.serves(name)]
+
+    def _due(self, rows: Sequence[ActiveRequest], ahead: int = 0) -> bool:
+        """Whether rows are to be assigned anew, so many rounds from now."""
+        often = min(EVERY, max(2, len(rows))) if self._news else EVERY
+        return self._age + ahead >= often
 
     def _anew(self, rows: Sequence[ActiveRequest], serving: list[int]) -> None:
         self._set = [each for each in self._set if each in serving]
@@ -174,9 +181,10 @@ class CoveyDrafters:
             else:
                 why[row] = "prompt" if self._beliefs.knows_prompt(rows[row]) else "prior"
             belief.drafter, belief.why = chosen[row], why[row]
+        self._news = False
         mine = np.arange(len(rows)), chosen
         doubt = (1.0 - cautious[mine] / likely[mine]) / -TRUST
-        return Assignment(tuple(self._names[each] for each in chosen), tuple(why), likely[mine], doubt)
+        return Assignment(tuple(self._names[each] for each in chosen), tuple(why), cautious[mine], doubt)
 
     def _joint(
         self,
@@ -233,7 +241,3 @@ class CoveyDrafters:
                 rounds = np.clip(room / deepest[:, at], SHORTEST, LONGEST)
                 costs[:, at] = moves * self._switch_costs.of(name).alone(lags) * self._speed / rounds
         return costs
-
-
-def _every(rows: Sequence[ActiveRequest]) -> int:
-    return min(EVERY, max(2, len(rows)))
