@@ -33,8 +33,8 @@ from covey.kv.elastic import Pressure
 from covey.loop.channel import Channel
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.drafting import Drafting
-from covey.planner.choice import Planner
 from covey.planner.guarded import Guarded
+from covey.planner.planner import Planner
 from covey.process.log_about import about
 from covey.requests.active import ActiveRequest, crop
 from covey.requests.roster import Roster

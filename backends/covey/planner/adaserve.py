@@ -86,7 +86,7 @@ class AdaServe(Forgetful):
         """Learn nothing."""
 
 
-class Customised(TreeSelector):
+class AdaServeSelector(TreeSelector):
     """Implements `Selector` by AdaServe's two selections."""
 
     log_q = True

@@ -45,7 +45,7 @@ ROUNDED = 1.0 - 1e-5  # of a price in floats of 32 bits
 FAINT = 0.05  # a path less likely is no help in need
 
 
-class Worth(TreeSelector):
+class WorthSelector(TreeSelector):
     """Implements `Selector`."""
 
     yields = True

@@ -85,7 +85,7 @@ class RequestParser:
     ) -> Wanted:
         """Return the request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
         _check_parameters(parameters or {})
-        read = Reader(tensor)
+        read = FieldReader(tensor)
         read.check(NEUTRAL)
         self.prompt_bytes(tensor)
         text = read.given("text_input")
@@ -152,7 +152,7 @@ class RequestParser:
 
     def has_new_grammar(self, tensor: Callable[[str], Any]) -> bool:
         """Return whether `parse` will have to wait for the compiler."""
-        read = Reader(tensor)
+        read = FieldReader(tensor)
         try:
             name, text = self._asked_grammar(read)
             return bool(text) and not self._grammars.knows(name, text, self._end_ids(read.integer("end_id")))
@@ -161,7 +161,7 @@ class RequestParser:
 
     def check_grammar(self, tensor: Callable[[str], Any]) -> None:
         """Waits for the compiler; raises RequestError."""
-        read = Reader(tensor)
+        read = FieldReader(tensor)
         self._grammar(read, read.integer("end_id", high=self._info.vocab_size - 1))
 
     def _prompt(self, text: str) -> Any:
@@ -219,7 +219,7 @@ class RequestParser:
                 sequences[tuple(tokenizer.encode(form, add_special_tokens=False).ids)] = None
         return tuple(sequences)
 
-    def _grammar(self, read: Reader, end_id: int) -> str:
+    def _grammar(self, read: FieldReader, end_id: int) -> str:
         """Return the grammar that the output has to fit, compiled once to see that it can be."""
         name, text = self._asked_grammar(read)
         if not text:
@@ -236,7 +236,7 @@ class RequestParser:
         except ValueError as error:
             raise BadField(name, text, str(error)) from None
 
-    def _asked_grammar(self, read: Reader) -> tuple[str, str]:
+    def _asked_grammar(self, read: FieldReader) -> tuple[str, str]:
         """Return the field that has one, and its text; "" where there is none."""
         asked = {name: read.text(name) for name in grammar.SOURCES}
         asked = {name: text for name, text in asked.items() if text}
@@ -277,7 +277,7 @@ class RequestParser:
         if not word or len(word.encode()) > self._limits.stop_word_bytes:
             raise BadField(field, word, f"words of 1 to {self._limits.stop_word_bytes} bytes")
 
-    def _speculation(self, read: Reader) -> str:
+    def _speculation(self, read: FieldReader) -> str:
         wanted = read.given("speculation")
         count = read.integer("num_draft_tokens", default=-1)
         if wanted is None:
@@ -292,7 +292,7 @@ class RequestParser:
             return wanted
         raise BadField("speculation", wanted, f"auto, off or fixed:k with k from 1 to {MAX_DRAFT_TOKENS}")
 
-    def _objective(self, read: Reader) -> Objective:
+    def _objective(self, read: FieldReader) -> Objective:
         name = read.choice("slo_class", ("", *self._classes.names))
         return self._classes.objective(name, read.number("slo_ttft_ms"), read.number("slo_tpot_ms"))
 
@@ -329,7 +329,7 @@ def _check_parameters(parameters: dict[str, Any]) -> None:
             raise BadField(name, value, unknown(name))
 
 
-class Reader:
+class FieldReader:
     """Reads typed scalars and lists out of tensors. Absent tensors give the table's default."""
 
     def __init__(self, tensor: Callable[[str], Any]) -> None:

@@ -16,7 +16,6 @@ from covey.front.http_bodies import json_object
 from covey.front.http_calls import HttpCall
 from covey.front.inference_request import NEEDED, InferenceRequest
 from covey.front.openai import choices, errors, fields, forms, prompts
-from covey.front.openai.calls import ToolCallParser
 from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.fields import Given, of_choice
 from covey.front.openai.pieces import Offsets
@@ -24,6 +23,7 @@ from covey.front.openai.served import ServedModel, served
 from covey.front.openai.shapes import CompletionShape, log_probs, usage
 from covey.front.openai.text_processor import Prompt
 from covey.front.openai.thinking import Hidden, ReasoningParser, Thinking
+from covey.front.openai.tool_calls import ToolCallParser
 from covey.front.openai.tools import Tools, taken
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk

@@ -21,7 +21,7 @@ from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
-from covey.planner.drafters.reading import ReadScheduler
+from covey.planner.drafters.read_scheduler import ReadScheduler
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import tried
 from covey.planner.switching import SwitchCosts
