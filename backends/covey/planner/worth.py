@@ -46,7 +46,7 @@ FAINT = 0.05  # a path less likely is no help in need
 
 
 class WorthSelector(TreeSelector):
-    """Implements `Selector`."""
+    """Implements `Selector`: what rows need for their objectives first, then whatever is worth its time."""
 
     yields = True
 
@@ -144,7 +144,7 @@ class WorthSelector(TreeSelector):
         if late.any() and self._expectations.measured:
             due = np.zeros(rows)
             due[standing.timed[late]] = needs[late]
-            due[standing.asked] = 0.0
+            due[standing.fixed] = 0.0
         return weight, due
 
     def _serve(

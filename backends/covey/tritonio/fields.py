@@ -1,4 +1,7 @@
-"""The checks that make a `Request` of a public request's fields, which `covey_client.wire` declares."""
+"""Makes a `Request` of a public request's fields, which `covey_client.wire` declares, and refuses what is not allowed.
+
+Knows the target's limits and the profile's; whether there is room now is the scheduler's business.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,6 @@ class Wanted:
     stream: bool
     stop_words: tuple[str, ...]
     prefix: str  # text put before the output: the prompt, when asked for
-    count: int  # prompt tokens
 
 
 class RequestParser:
@@ -132,7 +134,6 @@ class RequestParser:
             request,
             stop_words=self._stop_words(read.texts("stop_words")),
             prefix="" if exclude else (text if text is not None else self._decode(prompt)),
-            count=len(prompt),
             **read.part(DELIVERY),
         )
 
@@ -330,7 +331,8 @@ def _check_parameters(parameters: dict[str, Any]) -> None:
 
 
 class FieldReader:
-    """Reads typed scalars and lists out of tensors. Absent tensors give the table's default."""
+    """Reads a public request's fields, typed scalars and lists, out of its tensors. An absent one has the table's
+    default."""
 
     def __init__(self, tensor: Callable[[str], Any]) -> None:
         self._tensor = tensor
