@@ -16,7 +16,7 @@ PART = "planner"
 
 
 class Guarded:
-    """Implements `Planner` around another one. All methods are one part, as they share its state."""
+    """Implements `Planner` around another one. All methods are set aside together when one fails: they share state."""
 
     def __init__(self, planner: Planner, guard: Guard) -> None:
         self._planner = planner

@@ -92,7 +92,7 @@ def save(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
 
 
 def restore(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
-    """Restore the policy from the file. Whether it did; a missing file is no reason to warn."""
+    """Restore the policy from the file, and return whether it did; a missing file is no reason to warn."""
     path = Path(path)
     try:
         learnt = json.loads(path.read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ Figures = Iterator[tuple[str, dict[str, str], float]]
 
 
 class Selector(Protocol):
-    """Chooses among drafts."""
+    """Chooses which of a round's drafts the target verifies."""
 
     log_q: bool  # whether it ranks them by what drafters take them for, noise apart
     yields: bool  # whether it drops drafts where prompts leave a pass no time, but for those that rows need
@@ -53,7 +53,7 @@ class Selector(Protocol):
 
 
 class _Unkept:
-    """The base of selectors that keep no state."""
+    """The base of selectors that learn nothing worth keeping when the server ends."""
 
     log_q = False
     yields = False

@@ -1,4 +1,4 @@
-"""A service is an engine and its surroundings."""
+"""A service: an engine, and what takes its requests and answers them."""
 
 from __future__ import annotations
 

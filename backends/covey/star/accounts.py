@@ -64,7 +64,7 @@ class Account:
 
 
 class Accounts:
-    """Owns them, by sender. Called by one thread at a time."""
+    """Owns the accounts, by sender. Called by one thread at a time."""
 
     def __init__(self) -> None:
         self._of: dict[int, Account] = {}
@@ -123,7 +123,7 @@ class Accounts:
 
     @property
     def most(self) -> int:
-        """Return N_max; `UNLIMITED` where nobody has said what he does alone. Does not mutate."""
+        """Return N_max; `UNLIMITED` where no sender has said how long its tokens take alone. Does not mutate."""
         served = largest(self._of, 1.0)
         limit, service = self._limit(served, 1.0), self._usual
         if math.isinf(limit) or not service:
