@@ -1,6 +1,6 @@
 """Keeps what a policy has learnt in a file, so that a restart need not learn it again.
 
-    {"covey_learnt": 1, "policy": "covey", "target": "...", "state": {...}}
+    {"covey_learnt": 3, "policy": "covey", "target": "...", "state": {...}}
 
 `state` is the policy's own. A file of another version, policy or target, or a damaged one, is ignored with a warning:
 a planner that starts from nothing is slower for seconds, one that starts from nonsense for longer.
