@@ -164,7 +164,7 @@ class Channel:
             self._fail(self._calls.popleft(), PortError("its process ended before it answered"))
 
     def drop(self, requests: Iterable[ActiveRequest]) -> None:
-        """The drafter leaves memory; should it come back it knows none of these requests."""
+        """Note that the drafter leaves memory: should it come back it knows none of these requests."""
         for active in requests:
             active.seen.pop(self.name, None)
         self.frees.clear()

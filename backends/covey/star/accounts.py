@@ -109,7 +109,7 @@ class Accounts:
             self._leave(call.who)
 
     def gone(self, now: float, waiting: Collection[int]) -> list[int]:
-        """Removes and returns the senders that are silent, beside those whose calls wait."""
+        """Remove and return the senders that are silent, beside those whose calls wait."""
         silent = [who for who, account in self._of.items() if now - account.last_call > GONE and who not in waiting]
         for who in silent:
             self._leave(who)

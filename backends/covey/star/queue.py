@@ -68,13 +68,13 @@ class DraftQueue:
         return len(self._waiting.get(who, ()))
 
     def drop(self, calls: list[Call]) -> None:
-        """Removes those of the calls that wait here."""
+        """Remove those of the calls that wait here."""
         for call in calls:
             if call in self._waiting.get(call.who, ()):
                 self._remove(call)
 
     def late(self, now: float, speed: Speed) -> list[Call]:
-        """Removes and returns the calls that even a draft of one token would be late for."""
+        """Remove and return the calls that even a draft of one token would be late for."""
         found = []
         for calls in list(self._waiting.values()):
             for call in list(calls):
@@ -84,7 +84,7 @@ class DraftQueue:
         return found
 
     def take(self, now: float, speed: Speed, *, shared: bool = True) -> list[Call]:
-        """Removes and returns the calls to serve now, one of a sender at most, their depths cut to what is in time.
+        """Remove and return the calls to serve now, one of a sender at most, their depths cut to what is in time.
         Empty when nobody waits. Without `shared` it is one call."""
         heads = [calls[0] for calls in self._waiting.values()]
         bound = max(self._limits.bound, OVERDUE * sum(speed.seconds(call.beams, call.depth) for call in heads))

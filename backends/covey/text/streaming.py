@@ -287,7 +287,7 @@ class Streamer:
             self._wake.notify()  # from now on its client must be watched
 
     def abandon(self, key: int) -> None:
-        """The engine did not take the request after all. Any thread."""
+        """Forget a request that the engine did not take after all. Any thread."""
         with self._wake:
             self._answers.pop(key, None)
 

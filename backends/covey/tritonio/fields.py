@@ -161,7 +161,7 @@ class RequestParser:
             return False  # `parse` says so
 
     def check_grammar(self, tensor: Callable[[str], Any]) -> None:
-        """Waits for the compiler; raises RequestError."""
+        """Compile the request's grammar, which `parse` then finds; waits for the compiler. Raises RequestError."""
         read = FieldReader(tensor)
         self._grammar(read, read.integer("end_id", high=self._info.vocab_size - 1))
 
@@ -307,7 +307,7 @@ class RequestParser:
 
 
 def check_prompt(text: bytes, limits: LimitSettings) -> None:
-    """Refuses text that no tokeniser is to see."""
+    """Raise BadField for text that no tokenizer is to see."""
     if not text:
         raise BadField("text_input", "", "at least one character")
     if len(text) > limits.prompt_bytes:
@@ -321,8 +321,8 @@ def tenant_of(tensor: Callable[[str], Any]) -> str:
 
 
 def _check_parameters(parameters: dict[str, Any]) -> None:
-    """A request's parameters are Triton's own. Settings are tensors; one that came as a parameter would not be read.
-    The generate endpoints make tensors of a body's known names, and parameters of the others."""
+    """Raise BadField for parameters that are not Triton's own. Settings are tensors; one that came as a parameter would
+    not be read. The generate endpoints make tensors of a body's known names, and parameters of the others."""
     for name, value in parameters.items():
         if name in INPUT_BY_NAME:
             raise BadField(name, value, "an input tensor of this name: settings are no request parameters")
@@ -342,7 +342,7 @@ class FieldReader:
         return {field.attribute: self._plain(field) for field in INPUTS if field.part == part}
 
     def check(self, fields: Iterable[Field]) -> None:
-        """Refuses what the table does not allow of fields that nobody reads."""
+        """Raise BadField for what the table does not allow of fields that nobody reads."""
         for field in fields:
             self._plain(field)
 
