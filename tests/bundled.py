@@ -18,7 +18,7 @@ from covey.contracts.types import Ints, Request, Sampling
 from covey.drafters import load_drafter
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
-from covey.planner.choice import Planner
+from covey.planner.planner import Planner
 from covey.requests.roster import Roster
 from covey.requests.rounds import Plan, RoundRecord
 from covey.requests.scheduler import Batch, Scheduler

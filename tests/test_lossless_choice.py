@@ -9,7 +9,7 @@ import pytest
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import Rule, Sampling
 from covey.planner.build import build
-from covey.planner.drafters import reading
+from covey.planner.drafters import read_scheduler
 from covey.requests.rounds import Round
 from tests.bundled import SAMPLINGS, plainly, serve, target, texts
 from tests.fakes import request
@@ -21,7 +21,7 @@ POLICIES = ("covey", "hedge", "ucb-bd:0.1", "random")
 @pytest.fixture(autouse=True)
 def time_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a few long calls would empty the bank that pays for reading."""
-    monkeypatch.setattr(reading, "START", 1e3)
+    monkeypatch.setattr(read_scheduler, "START", 1e3)
 
 
 @pytest.mark.timeout(600)

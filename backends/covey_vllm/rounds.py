@@ -27,7 +27,7 @@ from covey.contracts.ports import Clock, Drafter
 from covey.contracts.types import NO_FLOATS, TargetReply, Trees
 from covey.loop.channel import Channel
 from covey.loop.drafting import Drafting
-from covey.planner.choice import Planner
+from covey.planner.planner import Planner
 from covey.process.worker import Thread, Worker
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster

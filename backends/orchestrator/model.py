@@ -1,8 +1,8 @@
 """Triton's adapter for the public model: requests become work for `covey.loop.engine`, its progress becomes responses.
 
-What is Triton's is here; what a public model does is in `covey.serving`. Behind it are other models of this server, or
-vLLM's process (`covey_vllm.serving`). Triton says that this model is ready before
-its engine is; the launcher asks, and says so after it.
+What is Triton's is here; what a public model does is in `covey.serving`. Behind it are a target and drafters, other
+models of this server, or vLLM's process (`covey_vllm.serving`). Triton says that this model is ready before its engine
+is; the launcher asks the engine, and reports ready only then.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class TritonPythonModel:
 
 
 class Behind(Protocol):
-    """The protocol of what is behind the public model."""
+    """The protocol of what computes for the public model."""
 
     def service(self) -> Service: ...
 

@@ -20,7 +20,7 @@ from covey.emulated.hash_model import HashModel
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.planner import policies
-from covey.planner.choice import Planner
+from covey.planner.planner import Planner
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
 from covey.requests.rounds import RoundRecord

@@ -18,7 +18,7 @@ from covey.contracts.types import NO_INTS, DraftWork
 from covey.star.calls import Call
 from covey.star.queue import DraftQueue, QueueLimits
 from covey.star.speed import Speed
-from covey.wire.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
+from covey.wire.ledger import CALLER_BITS, GROUP_BITS, INCARNATION_BITS
 
 SPREAD = 0.1  # standard deviation of the logarithm of a pass's time and of a level's
 WAYS = 0.5  # ... and of the messages'
@@ -119,5 +119,5 @@ def _work(target: int, device: StarTarget) -> DraftWork:
         depth=rows + device.depth,
         width=rows + 1,
         rounds=rows,
-        origin=target << INCARNATION_BITS + CALLER_BITS - HOUSE_BITS,  # each is a server of its own
+        origin=target << INCARNATION_BITS + CALLER_BITS - GROUP_BITS,  # each is a server of its own
     )

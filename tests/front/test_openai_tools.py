@@ -12,12 +12,12 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from covey.front.openai import forms, pairs, prompts
-from covey.front.openai.calls import ToolCallParser, joined
 from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
 from covey.front.openai.thinking import Hidden, ReasoningParser, Thinking
 from covey.front.openai.thinking import known as thinking_of
+from covey.front.openai.tool_calls import ToolCallParser, joined
 from covey.front.openai.tools import Function, Tools, taken
 from covey.text import grammar
 from covey.text.tokenization import load_tokenizer

@@ -32,7 +32,7 @@ from covey.contracts.types import (
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.build import build
-from covey.planner.drafters import reading
+from covey.planner.drafters import read_scheduler
 from covey.planner.drafters.beliefs import Beliefs
 from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.policy import Assignment
@@ -300,7 +300,7 @@ def test_of_long_texts_the_end_is_judged() -> None:
     world, rows = World("covey"), decoding([1], 200)
     assigned = Assignment(("code",), ("prior",))
     (judge,) = world.planner._drafters.judges(batch_of(rows), assigned, world.engine.roster)
-    assert judge.judge_from.tolist() == [rows[0].num_tokens - reading.WINDOW]
+    assert judge.judge_from.tolist() == [rows[0].num_tokens - read_scheduler.WINDOW]
 
 
 def test_each_domain_gets_its_specialist() -> None:
@@ -342,7 +342,7 @@ def test_reading_stays_within_its_share_of_time() -> None:
     world = World("covey")
     world.serve(random.Random(3).choices(range(4), k=60), count=100)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.001
-    assert 0 < read < reading.SHARE * world.clock.now() + reading.START - reading.DEEPEST + 0.02
+    assert 0 < read < read_scheduler.SHARE * world.clock.now() + read_scheduler.START - read_scheduler.DEEPEST + 0.02
 
 
 def test_few_rows_are_assigned_while_drafters_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,7 +400,7 @@ def test_reading_is_paid_for_where_no_row_decodes() -> None:
     world = World("covey", step=0.02)
     world.serve(random.Random(3).choices(range(4), k=40), count=1)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.02
-    assert 0 < read < reading.SHARE * world.clock.now() + reading.START - reading.DEEPEST + 0.2
+    assert 0 < read < read_scheduler.SHARE * world.clock.now() + read_scheduler.START - read_scheduler.DEEPEST + 0.2
 
 
 @pytest.mark.parametrize("failing", ["target", "reader"])

@@ -22,7 +22,7 @@ from covey.planner.covey import Covey
 from covey.planner.learnt import Keeper, file_in, restore, save
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
-from covey.planner.worth import Worth
+from covey.planner.worth import WorthSelector
 from covey.trees.paths import Nodes
 from loadtest.simulation.devices import environment
 from loadtest.simulation.replay import replay
@@ -175,7 +175,7 @@ SELECTING = SpeculationSettings(policy="covey", selection="worth", width=3, max_
 
 def selecting(names: tuple[str, ...], policy: str = "covey") -> tuple[RoundPlanner, Calibration]:
     made = build(dataclasses.replace(SELECTING, policy=policy), names)
-    assert isinstance(made.selector, Worth)
+    assert isinstance(made.selector, WorthSelector)
     return made, made.selector.calibration
 
 

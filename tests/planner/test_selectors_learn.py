@@ -9,11 +9,11 @@ from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import TargetReply, TargetWork
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
-from covey.planner.adaserve import MEMORY, Customised
+from covey.planner.adaserve import MEMORY, AdaServeSelector
 from covey.planner.build import build
 from covey.planner.candidates import TreeSelector
 from covey.planner.round_planner import RoundPlanner
-from covey.planner.worth import SAMPLED, Worth
+from covey.planner.worth import SAMPLED, WorthSelector
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
 from tests.fakes import Collector, ManualClock, request
@@ -75,7 +75,7 @@ def test_nodes_whose_parents_were_right_are_counted(policy: str) -> None:
 def test_adaserves_round_is_the_mean_of_those_without_prompts() -> None:
     planner, records = served("adaserve")
     selector, mean = planner.selector, 0.0
-    assert isinstance(selector, Customised)
+    assert isinstance(selector, AdaServeSelector)
     seen = [record for record in records if record.decoding]
     assert any(record.prefill_tokens for record in seen), "a prompt beside drafts"
     for record in seen:
@@ -88,7 +88,7 @@ def test_adaserves_round_is_the_mean_of_those_without_prompts() -> None:
 def test_an_outlook_is_told_of_one_round_in_some() -> None:
     planner, records = served("fixed:4", "worth")
     selector = planner.selector
-    assert isinstance(selector, Worth)
+    assert isinstance(selector, WorthSelector)
     drafting = [int(np.count_nonzero(record.sizes)) for record in records if record.drafted]
     (kept, *_) = selector._outlook._samples
     assert [rows for _, rows in kept] == drafting[::SAMPLED]
@@ -97,7 +97,7 @@ def test_an_outlook_is_told_of_one_round_in_some() -> None:
 def test_expectations_that_are_nobody_elses_to_teach_are_taught_by_the_selector() -> None:
     for policy in ("fixed:4", "covey"):
         planner, _ = served(policy, "worth")
-        assert isinstance(planner.selector, Worth)
+        assert isinstance(planner.selector, WorthSelector)
         assert planner.selector._expectations.measured
         (seconds,) = planner.selector._expectations.curve(1).at(np.array([5]))
         assert 0.01 < seconds < 0.02, "eleven ms a pass with one row"

@@ -15,11 +15,11 @@ from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import Objective, Rule, Sampling, Trees
 from covey.loop.configuration import EngineConfig
 from covey.loop.engine import Engine
-from covey.planner.adaserve import AdaServe, Customised, constants, knee
+from covey.planner.adaserve import AdaServe, AdaServeSelector, constants, knee
 from covey.planner.build import build
 from covey.planner.calibration import Calibration
 from covey.planner.expectations import Expectations
-from covey.planner.worth import Worth
+from covey.planner.worth import WorthSelector
 from covey.requests.active import ActiveRequest
 from covey.requests.rounds import Drafted
 from covey.requests.scheduler import Batch, Scheduler
@@ -39,8 +39,8 @@ def costs(free: int, each: float) -> CostTable:
     return CostTable("made up", "for tests", tuple(verify), (), {"draft": ((1, 1, 0.001), (16, 4, 0.002))})
 
 
-def worth(free: int = 64, each: float = 0.002) -> Worth:
-    return Worth(Expectations(DEPTH, 16, costs(free, each)), ("draft",), DEPTH, teaches=True)
+def worth(free: int = 64, each: float = 0.002) -> WorthSelector:
+    return WorthSelector(Expectations(DEPTH, 16, costs(free, each)), ("draft",), DEPTH, teaches=True)
 
 
 def batch(
@@ -111,7 +111,10 @@ def test_who_is_late_is_given_what_it_needs_and_who_is_ahead_or_hopeless_nothing
 
 def test_nothing_depends_on_drawn_tokens_under_the_rejection_rule() -> None:
     likely, unlikely = drafted([0.9, 0.9], [0.1, 0.1]), drafted([0.1, 0.1], [0.9, 0.9])
-    for make in (lambda: worth(4, 0.004), lambda: Customised(AdaServe(DEPTH, 2, None, ("b1=4",)), ("draft",), DEPTH)):
+    for make in (
+        lambda: worth(4, 0.004),
+        lambda: AdaServeSelector(AdaServe(DEPTH, 2, None, ("b1=4",)), ("draft",), DEPTH),
+    ):
         kept = [
             make().select(batch([NONE, TIGHT], rule=Rule.REJECTION), each, 4096).sizes.tolist()  # type: ignore[attr-defined]
             for each in (likely, unlikely)
@@ -127,7 +130,7 @@ def test_of_nodes_alike_no_more_are_verified_than_there_is_room_for() -> None:
 
 def test_what_a_request_asks_for_is_not_dropped() -> None:
     offered = drafted([0.2] * 4, [0.2] * 4)
-    for made in (worth(1, 0.1), Customised(AdaServe(DEPTH, 1, None, ("b1=3",)), ("draft",), DEPTH)):
+    for made in (worth(1, 0.1), AdaServeSelector(AdaServe(DEPTH, 1, None, ("b1=3",)), ("draft",), DEPTH)):
         assert made.select(batch([NONE] * 2, asks="fixed:4"), offered, 4096) is offered.trees  # type: ignore[attr-defined]
 
 
@@ -146,13 +149,13 @@ def test_prompts_are_read_beside_what_a_pass_reads_anyway_or_within_what_it_may_
 
 
 def test_adaserve_serves_the_largest_need_first_within_its_budget() -> None:
-    made = Customised(AdaServe(DEPTH, 1, None, ("b1=6", "n_max=4")), ("draft",), DEPTH)
+    made = AdaServeSelector(AdaServe(DEPTH, 1, None, ("b1=6", "n_max=4")), ("draft",), DEPTH)
     offered = drafted([0.5, 0.5, 0.5, 0.5], [0.9, 0.9, 0.9, 0.9], [0.95, 0.95, 0.95, 0.95])
     later = replace(TIGHT, tpot=0.02)
     kept = made.select(batch([later, TIGHT, NONE]), offered, 4096)
     assert kept.sizes.tolist() == [3, 0, 0], "3 of 6 tokens are roots; at most n_max - 1 nodes by need"
     assert made.select(batch([NONE] * 3), offered, 4096).sizes.tolist() == [0, 1, 2], "then the best of all"
-    wide = Customised(AdaServe(DEPTH, 1, None, ("b1=9",)), ("draft",), DEPTH)
+    wide = AdaServeSelector(AdaServe(DEPTH, 1, None, ("b1=9",)), ("draft",), DEPTH)
     assert len(wide.select(batch([later, TIGHT, NONE]), offered, 4096).tokens) == 6
     assert len(wide.select(batch([later, TIGHT, NONE]), offered, 5).tokens) == 2, "nor more than the pass has room for"
 
@@ -162,7 +165,7 @@ def test_adaserves_needs_end_with_what_drafts_can_bring_with_n_max_and_with_its_
     late, offered = replace(TIGHT, tpot=1e-3), drafted([0.95] * 4, [0.99] * 4)
 
     def sizes(*adaserve: str, asks: str = "auto") -> list[int]:
-        made = Customised(AdaServe(DEPTH, 1, None, adaserve), ("draft",), DEPTH)
+        made = AdaServeSelector(AdaServe(DEPTH, 1, None, adaserve), ("draft",), DEPTH)
         rows = batch([late, NONE])
         if asks != "auto":
             rows.rows[1] = batch([NONE, NONE], asks=asks).rows[1]
@@ -189,7 +192,7 @@ def test_adaserves_defaults_are_its_equations_without_constants() -> None:
 def test_adaserve_ranks_by_log_q_where_that_is_shipped() -> None:
     offered = drafted([0.9, 0.9], [0.1, 0.1])
     turned = replace(offered, trees=replace(offered.trees, log_q=np.log([0.1, 0.01, 0.9, 0.81]).astype(np.float32)))
-    made = Customised(AdaServe(DEPTH, 1, None, ("b1=4",)), ("draft",), DEPTH)
+    made = AdaServeSelector(AdaServe(DEPTH, 1, None, ("b1=4",)), ("draft",), DEPTH)
     assert made.select(batch([NONE] * 2), offered, 4096).sizes.tolist() == [2, 0]
     assert made.select(batch([NONE] * 2), turned, 4096).sizes.tolist() == [0, 2]
 

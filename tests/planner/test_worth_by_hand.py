@@ -9,7 +9,7 @@ import numpy as np
 from covey.contracts.types import Objective, Rule, Sampling, Trees
 from covey.planner.calibration import BLIND, EDGES, RANKS
 from covey.planner.expectations import Expectations
-from covey.planner.worth import FAINT, GIVEN, SLIGHT, Worth
+from covey.planner.worth import FAINT, GIVEN, SLIGHT, WorthSelector
 from covey.requests.active import ActiveRequest
 from covey.requests.rounds import Drafted
 from covey.requests.scheduler import Batch
@@ -60,7 +60,7 @@ def served(rng: np.random.Generator, rows: int, decoding: int) -> Batch:
     return Batch(found, chunk, (), (), decoding, 10.0, float(rng.choice([0.001, 0.02])))
 
 
-def by_hand(made: Worth, batch: Batch, drafted: Drafted, budget: int) -> list[float]:
+def by_hand(made: WorthSelector, batch: Batch, drafted: Drafted, budget: int) -> list[float]:
     """Path probabilities of what is to be kept, the likeliest first: of nodes alike any may be."""
     trees, prompts = drafted.trees, int(batch.chunk[batch.decoding :].sum())
     calibration, places, paths, row_of, above = made.calibration, {}, [], [], []
@@ -132,7 +132,7 @@ def test_what_is_kept_is_what_the_rules_say() -> None:
         trees = forest(rng, rows, int(rng.choice([1, 2, 6, 12]))).only(np.arange(rows) < decoding)
         free, each = int(rng.choice([1, 4, 16, 64])), float(rng.choice([0.0, 0.0002, 0.002, 0.005, 0.05]))
         verify = [(n, t, 0.02 + each * max(0, t - free)) for n in (1, 4, 16) for t in (n, free, 256)]
-        made = Worth(
+        made = WorthSelector(
             Expectations(DEPTH, 16, CostTable("made up", "for tests", tuple(verify))), DRAFTERS, DEPTH, teaches=True
         )
         counts = made.calibration
@@ -168,7 +168,7 @@ def test_what_need_not_be_ranked_would_not_have_been_chosen() -> None:
         if rng.random() < 0.3:
             weights[: len(curves._costs._tokens)] *= rng.uniform(0.7, 1.3, len(curves._costs._tokens))
         weights[-1] = rng.choice([0.0, 0.004, -0.01])
-        made, batch = Worth(curves, DRAFTERS, DEPTH, teaches=True), served(rng, rows, decoding)
+        made, batch = WorthSelector(curves, DRAFTERS, DEPTH, teaches=True), served(rng, rows, decoding)
         drafted = Drafted(trees, np.ones(rows, np.bool_), {"one": 0.002}, {"one": 0.0}, {}, ("one",) * rows)
         kept = [made.select(batch, drafted, 4096)]
         fewer += made._least[-1][1] > 0.0
@@ -188,7 +188,9 @@ def test_drafting_takes_as_long_as_the_slowest_drafter_that_had_to_catch_up_firs
         ({"one": 0.06}, {"one": 0.0}),
         ({"one": 0.02}, {"one": 0.0}),
     ):
-        made = Worth(Expectations(DEPTH, 16, CostTable("made up", "for tests", verify)), DRAFTERS, DEPTH, teaches=True)
+        made = WorthSelector(
+            Expectations(DEPTH, 16, CostTable("made up", "for tests", verify)), DRAFTERS, DEPTH, teaches=True
+        )
         drafted = Drafted(trees, np.ones(6, np.bool_), seconds, catch_up, {}, ("one",) * 6)
         sizes.append(made.select(batch, drafted, 4096).sizes.tolist())
     assert sizes[0] == sizes[1] != sizes[2], "where drafting has taken long already, more is worth verifying"

@@ -26,7 +26,7 @@ from covey.planner.guarded import Kept
 from covey.planner.learnt import Keeper
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.totals import PlannerTotals
-from covey.planner.worth import Worth
+from covey.planner.worth import WorthSelector
 from covey.process.guard import Guard
 from covey.requests.pace import Pace
 from covey.requests.rounds import RoundRecord
@@ -41,7 +41,7 @@ from tests.tritonio.test_slo_metrics import Counted
 STUMBLES = [
     *((Covey, method, "planner") for method in ("choose", "update", "overhear", "prepare")),
     *((CoveyDrafters, method, "planner") for method in ("assign", "judges", "learn", "observe", "prepare")),
-    *((Worth, method, "planner") for method in ("select", "learn", "prepare", "forecast")),
+    *((WorthSelector, method, "planner") for method in ("select", "learn", "prepare", "forecast")),
     *((RoundPlanner, method, "planner") for method in ("plan", "select", "learn", "meanwhile", "prefill_allowance")),
     *((owner, method, "planner") for owner, method in ((DecisionLog, "add"), (PlannerTotals, "add"))),
     (Expectations, "of", "planner"),

@@ -13,7 +13,7 @@ import pytest
 from covey.contracts.errors import CoveyError, PortError
 from covey.contracts.types import Finish, Request
 from covey.serving import build
-from covey.tritonio.long_prompts import LONG
+from covey.tritonio.slow_jobs import LONG
 from tests.serving.worlds import SECONDS, Made, Outlet, tensors
 
 

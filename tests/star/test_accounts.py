@@ -8,7 +8,7 @@ import random
 import pytest
 
 from covey.star.accounts import SETTLED, SLACK, UNLIMITED, Account, Accounts, largest
-from covey.wire.ledger import CALLER_BITS, HOUSE_BITS
+from covey.wire.ledger import CALLER_BITS, GROUP_BITS
 
 S, Z = 0.010, 0.020
 
@@ -66,13 +66,13 @@ def test_one_that_takes_what_three_others_lack_is_refused() -> None:
 
 def test_a_server_with_many_senders_leaves_room_for_one_that_has_one() -> None:
     full = holding(*(account(service=S * (1 + index / 100)) for index in range(4)))
-    other = 1 << (CALLER_BITS - HOUSE_BITS)
+    other = 1 << (CALLER_BITS - GROUP_BITS)
     assert not full.admits(9), "a fifth of its own"
     assert full.admits(other)
     full._of[other] = account(service=1.2 * S, away=0.5 * Z)
     assert [full.admits(who) for who in (0, 1, 2, 3, other)] == [True, True, True, False, True]
-    for house in range(2, 5):
-        full._of[house * other] = account()
+    for group in range(2, 5):
+        full._of[group * other] = account()
     assert [who for who in full._of if full.admits(who)] == [0, 2 * other, 3 * other, 4 * other]
     assert not full.admits(5 * other)
 

@@ -10,7 +10,7 @@ from covey.contracts.errors import PortError, SettingError
 from covey.contracts.types import Ints
 from covey.star.callers import HERE, MOST_SENDERS, READ_SECONDS, Authenticator, CallingServer, read, token_of, weights
 from covey.wire import codec
-from covey.wire.ledger import INCARNATION_BITS, house, new_origin
+from covey.wire.ledger import INCARNATION_BITS, group_of, new_origin
 
 EAST, WEST = "secret-of-the-east-server", "secret-of-the-west-server"
 
@@ -77,15 +77,15 @@ def test_what_one_claims_to_be_is_never_what_another_is() -> None:
     assert 0 <= mine < 1 << 63
 
 
-def test_all_names_of_one_server_are_of_one_house_and_no_more_than_it_may_have() -> None:
+def test_all_names_of_one_server_are_of_one_group_and_no_more_than_it_may_have() -> None:
     auth = Authenticator(17, [CallingServer("east", token_of(EAST)), CallingServer("west", token_of(WEST))])
     claimed = [new_origin(f"sender {index}") for index in range(3 * MOST_SENDERS)]
     kept = [auth.origin("east", each) for each in claimed]
-    assert len({house(each) for each in kept}) == 1
+    assert len({group_of(each) for each in kept}) == 1
     assert len({each >> INCARNATION_BITS for each in kept}) == MOST_SENDERS, "the first make room for the last"
     assert len({each >> INCARNATION_BITS for each in kept[:MOST_SENDERS]}) == MOST_SENDERS
-    others = {house(auth.origin("west", claimed[0])), *(house(auth.origin(HERE, each)) for each in claimed[:2])}
-    assert len(others | {house(kept[0])}) == 4, "our own models are each for themselves"
+    others = {group_of(auth.origin("west", claimed[0])), *(group_of(auth.origin(HERE, each)) for each in claimed[:2])}
+    assert len(others | {group_of(kept[0])}) == 4, "our own models are each for themselves"
 
 
 def test_where_no_launcher_drew_a_token_nobody_is_one_of_our_own_models() -> None:

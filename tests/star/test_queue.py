@@ -12,10 +12,10 @@ from covey.contracts.types import NO_INTS, DraftWork, JudgeWork
 from covey.star.calls import Call
 from covey.star.queue import CREDIT, OVERDUE, USUAL, DraftQueue, QueueLimits
 from covey.star.speed import MARGIN, Speed
-from covey.wire.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
+from covey.wire.ledger import CALLER_BITS, GROUP_BITS, INCARNATION_BITS
 
 STEP = 0.002
-MEMBER_BITS = CALLER_BITS - HOUSE_BITS
+MEMBER_BITS = CALLER_BITS - GROUP_BITS
 
 
 def call(

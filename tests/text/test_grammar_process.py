@@ -16,7 +16,7 @@ from covey.process import interpreter
 from covey.text import grammar, grammar_process, grammar_verdicts
 from covey.text.grammar_process import Compiler
 from covey.text.grammar_verdicts import GIVEN_UP_SECONDS, Verdicts
-from covey.tritonio.long_prompts import MOST_GRAMMARS, LongPrompts
+from covey.tritonio.slow_jobs import MOST_GRAMMARS, SlowJobs
 from tests.bundled import MODELS
 
 FOLDER, VOCAB, ENDS = str(MODELS / "target" / "1"), 4096, (0,)
@@ -64,7 +64,7 @@ def test_it_has_not_even_the_server_s_secrets(compiler: Compiler, monkeypatch: p
 def test_the_tokenizer_is_read_as_eagerly_as_whoever_waits_for_it(compiler: Compiler) -> None:
     """A process is as nice as the thread that started it. On busy processors a nice one would not get far enough."""
     compiler.close()
-    queue, done = LongPrompts(MOST_GRAMMARS, "new grammars", nice=0), threading.Event()
+    queue, done = SlowJobs(MOST_GRAMMARS, "new grammars", nice=0), threading.Event()
 
     def job(_problem: Exception | None) -> None:
         compiler.compiled("grammar_json", "{}", ENDS)

@@ -19,7 +19,7 @@ from covey.requests.roster import Roster
 from covey.tritonio import fields
 from covey_client.wire import INPUT_BY_NAME, INPUTS, Field
 from tests.fakes import HashTarget, ManualClock
-from tests.tritonio.test_long_prompts import TOKENIZER
+from tests.tritonio.test_slow_jobs import TOKENIZER
 
 TYPES = {"INT32": np.int32, "UINT64": np.uint64, "FP32": np.float32, "BOOL": np.bool_}
 SHAPES = st.sampled_from([(1,), (0,), (2,), (1, 1), (3, 2), (1, 0), ()])

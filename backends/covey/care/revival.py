@@ -61,7 +61,7 @@ class Revival:
             del self._under_way[model]
 
     def _reloaded(self, model: str) -> bool:
-        """Unload and load the model, as Triton never restarts a dead process. Whether it is back."""
+        """Unload and load the model, as Triton never restarts a dead process; return whether it is back."""
         log.warning("reloading %s", model)
         try:
             state = self._control.states().get(model)

@@ -4,6 +4,10 @@
     "batch:150:-"            150 ms per token, and no matter when the first one comes
 
 The baseline is the measured time per token of one request that decodes plainly on an idle server.
+
+A request's objective goes with it (`Request.objective`). `requests/scheduler.py` orders requests by it and bounds how
+much of prompts a pass reads; `planner/standing.py` says for selectors how far each row is within it; and `judge` says
+what became of it (`text/streaming.py`).
 """
 
 from __future__ import annotations

@@ -93,12 +93,12 @@ class Budget:
 
 
 class Policy(Protocol):
-    """Says when. Told of every round, in order; the answers change nothing."""
+    """Says when drafters leave memory and come back. Is told of every round, in order; asking it changes nothing."""
 
     def note(self, pressure: Pressure) -> None: ...
 
     def gave(self) -> None:
-        """A drafter gave its bytes: the pool's gain is to be felt before another does."""
+        """Note that a drafter gave its bytes: the pool's gain is to be felt before another does."""
         ...
 
     def expands(self, pressure: Pressure, gain: int, share: float) -> bool:

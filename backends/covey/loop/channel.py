@@ -7,6 +7,16 @@ asked to draft before it has ended a call that reads reads first, within the dra
 A call that misses its deadline goes on by itself. Until it ends its drafter is not asked again; its proposals are stale
 by then, but what the drafter read of requests that still run counts: a catch-up that takes longer than the deadline is
 not begun anew.
+
+When a drafter's process ends during a round, its call fails or misses the deadline, and its rows decode plainly:
+
+    reply          the call has failed, or is late: the drafter rests, so that nobody asks it          (roster)
+    roster.gone    the kernel has said that the process ended (`care/presence.py`, `serving/drafter_facts.py`)
+    settle         calls that the process took along are given up, and their thread is replaced        (give_up_lost)
+    roster.came    the process that was loaded in its place (`care/revival.py`) has said what it is: it serves again
+
+The new process knows no request: each is opened for it with all its tokens, at once where a call of it was given up,
+else when the new process has answered STALE for it.
 """
 
 from __future__ import annotations
@@ -66,7 +76,7 @@ class DrafterCall:
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """Changes `seen` and `judgements` of the requests that it asks for. Knows no other drafter."""
+    """The channel to one drafter. Changes `seen` and `judgements` of the requests that it asks for."""
 
     name: str
     drafter: Drafter
@@ -154,7 +164,7 @@ class Channel:
             self._fail(self._calls.popleft(), PortError("its process ended before it answered"))
 
     def drop(self, requests: Iterable[ActiveRequest]) -> None:
-        """The drafter leaves memory; should it come back it knows none of these requests."""
+        """Note that the drafter leaves memory: should it come back it knows none of these requests."""
         for active in requests:
             active.seen.pop(self.name, None)
         self.frees.clear()

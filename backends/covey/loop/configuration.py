@@ -20,14 +20,14 @@ Drop = Callable[[str], None]
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Says how an engine is set. Engines of several names share a drafter."""
+    """The settings of an engine."""
 
     drafters: Mapping[str, Drafter] = field(default_factory=dict)
     draft_deadline: float = 0.5  # seconds
-    # What this engine and those after it are to target and drafters: what an engine of the same name left there when
-    # it ended is closed.
+    # The name by which target and drafters know this engine (`covey.wire.ledger`). Its first message closes what an
+    # earlier engine of that name left open; engines of different names share a drafter.
     caller: str = ""
-    info: TargetInfo | None = None  # what the target has said of itself; it is asked where it has not
+    info: TargetInfo | None = None  # what the target has said of itself; None: it is asked
 
     @classmethod
     def of(
@@ -43,13 +43,13 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class EngineHooks:
-    """Names whom an engine asks and tells. Without a `guard` what fails raises."""
+    """The functions that an engine calls. The default guard raises what fails."""
 
     drafter_failed: Callable[[str, CoveyError], None] | None = None  # is told of every failure of a drafter
     recover: Callable[[PortError], None] | None = None  # brings back a target that failed, or raises
     observe: Callable[[RoundRecord], None] | None = None  # is told of every round
-    plain: Callable[[], float | None] = lambda: None  # seconds of a token without drafts, which drafters are told
-    worker: Callable[[str], Worker] = Thread  # makes what a drafter's calls run in
-    # Makes what has drafters leave and come back, of the roster and whom to tell of one that is asked nothing more.
+    plain: Callable[[], float | None] = lambda: None  # returns a token's seconds without drafts; drafters are told
+    worker: Callable[[str], Worker] = Thread  # makes the thread that a drafter's calls run in
+    # Makes the part that has drafters leave memory and come back; it calls `Drop` with the name of one that leaves.
     memory: Callable[[Roster, Drop], Memory] | None = None
     guard: Guard = field(default_factory=lambda: Guard(strict=True))

@@ -113,23 +113,23 @@ class Drafting:
         return next((channel for channel in self._channels.values() if channel.state_width), None)
 
     def put_back(self, drafted: Drafted) -> None:
-        """The round came to nothing and nobody learns from it, so the next one says what its reading took."""
+        """Have the next round say what reading took in this one, of which nobody learns: its pass failed."""
         for name, seconds in drafted.read.items():
             self._channels[name].read_seconds.append(seconds)
 
     def settle(self) -> None:
-        """Take what calls brought that nobody waits for and that have ended by now."""
+        """Take the replies of calls that have ended meanwhile, for which nobody waited."""
         for channel in self._channels.values():
             channel.settle()
 
     def forget(self, active: ActiveRequest) -> None:
-        """The request is gone: each drafter that may have its tag frees it with its next call."""
+        """Forget a request that is gone: each drafter that may have its tag frees it with its next call."""
         for name in active.seen:
             self._channels[name].frees.append(active.key)
         active.seen.clear()
 
     def drop(self, name: str, requests: Iterable[ActiveRequest]) -> None:
-        """The drafter leaves memory, and has seen none of these requests should it come back."""
+        """Note that a drafter leaves memory: should it come back it has seen none of these requests."""
         self._channels[name].drop(requests)
 
     def close(self) -> None:

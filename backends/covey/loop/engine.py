@@ -33,8 +33,8 @@ from covey.kv.elastic import Pressure
 from covey.loop.channel import Channel
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.drafting import Drafting
-from covey.planner.choice import Planner
 from covey.planner.guarded import Guarded
+from covey.planner.planner import Planner
 from covey.process.log_about import about
 from covey.requests.active import ActiveRequest, crop
 from covey.requests.roster import Roster
@@ -104,7 +104,7 @@ class Engine:
             pending = self._pending
             problem = self.scheduler.full(request.tenant, pending.total(), pending[request.tenant])
             if problem:
-                raise Overloaded(f"{problem}; {self.scheduler.again()}")
+                raise Overloaded(f"{problem}; {self.scheduler.retry_advice()}")
             pending[request.tenant] += 1
             self._inbox.append(request)
             self._wake.notify()
@@ -127,7 +127,7 @@ class Engine:
             self._wake.notify()
 
     def suspect(self) -> None:
-        """The target may have ended: it is asked when nothing runs, so that whoever comes next need not wait for it."""
+        """Note that the target may have ended. It is brought back while nothing runs: no request waits for that."""
         with self._wake:
             self._suspected = True
             self._wake.notify()
@@ -165,7 +165,7 @@ class Engine:
         self._intake(laps.started)
         batch = scheduler.plan(self._free_blocks, laps.started, self.planner.prefill_allowance)
         if not batch.rows and not batch.frees:
-            self._ask_the_suspect()
+            self._check_suspected()
             self._breathe(Pressure(self._free_blocks, self._total_blocks))
             return False
         self._drafting.settle()
@@ -202,7 +202,7 @@ class Engine:
                     continue
                 if displaced is not None:
                     self._drafting.forget(displaced)
-                    problem = Overloaded(f"queue full, and others have less in it; {self.scheduler.again()}")
+                    problem = Overloaded(f"queue full, and others have less in it; {self.scheduler.retry_advice()}")
                     ended.append(displaced.last_word(Finish.ERROR, problem))
                 continue
             key, finish = item
@@ -311,8 +311,8 @@ class Engine:
             self._close(active)
         self._sink.publish([active.last_word(Finish.ERROR, error) for active in lost])
 
-    def _ask_the_suspect(self) -> None:
-        """Ask the target whether it is there, and bring it back where it has ended."""
+    def _check_suspected(self) -> None:
+        """Bring the target back if somebody suspects that it has ended, and it has."""
         with self._wake:
             suspected, self._suspected = self._suspected, False
         if not suspected or self._recover is None:

@@ -57,7 +57,7 @@ class _Suspicion:
         self.accepted = [0.0] * max_depth
 
     def weigh(self, trials: Sequence[tuple[int, int, int, float]]) -> bool:
-        """Weigh trials: position, rows looked at, accepted, expected rate. Whether it is certain enough now."""
+        """Weigh trials: position, rows looked at, accepted, expected rate. Returns whether it is certain."""
         shift, more, evidence = self.shift, self.more, self.evidence
         for _, looked, right, rate in trials:
             evidence += shift * right - looked * math.log1p(rate * more)

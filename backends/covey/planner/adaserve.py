@@ -86,7 +86,7 @@ class AdaServe(Forgetful):
         """Learn nothing."""
 
 
-class Customised(TreeSelector):
+class AdaServeSelector(TreeSelector):
     """Implements `Selector` by AdaServe's two selections."""
 
     log_q = True
@@ -112,7 +112,7 @@ class Customised(TreeSelector):
         np.maximum.at(deepest, row_of, found.nodes.depth)
         wanting = np.zeros(rows)
         wanting[standing.timed] = needs
-        wanting[standing.asked] = 0.0
+        wanting[standing.fixed] = 0.0
         demands = np.minimum(wanting, deepest + 1.0)
         fixed = found.fixed()
         allowed = max(

@@ -11,7 +11,7 @@ from covey.bandits.drafters.policies import find
 from covey.bandits.length import LengthPolicy
 from covey.contracts.profile import SpeculationSettings
 from covey.planner import policies
-from covey.planner.adaserve import AdaServe, Customised
+from covey.planner.adaserve import AdaServe, AdaServeSelector
 from covey.planner.covey import Covey
 from covey.planner.drafters.bandits import PerRequest
 from covey.planner.drafters.covey import CoveyDrafters
@@ -20,7 +20,7 @@ from covey.planner.expectations import Expectations
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import BestOfBatch, Selector, VerifyAll
 from covey.planner.switching import SwitchCosts
-from covey.planner.worth import Worth
+from covey.planner.worth import WorthSelector
 from covey_client.costs.table import CostTable
 
 log = logging.getLogger("covey.planner")
@@ -92,14 +92,14 @@ def _selector(
     costs: CostTable | None,
 ) -> Selector:
     if isinstance(policy, AdaServe):
-        return Customised(policy, drafters, max_depth)
+        return AdaServeSelector(policy, drafters, max_depth)
     if policy.verified is not None:
         return BestOfBatch(policy.verified, max_depth)
     if settings.selection == "all" or not drafters:
         return VerifyAll()
     shared = policy.expectations if isinstance(policy, Covey) else None
     expectations = shared or Expectations(max_depth, max_rows, costs)
-    return Worth(expectations, drafters, max_depth, teaches=shared is None)
+    return WorthSelector(expectations, drafters, max_depth, teaches=shared is None)
 
 
 def _drafter_policy(

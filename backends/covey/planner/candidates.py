@@ -18,17 +18,15 @@ from covey.trees.paths import Array, Flags, Index, Nodes
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates of one batch. `said` is each node's own probability by its drafter, `own` the calibrated one;
-    `hidden` are rows whose nodes must not be ranked by what is said of them; `cells` are where nodes are counted.
-    `asked` is as in `Standing`."""
+    """The candidates of one batch: their trees, and arrays by node or by row."""
 
     trees: Trees
     nodes: Nodes
-    said: Floats
-    own: Floats
-    hidden: Flags
-    cells: Index
-    asked: Flags
+    said: Floats  # each node's own probability, by its drafter
+    own: Floats  # the same, calibrated
+    hidden: Flags  # rows whose nodes must not be ranked by what is said of them
+    cells: Index  # where `Calibration` counts each node
+    fixed_rows: Flags  # rows that ask for a depth themselves (`Standing.fixed`)
 
     @classmethod
     def of(
@@ -41,13 +39,13 @@ class Candidates:
         else:
             hidden, said = np.ones(trees.rows, np.bool_), np.full(len(trees.tokens), 0.5, np.float32)
         cells = calibration.cells(nodes, nodes.ranks(), said, calibration.index(drafters), hidden)
-        return cls(trees, nodes, said, calibration.own(cells, said), hidden, cells, standing.asked)
+        return cls(trees, nodes, said, calibration.own(cells, said), hidden, cells, standing.fixed)
 
     def fixed(self) -> Flags:
-        """Return which nodes are of rows that ask for a depth themselves."""
-        if not self.asked.any():
+        """Return which nodes no selection may drop: those of rows that ask for a depth themselves."""
+        if not self.fixed_rows.any():
             return np.zeros(len(self.said), np.bool_)
-        found: Flags = self.asked[self.nodes.row_of]
+        found: Flags = self.fixed_rows[self.nodes.row_of]
         return found
 
 

@@ -24,7 +24,7 @@ class ChangeCost:
         self._measured = 0  # changes from depth to depth
 
     def seen(self, before: int, depth: int, ratio: float | None) -> bool:
-        """Take a round that took `ratio` of its prediction, if known. Whether it was like those at its depth."""
+        """Take a round that took `ratio` of its prediction, if known; return whether it was like those at its depth."""
         first, self._first = self._first, None
         crosses = (depth > 0) != (before > 0)
         if depth != before:
@@ -39,7 +39,7 @@ class ChangeCost:
         return True
 
     def dear(self, before: int, depth: int) -> bool:
-        """Whether a round at `depth` after one at `before` is not like those that follow it."""
+        """Return whether a round at `depth` after one at `before` is not like those that follow it."""
         if depth == before:
             return False
         return (depth > 0) != (before > 0) or self._measured < ENOUGH or self._excess[False] > SLIGHT

@@ -89,12 +89,12 @@ class RoundCosts:
 
     @property
     def measured(self) -> bool:
-        """Whether anything was measured: before that, predictions compare depths and are no seconds."""
+        """Return whether anything was measured: before that, predictions compare depths and are no seconds."""
         return self._verify.scaled
 
     def rests(self, rows: int) -> bool:
-        """Whether the prediction of a plain pass over so many rows rests on one over half as many to twice as many.
-        Passes with drafts in them say little of it: a device may take much less for it than for as many tokens of
+        """Return whether the prediction of a plain pass over so many rows rests on one over half as many to twice as
+        many. Passes with drafts in them say little of it: a device may take much less for it than for as many tokens of
         fewer rows, by another algorithm or because it begins such a pass early."""
         return any(rows <= 2 * seen and seen <= 2 * rows for seen in self._plain)
 

@@ -58,15 +58,15 @@ class Expectations:
         self._costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
-        self.selection: ForecastingSelector | None = None  # who chooses among drafts and knows what that will come to
+        self.selection: ForecastingSelector | None = None  # forecasts how many drafts it keeps; None: all are verified
 
     @property
     def measured(self) -> bool:
-        """Whether anything was measured: before that, expectations compare depths and are no seconds."""
+        """Return whether anything was measured: before that, expectations compare depths and are no seconds."""
         return self._costs.measured
 
     def rests(self, situation: Situation) -> bool:
-        """Whether what is expected of plain decoding rests on similar rounds."""
+        """Return whether what is expected of plain decoding rests on similar rounds."""
         return self._costs.rests(max(1, situation.rows))
 
     def of(self, situation: Situation) -> Expected:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from covey.contracts.types import JsonDict, Trees
-from covey.planner.choice import Planner
 from covey.planner.learnt import Learner
+from covey.planner.planner import Planner
 from covey.process.guard import Guard
 from covey.requests.roster import Roster
 from covey.requests.rounds import Drafted, Plan, Round
@@ -16,7 +16,7 @@ PART = "planner"
 
 
 class Guarded:
-    """Implements `Planner` around another one. All methods are one part, as they share its state."""
+    """Implements `Planner` around another one. All methods are set aside together when one fails: they share state."""
 
     def __init__(self, planner: Planner, guard: Guard) -> None:
         self._planner = planner

@@ -1,6 +1,6 @@
 """Keeps what a policy has learnt in a file, so that a restart need not learn it again.
 
-    {"covey_learnt": 1, "policy": "covey", "target": "...", "state": {...}}
+    {"covey_learnt": 3, "policy": "covey", "target": "...", "state": {...}}
 
 `state` is the policy's own. A file of another version, policy or target, or a damaged one, is ignored with a warning:
 a planner that starts from nothing is slower for seconds, one that starts from nonsense for longer.
@@ -92,7 +92,7 @@ def save(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
 
 
 def restore(path: str | Path, policy: Learner, *, name: str, target: str) -> bool:
-    """Restore the policy from the file. Whether it did; a missing file is no reason to warn."""
+    """Restore the policy from the file, and return whether it did; a missing file is no reason to warn."""
     path = Path(path)
     try:
         learnt = json.loads(path.read_text(encoding="utf-8"))

@@ -38,7 +38,7 @@ class Lesson:
 
 
 def drafted_in(done: Round) -> bool:
-    """Whether any drafter that was asked has answered."""
+    """Return whether any drafter that was asked has answered."""
     rows = done.batch.decoding
     return bool((done.drafted.answered[:rows] & (done.plan.depth[:rows] > 0)).any())
 

@@ -21,7 +21,7 @@ FADING = 0.6
 
 
 class Outlook:
-    """Owns the samples."""
+    """Owns the candidates of recent rounds, by depth."""
 
     def __init__(self, max_depth: int) -> None:
         self._samples: list[deque[tuple[Floats, int]]] = [deque() for _ in range(max_depth)]

@@ -72,7 +72,7 @@ def make(
 
 
 def starts_from_costs(name: str) -> bool:
-    """Whether the policy's first predictions rest on a cost table, if there is one."""
+    """Return whether the policy's first predictions rest on a cost table, if there is one."""
     return not {"switch_cost", "switch_costs"}.isdisjoint(registry.needs(_made_by(name)))
 
 

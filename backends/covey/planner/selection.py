@@ -16,15 +16,16 @@ from covey.contracts.types import JsonDict, Rule, Trees
 from covey.planner.acceptance import Acceptance
 from covey.requests.rounds import Drafted, Round
 from covey.requests.scheduler import Batch
+from covey.trees.paths import Nodes
 
 Figures = Iterator[tuple[str, dict[str, str], float]]
 
 
 class Selector(Protocol):
-    """Chooses among drafts."""
+    """Chooses which of a round's drafts the target verifies."""
 
     log_q: bool  # whether it ranks them by what drafters take them for, noise apart
-    yields: bool  # whether it verifies but what is needed where prompts leave a pass no time
+    yields: bool  # whether it drops drafts where prompts leave a pass no time, but for those that rows need
 
     def prepare(self, batch: Batch) -> None:
         """Prepare, while drafters work on this batch, what does not depend on their drafts."""
@@ -52,7 +53,7 @@ class Selector(Protocol):
 
 
 class _Unkept:
-    """The base of selectors that keep no state."""
+    """The base of selectors that learn nothing worth keeping when the server ends."""
 
     log_q = False
     yields = False
@@ -104,7 +105,7 @@ def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees
     if len(trees.tokens) <= keep:
         return trees
     sizes = trees.sizes
-    paths = np.log(np.maximum(1e-9, np.cumprod(rates))).tolist()
+    paths, depth = np.log(np.maximum(1e-9, np.cumprod(rates))), Nodes.of(trees).depth
     scores = trees.scores.astype(np.float64) if len(trees.scores) else None
     ranked = np.zeros(len(trees.tokens), np.bool_)
     worth = np.empty(len(trees.tokens))
@@ -113,17 +114,10 @@ def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees
         request = batch.rows[row].request
         ranked[span] = request.speculation == "auto"
         if scores is None or request.sampling.rule is Rule.REJECTION:
-            worth[span] = [paths[min(depth, len(paths)) - 1] for depth in _depths(trees.parents[span].tolist())]
+            worth[span] = paths[np.minimum(depth[span], len(paths)) - 1]
         else:
             worth[span] = scores[span]
     kept = ~ranked
     candidates = np.flatnonzero(ranked)
     kept[candidates[np.argsort(-worth[candidates], kind="stable")[:keep]]] = True
     return trees.nodes(kept)
-
-
-def _depths(parents: list[int]) -> list[int]:
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    return depths

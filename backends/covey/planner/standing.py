@@ -1,4 +1,5 @@
-"""How far the rows of a batch are within their objectives, as arrays for selectors.
+"""Says, in arrays for selectors, how each row of a batch stands with its objective: how much time it has left for its
+next tokens, and whether its objective can still be met.
 
 Nothing here depends on what is drafted, so it is gathered while drafters draft.
 """
@@ -19,18 +20,16 @@ FACTS = 6  # of each row that has an objective
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The rows of one batch. `asked` are rows that ask for a depth themselves, whose drafts are not dropped; `hidden`
-    are rows whose drafts must not be ranked by their tokens. The rest is of the `timed` rows alone, which decode and
-    have a TPOT objective: seconds since the first token (-inf before it), tokens since, and whether the objective is
-    beyond reach."""
+    """The rows of one batch. Those that decode and have a TPOT objective are its `timed` rows; the arrays behind
+    `timed` are aligned with it."""
 
-    asked: Flags
-    hidden: Flags
+    fixed: Flags  # rows that ask for a depth themselves, whose drafts are not dropped
+    hidden: Flags  # rows whose drafts must not be ranked by their tokens
     timed: Index
-    tpot: Array
-    lasted: Array
-    got: Array
-    hopeless: Flags
+    tpot: Array  # the objective, in seconds per token
+    seconds_since: Array  # since the first token; -inf before it
+    tokens_since: Array  # behind the first one
+    hopeless: Flags  # the objective is beyond reach
 
     @classmethod
     def of(cls, batch: Batch) -> Standing:
@@ -62,4 +61,4 @@ class Standing:
     def needs(self, round_seconds: float) -> Array:
         """Return A(r) of the timed rows by the end of a round that takes so long, as `ActiveRequest.needs` does; 0 or
         less for rows without a token."""
-        return (self.lasted + round_seconds) / self.tpot - self.got
+        return (self.seconds_since + round_seconds) / self.tpot - self.tokens_since

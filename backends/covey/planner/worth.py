@@ -45,8 +45,8 @@ ROUNDED = 1.0 - 1e-5  # of a price in floats of 32 bits
 FAINT = 0.05  # a path less likely is no help in need
 
 
-class Worth(TreeSelector):
-    """Implements `Selector`."""
+class WorthSelector(TreeSelector):
+    """Implements `Selector`: what rows need for their objectives first, then whatever is worth its time."""
 
     yields = True
 
@@ -144,7 +144,7 @@ class Worth(TreeSelector):
         if late.any() and self._expectations.measured:
             due = np.zeros(rows)
             due[standing.timed[late]] = needs[late]
-            due[standing.asked] = 0.0
+            due[standing.fixed] = 0.0
         return weight, due
 
     def _serve(

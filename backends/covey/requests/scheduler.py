@@ -138,7 +138,7 @@ class Scheduler:
         or if requests are refused that are not expected to meet their objective."""
         problem = self.full(request.tenant)
         if problem:
-            raise Overloaded(f"{problem}; {self.again()}")
+            raise Overloaded(f"{problem}; {self.retry_advice()}")
         active = ActiveRequest(request)
         self.shares.came(request.tenant)
         try:
@@ -156,8 +156,8 @@ class Scheduler:
         bisect.insort(self.waiting, active, key=_urgency)
         return displaced
 
-    def again(self) -> str:
-        """Return when to try again: when all that runs and waits is done, at the pace of recent rounds."""
+    def retry_advice(self) -> str:
+        """Return in words when to try again: when all that runs and waits is done, at the pace of recent rounds."""
         tokens = sum(active.room for active in (*self.running.values(), *self.waiting))
         seconds = math.ceil(tokens * self.pace.token_seconds / self.max_running)
         return f"try again in {min(max(seconds, 1), LONGEST_REST)} s"

@@ -40,7 +40,6 @@ from covey.text.grammar_verdicts import Verdicts
 from covey.text.streaming import Streamer
 from covey.text.tokenization import load_tokenizer, tokenizer_digest
 from covey.tritonio.fields import RequestParser
-from covey.tritonio.long_prompts import MOST_GRAMMARS, LongPrompts
 from covey.tritonio.remembered import Remembered
 from covey.tritonio.reports import Reports
 from covey_client.costs.table import CostTable
@@ -137,10 +136,9 @@ class Builder:
             target=self.target_name,
             grammars=Verdicts(compiler.compiled),
         )
-        queues = LongPrompts(), LongPrompts(MOST_GRAMMARS, "new grammars", nice=0)
         streamer.start(engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
-        return Service(engine, memory, streamer, parser, reports, compiler, keeper, *queues)
+        return Service(engine, memory, streamer, parser, reports, compiler, keeper)
 
     def _scheduler(self, info: TargetInfo) -> Scheduler:
         slo, tenants = self.profile.slo, self.profile.tenants

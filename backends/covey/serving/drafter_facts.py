@@ -1,6 +1,6 @@
-"""The drafters that have a process, and what each says of itself.
+"""Tells the engine which drafters' processes have come and ended, and what each drafter says of itself.
 
-They come and end while an engine is being built, too: what is noted before is told to the engine when it joins.
+`covey.care.presence` reports both, also while an engine is being built: the engine is told of that when it joins.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     take --> waits for an engine --> a new grammar is compiled --> a long prompt is tokenized --> submitted
 
-Steps that take long are done apart from other requests' (`covey.tritonio.long_prompts`). Whatever goes wrong, the
+Steps that take long are done apart from other requests' (`covey.tritonio.slow_jobs`). Whatever goes wrong, the
 client is told.
 """
 
@@ -24,9 +24,9 @@ from covey.serving.life import Life
 from covey.serving.service import Service
 from covey.text.streaming import Outlet
 from covey.tritonio.fields import tenant_of
-from covey.tritonio.long_prompts import LONG
 from covey.tritonio.peers import INSPECT
 from covey.tritonio.reports import MEASURES, SECRET
+from covey.tritonio.slow_jobs import LONG
 
 log = logging.getLogger("covey.orchestrator")
 
@@ -114,14 +114,14 @@ class Requests:
         if service.parser.has_new_grammar(tensor):
             service.new_grammars.put(tenant_of(tensor), 1, partial(self._do, incoming, self._compile))
         else:
-            self._cut(incoming, service)
+            self._tokenize(incoming, service)
 
     def _compile(self, incoming: _Incoming, service: Service) -> None:
         service.parser.check_grammar(incoming.tensors.get)
-        self._cut(incoming, service)
+        self._tokenize(incoming, service)
 
-    def _cut(self, incoming: _Incoming, service: Service) -> None:
-        """Have a long prompt tokenized apart from others; submit any other one."""
+    def _tokenize(self, incoming: _Incoming, service: Service) -> None:
+        """Submit the request, whose prompt is tokenized on the way; a long one apart from others."""
         tensor = incoming.tensors.get
         size = service.parser.prompt_bytes(tensor)
         if size >= LONG:

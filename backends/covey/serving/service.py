@@ -1,8 +1,8 @@
-"""A service is an engine and its surroundings."""
+"""A service: an engine, and what takes its requests and answers them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from covey.contracts.errors import CoveyError, Overloaded
@@ -12,8 +12,8 @@ from covey.planner.learnt import Keeper
 from covey.text.grammar_process import Compiler
 from covey.text.streaming import Streamer
 from covey.tritonio.fields import RequestParser
-from covey.tritonio.long_prompts import LongPrompts
 from covey.tritonio.reports import Reports
+from covey.tritonio.slow_jobs import MOST_GRAMMARS, SlowJobs
 
 
 class Engine(Protocol):
@@ -41,8 +41,8 @@ class Service:
     reports: Reports
     compiler: Compiler
     keeper: Keeper | None
-    long_prompts: LongPrompts
-    new_grammars: LongPrompts
+    long_prompts: SlowJobs = field(default_factory=SlowJobs)
+    new_grammars: SlowJobs = field(default_factory=lambda: SlowJobs(MOST_GRAMMARS, "new grammars", nice=0))
 
     @property
     def open(self) -> int:

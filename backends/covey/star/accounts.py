@@ -23,7 +23,7 @@ import numpy as np
 
 from covey.contracts.types import DraftReply
 from covey.star.calls import Call
-from covey.wire.ledger import INCARNATION_BITS, house
+from covey.wire.ledger import group_of_sender
 
 FORGETS = 0.1  # weight of the newest
 GONE = 5.0  # seconds without a call after which a sender is none of those that are served
@@ -64,7 +64,7 @@ class Account:
 
 
 class Accounts:
-    """Owns them, by sender. Called by one thread at a time."""
+    """Owns the accounts, by sender. Called by one thread at a time."""
 
     def __init__(self) -> None:
         self._of: dict[int, Account] = {}
@@ -109,7 +109,7 @@ class Accounts:
             self._leave(call.who)
 
     def gone(self, now: float, waiting: Collection[int]) -> list[int]:
-        """Removes and returns the senders that are silent, beside those whose calls wait."""
+        """Remove and return the senders that are silent, beside those whose calls wait."""
         silent = [who for who, account in self._of.items() if now - account.last_call > GONE and who not in waiting]
         for who in silent:
             self._leave(who)
@@ -123,7 +123,7 @@ class Accounts:
 
     @property
     def most(self) -> int:
-        """Return N_max; `UNLIMITED` where nobody has said what he does alone. Does not mutate."""
+        """Return N_max; `UNLIMITED` where no sender has said how long its tokens take alone. Does not mutate."""
         served = largest(self._of, 1.0)
         limit, service = self._limit(served, 1.0), self._usual
         if math.isinf(limit) or not service:
@@ -137,8 +137,8 @@ class Accounts:
             return True
         if who in self._of:
             return who in largest(self._of, SLACK)
-        ranks, own = _ranks(self._of), _house(who)
-        rank = sum(_house(each) == own for each in self._of)
+        ranks, own = _ranks(self._of), group_of_sender(who)
+        rank = sum(group_of_sender(each) == own for each in self._of)
         rivals = {each: account for each, account in self._of.items() if ranks[each] <= rank}
         return self._taken(rivals) + self._usual <= self._limit(largest(rivals, 1.0), 1.0) + 1e-9
 
@@ -182,13 +182,9 @@ def _ranks(accounts: Mapping[int, Account]) -> dict[int, int]:
     met: Counter[int] = Counter()
     ranks = {}
     for who in sorted(accounts, key=lambda who: accounts[who].service):
-        ranks[who] = met[_house(who)]
-        met[_house(who)] += 1
+        ranks[who] = met[group_of_sender(who)]
+        met[group_of_sender(who)] += 1
     return ranks
-
-
-def _house(who: int) -> int:
-    return house(who << INCARNATION_BITS)
 
 
 def largest(accounts: Mapping[int, Account], slack: float) -> set[int]:

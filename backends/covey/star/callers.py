@@ -4,7 +4,7 @@ A file has a line `NAME SECRET [WEIGHT]` for each server, and is read again when
 have; a weight counts from the drafter's start. A message of a server is sealed with a token made of its
 secret; this server's own models use this server's. Whatever origin a message claims, its tags are kept under one that
 was drawn for that server and that origin: no sender can name another's tags, nor find out how. All of a server's are of
-one house (`covey.wire.ledger`), so that it gains nothing by claiming many; each of this server's own models is one of
+one group (`covey.wire.ledger`), so that it gains nothing by claiming many; each of this server's own models is one of
 its own.
 """
 
@@ -23,7 +23,7 @@ from covey.contracts.errors import PortError, SettingError
 from covey.contracts.types import Ints
 from covey.process.private import private_text
 from covey.wire import codec
-from covey.wire.ledger import CALLER_BITS, HOUSE_BITS, INCARNATION_BITS
+from covey.wire.ledger import CALLER_BITS, GROUP_BITS, INCARNATION_BITS
 from covey.wire.token import BITS, same
 
 LEAST_SECRET = 16  # characters
@@ -32,7 +32,7 @@ HERE = ""  # this server itself
 MOST_SENDERS = 64  # of one server at a time; the one that was heard least lately makes room for another
 READ_SECONDS = 1.0  # between two readings of the file, however many strangers send
 log = logging.getLogger("covey.star")
-_MEMBER_BITS = CALLER_BITS - HOUSE_BITS
+_MEMBER_BITS = CALLER_BITS - GROUP_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Authenticator:
         self._own, self._again, self._now = own, again, now
         self._read_at = -READ_SECONDS
         self._know(callers)
-        self._houses: dict[str, int] = {}
+        self._groups: dict[str, int] = {}
         self._senders: dict[str, OrderedDict[int, int]] = {}  # by server: what was drawn for each that it claims to be
 
     def caller(self, message: Ints) -> str:
@@ -135,10 +135,10 @@ class Authenticator:
     def _draw(self, caller: str, who: int) -> int:
         """Draw a number that no other sender has."""
         name = caller or f"{HERE} {who}"  # no server's name has a blank
-        if name not in self._houses:
-            self._houses[name] = _new(HOUSE_BITS, self._houses.values())
+        if name not in self._groups:
+            self._groups[name] = _new(GROUP_BITS, self._groups.values())
         used = [each & (1 << _MEMBER_BITS) - 1 for each in self._senders[caller].values()]
-        return self._houses[name] << _MEMBER_BITS | _new(_MEMBER_BITS, used)
+        return self._groups[name] << _MEMBER_BITS | _new(_MEMBER_BITS, used)
 
 
 def _new(bits: int, used: Collection[int]) -> int:

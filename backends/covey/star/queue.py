@@ -2,10 +2,10 @@
 
     late        a call whose draft would come too late, though it were one token, is told so at once
     overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first; of several
-                houses that do, the one that was served least lately
-    fair        else whose house (`covey.wire.ledger`) will have had least of the drafter's time after its call, by
-                weight: who asks for little is not behind all that ask for more than there is
-    in turns    among the senders of one house
+                groups that do, the one that was served least lately
+    fair        else the group of callers (`covey.wire.ledger`) that will have had least of the drafter's time after its
+                call, by weight: who asks for little is not behind all that ask for more than there is
+    in turns    among the senders of one group
     slack       among those, whoever has least time left beyond what the draft takes, until its sender waits no more or
                 one of its rows misses its objective
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from covey.star.calls import Call
 from covey.star.speed import Speed
-from covey.wire.ledger import INCARNATION_BITS, house
+from covey.wire.ledger import group_of_sender
 
 OVERDUE = 3.0  # times what one call of each that waits takes, or times the bound for one call
 CREDIT = 0.2  # seconds of the drafter's time that one who asks less than he may can save up
@@ -46,7 +46,7 @@ class DraftQueue:
         self._waiting: dict[int, list[Call]] = {}  # by sender, as they came
         self._turns: dict[int, int] = {}  # by sender: when it was served last
         self._turn = 0
-        self._had: dict[int, float] = {}  # by house: seconds of the drafter, by weight
+        self._had: dict[int, float] = {}  # by group: seconds of the drafter, by weight
         self._level = 0.0  # what those who are served now had had before
 
     def __len__(self) -> int:
@@ -57,9 +57,9 @@ class DraftQueue:
         return [call for calls in self._waiting.values() for call in calls]
 
     def put(self, call: Call) -> None:
-        whose = house(call.work.origin)
-        if whose not in self._houses():
-            self._had[whose] = max(self._had.get(whose, 0.0), self._level - CREDIT)
+        group = group_of_sender(call.who)
+        if group not in self._groups():
+            self._had[group] = max(self._had.get(group, 0.0), self._level - CREDIT)
         self._turns.setdefault(call.who, self._turn)
         self._waiting.setdefault(call.who, []).append(call)
 
@@ -68,13 +68,13 @@ class DraftQueue:
         return len(self._waiting.get(who, ()))
 
     def drop(self, calls: list[Call]) -> None:
-        """Removes those of the calls that wait here."""
+        """Remove those of the calls that wait here."""
         for call in calls:
             if call in self._waiting.get(call.who, ()):
                 self._remove(call)
 
     def late(self, now: float, speed: Speed) -> list[Call]:
-        """Removes and returns the calls that even a draft of one token would be late for."""
+        """Remove and return the calls that even a draft of one token would be late for."""
         found = []
         for calls in list(self._waiting.values()):
             for call in list(calls):
@@ -84,14 +84,14 @@ class DraftQueue:
         return found
 
     def take(self, now: float, speed: Speed, *, shared: bool = True) -> list[Call]:
-        """Removes and returns the calls to serve now, one of a sender at most, their depths cut to what is in time.
+        """Remove and return the calls to serve now, one of a sender at most, their depths cut to what is in time.
         Empty when nobody waits. Without `shared` it is one call."""
         heads = [calls[0] for calls in self._waiting.values()]
         bound = max(self._limits.bound, OVERDUE * sum(speed.seconds(call.beams, call.depth) for call in heads))
-        least = min((self._had.get(each, 0.0) for each in self._houses()), default=0.0)
+        least = min((self._had.get(each, 0.0) for each in self._groups()), default=0.0)
         last: dict[int, int] = {}
         for who, turn in self._turns.items():
-            last[_house_of(who)] = max(turn, last.get(_house_of(who), turn))
+            last[group_of_sender(who)] = max(turn, last.get(group_of_sender(who), turn))
         order = sorted(self._waiting, key=lambda who: self._rank(who, now, speed, bound, least, last))
         taken: list[Call] = []
         beams = depth = 0
@@ -114,35 +114,35 @@ class DraftQueue:
     def served(self, calls: list[Call], seconds: float) -> None:
         """Note how long calls took together; each pays for its rows."""
         beams = sum(call.beams for call in calls)
-        houses = {call: house(call.work.origin) for call in calls}
-        self._level = max(self._level, min(self._had.get(each, self._level) for each in houses.values()))
+        groups = {call: group_of_sender(call.who) for call in calls}
+        self._level = max(self._level, min(self._had.get(each, self._level) for each in groups.values()))
         self._turn += 1
-        for call, whose in houses.items():
+        for call, group in groups.items():
             share = call.beams / beams if beams else 1 / len(calls)
-            had = self._had.get(whose, self._level)
-            self._had[whose] = had + seconds * share / self._weights.get(call.caller, 1.0)
+            had = self._had.get(group, self._level)
+            self._had[group] = had + seconds * share / self._weights.get(call.caller, 1.0)
             self._turns[call.who] = self._turn
 
     def forget(self, who: int) -> None:
         """Forget a sender that is gone and has no call here."""
         self._turns.pop(who, None)
-        whose = _house_of(who)
-        if all(_house_of(each) != whose for each in self._turns):
-            self._had.pop(whose, None)
+        group = group_of_sender(who)
+        if all(group_of_sender(each) != group for each in self._turns):
+            self._had.pop(group, None)
 
-    def _houses(self) -> set[int]:
-        return {_house_of(who) for who in self._waiting}
+    def _groups(self) -> set[int]:
+        return {group_of_sender(who) for who in self._waiting}
 
     def _rank(
         self, who: int, now: float, speed: Speed, bound: float, least: float, last: Mapping[int, int]
     ) -> tuple[float, ...]:
-        calls, whose, turn = self._waiting[who], _house_of(who), self._turns.get(who, 0)
+        calls, group, turn = self._waiting[who], group_of_sender(who), self._turns.get(who, 0)
         call = calls[0]
         if now - call.arrived > bound:
-            return 0, last.get(whose, 0), call.arrived
-        first = sum(_house_of(each) == whose and self._turns.get(each, 0) < turn for each in self._waiting)
+            return 0, last.get(group, 0), call.arrived
+        first = sum(group_of_sender(each) == group and self._turns.get(each, 0) < turn for each in self._waiting)
         takes = call.depth * speed.step(call.beams) / self._weights.get(call.caller, 1.0)
-        behind = int((self._had.get(whose, 0.0) + takes - least) / QUANTUM)
+        behind = int((self._had.get(group, 0.0) + takes - least) / QUANTUM)
         return 1, behind, first, min(call.urgent - now - speed.seconds(call.beams, call.depth) for call in calls)
 
     def _remove(self, call: Call) -> None:
@@ -159,7 +159,3 @@ class DraftQueue:
         if call.depth > most:
             call.work = replace(call.work, depth=np.minimum(call.work.depth, most))
         return call
-
-
-def _house_of(who: int) -> int:
-    return house(who << INCARNATION_BITS)

@@ -182,7 +182,7 @@ class RemoteDrafter:
     # ---- the thread that looks --------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Asks those that are down until they answer, and those beside the chosen one how busy they are."""
+        """Ask places that are down until they answer, and those beside the chosen one how busy they are."""
         while True:
             with self._wake:
                 asked = [each for each in self._places if each.down or each is not self._at]

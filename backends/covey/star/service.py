@@ -83,7 +83,7 @@ class DraftService:
             return self._drafter.resize(blocks)
 
     def at_once(self, work: DraftWork, caller: str) -> DraftReply | None:
-        """Serves the call in this thread if its sender is alone; else None, and nothing was done. Raises CoveyError
+        """Serve the call in this thread if its sender is alone; else return None, and do nothing. Raises CoveyError
         when the drafter fails."""
         call = Call(work, caller, self._now())
         if not self._fits(work):
@@ -225,7 +225,7 @@ class DraftService:
         self._joined += len(calls) - 1
 
     def _served(self, calls: list[Call]) -> list[DraftReply | CoveyError]:
-        """Drafts for the calls and notes what that took; their answers."""
+        """Draft for the calls, note what that took, and return their answers."""
         started = self._now()
         with self._changed:
             missed = [self._missed(call) for call in calls]

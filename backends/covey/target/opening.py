@@ -20,8 +20,8 @@ class LoadedTarget(Target, Protocol):
 
 
 def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTarget:
-    """A model's weights and configuration are in `folder`, or an emulated device's tokenizer. The drafter that is its
-    head has its own where the profile says, else beside the folder."""
+    """Return the target of a profile. `folder` has a model's weights and configuration, or an emulated device's
+    tokenizer. Those of a head are where the profile says, else beside the folder."""
     if profile.target.kind == "emulated":
         return emulation.load_target(folder, profile, RealClock())
     from covey.target.runner import TargetRunner, most_blocks, typed

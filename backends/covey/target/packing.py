@@ -15,14 +15,7 @@ import numpy.typing as npt
 from covey.contracts.types import NO_INTS, Ints, Trees
 from covey.kv.sequences import Sequence
 from covey.models.lanes import Lanes, Pass, Windows, windows_of
-
-
-def depths(parents: Ints) -> Ints:
-    """Return each node's depth in its row's tree; the root's children have depth 1."""
-    depth = np.zeros(len(parents), np.int32)
-    for node, parent in enumerate(parents.tolist()):
-        depth[node] = 1 if parent < 0 else depth[parent] + 1
-    return depth
+from covey.trees.paths import Nodes
 
 
 def leaf_paths(parents: Ints) -> list[Ints]:
@@ -106,9 +99,7 @@ def _depths(trees: Trees) -> tuple[Ints, list[int]]:
     depth, branching = node + 1, []
     if off_chain.any():
         branching = np.unique(np.repeat(np.arange(trees.rows), trees.sizes)[off_chain]).tolist()
-        for row in branching:
-            tree = slice(trees.offsets[row], trees.offsets[row + 1])
-            depth[tree] = depths(trees.parents[tree])
+        depth = Nodes.of(trees).depth
     return depth, branching
 
 

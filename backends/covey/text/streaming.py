@@ -41,12 +41,14 @@ from covey.contracts.types import (
 from covey.process.log_about import about
 from covey.text.text import Detokenizer, context_of, last_output
 
+POLL_SECONDS = 0.02  # between two looks at whose client has gone, and at what has been held for long enough
 log = logging.getLogger("covey.streaming")
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A response. Counts are the request's so far; `finish` is set on the last."""
+    """One response to a client, before it is a tensor or an event. Counts are the request's so far; `finish` is set on
+    the last."""
 
     text: str
     ids: Ints
@@ -127,8 +129,8 @@ class Served:
     flagged: bool = False
 
 
-class Engine(Protocol):
-    """The protocol that this module needs of the engine."""
+class Canceller(Protocol):
+    """What this module needs of an engine."""
 
     def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None: ...
 
@@ -198,14 +200,19 @@ class _Answer:
 
 
 class Streamer:
-    """Owns the open answers. Implements `covey.contracts.ports.Sink`."""
+    """Owns the open answers. Implements `covey.contracts.ports.Sink`.
+
+    begin     any thread        expects progress of a request, before the engine gets it
+    publish   the engine's      queues the progress of one round
+    _take     the streamer's    turns one request's progress into text, and finds stop words
+    _deliver  the streamer's    holds it while the last response was sent only just now, or sends it to the outlet
+    """
 
     def __init__(
         self,
         tokenizer: Tokenizer | None,
         clock: Clock,
         *,
-        poll_seconds: float = 0.02,
         served: Callable[[Served], None] | None = None,
         emulated: bool = False,
         apart: float = 0.0,
@@ -214,16 +221,15 @@ class Streamer:
         self._emulated, self._apart = emulated, apart
         self._tokenizer = tokenizer
         self._clock = clock
-        self._poll_seconds = poll_seconds
         self._served = served
         self._answers: dict[int, _Answer] = {}
         self._queue: deque[Sequence[Progress]] = deque()
         self._wake = threading.Condition()
         self._stopped = False
-        self._engine: Engine | None = None
+        self._engine: Canceller | None = None
         self._thread = threading.Thread(target=self._run, name="streamer", daemon=True)
 
-    def start(self, engine: Engine) -> None:
+    def start(self, engine: Canceller) -> None:
         self._engine = engine
         self._thread.start()
 
@@ -281,7 +287,7 @@ class Streamer:
             self._wake.notify()  # from now on its client must be watched
 
     def abandon(self, key: int) -> None:
-        """The engine did not take the request after all. Any thread."""
+        """Forget a request that the engine did not take after all. Any thread."""
         with self._wake:
             self._answers.pop(key, None)
 
@@ -307,7 +313,7 @@ class Streamer:
         while True:
             with self._wake:
                 if not (self._queue or first or later or self._stopped):
-                    self._wake.wait(self._poll_seconds if self._answers else None)
+                    self._wake.wait(POLL_SECONDS if self._answers else None)
                 batches, self._queue = self._queue, deque()
                 if self._stopped and not (batches or first or later):
                     return
@@ -318,7 +324,7 @@ class Streamer:
             waiting = first or later
             if waiting:
                 self._handle(waiting.pop(next(iter(waiting))))
-            if self._clock.now() - polled >= self._poll_seconds:
+            if self._clock.now() - polled >= POLL_SECONDS:
                 self._poll()
                 polled = self._clock.now()
 

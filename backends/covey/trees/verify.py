@@ -70,7 +70,7 @@ def count_accepted(trees: Trees, accepts: Flags) -> Ints:
 
 
 def check_chains(trees: Trees) -> None:
-    """The rejection rule is exact for chains only."""
+    """Raise ValueError unless all trees are chains: the rejection rule is exact for chains only."""
     starts = np.repeat(trees.offsets[:-1], trees.sizes)
     if not np.array_equal(trees.parents, np.arange(len(starts)) - starts - 1):
         raise ValueError("the rejection rule verifies chains: each node's parent must be the node before it")

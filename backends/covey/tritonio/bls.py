@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,7 @@ def _least(opens: Iterable[Open]) -> float:
     return GRAMMAR_SECONDS if any(opening.sampling.grammar for opening in opens) else LEAST_SECONDS
 
 
-def serve(requests: list[Any], answer: Any) -> list[Any]:
+def serve(requests: list[Any], answer: Callable[[Ints], Ints]) -> list[Any]:
     """Serve the other end of `call`: answer each request's message with `answer(message)`; an error becomes the
     response's error and leaves the model up. A message without this server's token is refused."""
     responses, secret = [], token()

@@ -1,4 +1,7 @@
-"""The checks that make a `Request` of a public request's fields, which `covey_client.wire` declares."""
+"""Makes a `Request` of a public request's fields, which `covey_client.wire` declares, and refuses what is not allowed.
+
+Knows the target's limits and the profile's; whether there is room now is the scheduler's business.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,6 @@ class Wanted:
     stream: bool
     stop_words: tuple[str, ...]
     prefix: str  # text put before the output: the prompt, when asked for
-    count: int  # prompt tokens
 
 
 class RequestParser:
@@ -85,7 +87,7 @@ class RequestParser:
     ) -> Wanted:
         """Return the request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
         _check_parameters(parameters or {})
-        read = Reader(tensor)
+        read = FieldReader(tensor)
         read.check(NEUTRAL)
         self.prompt_bytes(tensor)
         text = read.given("text_input")
@@ -132,7 +134,6 @@ class RequestParser:
             request,
             stop_words=self._stop_words(read.texts("stop_words")),
             prefix="" if exclude else (text if text is not None else self._decode(prompt)),
-            count=len(prompt),
             **read.part(DELIVERY),
         )
 
@@ -152,7 +153,7 @@ class RequestParser:
 
     def has_new_grammar(self, tensor: Callable[[str], Any]) -> bool:
         """Return whether `parse` will have to wait for the compiler."""
-        read = Reader(tensor)
+        read = FieldReader(tensor)
         try:
             name, text = self._asked_grammar(read)
             return bool(text) and not self._grammars.knows(name, text, self._end_ids(read.integer("end_id")))
@@ -160,8 +161,8 @@ class RequestParser:
             return False  # `parse` says so
 
     def check_grammar(self, tensor: Callable[[str], Any]) -> None:
-        """Waits for the compiler; raises RequestError."""
-        read = Reader(tensor)
+        """Compile the request's grammar, which `parse` then finds; waits for the compiler. Raises RequestError."""
+        read = FieldReader(tensor)
         self._grammar(read, read.integer("end_id", high=self._info.vocab_size - 1))
 
     def _prompt(self, text: str) -> Any:
@@ -219,7 +220,7 @@ class RequestParser:
                 sequences[tuple(tokenizer.encode(form, add_special_tokens=False).ids)] = None
         return tuple(sequences)
 
-    def _grammar(self, read: Reader, end_id: int) -> str:
+    def _grammar(self, read: FieldReader, end_id: int) -> str:
         """Return the grammar that the output has to fit, compiled once to see that it can be."""
         name, text = self._asked_grammar(read)
         if not text:
@@ -236,7 +237,7 @@ class RequestParser:
         except ValueError as error:
             raise BadField(name, text, str(error)) from None
 
-    def _asked_grammar(self, read: Reader) -> tuple[str, str]:
+    def _asked_grammar(self, read: FieldReader) -> tuple[str, str]:
         """Return the field that has one, and its text; "" where there is none."""
         asked = {name: read.text(name) for name in grammar.SOURCES}
         asked = {name: text for name, text in asked.items() if text}
@@ -277,7 +278,7 @@ class RequestParser:
         if not word or len(word.encode()) > self._limits.stop_word_bytes:
             raise BadField(field, word, f"words of 1 to {self._limits.stop_word_bytes} bytes")
 
-    def _speculation(self, read: Reader) -> str:
+    def _speculation(self, read: FieldReader) -> str:
         wanted = read.given("speculation")
         count = read.integer("num_draft_tokens", default=-1)
         if wanted is None:
@@ -292,7 +293,7 @@ class RequestParser:
             return wanted
         raise BadField("speculation", wanted, f"auto, off or fixed:k with k from 1 to {MAX_DRAFT_TOKENS}")
 
-    def _objective(self, read: Reader) -> Objective:
+    def _objective(self, read: FieldReader) -> Objective:
         name = read.choice("slo_class", ("", *self._classes.names))
         return self._classes.objective(name, read.number("slo_ttft_ms"), read.number("slo_tpot_ms"))
 
@@ -306,7 +307,7 @@ class RequestParser:
 
 
 def check_prompt(text: bytes, limits: LimitSettings) -> None:
-    """Refuses text that no tokeniser is to see."""
+    """Raise BadField for text that no tokenizer is to see."""
     if not text:
         raise BadField("text_input", "", "at least one character")
     if len(text) > limits.prompt_bytes:
@@ -320,8 +321,8 @@ def tenant_of(tensor: Callable[[str], Any]) -> str:
 
 
 def _check_parameters(parameters: dict[str, Any]) -> None:
-    """A request's parameters are Triton's own. Settings are tensors; one that came as a parameter would not be read.
-    The generate endpoints make tensors of a body's known names, and parameters of the others."""
+    """Raise BadField for parameters that are not Triton's own. Settings are tensors; one that came as a parameter would
+    not be read. The generate endpoints make tensors of a body's known names, and parameters of the others."""
     for name, value in parameters.items():
         if name in INPUT_BY_NAME:
             raise BadField(name, value, "an input tensor of this name: settings are no request parameters")
@@ -329,8 +330,9 @@ def _check_parameters(parameters: dict[str, Any]) -> None:
             raise BadField(name, value, unknown(name))
 
 
-class Reader:
-    """Reads typed scalars and lists out of tensors. Absent tensors give the table's default."""
+class FieldReader:
+    """Reads a public request's fields, typed scalars and lists, out of its tensors. An absent one has the table's
+    default."""
 
     def __init__(self, tensor: Callable[[str], Any]) -> None:
         self._tensor = tensor
@@ -340,7 +342,7 @@ class Reader:
         return {field.attribute: self._plain(field) for field in INPUTS if field.part == part}
 
     def check(self, fields: Iterable[Field]) -> None:
-        """Refuses what the table does not allow of fields that nobody reads."""
+        """Raise BadField for what the table does not allow of fields that nobody reads."""
         for field in fields:
             self._plain(field)
 

@@ -165,8 +165,8 @@ def connect(model: str, receive: Receive, lost: Lost, server: int | None = None)
 
 
 def _dialled(path: Path) -> Connection:
-    """Waits for as long as an answer may take where the other has too many callers, and accepts none: one that is stuck
-    would hold up whoever is to end it."""
+    """Connect to a model's socket. Waits no longer than for an answer where the model accepts nobody, as it does while
+    it has too many callers: a caller that is stuck would hold up whoever is to end it."""
     with socket.socket(socket.AF_UNIX) as line:
         _bound(line, ANSWER_SECONDS)
         line.connect(str(path))

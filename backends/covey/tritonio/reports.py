@@ -129,7 +129,7 @@ class Reports:
         return self._memory
 
     def _facts_now(self) -> JsonDict:
-        """The pool is as large as the last round says."""
+        """Return the facts, with the drafters' states and the size that the pool had in the last round."""
         states = self._states()
         now: JsonDict = {"drafters": tuple(states), "states": dict(states)}
         return self._facts | now | ({"total_blocks": self._rounds[-1][1].total_blocks} if self._rounds else {})

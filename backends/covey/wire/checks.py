@@ -214,7 +214,7 @@ def _numbers(values: dict[str, Any], low: float, high: float = _LARGEST) -> None
 
 
 def _token_ids(name: str, tokens: Sequence[Any]) -> None:
-    """A request may name thousands, and each process that opens it looks at all of them."""
+    """Check a list of token ids at once: there may be thousands, and each process that opens a request does this."""
     must(not tokens or (set(map(type, tokens)) == {int} and min(tokens) >= 0), "%s: one is no token id", name)
 
 

@@ -4,16 +4,16 @@ answered.
 A caller whose answer was lost sends the message again, under the same number. Its work was done and is not done twice:
 it gets the answer that is stored, or hears again that the work failed.
 
-An origin names a caller and which incarnation of it speaks. Callers of one other server have their first bits alike
-(`covey.star.callers`): a house, which has no more room for sending under many names.
+An origin names a caller and which incarnation of it speaks. The callers of one other server are a group: their first
+bits are alike (`covey.star.callers`), and they share the room that one caller would have.
 
-    |<- 31 bits: the caller; 15 of them its house ->|<- 32 bits: its incarnation ->|
+    |<- 31 bits: the caller; 15 of them its group ->|<- 32 bits: its incarnation ->|
 
 Tags are kept by origin, so that several callers share one drafter and each knows its own tags alone. A new incarnation
 knows nothing of what the one before it opened and would never free it, so its first message closes that. A caller that
 never comes back is forgotten when others call after its lease has run out. A caller that is alone keeps its tags
-however long it is silent. Where room is short, the house that holds most forgets first, and callers that are silent
-before all others: nobody who uses a tag loses it to one whose house holds more. A message that is older than its
+however long it is silent. Where room is short, the group that holds most forgets first, and callers that are silent
+before all others: nobody who uses a tag loses it to one whose group holds more. A message that is older than its
 caller's last is refused: what it tells of is past.
 
 Messages are answered one at a time, or those of several callers at once. Knows neither tensors nor Triton.
@@ -38,7 +38,7 @@ from covey.process.log_about import about
 log = logging.getLogger("covey.ledger")
 
 CALLER_BITS, INCARNATION_BITS = 31, 32
-HOUSE_BITS = 15  # of the caller's
+GROUP_BITS = 15  # of the caller's
 UNNUMBERED = 0  # a message that nobody sends again
 MOST_TAGS = 2048  # a drafter keeps so many; those it forgets are opened again with all their tokens
 SILENT = 5.0  # seconds without a message after which a caller's tags are the first to go when room is needed
@@ -51,8 +51,13 @@ def new_origin(caller: str) -> int:
     return who << INCARNATION_BITS | secrets.randbits(INCARNATION_BITS)
 
 
-def house(origin: int) -> int:
-    return origin >> (INCARNATION_BITS + CALLER_BITS - HOUSE_BITS)
+def group_of(origin: int) -> int:
+    return group_of_sender(origin >> INCARNATION_BITS)
+
+
+def group_of_sender(who: int) -> int:
+    """Return the group of a caller, whichever its incarnation."""
+    return who >> (CALLER_BITS - GROUP_BITS)
 
 
 class Text(Protocol):
@@ -141,8 +146,8 @@ class Ledger(Generic[State, Reply]):
                 reply = self._callers[self._who(work.origin)].reply = next(answers)
             replies.append(reply)
         while not self._exclusive and len(self._open) > self._most:
-            ((largest, _count),) = Counter(house(origin) for origin, _tag in self._open).most_common(1)
-            self._close(next(key for key in self._open if house(key[0]) == largest), ended=False)
+            ((largest, _count),) = Counter(group_of(origin) for origin, _tag in self._open).most_common(1)
+            self._close(next(key for key in self._open if group_of(key[0]) == largest), ended=False)
         return replies
 
     def _named(self, works: Sequence[Work]) -> list[str]:
@@ -189,20 +194,20 @@ class Ledger(Generic[State, Reply]):
 
     def evict(self, works: Sequence[Work], work: Work, where: Callable[[State], bool]) -> bool:
         """Make room for one of the messages that are answered at once: forget the least recently used tag, of those
-        whose state is `where` and that are no rows of them, of a silent caller, else of the house that holds most
+        whose state is `where` and that are no rows of them, of a silent caller, else of the group that holds most
         tokens, if that is its own or holds more. False when there is none."""
         now = self._now()
         rows = {(each.origin, tag) for each in works for tag in each.tags.tolist()}
         silent = {each.origin for each in self._callers.values() if now - each.began > SILENT}
-        own = house(work.origin)
+        own = group_of(work.origin)
         held: dict[int, int] = {own: 0}
         first: dict[tuple[bool, int], tuple[int, int]] = {}
         for key, state in self._open.items():
             if where(state):
-                whose = house(key[0])
-                held[whose] = held.get(whose, 0) + state.num_tokens
+                group = group_of(key[0])
+                held[group] = held.get(group, 0) + state.num_tokens
                 if key not in rows:
-                    first.setdefault((key[0] in silent, whose), key)
+                    first.setdefault((key[0] in silent, group), key)
         fair = [each for each in first if each[0] or each[1] == own or held[each[1]] > held[own]]
         if fair:
             self._close(first[max(fair, key=lambda each: (each[0], held[each[1]]))], ended=False)

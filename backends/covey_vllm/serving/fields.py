@@ -8,7 +8,7 @@ from typing import Any
 
 from covey.contracts.errors import BadField
 from covey.contracts.types import Rule
-from covey.tritonio.fields import Reader, RequestParser, Wanted
+from covey.tritonio.fields import FieldReader, RequestParser, Wanted
 from covey_client.wire import INPUT_BY_NAME
 
 BESIDE_DRAFTS = "vLLM has none beside drafts"
@@ -48,7 +48,7 @@ class VllmParser(RequestParser):
             raise BadField("num_prompt_tokens", request.num_prompt, allowed)
         return wanted
 
-    def _grammar(self, read: Reader, end_id: int) -> str:
+    def _grammar(self, read: FieldReader, end_id: int) -> str:
         """Return the grammar as JSON, its kind in vLLM's words and its text: vLLM compiles it once more."""
         if not super()._grammar(read, end_id):
             return ""

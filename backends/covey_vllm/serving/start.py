@@ -24,7 +24,6 @@ from covey.text.grammar_process import Compiler
 from covey.text.grammar_verdicts import Verdicts
 from covey.text.streaming import Streamer
 from covey.text.tokenization import load_tokenizer
-from covey.tritonio.long_prompts import MOST_GRAMMARS, LongPrompts
 from covey.tritonio.reports import Reports
 from covey.wire.frames import Message
 from covey_vllm import messages
@@ -161,8 +160,7 @@ class VllmStart:
         )
         streamer.start(engine)
         log.info("serving %s: %s, %s numerics, by vLLM", info.model, info.dtype, info.numerics)
-        queues = LongPrompts(), LongPrompts(MOST_GRAMMARS, "new grammars", nice=0)
-        return Service(engine, None, streamer, parser, reports, compiler, None, *queues)
+        return Service(engine, None, streamer, parser, reports, compiler, None)
 
     def _totals(self) -> list[Figure]:
         return self._told.totals

@@ -16,7 +16,6 @@ from covey.front.http_bodies import json_object
 from covey.front.http_calls import HttpCall
 from covey.front.inference_request import NEEDED, InferenceRequest
 from covey.front.openai import choices, errors, fields, forms, prompts
-from covey.front.openai.calls import ToolCallParser
 from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.fields import Given, of_choice
 from covey.front.openai.pieces import Offsets
@@ -24,6 +23,7 @@ from covey.front.openai.served import ServedModel, served
 from covey.front.openai.shapes import CompletionShape, log_probs, usage
 from covey.front.openai.text_processor import Prompt
 from covey.front.openai.thinking import Hidden, ReasoningParser, Thinking
+from covey.front.openai.tool_calls import ToolCallParser
 from covey.front.openai.tools import Tools, taken
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk
@@ -42,7 +42,7 @@ OF_PROMPT = ("prompt_ids", "prompt_log_probs", "prompt_top_ids", "prompt_top_log
 
 @dataclass(frozen=True)
 class CheckedBody:
-    """A body that was checked, and the requests that it becomes."""
+    """A checked body: the requests to `covey` that it becomes, and what their answers are written with."""
 
     model: ServedModel
     given: Given
@@ -82,7 +82,7 @@ async def check_body(call: HttpCall, parsed: Mapping[str, Any], chat: bool) -> C
     if chat:
         prompt = await rendered(call.job, model, parsed, tools)
         if tools is not None or prompt.thinking is not None:
-            given, parser = await _held(given, tools, prompt.thinking, model)
+            given, parser = await _with_grammar(given, tools, prompt.thinking, model)
         found.append(prompt.ids)
     else:
         found += prompts.prompts(parsed.get("prompt"))
@@ -103,10 +103,11 @@ async def rendered(job: Job, model: ServedModel, parsed: Mapping[str, Any], tool
     return await model.texts.chat(job, messages, settings)
 
 
-async def _held(
+async def _with_grammar(
     given: Given, tools: Tools | None, thinking: Thinking | None, model: ServedModel
 ) -> tuple[Given, Callable[[], AnswerParser | None]]:
-    """Add the grammar of these tools to the settings; returns a factory of the answers' parsers, too."""
+    """Return the settings with a grammar that holds the answer to the form of these tools and thoughts, and a factory
+    of the parsers that take such an answer apart."""
     form, marks = await model.texts.form() if tools else None, await model.texts.marks()
     answer, rules = forms.answer_rules(given.settings), ""
     if tools and form:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from covey.front.openai.calls import joined
 from covey.front.openai.delta import Delta
 from covey.front.openai.pieces import Offsets, Piece
+from covey.front.openai.tool_calls import joined
 from covey.process.log_about import only
 from covey_client.response import Chunk, Usage
 

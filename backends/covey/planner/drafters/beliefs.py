@@ -145,7 +145,7 @@ class Beliefs:
         return held
 
     def knows_prompt(self, active: ActiveRequest) -> bool:
-        """Whether any drafter has said how likely it finds the request's prompt."""
+        """Return whether any drafter has said how likely it finds the request's prompt."""
         return bool(self._table.judged[self.of(active).place].any())
 
     def look_around(self, rows: Sequence[ActiveRequest]) -> None:

@@ -7,8 +7,8 @@ Tokens that a request needs to be within its objective count twice, so a call is
 Arms of all kinds are compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards,
 for the mix that comes of this.
 
-What other drafters would have done is read, not tried (`reading`). A few rows are assigned anew every other round,
-while drafters work on the one before; many every eighth.
+What other drafters would have done is read, not tried (`read_scheduler`). A few rows are assigned anew every other
+round, while drafters work on the one before; many every eighth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
-from covey.planner.drafters.reading import ReadScheduler
+from covey.planner.drafters.read_scheduler import ReadScheduler
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import tried
 from covey.planner.switching import SwitchCosts
@@ -41,7 +41,7 @@ OWED = 1.0
 
 
 class CoveyDrafters:
-    """Implements `DrafterPolicy`."""
+    """Implements `DrafterPolicy`: chooses for all rows at once."""
 
     divergence = False
     patient = True

@@ -20,7 +20,7 @@ FAR = 1.0  # a round that takes longer than expected by more than this tells of 
 
 
 class Interference:
-    """Owns the moments of that line."""
+    """Owns what the line is fitted to: means, and sums of products."""
 
     def __init__(self) -> None:
         self._rounds = 0.0

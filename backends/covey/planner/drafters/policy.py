@@ -80,7 +80,7 @@ class First:
 
 
 def is_free(active: ActiveRequest) -> bool:
-    """Whether the request leaves its drafter to the policy."""
+    """Return whether the request leaves its drafter to the policy."""
     return not active.request.drafter and active.request.speculation != "off"
 
 

@@ -1,5 +1,8 @@
-"""Parses tool calls out of an answer as its text comes. The answer fits the grammar of its form (`forms.grammar`), as
-far as it goes: what stands where is known, and only where the parts end is looked for."""
+"""Parses tool calls out of an answer as its text comes.
+
+As far as it goes the answer fits the grammar of its form (`forms.grammar`): what stands where is known, and only where
+the parts end is looked for.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _IN_JSON = re.compile(r'["\\{}\[\]]')
 
 
 class ToolCallParser:
-    """Parses one choice's answer."""
+    """Implements `AnswerParser` for one choice's answer."""
 
     def __init__(self, form: Form, marks: Marks, tools: Tools) -> None:
         self._form, self._token = form, marks.ids.get(form.begin)
@@ -61,7 +64,7 @@ class ToolCallParser:
         return delta
 
     def _step(self, delta: Delta) -> bool:
-        """Parse one part. Whether there may be another one."""
+        """Parse one part; return whether there may be another one."""
         if self._state == WORDS:
             return self._words(delta)
         if self._state == NAME:
@@ -154,7 +157,7 @@ class ToolCallParser:
         return len(self._text)
 
     def _argument(self, delta: Delta) -> bool:
-        """Parse the next argument's name, or the end of the arguments. Whether there was one."""
+        """Parse the next argument's name, or the end of the arguments; return whether there was one."""
         begin, middle, _ = self._marks
         if self._text.startswith(begin):
             name, key, rest = self._text[len(begin) :].partition(middle)

@@ -1,8 +1,9 @@
-"""Decides which drafters read what others drafted, so that it is known what they would have drafted without a trial.
+"""Schedules reading: which drafters read text that others drafted, so that it is known what they would have drafted
+without a trial.
 
-A fixed share of all time goes into a bank, from which calls that read pay for the time that rounds lose by them
-(`interference`). They go first to the drafter that may bring most tokens per second more than rows have now, be it
-without drafts, and while the bank is full to whoever has not read for longest. The prompt of a new request is read by
+A fixed share of all time goes into a bank, and a call that reads pays from it for the time that rounds lose by the call
+(`interference`). The drafter that may bring most tokens per second more than rows have now, be it without drafts, reads
+first; while the bank is full it is the one that has not read for longest. The prompt of a new request is read by those
 drafters that may be better for it than what is likeliest to be best.
 """
 
@@ -39,8 +40,8 @@ _Sought = tuple[int, list[ActiveRequest], list[int]]  # a drafter, whose text it
 
 
 @dataclass(slots=True)
-class _Reads:
-    """The recent reading of one drafter."""
+class _Reading:
+    """What is known of one drafter's reading."""
 
     seconds: float = 0.002  # what a call took lately
     round: int = 0  # the round of its last call
@@ -49,7 +50,7 @@ class _Reads:
 
 
 class ReadScheduler:
-    """Owns the bank. What drafters say goes into the beliefs when rows are assigned."""
+    """Owns the bank. What drafters say of what they read goes into the beliefs when rows are next assigned."""
 
     def __init__(self, names: Sequence[str], beliefs: Beliefs, speeds: Callable[[Array], Array]) -> None:
         """`speeds` has the tokens per second of rows with each drafter, at the best depth, from the tokens of their
@@ -57,7 +58,7 @@ class ReadScheduler:
         self._names = list(names)
         self._speeds = speeds
         self._beliefs = beliefs
-        self._reads = [_Reads() for _ in names]
+        self._reads = [_Reading() for _ in names]
         self._round = 0
         self._bank = START
         self._usual = 0.0  # seconds of a round; 0 before any was seen
@@ -133,7 +134,7 @@ class ReadScheduler:
         return [self._speeds(tokens) for tokens in self._beliefs.expected(rows, 0.0, HOPE)]
 
     def _silent(self, drafter: int, active: ActiveRequest) -> bool:
-        """Whether a drafter that judges prompts was told nothing of this one."""
+        """Return whether a drafter that says something of prompts has not been told this one."""
         return self._reads[drafter].prompts and self._names[drafter] not in active.seen
 
     def _prompts_of(self, batch: Batch, drafter: int, rows: list[int]) -> Judge:

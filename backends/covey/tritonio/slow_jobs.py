@@ -1,7 +1,9 @@
-"""Work that takes long before a request can be taken, done one at a time in a thread of its own, so that others do not
-wait behind it: long prompts are cut into tokens, and new grammars are compiled.
+"""Does what takes long before a request can be submitted, one job at a time in a thread of its own, so that other
+requests do not wait behind it. One queue tokenizes long prompts, another compiles new grammars.
 
-Tenants take turns by bytes, or by grammars: whoever has had fewer goes first. Knows neither; a job is a call."""
+Tenants take turns by bytes of prompts, or by grammars: whoever has had fewer goes first. A job is a call; this module
+knows neither prompts nor grammars.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ MOST_BYTES = 16 << 20  # that wait, of all tenants; of one of them, half as many
 MOST_GRAMMARS = 64  # likewise
 NICE = 10  # the rounds go first where there are few cores
 Job = Callable[[Exception | None], None]  # called with why it will not be done, or with None to do it; never raises
-log = logging.getLogger("covey.long_prompts")
+log = logging.getLogger("covey.slow_jobs")
 
 
-class LongPrompts:
-    """Owns the queue."""
+class SlowJobs:
+    """Owns a queue of jobs by tenant, and the thread that does them."""
 
     def __init__(self, most: int = MOST_BYTES, what: str = "bytes of long prompts", nice: int = NICE) -> None:
         """A process that a job starts is as nice as this one's thread."""

@@ -18,7 +18,7 @@ from covey.contracts.profile import LimitSettings
 from covey.requests.roster import Roster
 from covey.text.tokenization import load_tokenizer, longest_token, token_ids
 from covey.tritonio import fields
-from covey.tritonio.long_prompts import LongPrompts
+from covey.tritonio.slow_jobs import SlowJobs
 from tests.fakes import HashTarget, ManualClock
 from tests.tritonio import adapters
 
@@ -62,7 +62,7 @@ def test_what_may_leave_text_out_has_no_bound() -> None:
     assert longest_token(few) == math.inf
 
 
-def held_up(queue: LongPrompts, tenant: str) -> threading.Event:
+def held_up(queue: SlowJobs, tenant: str) -> threading.Event:
     """The queue is at work on a job of that tenant until the event is set."""
     begun, held = threading.Event(), threading.Event()
 
@@ -108,7 +108,7 @@ def test_a_bomb_is_refused_by_its_length() -> None:
 
 
 def test_tenants_take_turns_by_bytes() -> None:
-    queue = LongPrompts()
+    queue = SlowJobs()
     held = held_up(queue, "flood")
     done: list[str] = []
     for number in range(6):
@@ -124,7 +124,7 @@ def test_tenants_take_turns_by_bytes() -> None:
 
 
 def test_their_bytes_are_bounded_and_those_that_wait_are_told_of_the_end() -> None:
-    queue = LongPrompts(1000)
+    queue = SlowJobs(1000)
     held = held_up(queue, "a")
     told: list[Exception | None] = []
     queue.put("a", 5000, told.append)  # alone it may be of any size
@@ -143,7 +143,7 @@ def test_their_bytes_are_bounded_and_those_that_wait_are_told_of_the_end() -> No
 
 
 def test_a_job_that_fails_ends_nothing() -> None:
-    queue, done = LongPrompts(), threading.Event()
+    queue, done = SlowJobs(), threading.Event()
     queue.put("a", 1, lambda _problem: 1 / 0)  # type: ignore[arg-type,return-value]
     queue.put("a", 1, lambda _problem: done.set())
     assert done.wait(10)
