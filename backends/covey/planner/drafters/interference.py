@@ -16,7 +16,8 @@ from collections.abc import Iterable
 MEMORY = 300.0  # rounds that count
 LEAST = 0.1  # what is charged at least, as caches and memory are always shared
 DOUBT = 1.0  # squared x that a price of 1, which holds before anything was seen, is worth
-FAR = 1.0  # a round that takes longer than expected by more than this tells of something else
+FAR = 3.0  # a round that takes longer than expected by more than this tells of something else
+MOST = 4.0  # what is charged at most: on few cores a call costs the way to the drafter and back, too
 
 
 class Interference:
@@ -30,7 +31,7 @@ class Interference:
 
     @property
     def price(self) -> float:
-        return min(1.0, max(LEAST, (self._xy + DOUBT) / (self._xx + DOUBT)))
+        return min(MOST, max(LEAST, (self._xy + DOUBT) / (self._xx + DOUBT)))
 
     def add(self, whole: float, overlap: float, read: Iterable[float]) -> None:
         """Take a round of `whole` seconds, whose last `overlap` seconds drafters may read in, and the seconds of each

@@ -21,7 +21,7 @@ from covey.requests.active import ActiveRequest
 from covey.requests.rounds import Judge, Round
 from covey.requests.scheduler import Batch
 
-SHARE = 0.02  # share of all time that rounds may lose by reading
+SHARE = 0.01  # share of all time that rounds may lose by reading
 # Rounds in the bank: at the start and at most; the debt in which no prompt is read; and from where on a judge is sought
 # every round, be it one that has not read for longest.
 START, DEEPEST, FULL = 50.0, -5.0, 12.0
