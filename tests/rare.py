@@ -22,10 +22,16 @@ GPU = (
     "backends/covey/sampling",
     "tests/interpreted.py",
 )
+SERVED = ("backends/covey/front", "backends/covey/process", "backends/covey/server", "client/covey_client")
+TRAINING = ("backends/covey_training", "backends/covey/training", "backends/covey/models", "backends/covey/prompts")
 PARTS = {  # of which test files, and what they are about
     "tests/gpu": (*GPU, "tests/hopper.py"),
     "tests/loadtest/test_bench_gpu.py": (*GPU, "loadtest/bench"),
-    "tests/training/test_aligned.py": ("backends/covey_training", "backends/covey/models"),
+    "tests/training/test_aligned.py": (*TRAINING, "tests/training/conftest.py"),
+    "tests/training/test_head.py": (*TRAINING, "tests/training/conftest.py"),
+    "tests/training/test_own_drafter.py": (*TRAINING, "tests/training/conftest.py"),
+    "tests/in_ray/test_nodes.py": (*SERVED, "backends/covey_ray", "tests/in_ray"),
+    "tests/e2e/test_helm_live.py": (*SERVED, "docker", "tests/docker", "tests/e2e/pods.py", "tests/e2e/link.py"),
     "tests/models/test_parallel.py": ("backends/covey/models", "backends/covey/target"),
     "tests/models/test_parallel_loss.py": ("backends/covey/models", "backends/covey/target"),
 }
