@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,8 @@ from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.planner.drafters import read_scheduler
 from covey.planner.drafters.beliefs import Beliefs
+from covey.planner.drafters.covey import EVERY, CoveyDrafters
+from covey.planner.drafters.interference import LEAST
 from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.policy import Assignment
 from covey.planner.drafters.replay import Replay
@@ -139,6 +142,7 @@ class World:
         self,
         policy: str,
         *,
+        length: str = "fixed:4",
         good: float = 0.9,
         bad: float = 0.3,
         general: float = 0.7,
@@ -150,7 +154,7 @@ class World:
         rates = {"general": [general] * len(DOMAINS)}
         rates |= {name: [good if at == own else bad for at in range(len(DOMAINS))] for own, name in enumerate(DOMAINS)}
         self.drafters = {name: Specialist(name, each, self.clock, step=step) for name, each in rates.items()}
-        settings = SpeculationSettings(policy="fixed:4", drafter_policy=policy, max_depth=DEPTH, drafters=tuple(rates))
+        settings = SpeculationSettings(policy=length, drafter_policy=policy, max_depth=DEPTH, drafters=tuple(rates))
         verify = tuple((rows, tokens, 0.01 + 0.0001 * tokens) for rows in (1, 32) for tokens in (rows, rows * 5))
         draft = tuple((rows, count, step * count) for rows in (1, 32) for count in (1, DEPTH))
         costs = CostTable("made up", "for tests", verify, (), dict.fromkeys(rates, draft), {})
@@ -342,7 +346,41 @@ def test_reading_stays_within_its_share_of_time() -> None:
     world = World("covey")
     world.serve(random.Random(3).choices(range(4), k=60), count=100)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.001
-    assert 0 < read < read_scheduler.SHARE * world.clock.now() + read_scheduler.START - read_scheduler.DEEPEST + 0.02
+    began = (read_scheduler.START - read_scheduler.DEEPEST) * world.clock.now() / len(world.records)
+    assert 0 < read < read_scheduler.SHARE * world.clock.now() + began + 0.02
+
+
+def test_drafters_that_cannot_win_are_hardly_read() -> None:
+    """Where drafting takes five times as long as plain decoding, whatever they would have had accepted."""
+    world = World("covey", length="covey", step=0.05)
+    world.serve(random.Random(3).choices(range(4), k=30), count=100)
+    reads, before = sum(drafter.reads for drafter in world.drafters.values()), world.clock.now()
+    world.serve(random.Random(3).choices(range(4), k=30), count=100, first=100)
+    reads = sum(drafter.reads for drafter in world.drafters.values()) - reads
+    assert 0 < reads * 0.05 * LEAST < read_scheduler.SHARE * (world.clock.now() - before) / 2
+
+
+def test_each_request_drafts_as_deep_as_pays_for_it() -> None:
+    """The same drafter is right of some requests and wrong of others, which take turns."""
+    world = World("covey", length="covey", step=0.004)
+    world.drafters["general"].rates = [0.95, 0.05] * 2
+    world.serve([0, 1] * 25, drafter="general")
+    drafted = [world.sink.ended[key].drafted for key in range(10, 50)]
+    assert sum(drafted[::2]) > 10 * sum(drafted[1::2])
+
+
+def test_rows_of_which_nothing_was_learnt_are_seldom_assigned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, times, chosen = World("covey", length="fixed:0"), 0, CoveyDrafters._chosen
+
+    def counted(self: CoveyDrafters, *given: Any) -> Assignment:
+        nonlocal times
+        times += 1
+        return chosen(self, *given)
+
+    monkeypatch.setattr(CoveyDrafters, "_chosen", counted)
+    world.serve([0, 1, 2] * 10)
+    read = sum(bool(record.plan.judges) for record in world.records)
+    assert times <= len(world.records) / EVERY + 2 * read + 2 * 30
 
 
 def test_few_rows_are_assigned_while_drafters_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,11 @@ def test_a_half_is_seen_as_a_half() -> None:
     assert after(1500, lambda seconds: 0.5 * seconds, read=0.006) == pytest.approx(0.5, abs=0.15)
 
 
+def test_calls_that_cost_more_than_they_say_are_charged_what_rounds_lose() -> None:
+    """On few cores the way to a drafter and back takes time, too."""
+    assert after(1500, lambda seconds: 2.5 * seconds, read=0.006) == pytest.approx(2.5, abs=0.4)
+
+
 def test_nothing_is_ever_free() -> None:
     assert after(2000, lambda seconds: -0.5 * seconds) == LEAST
 

@@ -5,10 +5,10 @@ seen its text, spread over the rounds that the request may still have. The draft
 most in the time they take (`joint`): each further drafter is one more call, and rows that gain little by it share one.
 Tokens that a request needs to be within its objective count twice, so a call is rather paid for rows that are behind.
 Arms of all kinds are compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards,
-for the mix that comes of this.
+for the mix that comes of this: it is told what these very rows are believed to emit.
 
 What other drafters would have done is read, not tried (`read_scheduler`). A few rows are assigned anew every other
-round, while drafters work on the one before; many every eighth.
+round, while drafters work on the one before; many, and those of whom nothing was learnt since, every eighth.
 """
 
 from __future__ import annotations
@@ -218,14 +218,12 @@ class CoveyDrafters:
         self._set = [serving[each] for each in chosen]
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
 
-    def _speeds(self, tokens: Array) -> Array:
-        """Return the tokens per second of rows at the best depth if all draft with one drafter, as [rows, drafters],
-        from the `tokens` of a round, [rows, drafters, depths from 0]."""
-        rows = len(tokens)
+    def _speeds(self, rows: int, *tokens: Array) -> list[Array]:
+        """Return the tokens per second of so many rows at the best depth if all draft with one drafter, as [rows,
+        drafters], for each of several arrays of a round's tokens, [rows, drafters, depths from 0]."""
         drafting = np.stack([self._expectations.drafting(name, rows)[-1] for name in self._names])
         seconds = (self._expectations.without_drafts(rows) + drafting)[:, self._depths]
-        speeds: Array = (rows * tokens[:, :, self._depths] / seconds).max(axis=2)
-        return speeds
+        return [(rows * each[:, :, self._depths] / seconds).max(axis=2) for each in tokens]
 
     def _moves(self, rows: Sequence[ActiveRequest], serving: Sequence[int], deepest: Array) -> Array:
         """Return the tokens a round that moving each row to each drafter costs; 0 for a row without a drafter, whose

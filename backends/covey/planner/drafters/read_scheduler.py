@@ -3,8 +3,8 @@ without a trial.
 
 A fixed share of all time goes into a bank, and a call that reads pays from it for the time that rounds lose by the call
 (`interference`). The drafter that may bring most tokens per second more than rows have now, be it without drafts, reads
-first; while the bank is full it is the one that has not read for longest. The prompt of a new request is read by those
-drafters that may be better for it than what is likeliest to be best.
+first. While the bank is full, and at a higher price, it is the one that has not read for longest. The prompt of a new
+request is read by those drafters that may be better for it than what is likeliest to be best.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SHARE = 0.01  # share of all time that rounds may lose by reading
 # every round, be it one that has not read for longest.
 START, DEEPEST, FULL = 50.0, -5.0, 12.0
 USUAL = 0.05  # weight of a new round in what is usual
+CURIOUS = 5.0  # the price of reading that promises nothing, in what it takes: beliefs may be wrong, but seldom are
 CHUNK = 16  # tokens of a row that are worth a call
 MOST_ROWS, MOST_TOKENS = 4, 256  # what one call reads at most: neighbours learn from one another
 SHAPE = 16  # calls read multiples of so many tokens: a library prepares for every new shape, and few are used again
@@ -52,9 +53,9 @@ class _Reading:
 class ReadScheduler:
     """Owns the bank. What drafters say of what they read goes into the beliefs when rows are next assigned."""
 
-    def __init__(self, names: Sequence[str], beliefs: Beliefs, speeds: Callable[[Array], Array]) -> None:
-        """`speeds` has the tokens per second of rows with each drafter, at the best depth, from the tokens of their
-        rounds."""
+    def __init__(self, names: Sequence[str], beliefs: Beliefs, speeds: Callable[..., list[Array]]) -> None:
+        """`speeds` returns the tokens per second of so many rows with each drafter, at the best depth, for each of
+        several arrays of their rounds' tokens."""
         self._names = list(names)
         self._speeds = speeds
         self._beliefs = beliefs
@@ -131,7 +132,7 @@ class ReadScheduler:
 
     def _expected(self, rows: Sequence[ActiveRequest]) -> list[Array]:
         """Return the tokens per second of rows with each drafter as it is likeliest and as it could be."""
-        return [self._speeds(tokens) for tokens in self._beliefs.expected(rows, 0.0, HOPE)]
+        return self._speeds(len(rows), *self._beliefs.expected(rows, 0.0, HOPE))
 
     def _silent(self, drafter: int, active: ActiveRequest) -> bool:
         """Return whether a drafter that says something of prompts has not been told this one."""
@@ -161,13 +162,17 @@ class ReadScheduler:
         order = np.argsort(-hope, axis=0, kind="stable")[:MOST_ROWS]  # each drafter's rows that hope for most
         promise = np.take_along_axis(hope, order, 0).clip(0.0).sum(axis=0)
         best = int(promise.argmax())
-        if promise[best] <= 0.0:
+        curious = promise[best] <= 0.0
+        if curious:
             if self._bank < FULL:
                 return ()
             best = min(np.flatnonzero(worth.any(axis=0)).tolist(), key=lambda at: self._reads[serving[at]].round)
         reads = self._reads[serving[best]]
-        if self._bank < self._interference.price * self._rounds(reads.seconds):
+        takes = self._interference.price * self._rounds(reads.seconds)
+        if self._bank < takes:
             return ()
+        if curious:
+            self._bank -= (CURIOUS - 1.0) * takes
         reads.round, reads.prompt = self._round, None  # what it says next may be of no prompt
         mine = [at for at in order[:, best].tolist() if worth[at, best]]
         judge = np.maximum(starts[mine, best], lengths[mine] - WINDOW).tolist()
