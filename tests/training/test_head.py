@@ -270,8 +270,9 @@ def test_training_brings_what_the_target_accepts(target: Path, tmp_path: Path) -
     assert profile.target.head == "draft_head"
     assert profile.drafter.folder_of("draft_head") == str(out)
     assert profile.speculation.drafters == ("draft_head", "draft_ngram", "draft_suffix")
-    with pytest.raises(SettingError, match="another target, other prompts or samples"):
-        trained(target, out, "--steps", "40", "--draft-vocab", "100")
+    for other in (("--draft-vocab", "100"), ("--window", "128")):
+        with pytest.raises(SettingError, match="another target, other prompts or samples"):
+            trained(target, out, "--steps", "40", *other)
     compared = trained(target, tmp_path / "small", "--steps", "2", "--draft-vocab", "100", "--beside", str(target))
     assert compared["chat"]["target"].accepted_length == pytest.approx(5.0, abs=1e-2), "the target as its own drafter"
     assert load_file(tmp_path / "small" / "model.safetensors")["lm_head.weight"].shape[0] == 100

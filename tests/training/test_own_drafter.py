@@ -65,8 +65,9 @@ def test_it_beats_n_grams_fits_its_target_and_goes_on_where_it_stopped(target: P
     assert profile.target.folder == str(target)
     assert profile.drafter.folder_of(GENERAL) == str(out)
     assert Options(profile=str(made.profile)).deployment().speculation.drafters[0] == GENERAL
-    with pytest.raises(SettingError, match="another target, other prompts or samples"):
-        distilled(target, out, "--steps", "30", "--seed", "1")
+    for other in (("--seed", "1"), ("--window", "128")):
+        with pytest.raises(SettingError, match="another target, other prompts or samples"):
+            distilled(target, out, "--steps", "30", *other)
 
 
 @pytest.mark.parametrize("family", ["bloom", "gpt_oss"])
