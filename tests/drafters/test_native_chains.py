@@ -40,19 +40,20 @@ def replies(load: Callable[[], NeuralDrafter], sender: Callable[[NeuralDrafter],
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["drafter", "head"])
+@pytest.mark.parametrize("kind", ["drafter", "head", "head of normed outputs"])
 def test_compiled_chains_are_those_of_single_steps(
     kind: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = DrafterSettings(dtype=dtype, kv_blocks=64)
     target = tiny_models.build(tmp_path / "target", "llama", **tiny_heads.TARGET)
-    folder = tiny_heads.build(tmp_path / "head") if kind == "head" else target
+    head = kind != "drafter"
+    folder = tiny_heads.build(tmp_path / "head", norm_output="normed" in kind) if head else target
 
     def load() -> NeuralDrafter:
-        return NeuralDrafter.load(folder, settings, name="draft", target=target if kind == "head" else None)
+        return NeuralDrafter.load(folder, settings, name="draft", target=target if head else None)
 
     def sender(drafter: NeuralDrafter) -> Sender:
-        if kind == "drafter":
+        if not head:
             return Sender(drafter)
         from tests.drafters.test_head_drafter import HeadSender
 
