@@ -85,7 +85,8 @@ def test_a_restart_takes_over_counts_and_no_suspicion() -> None:
     assert fresh.expected()[1][1] < acceptance.expected()[1][1] / 3
 
 
-def test_what_a_young_change_taught_fades_sooner_than_what_was_known_long() -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_young_change_taught_fades_sooner_than_what_was_known_long(restarted: bool) -> None:
     changed, steady = Acceptance(DEPTH), Acceptance(DEPTH)
     rng = np.random.default_rng(0)
     feed(changed, rng, 0.8, 2000, 1, DEPTH)
@@ -93,6 +94,10 @@ def test_what_a_young_change_taught_fades_sooner_than_what_was_known_long() -> N
     feed(steady, rng, 0.15, 60, 1, DEPTH)
     for acceptance in (changed, steady):
         assert acceptance.rates()[0] < 0.35
+        if restarted:
+            state = acceptance.state()
+            acceptance.update([9], [9])
+            acceptance.restore(state)
         for _ in range(640):
             acceptance.idle()
     assert changed.rates()[0] > 0.3 > 0.22 > steady.rates()[0]

@@ -181,25 +181,26 @@ class Acceptance:
         self._rates, self._current = None, False
 
     def state(self) -> JsonDict:
-        """Return the counts, without suspicions, which are of the moment."""
+        """Return the counts and how old they are, without suspicions, which are of the moment."""
         return {
-            "offered": self._offered,
-            "accepted": self._accepted,
+            "offered": list(self._offered),  # which change while this is written
+            "accepted": list(self._accepted),
             "asked": self._asked,
             "proposed": self._proposed,
+            "age": self._age,
         }
 
     def restore(self, state: JsonDict) -> None:
         """Take a state. Raises ValueError if it is none, and changes nothing then."""
         offered = [float(count) for count in state["offered"]]
         accepted = [float(count) for count in state["accepted"]]
-        asked, proposed = float(state["asked"]), float(state["proposed"])
+        asked, proposed, age = float(state["asked"]), float(state["proposed"]), float(state["age"])
         if len(offered) != len(self._offered) or len(accepted) != len(offered):
             raise ValueError("acceptance of another depth")
         pairs = [*zip(offered, accepted), (asked, proposed)]
-        if not all(0 <= right <= looked < 1e9 for looked, right in pairs):
+        if not all(0 <= right <= looked < 1e9 for looked, right in pairs) or not 0 < age <= IDLE:
             raise ValueError("acceptance counts out of range")
         self._offered, self._accepted, self._idle = offered, accepted, 0
         self._asked, self._proposed = asked, proposed
-        self._suspicions, self._age = _suspicions(len(offered)), IDLE
+        self._suspicions, self._age = _suspicions(len(offered)), age
         self._changed()

@@ -1,6 +1,6 @@
 """Keeps what a policy has learnt in a file, so that a restart need not learn it again.
 
-    {"covey_learnt": 3, "policy": "covey", "target": "...", "state": {...}}
+    {"covey_learnt": 4, "policy": "covey", "target": "...", "state": {...}}
 
 `state` is the policy's own. A file of another version, policy or target, or a damaged one, is ignored with a warning:
 a planner that starts from nothing is slower for seconds, one that starts from nonsense for longer.
@@ -21,7 +21,7 @@ from covey_client import files
 
 log = logging.getLogger("covey.planner")
 
-VERSION = 3
+VERSION = 4
 SAVE_SECONDS = 60.0
 
 
