@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from covey.contracts.errors import PortError
+from covey.contracts.types import Ints
 from covey.server import FREE, Options, Server
 from covey.star.callers import token_of
-from covey.tritonio.grpc import GrpcModel
+from covey.tritonio.grpc import GrpcModel, Unreachable
 from covey.wire import codec
 from covey_client import Client
 from loadtest.attack.far import private
@@ -201,11 +202,21 @@ def test_drafters_that_are_killed_and_started_anew_serve_again(star: Star) -> No
     print(f"drafted for again {max(found):.1f} s after the drafters' server was ready")
 
 
+def exchanged(model: GrpcModel, message: Ints) -> Ints:
+    """On a busy machine a connection may not be there within the tenth of a second that one attempt has."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return model.exchange(message, 5.0)
+        except Unreachable:
+            assert time.monotonic() < deadline
+
+
 def test_a_server_that_is_not_known_is_not_served(star: Star) -> None:
     assert "secret-of-the" not in "".join(server.log_text() for server in (*star.targets, star.drafters))
     message = codec.pack(codec.INFO_REQUEST)
     codec.seal(message, token_of("secret-of-the-north-server"))
     model = GrpcModel(star.links[0].address, "draft_chat")
     with pytest.raises(PortError, match="not of this server"):
-        model.exchange(message, 5.0)
+        exchanged(model, message)
     model.close()
