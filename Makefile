@@ -1,4 +1,5 @@
-# Everything a checkout needs: setup, serve, test. Only python3 (3.10 to 3.12) with venv, and make, must be there.
+# Everything a checkout needs: setup, serve, test. Only python3 (3.10 to 3.12) with venv, make and bash, must be there.
+SHELL := bash
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -7,6 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := $(PYTEST) --dist loadfile --no-loadscope-reorder
 PROCESSES := --numprocesses auto --maxprocesses 4
 SERVERS := --numprocesses 2
+# Runs $2, whose lines begin with $1; a run that is interrupted is heard to its end.
+named = set -o pipefail; $2 2>&1 | (trap '' INT TERM; exec sed -u 's/^/$1: /')
 SERVED := $$(grep -rl --include='test_*.py' 'mark\.e2e' tests | sort)
 SOURCES := $(wildcard backends client loadtest tests constraints.py generate.py)
 
@@ -28,7 +31,7 @@ ARGS         ?=
 PYTHONS      ?= python3.10 python3.11 python3.12
 VERSION      := import sys; print("%d.%d" % sys.version_info[:2])
 
-.PHONY: help setup serve demo loadtest test test-all lint generate constraints clean python
+.PHONY: help setup serve demo loadtest test test-all test-units test-servers test-all-units test-all-servers lint generate constraints clean python
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
@@ -78,15 +81,24 @@ loadtest: setup
 	  $(if $(COMPARE),--compare '$(COMPARE)') $(ARGS)
 
 # Bytecode is written even where the environment forbids it: every process of the tests would compile all that it imports.
-test test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-units test-servers test-all-units test-all-servers: export PYTHONDONTWRITEBYTECODE :=
 
-test: setup
-	$(SIDE_BY_SIDE) $(PROCESSES) -m "not slow and not e2e"
-	$(SIDE_BY_SIDE) $(SERVERS) -m "not slow and e2e" $(SERVED)
+# Two runs at once, for a test of a server waits more than it computes. Each line says which run it is of; one that has
+# failures leaves the other to go on, and both count.
+test test-all: setup
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 $@-units $@-servers
 
-test-all: setup
-	$(SIDE_BY_SIDE) $(PROCESSES) -m "not e2e"
-	$(SIDE_BY_SIDE) $(SERVERS) -m "e2e" $(SERVED)
+test-units:
+	@$(call named,units,$(SIDE_BY_SIDE) $(PROCESSES) -m "not slow and not e2e")
+
+test-servers:
+	@$(call named,servers,$(SIDE_BY_SIDE) $(SERVERS) -m "not slow and e2e" $(SERVED))
+
+test-all-units:
+	@$(call named,units,$(SIDE_BY_SIDE) $(PROCESSES) -m "not e2e")
+
+test-all-servers:
+	@$(call named,servers,$(SIDE_BY_SIDE) $(SERVERS) -m "e2e" $(SERVED))
 
 lint: setup
 	$(BIN)/ruff check $(SOURCES)
