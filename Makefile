@@ -83,19 +83,19 @@ loadtest: setup
 # Bytecode is written even where the environment forbids it: every process of the tests would compile all that it imports.
 test test-all test-units test-servers test-all-units test-all-servers: export PYTHONDONTWRITEBYTECODE :=
 
-# Two runs at once, for a test of a server waits more than it computes. Each line says which run it is of; one that has
-# failures leaves the other to go on, and both count.
+# Two runs at once, for a test of a server waits more than it computes: it comes first, and unit tests take what it leaves
+# of the processors. Each line says which run it is of; one that has failures leaves the other to go on, and both count.
 test test-all: setup
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 $@-units $@-servers
 
 test-units:
-	@$(call named,units,$(SIDE_BY_SIDE) $(PROCESSES) -m "not slow and not e2e")
+	@$(call named,units,nice -n 5 $(SIDE_BY_SIDE) $(PROCESSES) -m "not slow and not e2e")
 
 test-servers:
 	@$(call named,servers,$(SIDE_BY_SIDE) $(SERVERS) -m "not slow and e2e" $(SERVED))
 
 test-all-units:
-	@$(call named,units,$(SIDE_BY_SIDE) $(PROCESSES) -m "not e2e")
+	@$(call named,units,nice -n 5 $(SIDE_BY_SIDE) $(PROCESSES) -m "not e2e")
 
 test-all-servers:
 	@$(call named,servers,$(SIDE_BY_SIDE) $(SERVERS) -m "e2e" $(SERVED))
