@@ -10,11 +10,11 @@ from pathlib import Path
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def replace(path: Path, text: str, mode: int = 0o644) -> None:
+def replace(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Write a file whole or not at all, even if others write it at the same time. Raises OSError."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as part:
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
         try:
-            part.write(text)
+            part.write(content.encode() if isinstance(content, str) else content)
             part.close()
             os.chmod(part.name, mode)  # by default who may read it, its folder says
             os.replace(part.name, path)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -18,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models.lanes import Lanes, Pass, chain
 from covey.models.loading import quiet
-from covey.models.native import architecture, stages, words
+from covey.models.native import architecture, stages, tiles, words
 from covey.models.native import model as runtime
 from covey.models.native.model import NativeModel
 from covey.process.private import KEPT_VARIABLE
@@ -335,6 +336,23 @@ def test_what_was_compiled_beside_read_only_files_is_copied_once(
     assert other is not None
     assert other != own
     assert [*other.iterdir()] == [], "nothing is compiled of it"
+
+
+def test_tiles_are_compiled_once_for_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "KEPT", tmp_path)
+    wanted = frozenset({tiles.Tile(tiles.FLOATS, 1), tiles.Tile(tiles.FLOATS, 2)})
+    here = tiles.addresses.__wrapped__(wanted)
+    (kept,) = tmp_path.iterdir()
+    assert kept.read_bytes().startswith(b"\x7fELF")
+    with monkeypatch.context() as another:
+        another.setattr(tiles, "_made", lambda *_: pytest.fail("made again"))
+        there = tiles.addresses.__wrapped__(wanted)
+    assert len({*here.values(), *there.values()}) == 4
+    tiles.addresses.__wrapped__(wanted - {tiles.Tile(tiles.FLOATS, 1)})
+    assert len([*tmp_path.iterdir()]) == 2
+    monkeypatch.setattr(llvmlite, "__version__", "0")
+    tiles.addresses.__wrapped__(wanted)
+    assert len([*tmp_path.iterdir()]) == 3
 
 
 def test_a_process_that_computes_with_it_does_not_import_torch(tmp_path: Path) -> None:

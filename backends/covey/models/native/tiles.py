@@ -17,15 +17,16 @@ bits in any company. Numba has no vector types: the loop is written in LLVM's in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from typing import Any
 
+import llvmlite
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from covey.models.native.words import BFloat16
+from covey.models.native.words import BFloat16, code_of
 
 PAIRS, WIDENED, FLOATS, BYTES = range(4)
 LANES = 16  # of a vector, in float32
@@ -74,18 +75,25 @@ def addresses(tiles: frozenset[Tile]) -> Mapping[Tile, int]:
     fresh, ahead)`, of addresses and distances in bytes, for 1 to `most_rows(vectors)` rows. Sums begin at y, or at zero
     where `fresh`; lines are fetched from `ahead` on. Of bytes a step is a whole group, and at `scales` a row has, for
     each, a float32 that its sums are multiplied by and an int32 that they begin at."""
-    module = ir.Module()
-    names = {tile: f"tile{number}" for number, tile in enumerate(tiles)}
-    for tile, name in names.items():
-        _write(module, name, tile)
+    names = {tile: "_".join(["tile", *map(str, astuple(tile))]) for tile in tiles}
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
     machine = binding.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=2, jit=True)
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), machine)
+    made = code_of(f"{llvmlite.__version__} {sorted(names.values())}", lambda: _made(names, machine))
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    engine.add_object_file(binding.ObjectFileRef.from_data(made))
     engine.finalize_object()
     _ENGINES.append(engine)
     return {tile: engine.get_function_address(name) for tile, name in names.items()}
+
+
+def _made(names: Mapping[Tile, str], machine: Any) -> bytes:
+    """Return the tiles' code, as an object file."""
+    module = ir.Module()
+    for tile, name in names.items():
+        _write(module, name, tile)
+    return bytes(machine.emit_object(binding.parse_assembly(str(module))))
 
 
 def _write(module: Any, name: str, tile: Tile) -> None:

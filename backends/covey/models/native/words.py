@@ -24,6 +24,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
 from covey.process.private import kept_folder
+from covey_client import files
 
 
 def _folder() -> Path | None:
@@ -91,6 +92,20 @@ def compiling(what: str) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
         done.touch()
+
+
+def code_of(what: str, make: Callable[[], bytes]) -> bytes:
+    """Return code for this CPU, which is made once for all processes. `what` names all that it depends on beside these
+    files."""
+    if KEPT is None:
+        return make()
+    path = KEPT / f"{hashlib.sha256(what.encode()).hexdigest()[:16]} {_processor()}.o"
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    made = make()
+    with contextlib.suppress(OSError):
+        files.replace(path, made)
+    return made
 
 
 Array: TypeAlias = npt.NDArray[Any]
