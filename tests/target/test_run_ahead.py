@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -154,24 +155,97 @@ def test_each_answer_but_the_last_is_followed_by_the_next_pass(folder: Path) -> 
     assert begun == [2, 3, 4, 5, 6, 7, 8, 8], "a pass ahead of each answer, and none past the end"
 
 
-def test_guesses_that_keep_failing_are_not_made(folder: Path) -> None:
-    """Every second message brings a tree, so that no guess comes true."""
-    runner = load(folder, True)
-    tokens = [7, 8, 9]
-    opens: tuple[Open, ...] = (Open(1, ints(tokens), 3, Sampling()),)
-    guessed = []
-    for step in range(40):
-        drafts = ints([4]) if step % 2 else ints([])
-        trees = Trees(ints([0, len(drafts)]), drafts, ints([-1] * len(drafts)))
-        work = TargetWork(
-            ints([1]), ints([len(tokens)]), ints([3 if opens else 1]), trees, opens, sequence=step + 1, room=ints([99])
-        )
+def decode_with(
+    runner: TargetRunner, prompt: list[int], drafts: list[list[int]], sampling: Sampling
+) -> tuple[list[int], list[bool]]:
+    """Tokens of passes with these drafts, as chains, and whether each was followed by a guess."""
+    tokens, guessed = list(prompt), []
+    opens: tuple[Open, ...] = (Open(1, ints(prompt), len(prompt), sampling),)
+    for step, draft in enumerate(drafts):
+        trees = Trees(ints([0, len(draft)]), ints(draft), ints([*range(-1, len(draft) - 1)]))
+        chunk = ints([len(prompt) if opens else 1])
+        work = TargetWork(ints([1]), ints([len(tokens)]), chunk, trees, opens, sequence=step + 1, room=ints([99]))
         tokens += runner.step(work).tokens.tolist()
         opens = ()
-        assert runner._ahead is not None
-        guessed.append(runner._ahead._running is not None)
+        guessed.append(runner._ahead is not None and runner._ahead._running is not None)
+    return tokens[len(prompt) :], guessed
+
+
+def test_guesses_that_keep_failing_are_not_made(folder: Path) -> None:
+    """Every second message brings the right token, of which a plain pass is not enough."""
+    prompt = [7, 8, 9]
+    right, _ = decode_with(load(folder, False), prompt, [[]] * 61, Sampling())
+    drafts = [[right[step + step // 2]] if step % 2 else [] for step in range(40)]
+    tokens, guessed = decode_with(load(folder, True), prompt, drafts, Sampling())
+    assert tokens == right[: len(tokens)]
+    assert len(tokens) == 60, "every draft was right"
     assert guessed[0]
     assert not any(guessed[20:])
+
+
+def test_drafts_that_begin_wrong_cost_no_pass(folder: Path) -> None:
+    prompt, count = [5, 9, 33], 8
+    right, _ = decode(load(folder, False), prompt, count)
+    runner, passes = load(folder, True), 0
+    forward = runner._model.forward
+
+    def counted(work: object) -> object:
+        nonlocal passes
+        passes += 1
+        return forward(work)  # type: ignore[arg-type]
+
+    runner._model.forward = counted  # type: ignore[method-assign, assignment]
+    wrong: list[list[int]] = [[], *([(token + 1) % VOCABULARY, 4] for token in right[1:])]
+    tokens, guessed = decode_with(runner, prompt, wrong, Sampling())
+    assert tokens == right
+    assert all(guessed)
+    runner._ahead and runner._ahead._running and runner._ahead._running.result()
+    assert passes == count + 1, "one of each token, and the next one's"
+
+
+def test_a_tree_is_wrong_only_if_none_of_its_first_drafts_is_right(folder: Path) -> None:
+    prompt = [5, 9, 33]
+    right, _ = decode(load(folder, False), prompt, 6)
+    for divergence in (False, True):
+        one, other = load(folder, True), load(folder, False)
+        for runner in (one, other):
+            decode_with(runner, prompt, [[], []], Sampling())
+        trees = Trees(ints([0, 3]), ints([4, right[2], right[3]]), ints([-1, -1, 1]))
+        base = [ints([1]), ints([5]), ints([1])]
+        work = TargetWork(*base, trees, sequence=3, room=ints([9]), divergence=divergence)
+        reply = one.step(work)
+        same(reply, other.step(work))
+        assert reply.tokens.tolist() == right[2:5]
+        q = {"q_ids": ints([[4]]), "q_probs": np.ones((1, 1), np.float32)}
+        trees = Trees(ints([0, 1]), ints([4]), ints([-1]), np.zeros(1, np.float32), **q)  # type: ignore[arg-type]
+        wrong = replace(work, trees=trees, base=ints([8]), sequence=4)
+        found, expected = one.step(wrong), other.step(wrong)
+        same(found, expected)
+        assert found.divergence.tolist() == expected.divergence.tolist()
+        assert (found.divergence >= 0.0).all()
+
+
+def test_drafts_under_the_rejection_rule_need_a_pass_of_their_own(folder: Path) -> None:
+    """So that guesses are not made while they come."""
+    sampling = Sampling(1.0, seed=3, rule=Rule.REJECTION)
+    _, guessed = decode_with(load(folder, True), [5, 9, 33], [[], *[[4]] * 40], sampling)
+    assert guessed[0]
+    assert not any(guessed[25:])
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+def test_drafts_are_verified_alike_after_a_guess(folder: Path, rule: Rule) -> None:
+    """Drafts that are right for none, some or all of their tokens."""
+    sampling, random = Sampling(1.0, seed=3, rule=rule), np.random.default_rng(5)
+    right, _ = decode_with(load(folder, False), [5, 9, 33], [[]] * 60, sampling)
+    drafts: list[list[int]] = [[]]
+    for _ in range(30):
+        place = int(random.integers(1, 40))
+        drafts.append([token if random.random() < 0.7 else 4 for token in right[place : place + 3]])
+    for _ in range(3):  # the text so far says what is right
+        found, _ = decode_with(load(folder, True), [5, 9, 33], drafts, sampling)
+        assert (found, [False] * len(drafts)) == decode_with(load(folder, False), [5, 9, 33], drafts, sampling)
+        drafts = [[], *(found[at : at + 3] if random.random() < 0.7 else [4] for at in range(1, len(found) - 3))][:20]
 
 
 def test_a_request_that_takes_another_s_place_is_computed(folder: Path) -> None:

@@ -43,6 +43,11 @@ class Precomputed:
         row = self.index.get(sequence)
         return row if row is not None and self.lengths[row] == sequence.num_tokens else None
 
+    def first_tokens(self) -> list[int]:
+        """Return the token of each row, -1 of one that has none."""
+        tokens = iter(self.verified.tokens.tolist())
+        return [-1 if faulty else next(tokens) for faulty in self.verified.faulty.tolist()]
+
 
 class Ahead:
     """Owns the guess in flight; `compute` is a plain pass over rows that changes none of them, made in `thread`.
@@ -69,11 +74,11 @@ class Ahead:
         running, self._running = self._running, None
         return running.result() if running is not None else None
 
-    def judge(self, tags: Rows[int], plain: bool) -> None:
-        """Judge the last guess by what the next message asks for: its rows, and whether they decode plainly."""
+    def judge(self, tags: Rows[int], share: float) -> None:
+        """Judge the last guess by what the next message asks for: its rows, and the share of them for which a plain
+        pass is enough."""
         if self._guess is not None:
-            good = plain and self._guess.issuperset(tags)
-            self._came_true += FORGETTING * (good - self._came_true)
+            self._came_true += FORGETTING * (share * self._guess.issuperset(tags) - self._came_true)
         self._guess = None
 
     def guess(self, rows: list[Sequence]) -> None:

@@ -192,18 +192,30 @@ class TargetRunner:
         self._grammars.remove(sequence.settings)
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
-        """Begin the next pass where this one was plain; rows that have ended, or find no block, are not in it."""
-        ahead.judge(work.tags.tolist(), not len(work.trees.tokens) and not work.opens)
-        if not len(work.room) or len(work.trees.tokens) or (reply.offsets[1:] - reply.offsets[:-1] != 1).any():
+        """Begin the next pass, as if nobody drafted for it; rows that have ended, or find no block, are not in it."""
+        ahead.judge(work.tags.tolist(), 0.0 if work.opens else self._share_ahead(work, reply))
+        emitted = reply.offsets[1:] - reply.offsets[:-1]
+        if not len(work.room) or not emitted.all():
             return
-        rows = []
-        for tag, room, token in zip(work.tags.tolist(), work.room.tolist(), reply.tokens.tolist()):
+        rows, tokens, bounds = [], reply.tokens.tolist(), reply.offsets.tolist()
+        for tag, left, start, end in zip(work.tags.tolist(), (work.room - emitted).tolist(), bounds, bounds[1:]):
             sequence = self._ledger.get(work, tag)
-            if sequence is None or room <= 1 or token in self._settings.sampling(sequence.settings).end_ids:
+            if sequence is None or left <= 0:
+                continue
+            if any(token in self._settings.sampling(sequence.settings).end_ids for token in tokens[start:end]):
                 continue
             if self._sequences.reserve(sequence, sequence.num_tokens):
                 rows.append(sequence)
         ahead.guess(rows)
+
+    def _share_ahead(self, work: TargetWork, reply: TargetReply) -> float:
+        """Return the share of rows for which a pass made ahead is enough, or would have been."""
+        enough = reply.accepted == 0
+        for row in np.flatnonzero(work.trees.sizes).tolist():
+            sequence = self._ledger.get(work, int(work.tags[row]))
+            if work.divergence or sequence is None or self._settings.rejection[sequence.settings]:
+                enough[row] = False
+        return float(enough.mean()) if len(enough) else 1.0
 
     def _pass(
         self, work: TargetWork, reused: dict[int, int], started: float, precomputed: Precomputed | None
@@ -277,10 +289,19 @@ class TargetRunner:
         precomputed: Precomputed | None,
         divergence: bool,
     ) -> tuple[Mask, Verified | None, Scores]:
-        """Verify these rows, with the logits that were computed ahead where there are any: see `_compute`."""
+        """Verify these rows, with the logits that were computed ahead where they are enough: see `_compute`."""
         if precomputed is None:
             return self._compute(rows, chunk, trees, divergence)
-        found = [None if size else precomputed.row(row) for row, size in zip(rows, trees.sizes.tolist())]
+        found = [precomputed.row(row) for row in rows]
+        if len(trees.tokens):
+            drafted = trees.sizes.tolist()
+            drawn = precomputed.first_tokens()
+            for place, (row, at, start) in enumerate(zip(rows, found, trees.offsets.tolist())):
+                if drafted[place] and at is not None:
+                    mine = slice(start, start + drafted[place])
+                    roots = trees.tokens[mine][trees.parents[mine] < 0]
+                    if divergence or self._settings.rejection[row.settings] or drawn[at] in roots:
+                        found[place] = None
         known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
         if not known.any():
             return self._compute(rows, chunk, trees, divergence)
