@@ -142,5 +142,5 @@ def test_a_quick_run_finds_the_same_bits_in_all_models(tmp_path: Path) -> None:
     assert (found["ids_differing"], found["bits_differing"]) == (0, 0)
     assert set(found["models"]) == {exactness.BUNDLED, *exactness.SHAPES}
     if all(each["mode"] == "invariant" for each in found["models"].values()):
-        assert found["positions"] >= exactness.POSITIONS["quick"]
+        assert found["positions"] >= exactness.QUICK_POSITIONS
         assert all(found["price"].values())

@@ -10,6 +10,7 @@ from covey.contracts.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
+    Offer,
     Progress,
     Resized,
     TargetInfo,
@@ -85,6 +86,27 @@ class Controller(Protocol):
 class Releaser(Controller, Protocol):
     def release(self, model: str) -> None:
         """Unload it, and wait until its process has ended."""
+        ...
+
+
+class Companion(Protocol):
+    """What drafts for one request beside all drafters, in the engine's process, by what its text repeats. One thread at
+    a time calls."""
+
+    def open(self) -> None:
+        """Read what the text begins with; may take long."""
+        ...
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Read its next tokens."""
+        ...
+
+    def offer(self, behind: int, most: int) -> Offer:
+        """Return at most so many drafts for the text, whose length is said in the offer. Does not mutate."""
+        ...
+
+    def end(self) -> None:
+        """Take it that the text has ended; what it put out may serve others."""
         ...
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 from covey.contracts import objectives, tenants
 from covey.contracts.errors import SettingError
 from covey.contracts.registry import DRAFTER_POLICIES, POLICIES
-from covey.contracts.types import CUSTOM, JsonDict
+from covey.contracts.types import CUSTOM, LOOKUP, JsonDict
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -209,6 +209,11 @@ class SpeculationSettings:
         pattern=r"(b1|b2|c1|c2|n_max|d_min)=\d{1,5}",
     )
     drafters: tuple[str, ...] = setting((), "Triton models that draft")
+    lookup: str = setting(
+        "suffix",
+        "what policy covey drafts beside them, wherever a request's own text and its tenant's recent ones promise more",
+        choices=("off", "suffix", "ngram"),
+    )
     draft_deadline_ms: float = setting(500.0, "a drafter that takes longer has proposed nothing", low=1, high=60000)
     costs: str = setting(
         AUTO,
@@ -416,6 +421,8 @@ def load(name_or_path: str) -> Profile:
     if unloaded:
         raise SettingError(f"{path}: speculation.drafters: {', '.join(unloaded)} must be among models too")
     speculation = profile.speculation
+    if LOOKUP in speculation.drafters:
+        raise SettingError(f"{path}: speculation.drafters: {LOOKUP} is what drafts from texts themselves are called")
     if speculation.policy == "table" or speculation.table != TABLE:  # the default may be too deep for other policies
         try:
             depths_by_batch(speculation.table, speculation.max_depth)

@@ -96,6 +96,19 @@ class Sampling:
         )
 
 
+LOOKUP = "lookup"  # the drafter's name of drafts that are offered (`covey.contracts.ports.Companion`)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A chain of drafts for a text of so many tokens, and how many of its first 1, 2, ... are expected to be
+    accepted."""
+
+    behind: int
+    tokens: list[int]
+    accepted: list[float]
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """A tag's first appearance on a target or drafter: all its tokens so far and how to draw from them."""

@@ -42,6 +42,7 @@ class Child:
     token: int
     share: float  # below 1
     place: Hashable
+    matched: int  # last tokens by which the place's likeliest child was found
 
 
 def offer(shares: dict[int, float], counts: Iterable[tuple[int, int]], most: int) -> None:
@@ -117,7 +118,7 @@ class LookupDrafter(ABC):
     """Implements `covey.contracts.ports.Drafter` over one `Lookup` for each tag."""
 
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
-        self._ledger: Ledger[Lookup, DraftReply] = Ledger(self._open, self._close)
+        self._ledger: Ledger[Lookup, DraftReply] = Ledger(self.open, self._close)
         whose = identity([type(self).__name__, settings])
         self._info = DrafterInfo(name, vocab_size, 1 << 30, self._ledger.epoch, 0, whose)
 
@@ -177,7 +178,8 @@ class LookupDrafter(ABC):
             rows.append(state)
         return status, rows
 
-    def _open(self, opening: Open) -> Lookup:
+    def open(self, opening: Open) -> Lookup:
+        """Return a lookup for a new request, which has read nothing of its text yet."""
         lookup = self.opened(opening)
         lookup.chains = opening.sampling.rule is Rule.REJECTION
         lookup.num_prompt = opening.num_prompt

@@ -45,19 +45,22 @@ class NgramLookup(Lookup):
         keep = self._longest - 1
         recent = place[-keep:] if keep else ()
         shares: dict[int, float] = {}
-        for counts in self._by_length(place):
+        matched = 0
+        for length, counts in self._by_length(place):
+            matched = matched or length
             offer(shares, counts, most)
             if len(shares) >= most:
                 break
-        return [Child(token, share, (*recent, token)) for token, share in shares.items()]
+        return [Child(token, share, (*recent, token), matched) for token, share in shares.items()]
 
-    def _by_length(self, place: Run) -> Iterator[list[tuple[int, int]]]:
-        """Yield the tokens that followed the place's last n tokens and how often, by n from the longest to the
-        shortest, the most frequent first, then the latest."""
+    def _by_length(self, place: Run) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Yield n, and the tokens that followed the place's last n tokens and how often, from the longest n to the
+        shortest; of the tokens the most frequent first, then the latest."""
         for start in range(len(place) - self._shortest + 1):
             counts = self._after.get(place[start:])
             if counts:
-                yield sorted(counts.items(), key=lambda item: item[1])[::-1]  # stable: the latest is last
+                by_count = sorted(counts.items(), key=lambda item: item[1])  # stable: the latest is last
+                yield len(place) - start, by_count[::-1]
 
 
 class NgramDrafter(LookupDrafter):

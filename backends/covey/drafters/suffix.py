@@ -6,6 +6,7 @@ place is a state of each and how many last tokens it matches; the longest match 
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
@@ -46,41 +47,54 @@ class Store:
 class SuffixLookup(Lookup):
     """The text of one tag and the store of its tenant."""
 
-    def __init__(self, store: Store, longest: int) -> None:
+    def __init__(self, store: Store, longest: int, stored: threading.Lock) -> None:
+        """`stored` is held while any store is read or added to."""
         super().__init__()
         self.store = store
+        self._stored = stored
         self._longest = longest
         self._own = SuffixAutomaton()
+        self._again = ROOT, 0  # where the longest of the last tokens are that also stand before, as state and length
         self._followed: list[Match] = []  # the place in each of the store's automata where the tokens end
 
     def clear(self) -> None:
         self.tokens.clear()
         self._own = SuffixAutomaton()
+        self._again = ROOT, 0
         self._followed = []
 
     def extend(self, tokens: Sequence[int]) -> None:
+        own, (again, length) = self._own, self._again
         for token in tokens:
-            self._own.append(token)
+            again, length = own.advance(again, length, token)
+            own.append(token)
+            _, again, length = _cut((own, again, length), self._longest)
+        self._again = again, length
         self.tokens.extend(tokens)
+        with self._stored:
+            self._follow(tokens)
+
+    def _follow(self, tokens: Sequence[int]) -> None:
         followed = {id(where): (state, length) for where, state, length in self._followed}
         self._followed = []
         for where in self.store.generations:
             state, length = followed.get(id(where), (ROOT, 0))
             unread = tokens if id(where) in followed else self.tokens[-self._longest :]
             for token in unread:
-                state, length = where.advance(state, length, token)
+                _, state, length = _cut((where, *where.advance(state, length, token)), self._longest)
             self._followed.append((where, state, length))
 
     def place(self) -> Hashable:
-        own = self._own
-        suffix = max(own.link[own.last], ROOT)  # the longest that also ends elsewhere
-        return ((own, suffix, own.length[suffix]), *self._followed)
+        return ((self._own, *self._again), *self._followed)
 
     def children(self, place: Hashable, most: int) -> list[Child]:
         assert isinstance(place, tuple)
         shares: dict[int, float] = {}
-        matches: list[Match] = [_cut(match, self._longest) for match in place]
+        matched = 0
+        place = tuple(_cut(match, self._longest) for match in place)
+        matches: list[Match] = [*place]
         while len(shares) < most and (longest := max(length for _, _, length in matches)):
+            matched = matched if shares else longest
             counts: dict[int, int] = {}
             for at, (where, state, length) in enumerate(matches):
                 if length == longest:
@@ -88,7 +102,10 @@ class SuffixLookup(Lookup):
                         counts[token] = counts.get(token, 0) + where.counts[after]
                     matches[at] = _shorter(where, state)
             offer(shares, sorted(counts.items(), key=lambda item: -item[1]), most)
-        return [Child(token, share, tuple(_after(match, token) for match in place)) for token, share in shares.items()]
+        return [
+            Child(token, share, tuple(_after(match, token) for match in place), matched)
+            for token, share in shares.items()
+        ]
 
 
 def _after(match: Match, token: int) -> Match:
@@ -103,11 +120,13 @@ def _shorter(where: SuffixAutomaton, state: int) -> Match:
 
 
 def _cut(match: Match, longest: int) -> Match:
-    """Return the same match, or where it is longer than `longest`, that much of it."""
+    """Return the same match, or where it is longer than `longest`, that much of it, in the state that holds it now:
+    what was read since may have split that."""
     where, state, length = match
-    while where.length[max(where.link[state], ROOT)] >= longest:
+    length = min(length, longest)
+    while state > ROOT and where.length[where.link[state]] >= length:
         state = where.link[state]
-    return where, state, min(length, longest)
+    return where, state, length
 
 
 class SuffixDrafter(LookupDrafter):
@@ -118,16 +137,18 @@ class SuffixDrafter(LookupDrafter):
         self._settings = settings
         self._stores: OrderedDict[str, Store] = OrderedDict()  # the tenant whose request ended last is the last
         self._size = 0  # of all of them
+        self._stored = threading.Lock()  # a text may be read in another thread than that in which others end
 
     def opened(self, opening: Open) -> Lookup:
         store = self._stores.get(opening.tenant) or Store(opening.tenant, self._settings.suffix_store_tokens)
-        return SuffixLookup(self._kept(store), self._settings.suffix_max)
+        return SuffixLookup(self._kept(store), self._settings.suffix_max, self._stored)
 
     def closed(self, lookup: Lookup) -> None:
         assert isinstance(lookup, SuffixLookup)
         store = self._kept(lookup.store)
         before = store.size
-        store.add([*lookup.tokens, *lookup.unread][lookup.num_prompt :])
+        with self._stored:
+            store.add([*lookup.tokens, *lookup.unread][lookup.num_prompt :])
         self._size += store.size - before
         self._forget()
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from covey.contracts.errors import CoveyError, PortError
-from covey.contracts.ports import Drafter
+from covey.contracts.ports import Companion, Drafter
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import TargetInfo
+from covey.contracts.types import Open, TargetInfo
 from covey.loop.memory import Memory
 from covey.process.guard import Guard
 from covey.process.worker import Thread, Worker
@@ -23,6 +23,8 @@ class EngineConfig:
     """The settings of an engine."""
 
     drafters: Mapping[str, Drafter] = field(default_factory=dict)
+    companion: Callable[[Open], Companion] | None = None  # makes one for a new request
+    max_depth: int = 6  # of what the companion offers
     draft_deadline: float = 0.5  # seconds
     # The name by which target and drafters know this engine (`covey.wire.ledger`). Its first message closes what an
     # earlier engine of that name left open; engines of different names share a drafter.
@@ -36,9 +38,10 @@ class EngineConfig:
         drafters: Mapping[str, Drafter],
         caller: str = "",
         info: TargetInfo | None = None,
+        companion: Callable[[Open], Companion] | None = None,
     ) -> EngineConfig:
         """Make one as a profile says."""
-        return cls(drafters, settings.draft_deadline_ms / 1000, caller, info)
+        return cls(drafters, companion, settings.max_depth, settings.draft_deadline_ms / 1000, caller, info)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from covey.contracts.ports import Clock
-from covey.contracts.types import NO_INTS, Ints, RowStatus, TargetReply, TargetWork, Trees
+from covey.contracts.types import LOOKUP, NO_INTS, Ints, RowStatus, TargetReply, TargetWork, Trees
 from covey.loop.channel import Channel
+from covey.loop.lookups import Lookups, trees_of
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
 from covey.requests.rounds import Drafted, Judge, Plan
@@ -30,8 +31,16 @@ SENDING = 0.0005  # seconds in which the calls are on their way: only one thread
 class Drafting:
     """Owns the channels to an engine's drafters."""
 
-    def __init__(self, channels: Mapping[str, Channel], roster: Roster, clock: Clock, deadline: float) -> None:
+    def __init__(
+        self,
+        channels: Mapping[str, Channel],
+        roster: Roster,
+        clock: Clock,
+        deadline: float,
+        lookups: Lookups | None = None,
+    ) -> None:
         self._channels = channels
+        self._lookups = lookups
         self._roster = roster
         self._clock = clock
         self._deadline = deadline
@@ -42,18 +51,24 @@ class Drafting:
         called while the drafters work, if any do."""
         answered = np.zeros(len(batch.rows), np.bool_)
         asked = self._rows_by_drafter(batch, plan)
+        offered = [row for row, name in enumerate(plan.drafter) if name == LOOKUP]
         read = {name: sum(channel.read_seconds) for name, channel in self._channels.items() if channel.read_seconds}
         for channel in self._channels.values():
             channel.read_seconds.clear()
-        if not asked:
+        if not asked and not offered:
             return Drafted(Trees.empty(len(batch.rows)), answered, read=read)
         started = self._clock.now()
         calls = {name: self._channels[name].draft(batch, rows, plan, self._deadline) for name, rows in asked.items()}
-        wait((call.future for call in calls.values()), SENDING)
-        meanwhile()
         proposals: list[tuple[list[int], Trees]] = []
         seconds: dict[str, float] = {}
         catch_up: dict[str, float] = {}
+        if calls:
+            wait((call.future for call in calls.values()), SENDING)
+            meanwhile()
+        if offered and self._lookups is not None:
+            self._lookups.taken()
+            answered[offered] = True
+            proposals.append((offered, trees_of([batch.rows[row] for row in offered], plan.depth[offered].tolist())))
         for name, call in calls.items():
             reply = self._channels[name].reply(call, self._deadline - (self._clock.now() - started))
             if reply is not None:
@@ -61,6 +76,16 @@ class Drafting:
                 answered[asked[name]] = (reply.status != RowStatus.STALE) & (reply.seen == call.lengths)
                 proposals.append((asked[name], reply.trees))
         return Drafted(joined(len(batch.rows), proposals), answered, seconds, catch_up, read, plan.drafter)
+
+    def offer(self, batch: Batch) -> None:
+        """Have texts that repeat themselves offer drafts for the round that is to be planned."""
+        if self._lookups is not None:
+            self._lookups.offer(batch)
+
+    def end_text(self, active: ActiveRequest) -> None:
+        """Take it that a request's text has ended."""
+        if self._lookups is not None:
+            self._lookups.forget(active)
 
     def read(self, batch: Batch, judges: Sequence[Judge]) -> None:
         """Ask those drafters to read that can be asked and have no such call outstanding."""
@@ -140,7 +165,8 @@ class Drafting:
         """Return the rows that are to be drafted for, by those drafters that can be asked."""
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(plan.depth).tolist():
-            asked.setdefault(plan.drafter[row], []).append(row)
+            if plan.drafter[row] != LOOKUP:
+                asked.setdefault(plan.drafter[row], []).append(row)
         serving = {name: rows for name, rows in asked.items() if self._roster.serves(name)}
         head = self._head
         if head is not None and head.name in serving:

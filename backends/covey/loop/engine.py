@@ -33,6 +33,7 @@ from covey.kv.elastic import Pressure
 from covey.loop.channel import Channel
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.drafting import Drafting
+from covey.loop.lookups import Lookups
 from covey.planner.guarded import Guarded
 from covey.planner.planner import Planner
 from covey.process.log_about import about
@@ -45,6 +46,7 @@ from covey.wire.ledger import new_origin
 log = logging.getLogger("covey.engine")
 
 MEMORY = "memory"  # the part that has drafters leave and come back
+LOOKUPS = "lookups"  # the part that drafts by what texts repeat
 RECOVERIES = 3  # failures of the target, no token in between, before the requests that run fail
 
 
@@ -76,7 +78,10 @@ class Engine:
             name: Channel(name, drafter, self.roster, clock, failed, self._origin, sequence, hooks.plain, hooks.worker)
             for name, drafter in config.drafters.items()
         }
-        self._drafting = Drafting(channels, self.roster, clock, config.draft_deadline)
+        lookups = None
+        if config.companion is not None:
+            lookups = Lookups(config.companion, hooks.worker("lookup"), config.max_depth)
+        self._drafting = Drafting(channels, self.roster, clock, config.draft_deadline, lookups)
         self.memory = hooks.memory(self.roster, self._drop) if hooks.memory is not None else None
         self._recover = hooks.recover
         self._observe = hooks.observe
@@ -169,6 +174,7 @@ class Engine:
             self._breathe(Pressure(self._free_blocks, self._total_blocks))
             return False
         self._drafting.settle()
+        self._guard(LOOKUPS, self._drafting.offer, batch)
         plan = self.planner.plan(batch, self.roster, scheduler.token_budget)
         laps.end()
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
@@ -351,6 +357,7 @@ class Engine:
     def _close(self, active: ActiveRequest) -> None:
         self.scheduler.finish(active)
         self._drafting.forget(active)
+        self._guard(LOOKUPS, self._drafting.end_text, active)
 
 
 def _no_token(request: Request) -> CoveyError:

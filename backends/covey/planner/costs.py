@@ -183,14 +183,18 @@ class RoundCosts:
         verify: float,
         draft: float,
         overhead: float | None,
+        rounds: int = 1,
     ) -> None:
-        """Learn from a round. `draft` is the time of all drafters together, without catch-up, and is ignored if none
-        drafted. `overhead` is None if the round says nothing about it."""
-        self._verify.update(self._verify_features(rows, verified, prefill), verify)
+        """Learn from a round, or from so many that were alike and took so long on average. `draft` is the time of all
+        drafters together, without catch-up, and is ignored if none drafted. `overhead` is None if the round says
+        nothing about it."""
+        self._verify.update(self._verify_features(rows, verified, prefill), verify, rounds)
         if verified == rows and not prefill:
             self._plain.add(rows)
         self._rounds += overhead is not None
-        if overhead is not None and self._rounds % 4 == 1:  # it changes slowly, and each update takes time itself
+        if overhead is not None and (
+            rounds > 1 or self._rounds % 4 == 1
+        ):  # it changes slowly, and each update takes time itself
             self._overhead.update(hat(rows, self._rows), overhead)
         if len(calls) == 1:
             for name, call in calls.items():

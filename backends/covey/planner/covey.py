@@ -85,6 +85,7 @@ class Covey:
         self._round = 0
         self._last_depth = 0  # the deepest draft of the last round that it was told of, whoever asked for it
         self._exploring, self._more = 0, 0  # a depth, and for how many more rounds
+        self._asked: tuple[Expected, int, int] | None = None  # what the last choice rests on
         self.reason = Reason("")
 
     def prepare(self, situation: Situation) -> None:
@@ -106,6 +107,10 @@ class Covey:
             self._current, self._debt, self._more = 0, 0.0, 0
             self.reason = Reason(situation.why_plain, predicted)
             return 0
+        asked = expected, situation.ceiling, situation.previous
+        if asked == self._asked and self.reason.word == "best":
+            return self._current  # nothing was learnt since
+        self._asked = asked
         best = max(range(situation.ceiling + 1), key=expected.values.__getitem__)
         restart = self._switch(situation) if situation.previous == 0 else 0.0
         current = self._settled(situation, expected, best, restart)

@@ -21,6 +21,10 @@ from covey.planner.pass_curve import PassCurve
 from covey.planner.regression import Array
 from covey_client.costs.table import CostTable
 
+# Plain rounds alike that are learnt together, if they are shorter than this: on few cores what learns is missing where
+# the target computes, and takes a 20th of such a round.
+EACH, SHORT = 4, 0.005
+
 
 class ForecastingSelector(Protocol):
     """A selector that forecasts how many drafts it will choose."""
@@ -58,6 +62,8 @@ class Expectations:
         self._costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
+        # Seconds of plain rounds that are learnt together: verification and overhead, by rows, and whether overheard.
+        self._plain: dict[tuple[int, bool], list[tuple[float, float]]] = {}
         self.selection: ForecastingSelector | None = None  # forecasts how many drafts it keeps; None: all are verified
 
     @property
@@ -91,6 +97,18 @@ class Expectations:
         """Return the seconds of a round in which all rows draft, without the drafting, by depth; equal if unknown."""
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
         return self._costs.without_drafts(rows, passes) if self._costs.measured else np.ones(self._max_depth + 1)
+
+    def each_draft(self, rows: int) -> float:
+        """Return what a further draft of a row that drafts costs, in tokens of plain rounds; that a round has any is
+        not in it."""
+        seconds = self.without_drafts(max(1, rows))
+        return max(0.0, float(seconds[-1] - seconds[1]) / max(1, self._max_depth - 1) / float(seconds[0]))
+
+    def gain(self, situation: Situation, depth: int) -> float:
+        """Return how many tokens more than in a plain round a row yields at that depth, less those that plain rounds
+        yield in the time that it takes longer."""
+        expected, rows = self.of(situation), max(1, situation.rows)
+        return expected.tokens[depth] / rows - expected.seconds[depth] / expected.seconds[0]
 
     def curve(self, rows: int) -> PassCurve:
         """Return the time of rounds without drafting; before anything was measured its unit is the token."""
@@ -127,22 +145,29 @@ class Expectations:
             overhead = max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds)
             self._observe(situation, depth, outcome, overhead)
         self._judge(situation, outcome)
-        self._last = None
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
         """Learn from a round that does not show what its depth costs, nor the overhead of rounds."""
         if usual:
             self._observe(situation, depth, outcome, None)
         self._judge(situation, outcome)
-        self._last = None
 
     def _observe(self, situation: Situation, depth: int, outcome: Outcome, overhead: float | None) -> None:
+        rows = max(1, situation.rows)
+        if depth == 0 and outcome.verified == rows and not (situation.prefill or outcome.calls):
+            held = self._plain.setdefault((rows, overhead is None), [])
+            held.append((outcome.verify_seconds, overhead or 0.0))
+            if len(held) == EACH or outcome.seconds > SHORT or not self._costs.rests(rows):
+                self._learn_plain()
+            return
+        self._learn_plain()
+        self._last = None
         draft = outcome.draft_seconds - outcome.catch_up_seconds
         calls = outcome.calls
         if calls is None:
             calls = {name: DraftCall([rows] * depth, draft) for name, rows in _shares(situation) if depth}
         self._costs.observe(
-            max(1, situation.rows),
+            rows,
             calls,
             verified=outcome.verified,
             prefill=situation.prefill,
@@ -151,8 +176,19 @@ class Expectations:
             overhead=overhead,
         )
 
+    def _learn_plain(self) -> None:
+        """Learn from the plain rounds that were put off."""
+        for (rows, overheard), held in self._plain.items():
+            verify, overhead = (sum(column) / len(held) for column in zip(*held))
+            seconds = None if overheard else overhead
+            self._costs.observe(rows, {}, verified=rows, verify=verify, draft=0.0, overhead=seconds, rounds=len(held))
+            self._last = None
+        self._plain.clear()
+
     def _judge(self, situation: Situation, outcome: Outcome) -> None:
         """Count the acceptance of each drafter's drafts."""
+        if outcome.trials:
+            self._last = None
         for name, trials in outcome.trials.items():
             self._accepted(name).update(trials.offered, trials.accepted)
             self._accepted(name).fill(trials.asked, trials.proposed)
@@ -213,6 +249,7 @@ class Expectations:
         return acceptance
 
     def state(self) -> JsonDict:
+        self._learn_plain()
         return {
             "max_depth": self._max_depth,
             "max_rows": self._max_rows,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.bandits.length import DraftCall, Outcome, Trials
-from covey.contracts.types import Ints, RowStatus, Trees
+from covey.contracts.types import LOOKUP, Ints, RowStatus, Trees
 from covey.requests.rounds import Choice, Round
 from covey.trees.paths import Nodes
 
@@ -61,15 +61,17 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
     """Return what a round in which rows decoded teaches."""
     batch = done.batch
     asked = done.plan.depth[: batch.decoding]
+    deepest = int(asked.max())
     alike = (
         bool(choice.situation.shares)
-        and bool(asked.any()) == (choice.depth > 0)
+        and (deepest > 0) == (choice.depth > 0)
         and (choice.depth == 0 or "" not in done.plan.drafter[: batch.decoding])
+        and LOOKUP not in done.plan.drafter
         and all(active.request.speculation == "auto" for active in batch.rows)
     )
-    answers = _answers(done)
+    answers = _answers(done) if deepest else {}
     complete = bool(done.emitted) and all(answers.values())
-    played = int(np.where(done.drafted.answered[: batch.decoding], asked, 0).max())
+    played = int(np.where(done.drafted.answered[: batch.decoding], asked, 0).max()) if deepest else 0
     seconds = max(done.times.whole, 1e-9)  # a clock by hand may stand still
     outcome = None
     if done.emitted:
@@ -86,9 +88,9 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
         )
     return Lesson(
         choice=choice,
-        depth=int(asked.max()) if alike and complete else choice.depth,
+        depth=deepest if alike and complete else choice.depth,
         played=played,
-        drafted=drafted_in(done),
+        drafted=deepest > 0 and drafted_in(done),
         seconds=seconds,
         tokens=done.emitted,
         whole=alike and complete and done.prefill_tokens == 0,
@@ -97,17 +99,17 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
 
 
 def _answers(done: Round) -> dict[str, bool]:
-    """Return, by drafter that was asked, whether it has answered for at least one row."""
+    """Return, by drafter that was asked, whether it has answered for at least one row. What texts offer is asked of
+    nobody."""
     rows = done.batch.decoding
     asked, answered = done.plan.depth[:rows] > 0, done.drafted.answered[:rows]
-    if not asked.any():
-        return {}
     names = done.plan.drafter[:rows]
     if len(set(names)) == 1:
-        return {names[0]: bool((answered & asked).any())}
+        return {names[0]: bool((answered & asked).any())} if names[0] != LOOKUP else {}
     answers: dict[str, bool] = {}
     for row in np.flatnonzero(asked).tolist():
         answers[names[row]] = answers.get(names[row], False) or bool(answered[row])
+    answers.pop(LOOKUP, None)
     return answers
 
 

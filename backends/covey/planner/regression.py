@@ -55,8 +55,8 @@ class Regression:
         variances: Array = (np.dot(features, self._covariance) * features).sum(axis=1)
         return variances
 
-    def update(self, features: Array, measured: float) -> None:
-        """Learn from one measurement at one row of features."""
+    def update(self, features: Array, measured: float, times: int = 1) -> None:
+        """Learn from one measurement at one row of features, or from the mean of so many."""
         if not self.scaled:
             expected = float(np.dot(features, self._shape))
             if measured <= 0 or expected <= 0:
@@ -65,22 +65,22 @@ class Regression:
             self.scaled = True
         covariance = self._covariance
         if abs(self._bias) > BIASED:
-            covariance += HASTE * (self._growth - FORGETTING * covariance)
+            covariance += times * HASTE * (self._growth - FORGETTING * covariance)
         else:
-            covariance *= 1.0 - FORGETTING
-            covariance += self._growth
+            covariance *= 1.0 - times * FORGETTING
+            covariance += times * self._growth
         spread = np.dot(covariance, features)
         expected = float(np.dot(features, self._weights))
         error = measured - expected
         square = max(expected, 1e-9) ** 2
-        noise = square * self._noise
+        noise = square * self._noise / times
         total = float(np.dot(features, spread)) + noise
         limit = 3.0 * math.sqrt(total)
         # Noise is learnt from errors within reach, so that precise machines are believed sooner than jittery ones.
-        ratio = min(error * error, limit * limit) / (total / noise) / square
-        self._noise += 0.01 * (max(ratio, 1e-5) - self._noise)
+        ratio = times * min(error * error, limit * limit) / (total / noise) / square
+        self._noise += 0.01 * times * (max(ratio, 1e-5) - self._noise)
         error = min(limit, max(-limit, error))
-        self._bias += 0.1 * (error / math.sqrt(total) - self._bias)
+        self._bias += 0.1 * times * (error / math.sqrt(total) - self._bias)
         self._weights += spread * (error / total)
         covariance -= spread[:, None] * (spread / total)
 

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from covey.bandits.length import Forgetful, LengthPolicy, Reason
+from covey.bandits.length import Forgetful, LengthPolicy, Reason, Situation
 from covey.contracts.types import JsonDict, Trees
 from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import Lesson, drafted_in, lesson_of
-from covey.planner.rows import capped, lay_out
+from covey.planner.offers import Offers
+from covey.planner.rows import capped, lay_out, spare
 from covey.planner.selection import Selector, VerifyAll
 from covey.planner.situations import situation_of
 from covey.planner.switching import SwitchCosts
@@ -57,6 +58,7 @@ class RoundPlanner:
         self._listens = overhears is not Forgetful.overhear  # to rounds that it was not asked about, too
         self._previous = 0  # the deepest draft of the last round that decoded, where the policy had one made
         self._unlearnt: Round | None = None
+        self._offers = Offers()
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         """Plan a round. The policy is asked only if some row leaves the depth to it."""
@@ -75,14 +77,26 @@ class RoundPlanner:
         cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.shares else ""
         choice = Choice(situation, depth, reason, self._previous, cap)
         judges = self._drafters.judges(batch, assigned, roster)
+        plan = replace(plan, why=assigned.why)
+        if reason.word != "explore":  # what is explored is paid for
+            plan = self._with_offers(plan, batch, situation, depth, budget)
         return replace(
             plan,
-            why=assigned.why,
             choice=choice,
             judges=judges,
             divergence=self._drafters.divergence,
             log_q=self.selector.log_q,
         )
+
+    def _with_offers(self, plan: Plan, batch: Batch, situation: Situation, depth: int, budget: int) -> Plan:
+        """Return the plan with what texts offer, if rounds have been measured that tell what drafts cost."""
+        rows, expectations = batch.rows[: batch.decoding], self._expectations
+        if expectations is None or not expectations.measured or all(active.offer is None for active in rows):
+            return plan
+        each, planned = expectations.each_draft(len(rows)), 0.0
+        if depth:
+            planned = expectations.gain(situation, depth)
+        return self._offers.taken(plan, rows, each, planned, max(0, spare(batch, budget)))
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         return self.selector.select(batch, drafted, budget)
@@ -97,6 +111,7 @@ class RoundPlanner:
     def learn(self, done: Round) -> None:
         """Learn from a round; with a patient policy, from one that drafted while the next one drafts."""
         self._catch_up()
+        self._offers.learn(done)
         if not self._drafters.patient and done.plan.choice is not None:
             self._drafters.learn(done)
         drafted = drafted_in(done)

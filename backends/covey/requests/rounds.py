@@ -129,7 +129,8 @@ class Round:
 
     @property
     def prefill_tokens(self) -> int:
-        return int(self.batch.chunk[self.batch.decoding :].sum())
+        chunk, decoding = self.batch.chunk, self.batch.decoding
+        return int(chunk[decoding:].sum()) if len(chunk) > decoding else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey.contracts import profile
+from covey.contracts import profile, registry
 from covey.contracts.errors import CoveyError, PortError, SettingError
 from covey.contracts.objectives import Classes
-from covey.contracts.ports import Clock, Drafter, Residency, Target
+from covey.contracts.ports import Clock, Companion, Drafter, Residency, Target
 from covey.contracts.profile import Profile
 from covey.contracts.tenants import TenantRules
-from covey.contracts.types import TargetInfo
+from covey.contracts.types import ANY_VOCABULARY, Open, TargetInfo
+from covey.drafters.companion import LookedUp
+from covey.drafters.hit_rates import HitRates
 from covey.kv.elastic import POLICIES, Budget
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
@@ -110,7 +112,9 @@ class Builder:
             memory=partial(self._memory, info),
             guard=guard,
         )
-        config = EngineConfig.of(chosen.speculation, drafters, self.caller, info)
+        config = EngineConfig.of(
+            chosen.speculation, drafters, self.caller, info, self._companion() if drafters else None
+        )
         engine = Engine(self.target, self._scheduler(info), planner, streamer, self.clock, config, hooks)
         roster, memory = engine.roster, engine.memory
         assert memory is not None, "it was given"
@@ -139,6 +143,17 @@ class Builder:
         streamer.start(engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
         return Service(engine, memory, streamer, parser, reports, compiler, keeper)
+
+    def _companion(self) -> Callable[[Open], Companion] | None:
+        """Return what looks up beside drafters, without which nobody measures what drafts are worth; None where the
+        policy does not ask, and where the text is no model's."""
+        chosen = self.profile
+        kind = chosen.speculation.lookup
+        if kind == "off" or chosen.speculation.policy != "covey" or chosen.target.kind == "emulated":
+            return None
+        made_by = registry.find(registry.DRAFTERS[kind].made_by)
+        drafter, rates = made_by(chosen.drafter, name=kind, vocab_size=ANY_VOCABULARY), HitRates()
+        return lambda opening: LookedUp(drafter, opening, rates)
 
     def _scheduler(self, info: TargetInfo) -> Scheduler:
         slo, tenants = self.profile.slo, self.profile.tenants

@@ -1,0 +1,92 @@
+"""Offers of drafts from what requests' own texts repeat, made before a round is planned.
+
+A prompt is read in a thread of its own, while the target computes it; of each token that comes afterwards the engine's
+thread tells the text itself, which takes some microseconds. The requests that leave their drafts to the policy have
+offers: those that name a drafter, a depth, or none, get what they ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.contracts.ports import Companion
+from covey.contracts.types import NO_FLOATS, Offer, Open, Trees
+from covey.process.worker import Worker
+from covey.requests.active import ActiveRequest
+from covey.requests.scheduler import Batch
+
+FEW = 4  # rows whose texts are followed at every token
+PATIENCE, SELDOM = 16, 24  # rounds without an offer taken, after which those of more rows are made so seldom
+
+
+@dataclass(slots=True)
+class _Followed:
+    companion: Companion
+    opened: Future[None]
+    read: int  # tokens of the request that it has been told
+
+
+class Lookups:
+    """Owns the texts of running requests (`ActiveRequest.text`), each opened by `worker`."""
+
+    def __init__(self, companion: Callable[[Open], Companion], worker: Worker, most: int) -> None:
+        """`companion` makes one for a new request. An offer has at most `most` tokens."""
+        self._companion, self._worker, self._most = companion, worker, most
+        self._untaken = 0  # rounds since an offer was taken
+
+    def offer(self, batch: Batch) -> None:
+        """Set `ActiveRequest.offer` of a batch's rows, by all that they have emitted; where nobody takes the offers of
+        many rows, only now and then, as it takes time."""
+        self._untaken += 1
+        if batch.decoding > FEW and self._untaken > PATIENCE and self._untaken % SELDOM:
+            return
+        for row, active in enumerate(batch.rows):
+            request = active.request
+            if request.drafter or request.speculation != "auto":
+                continue
+            active.offer = self._offered(active, row < batch.decoding)
+
+    def taken(self) -> None:
+        """Take it that an offer was taken."""
+        self._untaken = 0
+
+    def forget(self, active: ActiveRequest) -> None:
+        """Take it that a request has ended."""
+        followed: _Followed | None = active.text
+        if followed is not None and followed.opened.done() and followed.opened.exception() is None:
+            followed.companion.read(active.output[followed.read - len(active.request.prompt) :])
+            followed.companion.end()
+        active.text = active.offer = None
+
+    def _offered(self, active: ActiveRequest, decoding: bool) -> Offer | None:
+        followed: _Followed | None = active.text
+        if followed is None:
+            companion = self._companion(active.opening())
+            active.text = _Followed(companion, self._worker.submit(_open, companion), active.num_tokens)
+            return None
+        if not decoding or not followed.opened.done():
+            return None
+        followed.opened.result()  # raises what reading the prompt raised
+        followed.companion.read(active.output[followed.read - len(active.request.prompt) :])
+        followed.read = active.num_tokens
+        return followed.companion.offer(active.num_tokens, min(self._most, active.room - 1))
+
+
+def _open(companion: Companion) -> None:
+    companion.open()
+
+
+def trees_of(rows: Sequence[ActiveRequest], depths: Sequence[int]) -> Trees:
+    """Return the first of what was offered to these requests, as deep as is wanted of each, as chains."""
+    chains = [(active.offer.tokens[:depth] if active.offer is not None else []) for active, depth in zip(rows, depths)]
+    sizes = [len(chain) for chain in chains]
+    return Trees(
+        np.cumsum([0, *sizes]).astype(np.int32),
+        np.asarray([token for chain in chains for token in chain], np.int32),
+        np.asarray([place - 1 for size in sizes for place in range(size)], np.int32),
+        NO_FLOATS,
+    )
