@@ -1,8 +1,8 @@
-"""Measures what static speculation gains over none at concurrency 1, domain by domain.
+"""Measures what static speculation, and the profile's own policy, gain over none at concurrency 1, domain by domain.
 
-Every prompt is put to every depth, greedily and at temperature 1, in an order drawn anew each time. Texts end where the
-model ends them. The best depth is picked on odd repetitions and compared on even ones, then the other way round; every
-repetition has prompts of its own.
+Every prompt is put to every depth and to the policy, greedily and at temperature 1, in an order drawn anew each time.
+Texts end where the model ends them. The best depth is picked on odd repetitions and compared on even ones, then the
+other way round; every repetition has prompts of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from loadtest.bench.work import Answer, Ask
 from loadtest.bench.workload import SPECIALISTS
 
 DEPTHS, QUICK_DEPTHS = (1, 2, 3, 4, 5, 6), (2, 4)
+AUTO = "auto"  # what requests get that ask for nothing: the policy chooses, whoever drafts
 GREEDY, HOT = 0.0, 1.0
 OUTPUT_TOKENS, QUICK_TOKENS = 128, 24
 REPETITIONS, FULL_REPETITIONS, EACH = 6, 20, 2  # prompts of a domain in a repetition
@@ -82,9 +83,12 @@ class SpeedupAnswers:
         rates = self.rates(temperature, domain)
         static = {name: rates[name] for name in map(fixed, DEPTHS) if name in rates}
         best = best_over(static, {OFF: rates[OFF]}) if static and OFF in rates else None
+        auto = best_over({AUTO: rates[AUTO]}, {OFF: rates[OFF]}) if {AUTO, OFF} <= rates.keys() else None
         return {
             "best_static_over_off": best.ratio if best else None,
             "best_static_over_off_interval": [best.low, best.high] if best else None,
+            "policy_over_off": auto.ratio if auto else None,
+            "policy_over_off_interval": [auto.low, auto.high] if auto else None,
             "picked": list(best.picked) if best else None,
             "tokens_per_second": report.spreads(rates),
             "acceptance": {name: self._acceptance(temperature, domain, name) for name in static},
@@ -119,6 +123,7 @@ def run(session: Session) -> None:
     with session.server(wanted.options()) as server:
         choices = (OFF, *map(fixed, QUICK_DEPTHS if quick else DEPTHS))
         asked = [OverTriton(server, name, stream=True, settings={"speculation": name}) for name in choices]
+        asked.append(OverTriton(server, AUTO, stream=True, settings={"speculation": AUTO, "drafter": ""}))
         for one in session.each([(f"warming up: {one.name}", one) for one in asked]):
             for domain in domains:
                 one.run([Ask(prompts.load(domain)[0], 8, HOT, drafter=drafters[domain])], 1, tenant="warm-up")
@@ -169,11 +174,18 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
             name,
             report.number(part["best_static_over_off"]),
             ", ".join(part["picked"] or ()) or "-",
+            report.number(part["policy_over_off"]),
             str(part["looping"]),
         ]
         for name, part in parts.items()
     ]
-    console.print(report.table("The best fixed depth", ["", "over off", "picked", "loops left out"], rows))
+    console.print(
+        report.table(
+            "The best fixed depth, and the policy",
+            ["", "over off", "picked", "policy over off", "loops left out"],
+            rows,
+        )
+    )
     depths = {0: OFF, **{depth: fixed(depth) for depth in DEPTHS}}
     lines = {
         name: [(float(depth), spread["median"]) for depth, of in depths.items() if (spread := rates.get(of))]
