@@ -124,6 +124,11 @@ class Traffic:
         self._report(record)
         return record.outcome
 
+    @property
+    def left(self) -> float:
+        """Return the seconds until the run's end by its own clock."""
+        return self.plan.seconds - self._clock()
+
     def stop(self) -> None:
         """Send no more requests; those under way may end."""
         self.stopped = True

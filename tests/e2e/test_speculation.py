@@ -9,6 +9,7 @@ import pytest
 from covey import prompts
 from covey.contracts import profile
 from covey.contracts.profile import DEFAULT_PROFILE
+from covey.contracts.types import LOOKUP
 from covey.server import Server
 from covey_client import Client, InvalidRequest, Usage
 
@@ -64,6 +65,21 @@ def test_drafts_of_a_fitting_drafter_are_accepted(server: Server) -> None:
         answer = client.generate(prompt, max_tokens=64, speculation="fixed:4", drafter="draft_translate")
         assert answer.usage.draft_tokens > 20
         assert answer.usage.acceptance_rate > 0.2, "the bundled specialist knows its domain"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_a_tenant_s_texts_repeat_is_looked_up(server: Server, temperature: float) -> None:
+    """The same text for a second time is all foreseen, but for its first tokens."""
+    settings = {"max_tokens": 96, "temperature": temperature, "seed": 23}
+    with Client(server.grpc_url) as client:
+        plain = client.generate(PROMPTS[-1], speculation="off", **settings)
+        for tenant in ("repeats", "others"):
+            answers = [client.generate(PROMPTS[-1], tenant=tenant, **settings) for _ in range(3)]
+            assert [answer.tokens for answer in answers] == [plain.tokens] * 3
+            usage = answers[-1].usage
+            accepted = dict(zip(usage.drafters, usage.accepted_draft_tokens_by_drafter))
+            assert accepted.get(LOOKUP, 0) > len(plain.tokens) / 2
+            assert_histogram(usage)
 
 
 def test_the_rejection_rule_is_served_and_repeatable(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -214,7 +215,12 @@ def test_a_launcher_that_can_write_to_nobody_starts_its_server_again(canned_fold
 def _servers(launcher: int) -> set[int]:
     """The tritonservers below it that run."""
     children = {int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()}
-    return {pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("triton")}
+    found = set()
+    for pid in children:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            if Path(f"/proc/{pid}/comm").read_text().startswith("triton"):
+                found.add(pid)
+    return found
 
 
 def test_a_start_that_fails_for_want_of_anything_is_tried_again() -> None:
