@@ -62,7 +62,8 @@ def expected(server: Server) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", ["covey", "ensemble"])
 def test_streams_over_http(server: Server, expected: dict[str, Any], model: str) -> None:
-    pieces = events(post(server, f"{model}/generate_stream", {"text_input": PROMPT, **SETTINGS, "stream": True}))
+    own = {"tenant": f"streams of {model}"}  # a text that its tenant has had before is foreseen whole: in few pieces
+    pieces = events(post(server, f"{model}/generate_stream", {"text_input": PROMPT, **SETTINGS, **own, "stream": True}))
     assert len(pieces) > 3, "a stream must stream"
     assert "".join(piece["text_output"] for piece in pieces) == expected["text_output"]
     ids = [token for piece in pieces for token in np.atleast_1d(piece["output_ids"]).tolist()]
@@ -82,7 +83,7 @@ def test_one_response_over_http(server: Server, expected: dict[str, Any], model:
 def test_grpc_streaming(server: Server, expected: dict[str, Any], stream: bool) -> None:
     with Client(server.grpc_url) as client:
         if stream:
-            chunks = list(client.stream(PROMPT, **SETTINGS))
+            chunks = list(client.stream(PROMPT, tenant="streams over gRPC", **SETTINGS))
             assert "".join(chunk.text for chunk in chunks) == expected["text_output"]
             assert len(chunks) > 3
         else:
