@@ -34,6 +34,7 @@ NAME = re.compile(r"[\w.-]+")
 REFUSED = {
     "speculation.width": "vLLM verifies chains alone",
     "speculation.adaserve": "vLLM's requests have no latency objectives",
+    "speculation.lookup": f"lookups are drafters, named in {WHERE}.drafters",
     "speculation.drafters": f"drafters are named in {WHERE}.drafters",
     "speculation.costs": "what steps take is learnt from vLLM's own",
     "speculation.state": "nothing is kept across restarts",

@@ -40,6 +40,7 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ("target = 3", "target must be a table"),
         ("models = [1]", "models: got"),
         ('[speculation]\npolicy = "fixed:0"', "speculation.policy: got 'fixed:0'"),
+        ('models = ["lookup"]\n[speculation]\ndrafters = ["lookup"]', "lookup is what drafts from texts"),
         ('[speculation]\ndrafters = ["nobody"]', "nobody must be among models too"),
         ('[speculation]\ndrafter_policy = "fixed:nobody"', "speculation.drafter_policy: got 'fixed:nobody', allowed"),
         ('[drafter]\nfolders = ["draft_mine:/m"]', "drafter.folders: draft_mine must be among speculation.drafters"),

@@ -37,6 +37,7 @@ EXPECTED = {name: continuation(prompt, 40) for name, prompt in PROMPTS.items()}
         ({"speculation": {"policy": "fixed:5"}}, "5 drafts, allowed: num_speculative_tokens, 4, at most"),
         ({"speculation": {"max_depth": 6}}, "6 drafts"),
         ({"speculation": {"polcy": "covey"}}, "unknown key 'speculation.polcy'"),
+        ({"speculation": {"lookup": "off"}}, "speculation.lookup is refused"),
         ({"drafter": {"folders": ["a:b"]}}, "drafter.folders is refused"),
         ({"star": {"admission": False}}, "star.admission is refused"),
         ({"drafters": {}}, "drafters: got {}"),

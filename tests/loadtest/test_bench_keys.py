@@ -50,9 +50,9 @@ def test_tax_has_the_keys_it_promises() -> None:
 
 
 def made_up_speedup(repetitions: int = 4) -> speedup.SpeedupAnswers:
-    """fixed:3 is twice as fast as off; one code prompt of each repetition loops when greedy."""
+    """fixed:3 is twice as fast as off, the policy 1.25 times; one code prompt of each repetition loops when greedy."""
     measured = speedup.SpeedupAnswers()
-    seconds = {OFF: 2.0} | {fixed(depth): 1.0 + abs(depth - 3) for depth in speedup.DEPTHS}
+    seconds = {OFF: 2.0, speedup.AUTO: 1.6} | {fixed(depth): 1.0 + abs(depth - 3) for depth in speedup.DEPTHS}
     for temperature in (speedup.GREEDY, speedup.HOT):
         for domain in ("code", "chat"):
             for repetition in range(repetitions):
@@ -68,6 +68,8 @@ def test_speedup_has_the_keys_it_promises(part: str) -> None:
     found = made_up_speedup().summary()
     assert found[part]["best_static_over_off"] == 2.0
     assert found[part]["picked"] == ["fixed:3", "fixed:3"]
+    assert found[part]["policy_over_off"] == pytest.approx(1.25)
+    assert found[part]["policy_over_off_interval"] == pytest.approx([1.25, 1.25])
     assert found[part]["acceptance"]["fixed:3"] == pytest.approx(0.45)
 
 

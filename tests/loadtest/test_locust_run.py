@@ -210,6 +210,45 @@ def test_a_load_from_two_workers_adds_up_at_their_master(
         assert abs(parts[0] - parts[1]) <= 1
 
 
+LATE = """
+import sys, time
+import loadtest.__main__
+import gevent
+from loadtest import options
+from loadtest.run import drain
+from loadtest.traffic import Traffic
+
+words = ["--shape", "poisson:200", "--seconds", "2", "--prompts", "own"]
+plan = options.plan(options.command_line().parse_args(words), seconds=2.0, grace=0.0)
+began, sent = time.monotonic(), []
+traffic = Traffic(plan, print, print, clock=lambda: time.monotonic() - began, pause=gevent.sleep)
+traffic.send = lambda _, arrival: sent.append(arrival.at)
+gevent.spawn(traffic.follow, gevent.spawn)
+gevent.sleep(float(sys.argv[1]))
+drain(0.0, traffic)
+due = [arrival.at for arrival in plan.shape.arrivals(2.0, plan.rng("arrivals"))]
+print(sent == due, len(sent), len(due), time.monotonic() - began)
+"""
+
+
+@pytest.mark.parametrize(("ended", "whole"), [(1.7, True), (0.3, False)])
+def test_a_worker_that_began_late_sends_what_is_due_unless_the_run_was_cut_short(ended: float, whole: bool) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LATE, str(ended)],
+        cwd=REPOSITORY,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    every, sent, due, seconds = ran.stdout.split()
+    assert (every == "True") == whole
+    assert int(sent) > 20
+    assert int(due) > 300
+    assert float(seconds) > 2.0 if whole else float(seconds) < 1.0
+
+
 def test_a_run_that_lost_a_worker_is_not_complete(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
     given = words(
         canned_server[0], prompts, "--shape", "poisson:20", "--seconds", "6", "--workers", "2", "--grace", "1"

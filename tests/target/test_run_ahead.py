@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -116,34 +117,27 @@ def test_the_same_answers_whatever_is_asked_next(folder: Path, seed: int) -> Non
     ahead.check()
 
 
-def decode(runner: TargetRunner, prompt: list[int], count: int) -> tuple[list[int], list[int]]:
-    """Greedy tokens one by one, and how many passes over the model had begun when each was answered."""
-    passes = 0
-    forward = runner._model.forward
+def counting(runner: TargetRunner) -> list[object]:
+    """The passes over the runner's model that have begun, from now on."""
+    passes, forward = list[object](), runner._model.forward
 
     def counted(work: object) -> object:
-        nonlocal passes
-        passes += 1
+        passes.append(work)
         return forward(work)  # type: ignore[arg-type]
 
     runner._model.forward = counted  # type: ignore[method-assign, assignment]
-    tokens, begun = list(prompt), []
-    opens: tuple[Open, ...] = (Open(1, ints(prompt), len(prompt), Sampling()),)
-    for step in range(count):
-        work = TargetWork(
-            ints([1]),
-            ints([len(tokens)]),
-            ints([len(prompt) if opens else 1]),
-            Trees.empty(1),
-            opens,
-            sequence=step + 1,
-            room=ints([count - step]),
-        )
-        tokens += runner.step(work).tokens.tolist()
-        opens = ()
+    return passes
+
+
+def decode(runner: TargetRunner, prompt: list[int], count: int) -> tuple[list[int], list[int]]:
+    """Greedy tokens one by one, and how many passes over the model had begun when each was answered."""
+    passes, begun = counting(runner), list[int]()
+
+    def answered() -> None:
         runner._ahead and runner._ahead._running and runner._ahead._running.result()
-        begun.append(passes)
-    return tokens[len(prompt) :], begun
+        begun.append(len(passes))
+
+    return decode_with(runner, prompt, [[]] * count, Sampling(), room=count, answered=answered)[0], begun
 
 
 def test_each_answer_but_the_last_is_followed_by_the_next_pass(folder: Path) -> None:
@@ -156,17 +150,24 @@ def test_each_answer_but_the_last_is_followed_by_the_next_pass(folder: Path) -> 
 
 
 def decode_with(
-    runner: TargetRunner, prompt: list[int], drafts: list[list[int]], sampling: Sampling
+    runner: TargetRunner,
+    prompt: list[int],
+    drafts: list[list[int]],
+    sampling: Sampling,
+    *,
+    room: int = 99,
+    answered: Callable[[], None] = lambda: None,
 ) -> tuple[list[int], list[bool]]:
-    """Tokens of passes with these drafts, as chains, and whether each was followed by a guess."""
+    """Tokens of passes with these drafts, as chains, at most `room`, and whether each was followed by a guess."""
     tokens, guessed = list(prompt), []
     opens: tuple[Open, ...] = (Open(1, ints(prompt), len(prompt), sampling),)
     for step, draft in enumerate(drafts):
         trees = Trees(ints([0, len(draft)]), ints(draft), ints([*range(-1, len(draft) - 1)]))
-        chunk = ints([len(prompt) if opens else 1])
-        work = TargetWork(ints([1]), ints([len(tokens)]), chunk, trees, opens, sequence=step + 1, room=ints([99]))
+        chunk, left = ints([len(prompt) if opens else 1]), ints([room - len(tokens) + len(prompt)])
+        work = TargetWork(ints([1]), ints([len(tokens)]), chunk, trees, opens, sequence=step + 1, room=left)
         tokens += runner.step(work).tokens.tolist()
         opens = ()
+        answered()
         guessed.append(runner._ahead is not None and runner._ahead._running is not None)
     return tokens[len(prompt) :], guessed
 
@@ -186,21 +187,14 @@ def test_guesses_that_keep_failing_are_not_made(folder: Path) -> None:
 def test_drafts_that_begin_wrong_cost_no_pass(folder: Path) -> None:
     prompt, count = [5, 9, 33], 8
     right, _ = decode(load(folder, False), prompt, count)
-    runner, passes = load(folder, True), 0
-    forward = runner._model.forward
-
-    def counted(work: object) -> object:
-        nonlocal passes
-        passes += 1
-        return forward(work)  # type: ignore[arg-type]
-
-    runner._model.forward = counted  # type: ignore[method-assign, assignment]
+    runner = load(folder, True)
+    passes = counting(runner)
     wrong: list[list[int]] = [[], *([(token + 1) % VOCABULARY, 4] for token in right[1:])]
     tokens, guessed = decode_with(runner, prompt, wrong, Sampling())
     assert tokens == right
     assert all(guessed)
     runner._ahead and runner._ahead._running and runner._ahead._running.result()
-    assert passes == count + 1, "one of each token, and the next one's"
+    assert len(passes) == count + 1, "one of each token, and the next one's"
 
 
 def test_a_tree_is_wrong_only_if_none_of_its_first_drafts_is_right(folder: Path) -> None:

@@ -211,7 +211,8 @@ class SpeculationSettings:
     drafters: tuple[str, ...] = setting((), "Triton models that draft")
     lookup: str = setting(
         "suffix",
-        "what policy covey drafts beside them, wherever a request's own text and its tenant's recent ones promise more",
+        "what policy covey, with selection all, drafts beside them wherever a request's own text and its tenant's "
+        "recent ones promise more; off: nothing, as ever for an emulated target, whose text is no model's",
         choices=("off", "suffix", "ngram"),
     )
     draft_deadline_ms: float = setting(500.0, "a drafter that takes longer has proposed nothing", low=1, high=60000)

@@ -1,5 +1,6 @@
 """A round's drafts: each drafter in use is asked once, in a thread of its own and within a deadline, and their trees
-are joined. Beside that drafters are asked to read, in calls that nobody waits for and that may outlive the round.
+are joined, with what texts have offered (`covey.loop.lookups`). Beside that drafters are asked to read, in calls that
+nobody waits for and that may outlive the round.
 
 A drafter that is missing, late, stale or broken proposes nothing this round: its rows decode plainly. The roster says
 who can be asked; what passes between the engine and one drafter is a channel's (`covey.loop.channel`).

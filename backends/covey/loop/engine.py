@@ -3,6 +3,7 @@
 One call of `Engine.round` is one round over the running batch:
 
     admit    waiting requests join while blocks and token budget last            (scheduler)
+    offer    texts that repeat themselves offer drafts                           (lookups)
     plan     how deep and wide to draft, and which drafter, for each row         (planner)
     draft    one call per drafter in use, in parallel                            (drafters)
     select   drop drafts that are not worth verifying                            (planner)

@@ -192,9 +192,8 @@ class RoundCosts:
         if verified == rows and not prefill:
             self._plain.add(rows)
         self._rounds += overhead is not None
-        if overhead is not None and (
-            rounds > 1 or self._rounds % 4 == 1
-        ):  # it changes slowly, and each update takes time itself
+        # It changes slowly, and each update takes time itself.
+        if overhead is not None and (rounds > 1 or self._rounds % 4 == 1):
             self._overhead.update(hat(rows, self._rows), overhead)
         if len(calls) == 1:
             for name, call in calls.items():

@@ -44,12 +44,14 @@ def drafted_in(done: Round) -> bool:
 
 
 def tried(done: Round) -> Ints:
-    """Return, by decoding row, how many of its drafter's drafts the round has tried, -1 if it says nothing of that
-    drafter. Drafts that were not verified are not tried; drafts that the drafter did not propose are, unless it may
-    have had no time left, having read for long."""
+    """Return, by decoding row, how many of its drafter's drafts the round has tried, -1 if it says nothing of any
+    drafter, as where its own text offered them. Drafts that were not verified are not tried; drafts that the drafter
+    did not propose are, unless it may have had no time left, having read for long."""
     rows = done.batch.decoding
     asked, proposed, kept = done.plan.depth[:rows], done.drafted.trees.sizes[:rows], done.kept.sizes[:rows]
     looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
+    if LOOKUP in done.plan.drafter:
+        looked &= np.array([name != LOOKUP for name in done.plan.drafter[:rows]])
     if done.drafted.catch_up_seconds > READING * (done.times.draft + done.times.verify):
         looked &= proposed > 0
     reached = deepest_kept(done.kept)[:rows] if (kept < proposed).any() else asked

@@ -78,8 +78,8 @@ class ActiveRequest:
     states: Words = field(default_factory=lambda: NO_STATES)  # the target's, of positions from `first_state` on
     first_state: int = 0
     belief: Any = None  # what a planner has learnt of it; nobody else looks
-    text: Any = None  # the same of `covey.loop.lookups`, which offers drafts for its next round
-    offer: Offer | None = None
+    text: Any = None  # what follows its text (`covey.loop.lookups`); nobody else looks
+    offer: Offer | None = None  # the last that its text made
     admitted: float | None = None  # when it first ran
     first_token: float | None = None  # when it came
     due: float = 0.0  # what the scheduler last ordered it by

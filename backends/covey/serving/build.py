@@ -146,10 +146,10 @@ class Builder:
 
     def _companion(self) -> Callable[[Open], Companion] | None:
         """Return what looks up beside drafters, without which nobody measures what drafts are worth; None where the
-        policy does not ask, and where the text is no model's."""
-        chosen = self.profile
-        kind = chosen.speculation.lookup
-        if kind == "off" or chosen.speculation.policy != "covey" or chosen.target.kind == "emulated":
+        setting says that there is none."""
+        chosen, speculation = self.profile, self.profile.speculation
+        kind, asked = speculation.lookup, speculation.policy == "covey" and speculation.selection == "all"
+        if kind == "off" or not asked or chosen.target.kind == "emulated":
             return None
         made_by = registry.find(registry.DRAFTERS[kind].made_by)
         drafter, rates = made_by(chosen.drafter, name=kind, vocab_size=ANY_VOCABULARY), HitRates()

@@ -1,12 +1,13 @@
 """The next plain pass, computed while the answer to the last one travels.
 
-After a pass in which every row decoded plainly, the next message most likely asks for the same rows, one token on. Its
-result needs nothing that the message will bring, so the target's one thread that computes begins with it at once; the
-message then collects it. What the message asks for otherwise is computed as ever, and what it does not ask for is
-dropped: a pass commits nothing by itself, and the KV that it wrote is written again, with the same values.
+After a pass the next message most likely asks for the same rows, one token on, and a plain pass over them needs nothing
+that the message will bring, so the target's one thread that computes begins with it at once; the message then collects
+it. It is enough for rows that decode plainly, and, under the coupled rule, for those whose first draft is another token
+than it drew. What the message asks for otherwise is computed as ever, and what it does not ask for is dropped: a pass
+commits nothing by itself, and the KV that it wrote is written again, with the same values.
 
-A guess that fails costs a pass, so whether guesses would have come true is watched all the time, and they are made only
-while most of them do.
+A guess that fails costs a pass, so for how many rows guesses would have been enough is watched all the time, and they
+are made only while they are for most.
 """
 
 from __future__ import annotations

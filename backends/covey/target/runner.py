@@ -213,9 +213,12 @@ class TargetRunner:
         enough = reply.accepted == 0
         for row in np.flatnonzero(work.trees.sizes).tolist():
             sequence = self._ledger.get(work, int(work.tags[row]))
-            if work.divergence or sequence is None or self._settings.rejection[sequence.settings]:
-                enough[row] = False
+            enough[row] &= sequence is not None and self._told_by_first(sequence, work.divergence)
         return float(enough.mean()) if len(enough) else 1.0
+
+    def _told_by_first(self, sequence: Sequence, divergence: bool) -> bool:
+        """Return whether nothing but the next token is wanted where no first draft is that token."""
+        return not (divergence or self._settings.rejection[sequence.settings])
 
     def _pass(
         self, work: TargetWork, reused: dict[int, int], started: float, precomputed: Precomputed | None
@@ -293,15 +296,12 @@ class TargetRunner:
         if precomputed is None:
             return self._compute(rows, chunk, trees, divergence)
         found = [precomputed.row(row) for row in rows]
-        if len(trees.tokens):
-            drafted = trees.sizes.tolist()
-            drawn = precomputed.first_tokens()
-            for place, (row, at, start) in enumerate(zip(rows, found, trees.offsets.tolist())):
-                if drafted[place] and at is not None:
-                    mine = slice(start, start + drafted[place])
-                    roots = trees.tokens[mine][trees.parents[mine] < 0]
-                    if divergence or self._settings.rejection[row.settings] or drawn[at] in roots:
-                        found[place] = None
+        drawn = precomputed.first_tokens() if len(trees.tokens) else []
+        for row in np.flatnonzero(trees.sizes).tolist():
+            at, mine = found[row], slice(trees.offsets[row], trees.offsets[row + 1])
+            first = trees.tokens[mine][trees.parents[mine] < 0]
+            if at is not None and (drawn[at] in first or not self._told_by_first(rows[row], divergence)):
+                found[row] = None
         known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
         if not known.any():
             return self._compute(rows, chunk, trees, divergence)

@@ -11,7 +11,7 @@ import numpy as np
 from covey.bandits.drafters.choice import Bandit
 from covey.bandits.drafters.policies import Policy, Setting
 from covey.bandits.length import Outcome, Situation
-from covey.contracts.types import LOOKUP, Hit, Ints
+from covey.contracts.types import Hit, Ints
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.planner.lessons import tried
 from covey.requests.active import ActiveRequest
@@ -99,7 +99,7 @@ class PerRequest:
         reply = done.reply
         depths, accepted, emitted = tried(done).tolist(), reply.accepted.tolist(), np.diff(reply.offsets).tolist()
         for row, active in enumerate(done.batch.rows[: done.batch.decoding]):
-            if depths[row] <= 0 or active.request.drafter or done.plan.drafter[row] == LOOKUP:
+            if depths[row] <= 0 or active.request.drafter:
                 continue
             choice, drafter = self._choice(active), self._names.index(done.plan.drafter[row])
             reward = min(1.0, accepted[row] / depths[row])

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from covey.bandits.length import Outcome, Situation
-from covey.contracts.types import LOOKUP
 from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
@@ -109,8 +108,6 @@ class CoveyDrafters:
     def learn(self, done: Round) -> None:
         self._reading.learn(done)
         depths = tried(done)
-        if LOOKUP in done.plan.drafter:
-            depths = np.where(np.array(done.plan.drafter[: len(depths)]) == LOOKUP, -1, depths)
         rows = np.flatnonzero(depths >= 0)
         self._news |= len(rows) > 0 or bool(done.drafted.read)
         if len(rows):
