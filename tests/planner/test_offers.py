@@ -144,3 +144,6 @@ def test_prompts_and_others_drafts_teach_nothing() -> None:
     assert of._size(2) == before
     learn(of, plan_of(2), 99.0, 2)
     assert of._size(2).plain < 1.2 * before.plain, "a pause of the machine is no law"
+    plan = of.taken(plan_of(2), rows_of([0.9, 1.8], [0.9, 1.8]), 0.05, 0.0, 8)
+    learn(of, plan, 99.0, 4)
+    assert of._size(2).cost < offers.USUAL + 0.2

@@ -219,6 +219,15 @@ def test_a_tree_is_wrong_only_if_none_of_its_first_drafts_is_right(folder: Path)
         assert (found.divergence >= 0.0).all()
 
 
+def test_nothing_is_guessed_of_a_text_that_has_ended(folder: Path) -> None:
+    """Whether its last token was drawn plainly or accepted in the midst of drafts."""
+    prompt = [5, 9, 33]
+    right, _ = decode(load(folder, False), prompt, 6)
+    for drafts in ([[], []], [[], right[1:3]]):
+        _, guessed = decode_with(load(folder, True), prompt, drafts, Sampling(end_ids=(right[1],)))
+        assert guessed == [True, False]
+
+
 def test_drafts_under_the_rejection_rule_need_a_pass_of_their_own(folder: Path) -> None:
     """So that guesses are not made while they come."""
     sampling = Sampling(1.0, seed=3, rule=Rule.REJECTION)
