@@ -42,10 +42,10 @@ def main(arguments: Sequence[str]) -> int:
         else:
             from loadtest.run import run
 
-        folder = given.out / (given.name or time.strftime("%Y%m%d-%H%M%S"))
+        folder = records.unused(given.out / (given.name or time.strftime("%Y%m%d-%H%M%S")))
         if given.beside_plain:
             given.speculation = "off"
-            plain = folder.with_name(f"{folder.name}-plain")
+            plain = records.unused(folder.with_name(f"{folder.name}-plain"))
             if not run(_plan(given), plain):
                 return _report(plain, None) or 1
             earlier = records.load(plain)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from covey_client.rates import MetricsSnapshot, Span
-from loadtest import summary
+from loadtest import records, summary
 from loadtest.bench.report import COLOURS
 from loadtest.records import Record, RecordedRun
 from loadtest.summary import Points, attained, counted, gauge, over_time, percent, share, streamed
@@ -193,10 +193,13 @@ def draw(picture: Picture, run: RecordedRun, earlier: RecordedRun | None) -> str
             mark = "o" if len(points) < 40 else ""
             axes.plot(*zip(*points), label=label, color=colour, marker=mark, markersize=3, linewidth=1.5)
     if earlier is not None and drawn:
+        called = records.called(earlier, run)
         for line in picture.lines:
             points = [point for point in line.points(earlier) if point[0] <= end] if line.compared else []
             if points:
-                axes.plot(*zip(*points), label=f"{line.label}, earlier", color="#777777", linestyle="--", linewidth=1.2)
+                axes.plot(
+                    *zip(*points), label=f"{line.label}, {called}", color="#777777", linestyle="--", linewidth=1.2
+                )
     _dress(axes, picture, end, legend=bool(drawn))
     written = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": picture.title}):

@@ -133,6 +133,19 @@ def load(folder: Path) -> RecordedRun:
     return RecordedRun(folder, settings, levels, records, readings)
 
 
+def unused(folder: Path) -> Path:
+    """Return the folder of a run to come. Raises SettingError where it has a run already, which would be lost."""
+    if (folder / SETTINGS).exists():
+        raise SettingError(f"name: {folder} holds a run already; name another one, or remove it")
+    return folder
+
+
+def called(other: RecordedRun, run: RecordedRun) -> str:
+    """Return what the run beside another is called: `plain` where it alone had no drafts, else `earlier`."""
+    off = [each.settings.get("speculation") == "off" for each in (other, run)]
+    return "plain" if off == [True, False] else "earlier"
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8").splitlines()
     for index, line in enumerate(lines):

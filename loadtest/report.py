@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import pictures, summary
+from loadtest import pictures, records, summary
 from loadtest.records import RecordedRun
 from loadtest.summary import Figure
 
@@ -84,7 +84,7 @@ def page(title: str, body: str) -> str:
 
 def show(run: RecordedRun, earlier: RecordedRun | None = None) -> None:
     """Show the summary on the terminal."""
-    table = Table("figure", "unit", "value", *(("earlier", "change") if earlier else ()), box=None)
+    table = Table("figure", "unit", "value", *((records.called(earlier, run), "change") if earlier else ()), box=None)
     for figure, before in _paired(run, earlier):
         more = (number(before), change(figure, before)[0]) if earlier else ()
         table.add_row(figure.name, figure.unit, number(figure.value), *more)
@@ -148,7 +148,7 @@ def _totals(run: RecordedRun, earlier: RecordedRun | None) -> str:
             said, kind = change(figure, before)
             cells += [number(before), f'<span class="{kind}">{said}</span>']
         rows.append(cells)
-    return _table(("figure", "unit", "this run", *(("earlier", "change") if earlier else ())), rows)
+    return _table(("figure", "unit", "this run", *((records.called(earlier, run), "change") if earlier else ())), rows)
 
 
 def _levels(run: RecordedRun) -> str:

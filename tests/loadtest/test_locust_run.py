@@ -84,6 +84,10 @@ def test_a_run_over_both_protocols_and_its_report(canned_server: Running, prompt
     again = run(["loadtest"], "--report", str(tmp_path / "mine"), "--compare", str(tmp_path / "mine"))
     assert again.returncode == 0, again.stderr
     assert "compared with" in (tmp_path / "mine" / "report.html").read_text(encoding="utf-8")
+    taken = run(["loadtest"], *given, "--out", str(tmp_path), "--name", "mine")
+    assert taken.returncode == 2
+    assert "mine holds a run already; name another one, or remove it" in taken.stderr
+    assert records.load(tmp_path / "mine").records == found.records
 
 
 def test_an_interrupted_run_reports_what_ran(canned_server: Running, prompts: Path, tmp_path: Path) -> None:

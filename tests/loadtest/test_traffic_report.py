@@ -170,6 +170,10 @@ def test_a_comparison_says_what_is_better(tmp_path: Path) -> None:
     assert "compared with the run of before" in page
     assert '<span class="worse">' in page
     assert "earlier" in page
+    assert "<th>plain</th>" not in page
+    plain = replace(earlier, settings={**earlier.settings, "speculation": "off"})
+    assert "<th>plain</th>" in report.html(a_run(tmp_path), plain)
+    assert "<th>earlier</th>" in report.html(plain, plain)
     throughput = summary.Figure("throughput", "", 2.0, True)
     assert report.change(throughput, 1.0) == ("+100.0 %", "better")
     assert report.change(throughput, 4.0) == ("-50.0 %", "worse")
