@@ -24,12 +24,10 @@ BENCHES = {
     "drafters": "who drafts: policies that choose beside each drafter alone",
     "elastic": "drafters that leave so that the KV pool can grow, on and off: emulated in virtual time, and bundled",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
-    "star": "one drafter for one to eight targets, emulated: beside StarSD's formula and table, and on real servers",
-    "fleet": "how many replicas a load takes, and 64 to 1,024 simulated ones behind routers, which die and come back",
+    "star": "one drafter for one to three targets on real servers, beside StarSD's formula",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI, vLLM on a CPU and the machine's own limit, in turns",
     "engine": "Covey's proposer inside vLLM on a CPU, beside vLLM's own, in turns",
-    "ray": "two servers behind Ray Serve's ingress beside one without Ray, emulated, in turns",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -79,7 +77,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     pair = "of `emulated`: this pair alone; of `elastic`, `peers`, `engine`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
     add("--dataset", metavar="NAME", help="of `emulated`: whose lengths")
-    part = "of `exactness`, `gpu`, `elastic`, `peers`, `engine`, `star`, `fleet`, `slo`, `tax`, `ray`: this alone"
+    part = "of `exactness`, `gpu`, `elastic`, `peers`, `engine`, `slo`, `tax`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
     peer = "of `peers` and `engine`: openvino or vllm, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)

@@ -1,19 +1,10 @@
-"""Measures one drafter for several targets.
+"""Measures one drafter for several targets, in real time: three servers with an emulated target each and a fourth with
+their emulated drafter. Devices sleep, so that what is measured beside them is the way through Triton, gRPC and the
+service.
 
-`emulated`, in virtual time: the service's own queue before a drafter with the paper's timings, one to eight targets,
-calls served one at a time and joined, beside the formula of `covey plan-star` and the paper's Table 1. Times and
-acceptance are drawn, targets beyond the third are faster, as the paper's are; the formula is given their means.
+What is measured with one target (t_s, t_v and t_c together) predicts two and three. `remote_over_local` is StarSD's
+Figure 4.
 
-`servers`, in real time: three servers with an emulated target each and a fourth with their emulated drafter. What is
-measured with one target (t_s, t_v and t_c together) predicts two and three. Devices are emulated: they sleep, so that
-what is measured beside them is the way through Triton, gRPC and the service.
-
-`remote_over_local` is the paper's Figure 4.
-
-measured_over_model   throughput over the formula's, N = 1 to 8, one call at a time
-batched_over_fifo     throughput with joined rows over one call at a time, N = 6
-jain_fairness         of the drafter's time that six targets of unequal loads get, each over its fair share (max-min),
-                      where two ask for so little that they could not use a sixth; _heavy: where each could use more
 scaling_n3            tokens/s of three servers over one's
 predicted_n2, _n3     tokens/s over what follows from one target's times
 remote_over_local     tokens/s of one target with its drafter elsewhere over one that has it beside itself
@@ -21,180 +12,175 @@ remote_over_local     tokens/s of one target with its drafter elsewhere over one
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any
+from statistics import median
 
-import numpy as np
 from rich.console import Console
 
-from covey.contracts.profile import costs_file
 from covey.contracts.types import JsonDict
-from covey.planner.cost_table import load_costs
-from covey.star.queue import QueueLimits
-from covey_client.costs.surface import Surface
+from covey.server import Server
+from covey_client import Client
+from covey_client.costs.table import CostTable
 from covey_client.star import paper
 from covey_client.star.model import Star
-from loadtest.bench import report, star_servers
+from loadtest.attack.far import private
+from loadtest.bench import report, scrape
 from loadtest.bench.session import QUICK, Session
-from loadtest.simulation.star import StarPlayed, StarTarget, play
 
-EMULATED, SERVERS = "emulated", "servers"
-TARGETS = range(1, 9)
-SECONDS, QUICK_SECONDS = 240.0, 20.0
-FASTER, SAME = 0.8, 3  # of a target's time, beyond so many targets
-TRANSFER = 0.002  # of Z
-FIFO, JOINED = "one at a time", "joined"
-SHORTEST, LONGEST = 0.008, 0.020  # gaps between which a drafter goes cold
-TABLE, DRAFTER = "emulated-7b-24g", "draft_emulated"  # by which more rows take longer
-KEYS = (
-    "measured_over_model",
-    "batched_over_fifo",
-    "jain_fairness",
-    "jain_fairness_heavy",
-    *star_servers.KEYS,
-)
-LIGHT = (16, 8, 4, 8, 2, 8)  # depths of six targets, two of which ask for less than a sixth of the drafter
-UNEQUAL = (16, 8, 12, 8, 16, 10)  # ... and of such as all could use more
+KEYS = ("scaling_n3", "predicted_n2", "predicted_n3", "remote_over_local")
+TARGETS = 3
+TOKENS, QUICK_TOKENS = 600, 60
+BESIDE = 0.004  # of Z that is not the pass itself
+SHARED = '"target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
+LOCAL = "local"
+COMMON = """
+[target]
+kind = "emulated"
 
+[emulated]
+costs = "{costs}"
+acceptance = ["draft_emulated:0.8"]
 
-def run(session: Session) -> None:
-    measured = StarFound()
-    session.summarise = measured.summary
-    parts = session.wanted.parts_of((EMULATED, SERVERS))
-    if EMULATED in parts:
-        emulated(session, measured)
-    if SERVERS in parts:
-        star_servers.run(session, measured.servers)
-
-
-def emulated(session: Session, measured: StarFound) -> None:
-    seconds = QUICK_SECONDS if session.wanted.size == QUICK else SECONDS
-    step = by_rows_and_gap()
-    steps = [(f"{rule}, {count} targets", (rule, count)) for count in TARGETS for rule in (FIFO, JOINED)]
-    for rule, count in session.each(steps):
-        limits = QueueLimits(rows=1) if rule == FIFO else QueueLimits()
-        rng = np.random.default_rng([session.wanted.seed, count])
-        measured.played[rule, count] = play(fleet(count), step, limits, rng, seconds)
-    for depths in (UNEQUAL, LIGHT):
-        devices = [StarTarget(paper.AWAY - TRANSFER, TRANSFER, paper.star().acceptance, depth) for depth in depths]
-        played = play(devices, step, QueueLimits(rows=1), np.random.default_rng(session.wanted.seed), seconds)
-        measured.fairness[depths] = jain(played, devices)
-
-
-def fleet(count: int) -> list[StarTarget]:
-    acceptance = paper.star().acceptance
-    return [
-        StarTarget((paper.AWAY - TRANSFER) * (1 if target < SAME else FASTER), TRANSFER, acceptance, paper.DEPTH)
-        for target in range(count)
-    ]
-
-
-def by_rows_and_gap() -> Callable[[int, float], float]:
-    """Return how long a level takes: the paper's warm time after short gaps, its cold one after long ones, and for more
-    rows as much more as the cost table says."""
-    surface = Surface(load_costs(costs_file(TABLE)).draft[DRAFTER])
-
-    def step(rows: int, gap: float) -> float:
-        cold = min(1.0, max(0.0, (gap - SHORTEST) / (LONGEST - SHORTEST)))
-        growth = surface(rows, paper.DEPTH) / surface(1, paper.DEPTH)
-        return float((paper.WARM + cold * (paper.COLD - paper.WARM)) * growth)
-
-    return step
-
-
-def jain(played: StarPlayed, devices: list[StarTarget]) -> float:
-    """Return Jain's index of each target's time of the drafter over its fair share, which is what it would use alone,
-    or an equal part of what those with less leave."""
-    step, left = median(played.steps), 1.0
-    wants = [device.depth * step / (device.depth * step + device.verify + device.transfer) for device in devices]
-    order = sorted(range(len(devices)), key=wants.__getitem__)
-    shares = []
-    for place, target in enumerate(order):
-        fair = min(wants[target], left / (len(devices) - place))
-        left -= fair
-        shares.append(played.service[target] / played.seconds / fair)
-    return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
-
-
-def formula(played: StarPlayed, count: int) -> Any:
-    """Return the point of `covey plan-star` with this run's means."""
-    away = fmean(played.away)
-    star = Star(fmean(played.steps), away, 0.0, paper.star().acceptance, paper.DEPTH, plain=paper.star().plain)
-    return star.point(count)
+[speculation]
+policy = "fixed:{depth}"
+costs = ""
+state = ""
+max_depth = {depth}
+drafters = [{drafters}]
+draft_deadline_ms = 5000
+"""
 
 
 @dataclass
-class StarFound:
-    played: dict[tuple[str, int], StarPlayed] = field(default_factory=dict)
-    fairness: dict[tuple[int, ...], float] = field(default_factory=dict)  # by depths
-    servers: star_servers.StarServerRates = field(default_factory=star_servers.StarServerRates)
+class StarRates:
+    """Holds tokens per second by number of targets, and of one with its drafter beside it; one more for each
+    repetition."""
+
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    predicted: dict[str, list[float]] = field(default_factory=dict)
+    step_ms: list[float] = field(default_factory=list)
+    away_ms: list[float] = field(default_factory=list)
 
     def summary(self) -> JsonDict:
-        ratios = [
-            self.played[FIFO, count].rate / formula(self.played[FIFO, count], count).whole
-            for count in TARGETS
-            if (FIFO, count) in self.played
-        ]
-        six = [self.played.get((rule, 6)) for rule in (JOINED, FIFO)]
+        found = {name: median(values) for name, values in self.rates.items()}
+        ratios = {name: median(values) for name, values in self.predicted.items()}
+        one, three, local = (found.get(name) for name in ("1", "3", LOCAL))
         return {
-            "measured_over_model": ratios or None,
-            "batched_over_fifo": six[0].rate / six[1].rate if six[0] and six[1] else None,
-            "jain_fairness": self.fairness.get(LIGHT),
-            "jain_fairness_heavy": self.fairness.get(UNEQUAL),
-            "emulated": {
-                rule: {str(count): self._cell(rule, count) for count in TARGETS if (rule, count) in self.played}
-                for rule in (FIFO, JOINED)
-            },
-            "paper": {
-                str(row.targets): {"calls": row.calls, "wait_ms": row.wait, "idle_ms": row.idle} for row in paper.TABLE
-            },
-            **self.servers.summary(),
-        }
-
-    def _cell(self, rule: str, count: int) -> JsonDict:
-        played = self.played[rule, count]
-        point = formula(played, count)
-        return {
-            "tokens_per_second": played.rate,
-            "each": played.rate / count,
-            "calls": played.calls / played.seconds,
-            "wait_ms": 1000 * played.waited / played.calls,
-            "idle_ms": 1000 * played.idle / played.calls,
-            "load": 1 - played.idle / played.seconds,
-            "model": {"tokens_per_second": point.whole, "wait_ms": 1000 * point.wait, "idle_ms": 1000 * point.gap},
+            "servers": report.spreads(self.rates),
+            "servers_step_ms": self.step_ms,
+            "servers_away_ms": self.away_ms,
+            "scaling_n3": three / one if one and three else None,
+            "predicted_n2": ratios.get("2"),
+            "predicted_n3": ratios.get("3"),
+            "remote_over_local": one / local if one and local else None,
         }
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    rows, panels = [], []
-    for count in TARGETS:
-        cells = [result["emulated"][rule].get(str(count)) for rule in (FIFO, JOINED)]
-        if not all(cells):
-            continue
-        one, joined = cells
-        printed = result["paper"].get(str(count), {})
-        numbers = (
-            *(one["calls"], printed.get("calls"), one["wait_ms"], one["model"]["wait_ms"], printed.get("wait_ms")),
-            *(one["idle_ms"], one["model"]["idle_ms"], printed.get("idle_ms"), 100 * one["load"]),
-            *(one["tokens_per_second"], one["model"]["tokens_per_second"], joined["tokens_per_second"]),
-        )
-        rows.append([str(count), *(report.number(value, 1) for value in numbers)])
+def run(session: Session) -> None:
+    measured = StarRates()
+    session.summarise = measured.summary
+    tokens = QUICK_TOKENS if session.wanted.size == QUICK else TOKENS
+    repetitions = session.repetitions(3, 6)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        targets, drafters, local = servers(session, folder, stack)
+        for count in (TARGETS, 1):
+            generate(targets[:count], tokens=64)  # first calls take longer
+        generate([local], tokens=64)
+        groups = {LOCAL: [local]} | {str(count): targets[:count] for count in range(1, TARGETS + 1)}
+        steps = [(f"{name} targets, {turn}", name) for turn in range(repetitions) for name in groups]
+        star: Star | None = None
+        for name in session.each(steps):
+            before = figures(drafters)
+            rate = generate(groups[name], tokens)
+            measured.rates.setdefault(name, []).append(rate)
+            if name == "1":
+                star = seen(before, figures(drafters), rate, tokens)
+                measured.step_ms.append(1000 * star.step)
+                measured.away_ms.append(1000 * star.away)
+            elif star is not None and name != LOCAL:
+                expected = star.point(int(name)).whole / star.point(1).whole * measured.rates["1"][-1]
+                measured.predicted.setdefault(name, []).append(rate / expected)
+            if session.out_of_time():
+                session.interrupted = True
+                break
+
+
+def servers(session: Session, folder: Path, stack: ExitStack) -> tuple[list[Server], Server, Server]:
+    """Start the targets' servers, the drafters', and one that has its drafter beside itself."""
+    costs = folder / "star.json"
+    star = paper.star()
+    passes = tuple((rows, tokens, star.verify - BESIDE) for rows in (1, 64) for tokens in (1, 2048))
+    levels = tuple((rows, depth, depth * star.step) for rows in (1, 64) for depth in (1, 32))
+    CostTable("star", "StarSD's Table 1", passes, draft={"draft_emulated": levels}).save(costs)
+    names = [f"target{index}" for index in range(TARGETS)]
+    keys = {name: secrets.token_hex(16) for name in names}
+    callers = private(folder / "callers", "".join(f"{name} {key}\n" for name, key in keys.items()))
+
+    def serve(name: str, models: str, drafters: str, more: str = "") -> Server:
+        path = folder / f"{name}.toml"
+        common = COMMON.format(costs=costs, depth=paper.DEPTH, drafters=drafters)
+        path.write_text(f"models = [{models}]\n{common}\n[star]\n{more}\n")
+        options = replace(session.wanted.options(path), log_file=folder / f"{name}.log")
+        return stack.enter_context(session.server(options))
+
+    own = '"draft_emulated"'
+    one_at_a_time = f'callers = "{callers}"\njoin_rows = 1\nadmission = false'
+    drafters = serve("drafters", f"{own}", own, one_at_a_time)
+    targets = []
+    for name, key in keys.items():
+        secret = private(folder / f"{name}.secret", key)
+        where = f'servers = ["draft_remote={drafters.grpc_url}/draft_emulated"]\nsecret = "{secret}"'
+        targets.append(serve(name, f'{SHARED}, "draft_remote"', '"draft_remote"', where))
+    return targets, drafters, serve("local", f"{SHARED}, {own}", own)
+
+
+def generate(targets: Sequence[Server], tokens: int) -> float:
+    """Return the tokens per second of all targets, one request at a time on each, while all of them decode."""
+
+    def one(server: Server) -> float:
+        with Client(server.grpc_url) as client:
+            at: list[tuple[float, int]] = []
+            for chunk in client.stream("Once", max_tokens=tokens, speculation=f"fixed:{paper.DEPTH}", timeout=300):
+                at.append((time.monotonic(), len(chunk.tokens)))
+        first, last = at[0][0], at[-1][0]
+        return sum(count for _, count in at[1:]) / (last - first)
+
+    with ThreadPoolExecutor(len(targets)) as threads:
+        return sum(threads.map(one, targets))
+
+
+def figures(server: Server) -> dict[str, float]:
+    """Return the totals of the drafters' service."""
+    found: dict[str, float] = {}
+    for sample in scrape.read(server.metrics_url).samples:
+        prefix, _, name = sample.name.partition("covey_draft_")
+        if not prefix and (name != "calls_total" or sample.labels["outcome"] == "drafted"):
+            found[name] = found.get(name, 0.0) + sample.value
+    return found
+
+
+def seen(before: Mapping[str, float], after: Mapping[str, float], rate: float, tokens: int) -> Star:
+    """Return t_s and Z of one target alone: from a call to the next its tokens take as long as its rate says, and all
+    of that which the drafter does not work it is away."""
+    names = ("calls_total", "levels_total", "service_seconds_total")
+    calls, levels, service = (after[name] - before.get(name, 0.0) for name in names)
+    whole = tokens / calls / rate
+    step, away = service / levels, max(1e-6, whole - service / calls)
+    return Star(step, away, 0.0, paper.star().acceptance, round(levels / calls), plain=1.0)
+
+
+def show(result: JsonDict, console: Console, _picture: Path) -> None:
+    """Show the table and the ratios; there is no curve."""
+    rows = [[name, report.number(cell, 1)] for name, cell in result["servers"].items()]
     if rows:
-        columns = ("N", "R_q", "paper", "wait", "model", "paper", "idle", "model", "paper", "load %")
-        columns += ("tok/s", "model", "joined")
-        console.print(report.table("Emulated, one call at a time, ms a call; last: joined rows", columns, rows))
-        cells = {**result["emulated"], "formula": {n: cell["model"] for n, cell in result["emulated"][FIFO].items()}}
-        lines = {
-            name: report.line({n: cell["tokens_per_second"] for n, cell in by.items()}) for name, by in cells.items()
-        }
-        panels.append(report.Panel("One drafter, emulated devices", "targets", "tokens/s", lines))
-    star_servers.show(result, console)
-    if panels:
-        report.panels(picture, "StarSD", panels)
+        console.print(report.table("Real servers, emulated devices", ("targets", "tokens/s"), rows))
     for key in KEYS:
-        value = result.get(key)
-        shown = ", ".join(f"{each:.2f}" for each in value) if isinstance(value, list) else report.number(value)
-        console.print(f"{key} {shown}")
+        console.print(f"{key} {report.number(result[key])}")

@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ import pytest
 from covey_client import cli
 from covey_client.costs.table import CostTable
 from covey_client.star.capacity import LatencyGoal, TargetLoad, plan
+from loadtest.bench import loads
+from loadtest.bench.emulated_pairs import PAIRS, requests
+from loadtest.bench.emulated_serving import play
 
 LINE = tuple((rows, tokens, 0.010 + 0.001 * tokens) for rows in (1, 64) for tokens in (1, 1000))  # seconds
 DRAFTS = {"small": tuple((rows, depth, 0.002 * depth) for rows in (1, 64) for depth in (1, 8))}
@@ -59,6 +63,37 @@ def test_states_are_those_of_the_queue_they_are_drawn_from() -> None:
     first = 1.5 * PLAIN.rounds[round(point.rows) - 1][1] + 0.1  # half a round, a whole one and the prompt
     assert point.ttft == pytest.approx(waited / span / rate + first, rel=0.06)
     assert PLAIN.at(PLAIN.finished[-1]) is None
+
+
+@pytest.mark.parametrize("policy", ["off", "covey"])
+def test_the_formula_is_near_the_engine_that_serves(policy: str) -> None:
+    """At three quarters of the planned rate, over emulated devices in virtual time. The formula knows the mean lengths
+    of what is asked, and nothing of the engine's own time, which is none here."""
+    pair, count, seed = PAIRS[0], 240, 1
+    lengths = requests(pair, count, seed)
+    target = TargetLoad(
+        replace(pair.table, overhead=()),
+        fmean(each.prompt for each in lengths),
+        fmean(each.output for each in lengths),
+        pair.profile.scheduler.max_running,
+        kv_tokens=pair.blocks * pair.profile.target.block_size,
+        spread=pair.dataset.output_spread,
+        acceptance=pair.right(),
+        drafter=pair.drafters[0] if policy == "covey" else "",
+    )
+    alone = target.at(1e-6)
+    assert alone is not None
+    objective = LatencyGoal(ttft=2.0, tpot=1.8 * alone.tpot)
+    most = target.most(objective)
+    assert most is not None
+    point = target.at(0.75 * most.rate)
+    assert point is not None
+    served = play(pair, policy, loads.poisson(0.75 * most.rate, count, seed), lengths, seed)
+    inner = slice(count // 6, -(count // 6))  # the server fills and empties
+    first, last = np.array(served.firsts)[inner], np.array(served.latencies)[inner]
+    tokens = np.array([length.output - 1 for length in lengths])[inner]
+    assert point.tpot == pytest.approx((last - first).sum() / tokens.sum(), rel=0.15)
+    assert np.mean((first <= objective.ttft) & (last - first <= objective.tpot * tokens)) > 0.9
 
 
 def test_the_most_is_where_the_objective_is_met_and_more_misses_it() -> None:

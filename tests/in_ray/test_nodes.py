@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from loadtest.nodes import Application, application, until
+from tests.in_ray.nodes import Application, application, until
 from tests.in_ray.streams import Streams, bodies, completion, post, read, same, whole
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.budget(30)]

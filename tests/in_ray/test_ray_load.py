@@ -13,7 +13,7 @@ import psutil
 import pytest
 from ray import serve
 
-from loadtest.nodes import Application, application, until
+from tests.in_ray.nodes import Application, application, until
 from tests.in_ray.streams import Streams, bodies, completion, same, whole
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]

@@ -22,7 +22,7 @@ from covey.contracts.errors import SettingError
 from covey.server import Server
 from loadtest.bench import peers
 from loadtest.bench.__main__ import main
-from loadtest.bench.peers import asked, comparison, shown
+from loadtest.bench.peers import asked, comparison
 from loadtest.bench.peers.asked import OverPipe, Peer, named, ours, pythons
 from loadtest.bench.peers.comparison import Comparison
 from loadtest.bench.peers.line_up import Cast, Pair
@@ -39,9 +39,8 @@ from loadtest.bench.peers.measured import (
     acceptance_of,
 )
 from loadtest.bench.peers.pipe import Pipe, PipeError
-from loadtest.bench.peers.sweep import Swept
 from loadtest.bench.peers.texts import differences
-from loadtest.bench.policies import COVEY, OFF, fixed
+from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.session import QUICK, Session, Wanted
 from loadtest.bench.work import Answer, Ask, Run
 from tests.bundled import MODELS
@@ -428,33 +427,10 @@ def test_a_text_is_compared_up_to_its_first_difference() -> None:
     assert found == {"texts": 3, "same": 1, "first_difference": [1, 2], "tokens": 3}
 
 
-def test_drafting_breaks_even_between_the_pairs_that_lose_and_gain(tmp_path: Path) -> None:
-    swept = Swept()
-    for name, accepted, gain in (("a", 40, 0.8), ("b", 80, 1.6)):
-        swept.costs[name, 4] = [(10.0, 1.0), (11.0, 1.0)]
-        for turn in (1, 2):
-            runs = swept.runs[HOT][name][4]
-            runs[OFF].append(run_of(1.0 * turn))
-            runs[fixed(1)].append(run_of(turn / gain, drafted=100, accepted=accepted))
-            runs[COVEY].append(run_of(turn / 1.1))
-    found = swept.summary()
-    hot = found["sweep"]["t1"]
-    assert {name: pair["acceptance"] for name, pair in hot["pairs"].items()} == pytest.approx({"a": 0.4, "b": 0.8})
-    point = hot["pairs"]["b"]["points"]["4"]
-    assert point["fixed"]["median"] == pytest.approx(1.6)
-    assert point["bound"] == pytest.approx({"over_plain": 1.8 * 10 / 12, "depth": 1})
-    assert hot["breaks_even"]["fixed"]["4"] == pytest.approx(0.5)
-    assert hot["breaks_even"][COVEY]["4"] is None
-    assert found["sweep"]["greedy"]["pairs"] == {}
-    shown.pictures(PeerRuns().summary() | found, tmp_path / "out.png")
-    assert (tmp_path / "out-sweep.png").is_file()
-    assert shown.sweep_table("t1", hot).row_count == 8
-
-
 def test_what_cannot_be_measured_is_refused_before_anything_starts(tmp_path: Path) -> None:
     began = time.monotonic()
     out = ["--json", str(tmp_path / "out.json")]
-    for wrong in (["--part", "other"], ["--peer", "other=python"], ["--part", "sweep", "--pair", str(tmp_path)]):
+    for wrong in (["--part", "other"], ["--peer", "other=python"], ["--part", "sweep"]):
         assert main(["peers", "--quick", *wrong, *out]) == 1
     assert time.monotonic() - began < 60
 

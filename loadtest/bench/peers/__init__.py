@@ -4,7 +4,7 @@ what the machine allows: same folders, same ids, in turns.
 `--peer NAME=PYTHON` names a peer and the Python of an environment that has it; without one Covey is compared with the
 limit alone. `--pair FOLDER` is an aligned pair (`covey.training aligned`), else the profile's target and first drafter
 are served. Parts, by `--part`: `compare`, with everybody; `waterfall`, Covey's plain decoding and the limit alone, from
-whose turns `compare` fills its table too; `sweep`, over several pairs, which acceptance drafting needs to pay.
+whose turns `compare` fills its table too.
 """
 
 from __future__ import annotations
@@ -19,28 +19,24 @@ from loadtest.bench.peers.asked import pythons
 from loadtest.bench.peers.comparison import Comparison
 from loadtest.bench.peers.line_up import Pair, line_up
 from loadtest.bench.peers.measured import GREEDY, HOT, PeerRuns
-from loadtest.bench.peers.sweep import Swept, sweep
 from loadtest.bench.peers.texts import texts
 from loadtest.bench.session import QUICK, Session
 
-COMPARE, WATERFALL, SWEEP = "compare", "waterfall", "sweep"
+COMPARE, WATERFALL = "compare", "waterfall"
 WATERFALL_CALLERS, QUICK_WATERFALL_CALLERS = (1, 16), (1, 4)
 
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     wanted = session.wanted
-    parts = wanted.parts_of((COMPARE, WATERFALL, SWEEP), usual=(COMPARE,))
+    parts = wanted.parts_of((COMPARE, WATERFALL), usual=(COMPARE,))
     pythons(wanted.peers)  # a name that nobody knows is told of before anything starts
-    measured, swept = PeerRuns(), Swept()
-    session.summarise = lambda: measured.summary() | (swept.summary() if swept.runs else {})
-    if SWEEP in parts:
-        sweep(session, swept)
+    measured = PeerRuns()
+    session.summarise = measured.summary
     folder = wanted.pairs[0] if wanted.pairs else ""
     if COMPARE in parts:
         session.notes["texts"] = texts(session, Pair.of(session, folder))
-    if COMPARE in parts or WATERFALL in parts:
-        _turns(session, measured, folder, alone=COMPARE not in parts)
+    _turns(session, measured, folder, alone=COMPARE not in parts)
 
 
 def _turns(session: Session, measured: PeerRuns, folder: str, *, alone: bool) -> None:
@@ -64,8 +60,6 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     """Show the tables and pictures of what was measured."""
     for table in shown.tables(result):
         console.print(table)
-    for label, found in result.get("sweep", {}).items():
-        console.print(shown.sweep_table(label, found))
     for name, problem in result.get("failures", {}).items():
         console.print(f"{name}: {problem}", markup=False)
     shown.pictures(result, picture)

@@ -116,7 +116,11 @@ class Cast:
         }
 
     def costs(self, callers: int, depths: int) -> list[tuple[float, float]]:
-        return costs_of(self.timed, callers, depths)
+        """Return the milliseconds of a pass that verifies so many drafts a row, 0 and up, and of a level of these
+        drafts."""
+        shapes = [[callers, 1 + depth] for depth in range(depths + 1)]
+        found = self.timed.call("passes", shapes=shapes, kinds=["pass", "level"])
+        return list(zip(found["pass"], found["level"]))
 
     def watched(self, callers: int, asks: Sequence[Ask], tenant: str) -> tuple[Run, dict[str, float]]:
         """Decode plainly behind Triton, in streams; return the run, and the stages of its rounds in which all callers
@@ -169,14 +173,6 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
         cast = Cast(pair, server, pipes, timed, limit, weights, vocabulary, peers, modes)
         stack.callback(cast.close)
         yield cast
-
-
-def costs_of(timed: Pipe, callers: int, depths: int) -> list[tuple[float, float]]:
-    """Return the milliseconds of a pass that verifies so many drafts a row, 0 and up, and of a level of these
-    drafts."""
-    shapes = [[callers, 1 + depth] for depth in range(depths + 1)]
-    found = timed.call("passes", shapes=shapes, kinds=["pass", "level"])
-    return list(zip(found["pass"], found["level"]))
 
 
 def given_to_peers(pair: Pair, dtype: str, kept: Path) -> JsonDict:

@@ -11,7 +11,6 @@ from covey.contracts.types import JsonDict
 from loadtest.bench import report
 from loadtest.bench.peers.asked import OPENVINO, VLLM, named
 from loadtest.bench.peers.measured import ALONE, FAST, SERVER_COVEY, SERVER_OFF, STAGES, TEMPERATURES
-from loadtest.bench.policies import COVEY
 
 RATIOS = {  # key -> what it is
     "best_over_openvino": "policy covey over OpenVINO's best",
@@ -69,26 +68,8 @@ def tables(result: JsonDict) -> Iterator[Table]:
         yield report.table("Greedy texts in float32, beside Covey's", ["", "the same", "first difference at"], rows)
 
 
-def sweep_table(label: str, found: JsonDict) -> Table:
-    columns = list(found["breaks_even"][COVEY])
-    rows = []
-    for name, pair in found["pairs"].items():
-        said = f"{name}, acceptance {report.number(pair['acceptance'])}"
-        points = [pair["points"].get(callers, {}) for callers in columns]
-        rows += [
-            [f"{said}, {kind}", *(report.between(point.get(kind)) for point in points)] for kind in found["breaks_even"]
-        ]
-        bounds = [point.get("bound") or {} for point in points]
-        rows.append([f"{said}, bound", *(report.number(bound.get("over_plain")) for bound in bounds)])
-    rows += [
-        [f"breaks even, {kind}", *(report.number(by.get(callers)) for callers in columns)]
-        for kind, by in found["breaks_even"].items()
-    ]
-    return report.table(f"Drafting over none, {label}, by callers", ["", *columns], rows)
-
-
 def pictures(result: JsonDict, picture: Path) -> None:
-    """Draw throughput, and beside it, each in a file of its own, the waterfall and the sweep."""
+    """Draw throughput, and beside it, in a file of its own, the waterfall."""
     panels = [
         report.Panel(label, "callers", "tokens per second", lines, log_x=True)
         for label, by_name in result["tokens_per_second"].items()
@@ -98,10 +79,6 @@ def pictures(result: JsonDict, picture: Path) -> None:
         report.panels(picture, "Covey beside others, medians of turns", panels)
     if result["waterfall_ms"]:
         _waterfall(picture.with_stem(f"{picture.stem}-waterfall"), result["waterfall_ms"])
-    swept = result.get("sweep")
-    if swept:
-        panels = [report.Panel(label, "acceptance", "over no drafts", _swept(found)) for label, found in swept.items()]
-        report.panels(picture.with_stem(f"{picture.stem}-sweep"), "Where drafting breaks even", panels)
 
 
 def _lines(by_name: Mapping[str, JsonDict]) -> dict[str, list[tuple[float, float]]]:
@@ -118,16 +95,6 @@ def _lines(by_name: Mapping[str, JsonDict]) -> dict[str, list[tuple[float, float
             callers = sorted({x for points in drafting for x in points})
             found[f"{peer}, best with drafts"] = [(x, max(p[x] for p in drafting if x in p)) for x in callers]
     return {name: points for name, points in found.items() if points}
-
-
-def _swept(found: JsonDict) -> dict[str, list[tuple[float, float]]]:
-    """Return acceptance and gain of every pair that has both, by kind and callers."""
-    lines = {}
-    for kind, by_callers in found["breaks_even"].items():
-        for callers in by_callers:
-            points = [(p["acceptance"], p["points"].get(callers, {}).get(kind)) for p in found["pairs"].values()]
-            lines[f"{kind}, {callers} callers"] = sorted((x, gain["median"]) for x, gain in points if x and gain)
-    return {name: points for name, points in lines.items() if points}
 
 
 def _waterfall(path: Path, falls: Mapping[str, Mapping[str, float]]) -> None:
