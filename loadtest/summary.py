@@ -16,6 +16,7 @@ from loadtest.traffic import UNFINISHED
 Points = list[tuple[float, float]]  # (seconds after the start, value)
 WIDTHS = (1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 BINS = 30
+APART = 2.0  # seconds between readings whose difference is a point
 
 
 @dataclass(frozen=True)
@@ -186,14 +187,14 @@ def streamed(run: RecordedRun, records: Sequence[Record]) -> Points:
     return list(zip(middles.tolist(), (tokens / step).tolist()))
 
 
-def counted(run: RecordedRun, value: Callable[[Span], float | None], seconds: float = 2.0) -> Points:
-    """Return `value` between readings at least `seconds` apart, at the middle."""
+def counted(run: RecordedRun, value: Callable[[Span], float | None]) -> Points:
+    """Return `value` between readings at least `APART` seconds apart, at the middle."""
     points: Points = []
     before: MetricsSnapshot | None = None
     for reading in run.readings:
         if before is None:
             before = reading
-        elif reading.at - before.at >= seconds:
+        elif reading.at - before.at >= APART:
             found = value(Span(before, reading))
             if found is not None:
                 points.append(((before.at + reading.at) / 2, found))

@@ -131,13 +131,13 @@ def keys(rates: Mapping[str, Sequence[float]]) -> JsonDict:
     return found
 
 
-def by_domain(speeds: Mapping[str, Sequence[Mapping[str, float]]], base: str = OFF) -> JsonDict:
-    """Return the speed-up over `base` by system and domain, the median over repetitions, and the geometric mean over
+def by_domain(speeds: Mapping[str, Sequence[Mapping[str, float]]]) -> JsonDict:
+    """Return the speed-up over `off` by system and domain, the median over repetitions, and the geometric mean over
     domains: Table 3. `speeds`: by system and repetition, tokens per second of each domain."""
     table: JsonDict = {}
     for name, repetitions in speeds.items():
-        pairs = list(zip(repetitions, speeds.get(base, ())))
-        if pairs and name != base:
+        pairs = list(zip(repetitions, speeds.get(OFF, ())))
+        if pairs and name != OFF:
             domains = {d: median(ratios([own[d] for own, _ in pairs], [b[d] for _, b in pairs])) for d in pairs[0][0]}
             table[name] = {**domains, "mean": geometric_mean(list(domains.values()))}
     return table

@@ -32,7 +32,6 @@ from covey.contracts.types import JsonDict
 from covey_client.costs.surface import Surface
 from loadtest.bench import elastic_bundled, loads, report
 from loadtest.bench.elastic_bundled import Arm, Peaks
-from loadtest.bench.elastic_memory import Elastic
 from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import QUICK, Session
@@ -175,9 +174,8 @@ def run(session: Session) -> None:
 
 def _play(case: ElasticCase, policy: str, seed: int, count: int) -> ElasticRun:
     times = case.times(count, seed)
-    elastic = Elastic(MemorySettings(policy=policy))
     asked = requests(case.pair, len(times), seed)
-    served = play(case.pair, case.length_policy, times, asked, seed, elastic=elastic)
+    served = play(case.pair, case.length_policy, times, asked, seed, elastic=MemorySettings(policy=policy))
     return ElasticRun(case.throughput(served, count), replace(served, emitted=()), case.closed_form())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from covey.contracts.ports import Drafter, Target
 from covey.contracts.profile import MemorySettings
@@ -13,45 +12,39 @@ from covey.loop.memory import Memory
 from covey.requests.roster import Roster
 from loadtest.simulation.virtual import VirtualClock
 
+UNLOAD_SECONDS, LOAD_SECONDS = 0.2, 3.0  # for a process to end, or to start and read its weights
 
-@dataclass(frozen=True, slots=True)
-class Elastic:
-    """Says when drafters leave, and how long it takes them: a process ends, or is started and reads its weights."""
 
-    settings: MemorySettings = field(default_factory=lambda: MemorySettings(policy="goodput"))
-    unload_seconds: float = 0.2
-    load_seconds: float = 3.0
+def breathing(
+    settings: MemorySettings, target: Target, drafters: Mapping[str, Drafter], clock: VirtualClock
+) -> Callable[[Roster, Callable[[str], None]], Memory]:
+    """Return what makes an engine's memory."""
+    info = target.info()
 
-    def memory(
-        self, target: Target, drafters: Mapping[str, Drafter], clock: VirtualClock
-    ) -> Callable[[Roster, Callable[[str], None]], Memory]:
-        """Return what makes an engine's memory."""
-        info = target.info()
+    def made(roster: Roster, drop: Callable[[str], None]) -> Memory:
+        return Memory(
+            *(target, _EmulatedResidency(drafters, clock), roster, clock),
+            POLICIES[settings.policy](settings),
+            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20),
+            worker=clock.worker("residency"),
+            drop=drop,
+            calm=settings.calm_seconds,
+            breathes=settings.policy != "off",
+        )
 
-        def made(roster: Roster, drop: Callable[[str], None]) -> Memory:
-            return Memory(
-                *(target, _EmulatedResidency(self, drafters, clock), roster, clock),
-                POLICIES[self.settings.policy](self.settings),
-                Budget(info.least_blocks, info.block_bytes, self.settings.budget_mb << 20),
-                worker=clock.worker("residency"),
-                drop=drop,
-                calm=self.settings.calm_seconds,
-                breathes=self.settings.policy != "off",
-            )
-
-        return made
+    return made
 
 
 class _EmulatedResidency:
     """Implements `covey.contracts.ports.Residency`."""
 
-    def __init__(self, times: Elastic, drafters: Mapping[str, Drafter], clock: VirtualClock) -> None:
-        self._times, self._drafters, self._clock = times, drafters, clock
+    def __init__(self, drafters: Mapping[str, Drafter], clock: VirtualClock) -> None:
+        self._drafters, self._clock = drafters, clock
 
     def unload(self, name: str) -> int:
-        self._clock.sleep(self._times.unload_seconds)
+        self._clock.sleep(UNLOAD_SECONDS)
         return self._drafters[name].info().resident_bytes
 
     def load(self, name: str) -> DrafterInfo:
-        self._clock.sleep(self._times.load_seconds)
+        self._clock.sleep(LOAD_SECONDS)
         return self._drafters[name].info()

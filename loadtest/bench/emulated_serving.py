@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from covey.contracts.ports import Clock, Target
-from covey.contracts.profile import Profile
+from covey.contracts.profile import MemorySettings, Profile
 from covey.contracts.types import Finish, JsonDict, Progress, Request, Sampling
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
@@ -25,7 +25,7 @@ from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
-from loadtest.bench.elastic_memory import Elastic
+from loadtest.bench.elastic_memory import breathing
 from loadtest.bench.emulated_pairs import EmulatedPair, RequestLengths
 from loadtest.bench.loads import Times
 from loadtest.bench.statistics import percentile
@@ -117,7 +117,7 @@ def run(
     clock: VirtualClock,
     asked: Sequence[Request],
     *,
-    elastic: Elastic | None = None,
+    elastic: MemorySettings | None = None,
     until: float = math.inf,
 ) -> Ran:
     """Serve requests as they fall due, until all have ended or the time is up."""
@@ -133,7 +133,7 @@ def run(
         EngineHooks(
             observe=records.append,
             worker=clock.worker,
-            memory=elastic.memory(target, drafters, clock) if elastic is not None else None,
+            memory=breathing(elastic, target, drafters, clock) if elastic is not None else None,
         ),
     )
     if elastic is not None:
@@ -153,7 +153,7 @@ def play(
     lengths: Sequence[RequestLengths],
     seed: int,
     *,
-    elastic: Elastic | None = None,
+    elastic: MemorySettings | None = None,
 ) -> Served:
     """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
     known to whoever uses it; all else is for the policy to find out. With `elastic` drafters leave and come back."""

@@ -48,7 +48,7 @@ class PolicyRuns:
         best = best_over({COVEY: rates[COVEY]}, static, single=True) if COVEY in rates and static else None
         if best is not None:
             found |= {"covey_over_best_static": best.ratio, "picked": list(best.opponents)}
-            found["interval"] = [best.low, best.high] if whole > 1 else None
+            found["interval"] = best.span if whole > 1 else None
         fixed_ones = {name: values for name, values in static.items() if name != OFF}
         for key, chosen in (("best_fixed_over_off", fixed_ones), ("covey_over_off", {COVEY: rates.get(COVEY, [])})):
             over = best_over(chosen, {OFF: rates[OFF]}) if OFF in rates and chosen else None

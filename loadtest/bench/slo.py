@@ -11,9 +11,10 @@ systems whose passes an operator has cut to what this device reads its weights f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -30,8 +31,6 @@ from loadtest.bench.slo_serving import (
     TUNED_SYSTEMS,
     URGENT,
     Point,
-    SloRequest,
-    SloSystem,
     asked,
     play,
 )
@@ -60,31 +59,16 @@ DEVICES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SloJob:
-    """Plays one point: what comes at a rate, served by one system."""
-
-    device: str
-    rate: float
-    system: SloSystem
-    load: tuple[SloRequest, ...]
-    seed: int
-
-    def play(self) -> Point:
-        device = DEVICES[self.device]
-        return play(device.pair, self.system, self.load, self.seed, unloaded=device.unloaded)
-
-
 @dataclass
 class SloPoints:
     """Holds the points so far: device -> rate -> system."""
 
     points: dict[str, dict[float, dict[str, Point]]] = field(default_factory=dict)
 
-    def add(self, job: SloJob, point: Point) -> dict[str, Point]:
+    def add(self, device: str, rate: float, system: str, point: Point) -> dict[str, Point]:
         """Add a point; return all systems' of that rate so far."""
-        systems = self.points.setdefault(job.device, {}).setdefault(job.rate, {})
-        systems[job.system.name] = point
+        systems = self.points.setdefault(device, {}).setdefault(rate, {})
+        systems[system] = point
         return systems
 
     def summary(self) -> JsonDict:
@@ -165,10 +149,10 @@ def run(session: Session) -> None:
     count = session.repetitions(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
     jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, wanted.parts))
     session.notes |= {"clock": "virtual", "requests": count, "arrivals": "azure" if trace else "poisson"}
-    for job, point in session.side_by_side([(job, SloJob.play, (job,)) for job in jobs]):
-        systems = measured.add(job, point)
-        if len(systems) == sum((other.device, other.rate) == (job.device, job.rate) for other in jobs):
-            session.console.print(f"{job.device}, {job.rate:g} a second: {_attained(systems)}")
+    for (device, rate, system), point in session.side_by_side(jobs):
+        systems = measured.add(device, rate, system, point)
+        if len(systems) == sum((device, rate) == key[:2] for key, _, _ in jobs):
+            session.console.print(f"{device}, {rate:g} a second: {_attained(systems)}")
 
 
 def _attained(systems: dict[str, Point]) -> str:
@@ -179,7 +163,8 @@ def _attained(systems: dict[str, Point]) -> str:
 
 def _jobs(
     count: int, quick: bool, trace: Sequence[Arrival] | None, seed: int, parts: Sequence[str]
-) -> Iterator[SloJob]:
+) -> Iterator[tuple[tuple[str, float, str], Callable[..., Point], tuple[Any, ...]]]:
+    """Yield device, rate and system of each point, and the call that plays it."""
     every = [system.name for system in SYSTEMS]
     named = [name for name in every if name in parts] or (QUICK_SYSTEMS if quick else every)
     systems = [system for system in SYSTEMS if system.name in named]
@@ -189,12 +174,13 @@ def _jobs(
         if part.partition(":")[0] != RATE:
             allowed = ", ".join((RATE, *DEVICES, *every))
             raise SettingError(f"--part: got {part!r}, allowed: {allowed}; one of the rates: rate:10")
-    for device in devices:
-        for rate in DEVICES[device].rates[: 1 if quick else None]:
+    for name in devices:
+        device = DEVICES[name]
+        for rate in device.rates[: 1 if quick else None]:
             if not rates or RATE in rates or f"{RATE}:{rate:g}" in rates:
                 load = tuple(asked(loads.at_rate(rate, count, trace, seed), MIX, seed))
                 for system in systems:
-                    yield SloJob(device, rate, system, load, seed)
+                    yield (name, rate, system.name), play, (device.pair, system, load, seed, device.unloaded)
 
 
 def _reliability(points: JsonDict) -> dict[str, list[tuple[float, float]]]:

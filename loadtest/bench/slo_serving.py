@@ -159,7 +159,6 @@ def play(
     system: SloSystem,
     load: Sequence[SloRequest],
     seed: int,
-    *,
     unloaded: float = 0.0,
     limit: float = math.inf,
 ) -> Point:

@@ -86,9 +86,9 @@ class SpeedupAnswers:
         auto = best_over({AUTO: rates[AUTO]}, {OFF: rates[OFF]}) if {AUTO, OFF} <= rates.keys() else None
         return {
             "best_static_over_off": best.ratio if best else None,
-            "best_static_over_off_interval": [best.low, best.high] if best else None,
+            "best_static_over_off_interval": best.span if best else None,
             "policy_over_off": auto.ratio if auto else None,
-            "policy_over_off_interval": [auto.low, auto.high] if auto else None,
+            "policy_over_off_interval": auto.span if auto else None,
             "picked": list(best.picked) if best else None,
             "tokens_per_second": report.spreads(rates),
             "acceptance": {name: self._acceptance(temperature, domain, name) for name in static},

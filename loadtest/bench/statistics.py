@@ -52,58 +52,51 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Says how much the best of several static choices gains over a baseline. `low` and `high` span the paired ratios
-    of the repetitions it was not picked on."""
+    """Says how much the best of several choices gains over the best baseline, in paired ratios of repetitions."""
 
-    ratio: float
-    low: float
-    high: float
+    ratios: tuple[float, ...]
     picked: tuple[str, ...]  # on odd repetitions, and on even ones
     opponents: tuple[str, ...]  # of the baseline, likewise
+
+    @property
+    def ratio(self) -> float:
+        return median(self.ratios)
+
+    @property
+    def span(self) -> list[float]:
+        return [min(self.ratios), max(self.ratios)]
 
 
 def best_over(
     rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]], *, single: bool = False
 ) -> Best | None:
-    """Return the short form of `crosswise`; None where that finds nothing."""
-    found, picked, opponents = crosswise(rates, baseline, single=single)
-    return Best(median(found), min(found), max(found), picked, opponents) if found else None
-
-
-def crosswise(
-    rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]], *, single: bool = False
-) -> tuple[list[float], tuple[str, ...], tuple[str, ...]]:
     """Pick the fastest choice, and the fastest baseline, on odd repetitions and compare them on even ones; then
-    swap. The best of several noisy runs flatters itself; on repetitions it was not picked on it cannot. The ratios of
-    all repetitions, and who was picked on either half; nothing when there are not two repetitions. With
-    `single` one is enough, of which the best is picked on the runs that it is compared on."""
+    swap. The best of several noisy runs flatters itself; on repetitions it was not picked on it cannot. None when there
+    are not two repetitions. With `single` one is enough, of which the best is picked on the runs that it is compared
+    on."""
     count = min((len(values) for values in [*rates.values(), *baseline.values()]), default=0)
+    halves = ((range(1, count, 2), range(0, count, 2)), (range(0, count, 2), range(1, count, 2)))
     if count == 1 and single and rates and baseline:
-        chosen, opponent = (_fastest(each, range(1)) for each in (rates, baseline))
-        return [rates[chosen][0] / baseline[opponent][0]], (chosen,), (opponent,)
-    if count < 2:
-        return [], (), ()
+        halves = ((range(1), range(1)),)
+    elif count < 2:
+        return None
     found: list[float] = []
     picked, opponents = [], []
-    for odd in (1, 0):
-        chosen = _fastest(rates, range(odd, count, 2))
-        opponent = _fastest(baseline, range(odd, count, 2))
+    for picking, judged in halves:
+        chosen, opponent = (_fastest(each, picking) for each in (rates, baseline))
         picked.append(chosen)
         opponents.append(opponent)
-        judged = range(1 - odd, count, 2)
         found += ratios([rates[chosen][index] for index in judged], [baseline[opponent][index] for index in judged])
-    return found, tuple(picked), tuple(opponents)
+    return Best(tuple(found), tuple(picked), tuple(opponents)) if found else None
 
 
 def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def interval(
-    values: Sequence[float], seed: int = 0, of: Callable[[Sequence[float]], float] = geometric_mean
-) -> tuple[float, float]:
+def interval(values: Sequence[float], of: Callable[[Sequence[float]], float] = geometric_mean) -> tuple[float, float]:
     """Return the interval of the mean at 95 %, by bootstrap."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     means = sorted(of(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return means[round(0.025 * RESAMPLES)], means[round(0.975 * RESAMPLES) - 1]
 
@@ -112,11 +105,11 @@ def _fastest(rates: Mapping[str, Sequence[float]], repetitions: range) -> str:
     return max(rates, key=lambda name: median([rates[name][index] for index in repetitions]))
 
 
-def loops(tokens: Sequence[int], cycle: int = CYCLE) -> bool:
-    """Return whether the same `cycle` tokens occur twice: the text repeats itself, and drafting it proves nothing."""
+def loops(tokens: Sequence[int]) -> bool:
+    """Return whether the same `CYCLE` tokens occur twice: the text repeats itself, and drafting it proves nothing."""
     seen: set[tuple[int, ...]] = set()
-    for end in range(cycle, len(tokens) + 1):
-        window = tuple(tokens[end - cycle : end])
+    for end in range(CYCLE, len(tokens) + 1):
+        window = tuple(tokens[end - CYCLE : end])
         if window in seen:
             return True
         seen.add(window)

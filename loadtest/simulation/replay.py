@@ -94,11 +94,9 @@ class Replay:
         starts = range(start, stop - window + 1)
         return next((at - start for at in starts if self.between(at, at + window) >= share), stop - start)
 
-    def slope(self, start: int, paper: bool = True) -> float:
+    def slope(self, start: int) -> float:
         """Return the slope of log regret over log rounds, from `start` on: least squares over the checkpoints."""
-        points = [
-            (math.log(at), math.log(loss if paper else lost)) for at, lost, loss in self.checkpoints if at >= start
-        ]
+        points = [(math.log(at), math.log(loss)) for at, _, loss in self.checkpoints if at >= start]
         at, regret = np.array(points).T
         return float(np.polyfit(at, regret, 1)[0])
 

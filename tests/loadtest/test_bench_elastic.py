@@ -14,7 +14,6 @@ from covey.contracts.profile import MemorySettings
 from covey_client.costs.surface import Surface
 from loadtest.bench import elastic, elastic_bundled
 from loadtest.bench.elastic_bundled import Peaks
-from loadtest.bench.elastic_memory import Elastic
 from loadtest.bench.emulated_pairs import PAIRS, RequestLengths, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import QUICK, USUAL
@@ -108,10 +107,7 @@ def test_plain_decoding_of_a_crowd_gains_the_drafters_blocks_in_virtual_time() -
     """Fifty long requests at once; without drafts the drafters are of no use."""
     asked = [RequestLengths(200, 400, "code")] * 50
     settings = MemorySettings(policy=elastic.THRESHOLDS)
-    off, on = (
-        play(SEVEN, "off", (0.0,) * 50, asked, 1, elastic=each)
-        for each in (Elastic(MemorySettings()), Elastic(settings))
-    )
+    off, on = (play(SEVEN, "off", (0.0,) * 50, asked, 1, elastic=each) for each in (MemorySettings(), settings))
     assert on.tokens == off.tokens == 50 * 400
     assert on.memory["most_gained"] == 50
     assert off.memory["most_gained"] == 0

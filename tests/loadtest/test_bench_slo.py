@@ -107,12 +107,11 @@ def test_hardest_is_the_highest_rate_at_which_the_best_blind_system_still_does()
 
 
 def test_parts_name_devices_rates_and_systems() -> None:
-    jobs = list(slo._jobs(12, False, None, 1, ("70B", "rate", "covey", "off")))
-    assert {(job.device, job.system.name) for job in jobs} == {("70B", "off"), ("70B", "covey")}
-    assert sorted({job.rate for job in jobs}) == list(slo.DEVICES["70B"].rates)
-    every = list(slo._jobs(12, False, None, 1, ("70B", "rate:10")))
-    assert {(job.device, job.rate) for job in every} == {("70B", 10.0)}
-    assert [job.system for job in every] == list(SYSTEMS)
+    points = [key for key, _, _ in slo._jobs(12, False, None, 1, ("70B", "rate", "covey", "off"))]
+    assert {(device, system) for device, _, system in points} == {("70B", "off"), ("70B", "covey")}
+    assert sorted({rate for _, rate, _ in points}) == list(slo.DEVICES["70B"].rates)
+    every = [key for key, _, _ in slo._jobs(12, False, None, 1, ("70B", "rate:10"))]
+    assert every == [("70B", 10.0, system.name) for system in SYSTEMS]
 
 
 def test_an_unknown_part_is_named_with_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ def test_the_best_choice_is_judged_where_it_was_not_picked() -> None:
     assert best is not None
     assert best.picked == ("lucky", "steady")
     assert best.ratio == pytest.approx(1.5)  # lucky on even repetitions: 1, 1; steady on odd ones: 2, 2
-    assert (best.low, best.high) == (1.0, 2.0)
+    assert best.span == [1.0, 2.0]
 
 
 def test_the_best_choice_meets_the_best_opponent() -> None:

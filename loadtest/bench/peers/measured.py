@@ -15,7 +15,7 @@ from covey.contracts.types import JsonDict
 from loadtest.bench import report
 from loadtest.bench.peers.asked import OPENVINO, VLLM, named
 from loadtest.bench.policies import COVEY, OFF
-from loadtest.bench.statistics import crosswise, interval, ratios
+from loadtest.bench.statistics import best_over, interval, ratios
 from loadtest.bench.work import Run
 
 GREEDY, HOT = 0.0, 1.0
@@ -168,10 +168,10 @@ def bound_of(chance: float, costs: Sequence[tuple[float, float]]) -> tuple[float
 def compared(ours: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[float]]) -> JsonDict | None:
     """Return the best of ours over the best of theirs; None where one has no turn. Of a single turn the best is picked
     on the runs that it is compared on."""
-    if not theirs or not all(ours.values()) or not all(theirs.values()):
+    found = best_over(ours, theirs, single=True) if theirs else None
+    if found is None:
         return None
-    found, picked, opponents = crosswise(ours, theirs, single=True)
-    return {**(_spread(found) or {}), "picked": list(picked), "over": list(opponents)}
+    return {**(_spread(found.ratios) or {}), "picked": list(found.picked), "over": list(found.opponents)}
 
 
 def _spread(found: Sequence[float]) -> JsonDict | None:
