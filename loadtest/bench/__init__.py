@@ -7,6 +7,7 @@ workload.py       prompts and output lengths
 loads.py          when the requests of an open loop come
 in_process.py     competitor: engine and target in this process
 over_triton.py    competitor: the real server, unary or streaming
+over_openai.py    competitor: the front's OpenAI door;  closed_loop.py: how both are asked
 policies.py       policies by name, and what a closed loop found of them
 emulated_*.py     pairs that are not there, requests for them, their servers in virtual time
 elastic_*.py      residency in virtual time; peaks on the real server with little KV memory

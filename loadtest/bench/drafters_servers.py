@@ -81,10 +81,7 @@ def serving(session: Session, systems: Mapping[str, DrafterSystem]) -> Iterator[
         for model in session.each([(f"loading: {name}", model) for name, model in models.items()]):
             _load(server, model)
             stack.callback(server.control.unload, model)
-        asked = {name: OverTriton(server, name, stream=True, model=model) for name, model in models.items()}
-        for each in asked.values():
-            stack.callback(each.close)
-        yield asked
+        yield {name: OverTriton(server, name, stream=True, model=model) for name, model in models.items()}
 
 
 def _repository(

@@ -66,8 +66,6 @@ def line_up(session: Session) -> Iterator[list[OverTriton]]:
         static = (OFF, *map(fixed, QUICK_DEPTHS if quick else DEPTHS))
         entrants = [OverTriton(servers[COVEY], each, stream=True, settings={"speculation": each}) for each in static]
         entrants += [OverTriton(server, policy, stream=True) for policy, server in servers.items()]
-        for entrant in entrants:
-            stack.callback(entrant.close)
         yield entrants
 
 

@@ -1,8 +1,5 @@
-"""Asks a competitor: the OpenAI door of a server's front, streaming, over plain sockets of one event loop.
-
-A client library would take more of the machine than the door does. So this one sends bodies that were built before, one
-connection a caller, keeps what comes with its time, and reads it afterwards.
-"""
+"""Asks a competitor: the OpenAI door of a server's front, streaming, over plain sockets, one connection a
+caller: a client library would take more of the machine than the door does."""
 
 from __future__ import annotations
 
@@ -10,15 +7,15 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from covey_client.wire import MODEL
+from loadtest.bench.closed_loop import Came, Raw, closed_loop
 from loadtest.bench.work import Answer, Ask, Run
 
 TIMEOUT = 300.0
 LAST = b"\r\n0\r\n\r\n"  # of an answer in chunks
 MOST_READ = 1 << 16
-
-_Raw = tuple[float, list[tuple[float, bytes]]]  # when asked; when something came, and what
 
 
 class OverOpenAI:
@@ -28,15 +25,11 @@ class OverOpenAI:
         self.name = name
         self._host, _, port = http_url.partition(":")
         self._port, self._settings = int(port), dict(settings)
-        self._loop = asyncio.new_event_loop()
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         messages = [self._message(ask, tenant) for ask in asks]
-        seconds, raw = self._loop.run_until_complete(self._ask_all(messages, concurrency))
+        seconds, raw = asyncio.run(self._ask_all(messages, concurrency))
         return Run(tuple(_answer(*parts) for parts in raw), seconds)
-
-    def close(self) -> None:
-        self._loop.close()
 
     def _message(self, ask: Ask, tenant: str) -> bytes:
         given = {"model": MODEL, "prompt": ask.text, "max_tokens": ask.max_tokens, "temperature": ask.temperature}
@@ -45,27 +38,21 @@ class OverOpenAI:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {self._host}\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
-    async def _ask_all(self, messages: Sequence[bytes], concurrency: int) -> tuple[float, list[_Raw]]:
-        raw: list[_Raw] = [(0.0, [])] * len(messages)
-        waiting = iter(enumerate(messages))
-        open_ones = [await asyncio.open_connection(self._host, self._port) for _ in range(concurrency)]
-
-        async def caller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            for index, message in waiting:
-                started = time.perf_counter()
-                writer.write(message)
-                raw[index] = (started, await asyncio.wait_for(_whole(reader), TIMEOUT))
-
-        started = time.perf_counter()
-        await asyncio.gather(*(caller(*each) for each in open_ones))
-        seconds = time.perf_counter() - started
-        for _, writer in open_ones:
+    async def _ask_all(self, messages: Sequence[bytes], concurrency: int) -> tuple[float, list[Raw[bytes]]]:
+        connections = [await asyncio.open_connection(self._host, self._port) for _ in range(concurrency)]
+        found = await closed_loop(messages, [partial(_whole, *each) for each in connections])
+        for _, writer in connections:
             writer.close()
-        return seconds, raw
+        return found
 
 
-async def _whole(reader: asyncio.StreamReader) -> list[tuple[float, bytes]]:
-    came: list[tuple[float, bytes]] = []
+async def _whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: bytes) -> Came[bytes]:
+    writer.write(message)
+    return await asyncio.wait_for(_read(reader), TIMEOUT)
+
+
+async def _read(reader: asyncio.StreamReader) -> Came[bytes]:
+    came: Came[bytes] = []
     end = b""
     while not end.endswith(LAST):
         part = await reader.read(MOST_READ)

@@ -1,14 +1,11 @@
-"""Asks a competitor: the real server over gRPC, unary or streaming, by one event loop.
-
-The client shares the server's cores, so it does as little as it can while the clock runs: messages are built before,
-responses are kept as they come and read after.
-"""
+"""Asks a competitor: the real server over gRPC, unary or streaming."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -19,6 +16,7 @@ from covey.server import Server
 from covey.server.front import Front
 from covey_client.request import Request
 from covey_client.response import Chunk, Completion, from_grpc
+from loadtest.bench.closed_loop import Came, Raw, closed_loop
 from loadtest.bench.work import Answer, Ask, Run
 
 UNARY, STREAM = "covey_unary", "covey"
@@ -46,15 +44,11 @@ class OverTriton:
         self._stream = stream
         self._model = model or (STREAM if stream else UNARY)
         self._settings = dict(settings or {})
-        self._loop = asyncio.new_event_loop()
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         messages = [self._message(ask, tenant) for ask in asks]
-        seconds, raw = self._loop.run_until_complete(self._ask_all(messages, concurrency))
+        seconds, raw = asyncio.run(self._ask_all(messages, concurrency))
         return Run(tuple(_answer(*parts) for parts in raw), seconds)
-
-    def close(self) -> None:
-        self._loop.close()
 
     def _message(self, ask: Ask, tenant: str) -> Any:
         given = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed, "tenant": tenant}
@@ -65,34 +59,20 @@ class OverTriton:
             message.parameters.clear()  # they are about streams
         return message
 
-    async def _ask_all(self, messages: Sequence[Any], concurrency: int) -> tuple[float, list[_Raw]]:
-        raw: list[_Raw] = [(0.0, [])] * len(messages)
-        waiting = iter(enumerate(messages))
+    async def _ask_all(self, messages: Sequence[Any], concurrency: int) -> tuple[float, list[Raw[Any]]]:
         async with grpc.aio.insecure_channel(self._url, options=_OPTIONS) as channel:
             await channel.channel_ready()
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            ask_one = _streamed if self._stream else _whole
-
-            async def caller() -> None:
-                for index, message in waiting:
-                    started = time.perf_counter()
-                    raw[index] = (started, await ask_one(stub, message))
-
-            started = time.perf_counter()
-            await asyncio.gather(*(caller() for _ in range(concurrency)))
-            return time.perf_counter() - started, raw
+            ask = partial(_streamed if self._stream else _whole, service_pb2_grpc.GRPCInferenceServiceStub(channel))
+            return await closed_loop(messages, [ask] * concurrency)
 
 
-_Raw = tuple[float, list[tuple[float, Any]]]  # when asked; when each response came, and the response
-
-
-async def _whole(stub: Any, message: Any) -> list[tuple[float, Any]]:
+async def _whole(stub: Any, message: Any) -> Came[Any]:
     response = await stub.ModelInfer(message, timeout=TIMEOUT)
     return [(time.perf_counter(), response)]
 
 
-async def _streamed(stub: Any, message: Any) -> list[tuple[float, Any]]:
-    responses: list[tuple[float, Any]] = []
+async def _streamed(stub: Any, message: Any) -> Came[Any]:
+    responses: Came[Any] = []
     call = stub.ModelStreamInfer(iter((message,)), timeout=TIMEOUT)
     try:
         while (response := await call.read()) is not grpc.aio.EOF:

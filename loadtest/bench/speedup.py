@@ -139,8 +139,6 @@ def run(session: Session) -> None:
             fitting = _repetition(session, measured, repetition, asks[:fitting], asked, seconds)
             seconds = math.inf
             session.notes |= {"repetitions": repetition + 1, "asks_of_a_repetition": fitting}
-        for one in asked:
-            one.close()
 
 
 def _repetition(

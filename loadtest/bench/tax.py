@@ -98,10 +98,8 @@ def run(session: Session) -> None:
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
     parts = wanted.parts_of(NAMES)
     end_id = _vocabulary(folder) - 1  # one that greedy text never holds: lengths are the workload's
-    competitors: list[InProcess | OverTriton | OverOpenAI] = []
     with session.status("loading the model in this process"):
-        if IN_PROCESS in parts:
-            competitors.append(InProcess.load(settings, folder, end_id))
+        own = [InProcess.load(settings, folder, end_id)] if IN_PROCESS in parts else []
     session.notes |= {
         "target": {"folder": Path(folder).name, "vocabulary": end_id + 1},
         "requests": {str(c): requests[c] for c in CONCURRENCIES},
@@ -111,7 +109,10 @@ def run(session: Session) -> None:
         front = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE), server.deaths)
         stack.callback(front.stop)
         front.start()
+        for one in own:
+            stack.callback(one.close)
         asked = {"speculation": "off", "end_id": end_id}
+        competitors: list[Competitor] = [*own]
         competitors += [
             OverTriton(server, name, stream=name != UNARY, settings=asked, front=front if name == FRONT else None)
             for name in BY_GRPC
@@ -128,8 +129,6 @@ def run(session: Session) -> None:
             }
             _repetition(session, measured, repetition, asks, competitors, server.metrics_url)
             session.notes["repetitions"] = repetition + 1
-        for one in competitors:
-            one.close()
 
 
 def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:

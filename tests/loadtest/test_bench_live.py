@@ -52,7 +52,7 @@ def test_a_repetition_is_shortened_to_what_fits_in_the_minutes(tmp_path: Path) -
     assert main(["speedup", "--quick", "--minutes", "0.01", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert (found["repetitions"], found["asks_of_a_repetition"]) == (1, 1)
-    assert found["overall"]["tokens_per_second"].keys() == {"off", "fixed:2", "fixed:4"}
+    assert found["overall"]["tokens_per_second"].keys() == {"off", "fixed:2", "fixed:4", "auto"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

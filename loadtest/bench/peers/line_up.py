@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -82,18 +82,14 @@ class Cast:
     vocabulary: int
     peers: dict[str, Peer]
     modes: JsonDict
-    _servers: dict[tuple[str, bool], OverTriton] = field(default_factory=dict)
 
     def covey(self, choice: str, *, stream: bool = False) -> OverTriton:
         """Return Covey behind Triton: `off` or `fixed:K`, from which the policy does not learn, or the policy. Answers
         are whole, as the peers' are, or streams."""
-        if (choice, stream) not in self._servers:
-            given: dict[str, object] = {"end_id": self.vocabulary - 1}  # no text holds it, so that none ends early
-            given |= {} if choice == COVEY else {"speculation": choice}
-            name = f"{SERVER} {choice}{STREAMED if stream else ''}"
-            made = OverTriton(self.server, name, stream=stream, settings=given)
-            self._servers[choice, stream] = made
-        return self._servers[choice, stream]
+        given: dict[str, object] = {"end_id": self.vocabulary - 1}  # no text holds it, so that none ends early
+        given |= {} if choice == COVEY else {"speculation": choice}
+        name = f"{SERVER} {choice}{STREAMED if stream else ''}"
+        return OverTriton(self.server, name, stream=stream, settings=given)
 
     def plain(self) -> list[Competitor]:
         """Return Covey without drafts, in every way."""
@@ -138,10 +134,6 @@ class Cast:
             "client": median(waits),
         }
 
-    def close(self) -> None:
-        for each in self._servers.values():
-            each.close()
-
 
 @contextmanager
 def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
@@ -170,9 +162,7 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
         vocabulary, weights = said["vocabulary"], sizes["weight_bytes"]
         modes = {"numerics": said["numerics"], "dtype": said["dtype"], "threads": threads["threads"]}
         pipes = {ALONE: first, FAST: second}
-        cast = Cast(pair, server, pipes, timed, limit, weights, vocabulary, peers, modes)
-        stack.callback(cast.close)
-        yield cast
+        yield Cast(pair, server, pipes, timed, limit, weights, vocabulary, peers, modes)
 
 
 def given_to_peers(pair: Pair, dtype: str, kept: Path) -> JsonDict:
