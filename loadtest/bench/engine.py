@@ -35,7 +35,7 @@ from loadtest.bench.policies import COVEY, OFF, fixed
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Answer, Ask, Run
 
-SCRIPT = SCRIPTS[VLLM].with_name("vllm_engine_peer.py")
+SCRIPT = SCRIPTS[VLLM]
 PATHS = [str(Path(package.__file__).parents[1]) for package in (covey, covey_client)]
 WAVES = "waves"
 Phases = tuple[tuple[int, int], ...]  # callers, and how many requests they make before others come or leave
@@ -207,7 +207,7 @@ def _line_up(session: Session, python: str, pair: Pair, most: int) -> Iterator[l
                 stack.callback(pipe.close)
                 own: JsonDict = {"paths": PATHS, "policies": _policies(pair, depths)} if speculative is mine else {}
                 try:
-                    loaded = pipe.call("load", **given, **own, speculative=speculative)
+                    loaded = pipe.call("open", **given, **own, speculative=speculative)
                 except PipeError as error:
                     if name != SUFFIX:  # which needs a package that vLLM does not bring
                         raise

@@ -37,7 +37,7 @@ def engine(stack: ExitStack, policies: JsonDict | None = None, **given: Any) -> 
     stack.callback(pipe.close)
     own = {"paths": PATHS, "policies": policies} if policies else {}
     pipe.call(
-        "load",
+        "open",
         target=TARGET,
         dtype="float32",
         threads=1,

@@ -18,7 +18,7 @@ import json, sys
 for line in sys.stdin:
     call = json.loads(line)
     method = (call.get("speculative") or {}).get("method")
-    if call["call"] == "load":
+    if call["call"] == "open":
         found = {"version": "1", "seconds": 0.0}
         assert method != "custom_class" or "covey" in call["policies"]
         if method == "suffix":

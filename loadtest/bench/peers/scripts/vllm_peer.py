@@ -1,12 +1,15 @@
 """Has vLLM's build for CPUs asked over a pipe: `python vllm_peer.py` in an environment that has it.
 
-An engine is built for one number of drafts.
+An engine speculates in one way, with a proposer of its own or of ours. One with our proposer has several policies, each
+a proposer of its own.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +31,150 @@ def settle(threads: int) -> None:
 
 
 class Vllm:
-    """Owns the engine. It converts nothing, and its depth is the engine's."""
+    """Owns the engine. It converts nothing."""
 
     def load(self, target: str, drafter: str, dtype: str, threads: int, depth: int, **_: str) -> dict[str, Any]:
-        settle(threads)
-        import vllm
-
+        """Load an engine that is built for one number of drafts."""
         drafts = {"model": drafter, "num_speculative_tokens": depth, "method": "draft_model"} if depth else None
-        self._engine = vllm.LLM(
-            target,
-            dtype=dtype,
-            enforce_eager=True,
-            enable_prefix_caching=False,
-            max_model_len=1024,
-            max_num_seqs=32,
-            speculative_config=drafts,
-            disable_log_stats=True,
-        )
-        return {"depths": [depth], "version": vllm.__version__}
+        limits = {"enable_prefix_caching": False, "max_model_len": 1024, "max_num_seqs": 32}
+        return {"depths": [depth], **self.open(target, dtype, threads, drafts, **limits)}
 
     def generate(
         self, prompts: list[list[int]], tokens: int, temperature: float, seed: int, **_: int
     ) -> dict[str, Any]:
+        """Answer all prompts at once."""
+        return self.serve(prompts, [tokens] * len(prompts), len(prompts), temperature, seed)
+
+    def open(
+        self,
+        target: str,
+        dtype: str,
+        threads: int,
+        speculative: dict[str, Any] | None,
+        paths: Sequence[str] = (),
+        policies: dict[str, dict[str, Any]] | None = None,
+        **engine: Any,
+    ) -> dict[str, Any]:
+        """`speculative` is vLLM's `speculative_config`; `policies`, by name, are tables for our proposer, which is in
+        `paths`; `engine`: other arguments of vLLM's."""
+        settle(threads)
+        sys.path[:0] = paths
+        import vllm
+
+        first = next(iter(policies.values())) if policies else None
+        self._engine = vllm.LLM(
+            target,
+            dtype=dtype,
+            enforce_eager=True,
+            speculative_config=speculative,
+            additional_config={"covey": first} if first else {},
+            disable_log_stats=True,
+            **engine,
+        ).llm_engine
+        self._runner = self._engine.model_executor.driver_worker.worker.model_runner
+        self._proposers: dict[str, Any] = {}
+        shared: dict[str, Any] = {}  # neural drafters, which keep what they know of one proposer's texts from others
+        for name, table in (policies or {}).items():
+            self._runner.vllm_config.additional_config = {"covey": table}
+            made = self._proposers[name] = type(self._runner.drafter)(self._runner.vllm_config)
+            made.load_model(drafters=shared)
+            shared |= {each: own for each, own in made.drafters.items() if made.settings.kind(each) == "neural"}
+        self._count = 0
+        return {"version": vllm.__version__}
+
+    def serve(
+        self,
+        prompts: list[list[int]],
+        lengths: list[int],
+        callers: int | Sequence[tuple[int, int]],
+        temperature: float,
+        seed: int,
+        policy: str = "",
+        abort: int = 0,
+        top_p: float = 1.0,
+    ) -> dict[str, Any]:
+        """Answer requests in their order, so many at a time, or so many at a time for so many requests, then so many
+        others; the first `abort` of them are aborted after their first token. `call_ms` and `draft_ms`: the time within
+        our proposer by call, without drafting and in it."""
         from vllm import SamplingParams
 
-        asked = [
-            SamplingParams(max_tokens=tokens, temperature=temperature, seed=seed + row, ignore_eos=True)
-            for row in range(len(prompts))
-        ]
-        found = self._engine.generate([{"prompt_token_ids": ids} for ids in prompts], asked, use_tqdm=False)
-        return {"tokens": [list(each.outputs[0].token_ids) for each in found]}
+        most = (
+            [callers] * len(prompts)
+            if isinstance(callers, int)
+            else [at for at, count in callers for _ in range(count)]
+        )
+        timed = _Timed(self._proposers[policy]) if policy else None
+        if timed is not None:
+            self._runner.drafter = timed
+        waiting = list(range(len(prompts)))[::-1]
+        texts: dict[str, list[int]] = {}
+        row_of: dict[str, int] = {}
+        held = self._engine.engine_core.engine_core.scheduler.requests
+        preempted: dict[str, int] = {}
+        steps, started = 0, time.perf_counter()
+        while waiting or self._engine.has_unfinished_requests():
+            while waiting and len(row_of) - len(texts) < most[waiting[-1]]:
+                row = waiting.pop()
+                self._count += 1
+                name = str(self._count)
+                row_of[name] = row
+                asked = SamplingParams(
+                    max_tokens=lengths[row], temperature=temperature, top_p=top_p, seed=seed + row, ignore_eos=True
+                )
+                self._engine.add_request(name, {"prompt_token_ids": prompts[row]}, asked)
+            for found in self._engine.step():
+                early = row_of[found.request_id] < abort and not found.finished
+                if early:
+                    self._engine.abort_request([found.request_id])
+                if found.finished or early:
+                    texts[found.request_id] = list(found.outputs[0].token_ids)
+            steps += 1
+            preempted |= {name: request.num_preemptions for name, request in held.items()}
+        seconds = time.perf_counter() - started
+        by_row = {row_of[name]: tokens for name, tokens in texts.items()}
+        return {
+            "tokens": [by_row[row] for row in range(len(prompts))],
+            "seconds": seconds,
+            "steps": steps,
+            "preempted": sum(preempted.values()),
+            "call_ms": [] if timed is None else timed.call_ms,
+            "draft_ms": [] if timed is None else timed.draft_ms,
+            "figures": list(self._proposers[policy].figures()) if policy else [],
+        }
+
+    def fail(self, drafter: str, failing: bool) -> dict[str, Any]:
+        """Have a drafter of every policy's proposer raise at every call, or no more."""
+        for own in {id(each.drafters[drafter]): each.drafters[drafter] for each in self._proposers.values()}.values():
+            if failing:
+                own.draft = _broken
+            else:
+                del own.draft
+        return {}
+
+
+def _broken(_work: Any) -> Any:
+    raise RuntimeError("this drafter is broken")
+
+
+class _Timed:
+    """Times the proposer's calls."""
+
+    def __init__(self, proposer: Any) -> None:
+        self._proposer = proposer
+        self.call_ms: list[float] = []
+        self.draft_ms: list[float] = []
+
+    def propose(self, *given: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return self._proposer.propose(*given, **named)
+        finally:
+            spent, drafting = time.perf_counter() - started, self._proposer.draft_seconds
+            self.call_ms.append(1000 * (spent - drafting))
+            self.draft_ms.append(1000 * drafting)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._proposer, name)
 
 
 def preload() -> None:
@@ -70,4 +187,4 @@ def preload() -> None:
 if __name__ == "__main__":
     preload()
     peer = Vllm()
-    answer({"load": peer.load, "generate": peer.generate})
+    answer({"load": peer.load, "generate": peer.generate, "open": peer.open, "serve": peer.serve, "fail": peer.fail})
