@@ -48,15 +48,13 @@ class InProcess:
         drafters: Sequence[str] = (),
         tokenizer: Tokenizer | None = None,
         end_ids: tuple[int, ...] = (),
-        speculation: str = "auto",
         observe: Callable[[RoundRecord], None] | None = None,
     ) -> None:
-        """`speculation` goes into every request, `observe` gets every round; without a tokenizer prompts are ids."""
+        """`observe` gets every round; without a tokenizer prompts are ids."""
         self.name = name
         target = ports.target()
         self.target = target.info()
         self._end_ids = end_ids
-        self._speculation = speculation
         self._also = observe
         self._clock = RealClock()
         self._tokenizer = tokenizer
@@ -150,7 +148,6 @@ class InProcess:
                 sampling,
                 len(prompt),
                 tenant=tenant,
-                speculation=self._speculation,
                 arrival=self._clock.now(),
             )
         )
