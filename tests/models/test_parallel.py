@@ -13,10 +13,8 @@ import torch
 from tiny_models import Reader, build, prompts
 
 from covey.contracts.profile import TargetSettings
-from covey.contracts.types import NO_INTS, Ints, Open, Sampling, TargetWork, Trees
-from covey.models.lanes import Lanes, Pass
+from covey.contracts.types import Ints, Open, Sampling, TargetWork, Trees
 from covey.models.model import PagedModel
-from covey.models.parallel import wire
 from covey.models.parallel.model import ParallelModel
 from covey.target.runner import TargetRunner, blocks_in
 
@@ -59,7 +57,7 @@ def test_what_is_said_of_it(pair: Pair) -> None:
     assert (spread.vocab_size, spread.max_positions) == (whole.vocab_size, whole.max_positions)
     assert (spread.end_ids, spread.dtype) == (whole.end_ids, whole.dtype)
     assert spread.device == "cpu x 2"
-    assert spread.fused
+    assert spread._model.fused
     assert spread.numerics == whole.numerics == "invariant"
     assert spread.bytes_per_block == whole.bytes_per_block / 2
     one, two = (TargetSettings(device="cpu", dtype="float32", tensor_parallel=ranks) for ranks in (1, 2))
@@ -154,21 +152,3 @@ def test_a_target_says_the_same(pair: Pair) -> None:
     assert all(text[: len(before)] == before for text, before in zip(texts(pair.spread), first)), (
         "drafts change nothing"
     )
-
-
-def test_messages_are_read_as_they_were_written() -> None:
-    tables = np.arange(40, dtype=np.int32).reshape(2, 20)
-    offsets, lengths = np.array([0, 2, 3], np.int32), np.array([6, 9], np.int32)
-    tokens, slots = np.array([1, 2, 3], np.int32), np.array([7, 8, 9], np.int32)
-    for lanes in (
-        Lanes(offsets, lengths, tables),
-        Lanes(offsets, lengths, tables, np.array([0, 1, 1], np.int32), np.array([0, 1, 1], np.int32), tokens[:1]),
-    ):
-        kind, arrays = wire.decode(wire.encode_pass(Pass(tokens, tokens, slots, lanes, NO_INTS), 4))
-        assert kind == wire.PASS
-        found = wire.decode_pass(arrays)
-        assert found.lanes.tables.tolist() == tables[:, :3].tolist(), "no more than the keys take"
-        for name in ("tokens", "positions", "slots", "out"):
-            assert np.array_equal(getattr(found, name), getattr(Pass(tokens, tokens, slots, lanes, NO_INTS), name))
-        for name in ("offsets", "lengths", "queries", "tail_offsets", "tails"):
-            assert np.array_equal(getattr(found.lanes, name), getattr(lanes, name))

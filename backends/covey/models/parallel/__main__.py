@@ -15,24 +15,23 @@ import torch
 
 from covey.contracts.errors import CoveyError
 from covey.models.model import PagedModel
-from covey.models.parallel import wire
 from covey.models.parallel.group import Group
 
 
 def main(descriptor: int, lifeline: int) -> int:
     _end_with(lifeline)
     channel = Connection(descriptor)
-    order = wire.receive_json(channel)
+    order = channel.recv()
     logging.basicConfig(level=logging.WARNING, format=f"rank {order['rank']}: %(levelname)s: %(message)s")
     torch.set_num_threads(order["threads"])
     device = torch.device(order["device"], order["rank"]) if order["device"] == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    group = Group(order["rank"], order["size"], Path(order["meeting"]), device, lambda: wire.send_json(channel, {}))
+    group = Group(order["rank"], order["size"], Path(order["meeting"]), device, lambda: channel.send(None))
     try:
         model = PagedModel(**order["model"], group=group)
     except CoveyError as error:
-        wire.send_json(channel, {"error": type(error).__name__, "message": str(error)})
+        channel.send(error)
         return 1
     _follow(channel, model)
     return 0
@@ -41,15 +40,10 @@ def main(descriptor: int, lifeline: int) -> int:
 def _follow(channel: Connection, model: PagedModel) -> None:
     while True:
         try:
-            kind, arrays = wire.decode(channel.recv_bytes())
+            method, given = channel.recv()
         except (EOFError, OSError):
             return
-        if kind == wire.PASS:
-            model.forward(wire.decode_pass(arrays))
-        elif kind == wire.COPY:
-            model.copy_slots(*map(wire.there, arrays))
-        else:
-            model.clear_slots(*map(wire.there, arrays))
+        getattr(model, method)(*given)
 
 
 def _end_with(lifeline: int) -> None:

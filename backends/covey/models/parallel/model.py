@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -12,7 +12,6 @@ from covey.contracts.types import Ints
 from covey.models import loading
 from covey.models.lanes import Pass
 from covey.models.model import PagedModel
-from covey.models.parallel import wire
 from covey.models.parallel.group import Group
 from covey.models.parallel.plan import share_of_heads
 from covey.models.parallel.processes import Followers
@@ -83,17 +82,13 @@ class ParallelModel:
         return self._followers.processes
 
     @property
-    def fused(self) -> bool:
-        return self._model.fused
-
-    @property
     def bytes_per_block(self) -> int:
         """Return the bytes of KV per block on each device."""
         return self._model.bytes_per_block
 
     def forward(self, work: Pass) -> torch.Tensor:
         self._model.check(work)  # before the others begin what this one would refuse
-        self._tell(wire.encode_pass(work, self.block_size))
+        self._tell("forward", work)
         try:
             logits = self._model.forward(work)
             if logits.is_cuda:
@@ -105,11 +100,11 @@ class ParallelModel:
         return logits
 
     def copy_slots(self, source: Ints, destination: Ints) -> None:
-        self._tell(wire.encode(wire.COPY, source, destination))
+        self._tell("copy_slots", source, destination)
         self._model.copy_slots(source, destination)
 
     def clear_slots(self, slots: Ints) -> None:
-        self._tell(wire.encode(wire.CLEAR, slots))
+        self._tell("clear_slots", slots)
         self._model.clear_slots(slots)
 
     def close(self) -> None:
@@ -118,11 +113,12 @@ class ParallelModel:
             self._group.abort()
         self._followers.close()
 
-    def _tell(self, message: bytes) -> None:
+    def _tell(self, method: str, *given: Any) -> None:
+        """Have the other ranks call a method of their models."""
         if self._lost or self._failure:
             raise self._fail("one has ended")
         try:
-            self._followers.tell(message)
+            self._followers.tell((method, given))
         except RankDied as error:
             raise self._fail(error) from error
 

@@ -3,11 +3,16 @@
 All hold the reading end of one pipe that nobody writes to, and the kernel signals them when its other end is closed:
 by rank 0, or at its death, whatever they wait for then. (What Linux offers for a parent's death comes at the end of the
 *thread* that started a process, and a thread of theirs that watches would have to wait for the interpreter's lock.)
+
+Messages are pickled: both ends of each pair of sockets are this server's own. They are no broadcast, which would run
+into its time limit while it waits for the next request; a socket waits for ever, and ends when its other end's process
+ends.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import select
 import shutil
 import subprocess
@@ -20,11 +25,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from covey.contracts.errors import CoveyError, RankDied, SettingError, UnsupportedModel
-from covey.models.parallel import wire
+from covey.contracts.errors import RankDied
 from covey.process import interpreter
 
-_KINDS = {kind.__name__: kind for kind in (SettingError, UnsupportedModel, RankDied)}
 _OF_OTHER_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SECONDS = 10.0  # to end in
 _MOMENT = 1.0
@@ -57,19 +60,20 @@ class Followers:
         return [process.pid for process in self._processes]
 
     def wait_loaded(self) -> None:
-        """Wait until each process has its weights, or one cannot."""
+        """Wait until each process has its weights. Raises the error of one that cannot."""
         for rank, channel in enumerate(self._channels, 1):
             try:
-                answer = wire.receive_json(channel)
+                answer = channel.recv()
             except (EOFError, OSError):
                 raise self._gone(rank) from None
-            if "error" in answer:
-                raise _KINDS.get(answer["error"], CoveyError)(answer["message"])
+            if answer is not None:
+                raise answer
 
-    def tell(self, message: bytes) -> None:
+    def tell(self, message: object) -> None:
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for rank, channel in enumerate(self._channels, 1):
             try:
-                channel.send_bytes(message)
+                channel.send_bytes(data)
             except OSError as error:
                 raise self._gone(rank) from error
 
@@ -119,7 +123,7 @@ class Followers:
             self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, pass_fds=passed))
         self._channels.append(own)
         try:
-            wire.send_json(own, order | {"rank": rank, "size": self._size, "meeting": str(self.folder)})
+            own.send(order | {"rank": rank, "size": self._size, "meeting": str(self.folder)})
         except OSError as error:
             raise self._gone(rank) from error
 
