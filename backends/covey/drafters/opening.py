@@ -115,7 +115,6 @@ def threads_for(folder: Path) -> int:
 
 
 def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool) -> Opened:
-    from covey.models import facts
     from covey.models.identity import of_model
     from covey.runtimes.opening import open_model
     from covey.target.runner import blocks_in
@@ -124,17 +123,16 @@ def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool
         runtime="torch", dtype=settings.dtype, device=settings.device, block_size=settings.block_size
     )
     blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
-    with facts.turn(folder, settings.dtype, settings.device):
-        model = open_model(
-            folder,
-            dtype=settings.dtype,
-            device=settings.device,
-            blocks=blocks,
-            block_size=settings.block_size,
-            numerics="fast",
-            max_pass_tokens=PASS_TOKENS,
-            most_blocks=blocks if elastic else 0,
-        )
+    model = open_model(
+        folder,
+        dtype=settings.dtype,
+        device=settings.device,
+        blocks=blocks,
+        block_size=settings.block_size,
+        numerics="fast",
+        max_pass_tokens=PASS_TOKENS,
+        most_blocks=blocks if elastic else 0,
+    )
     return Opened(model, torch_stepper(model, depth), of_model(folder, replace(settings, folders=())))
 
 

@@ -2,30 +2,25 @@
 
 Knows nothing of requests, block ownership or sampling: the caller says which slots a pass writes and reads. The
 modules' own code runs with attention replaced (transformers' `AttentionInterface`); for the families in `fuse.py` its
-shorter pass takes over, after it was seen to give the same, and at later loads from the start (`facts.py`).
+shorter pass takes over, after it was seen to give the same.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Ints
-from covey.models import facts
 from covey.models.agreement import Room, passes_agree
 from covey.models.attention import Plan, Tiling, plan_lanes
 from covey.models.fuse import FusedDecoder
 from covey.models.lanes import Lanes, Pass, chain
-from covey.models.modules import AttentionSetting, Modules, Run, Source, close, modules_of
+from covey.models.modules import Run, Source, close, modules_of
 from covey.models.numerics import Matrix, attention_agreement, attention_tilings, linear_granules
 from covey.models.parallel.group import Group
 from covey.models.parallel.sharding import ShardedLinear
@@ -36,7 +31,6 @@ from covey.models.verdicts import here, verdict
 from covey.process.private import kept_folder
 
 _LOG = logging.getLogger(__name__)
-_MOVED_BYTES = 1 << 19  # of blocks, at once: they stay in a core's cache
 _NO_WEIGHTS = 1 << 40  # in place of their number, for a map that has none: never a small product
 
 
@@ -66,10 +60,7 @@ class PagedModel:
         for name, value in (("blocks", blocks), ("block_size", block_size), ("max_pass_tokens", max_pass_tokens)):
             if value < 1:
                 raise SettingError(f"{name}: got {value}, allowed: 1 or more")
-        read = partial(modules_of, source, dtype=dtype, device=device, group=group)
-        folder = None if group is not None or isinstance(source, Modules) else Path(source)
-        before = None if folder is None else facts.find(folder, dtype, device)
-        self._modules = modules = read() if folder is None or before is None else facts.modules(folder, before, dtype)
+        self._modules = modules = modules_of(source, dtype=dtype, device=device, group=group)
         self._group = group
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
@@ -95,9 +86,7 @@ class PagedModel:
         self._fused: FusedDecoder | None = None
         if group is not None:
             group.join()
-        if before is None or not self._resume(before, alike=numerics != "fast"):
-            self._modules = modules = modules if before is None else read()
-            self._settle(alike=numerics != "fast", learns=folder is not None)
+        self._settle(alike=numerics != "fast")
         self._activations = modules.activate_by_rows() if numerics != "fast" and self._fused is None else []
         if numerics != "fast" and self._make_invariant():
             self.numerics = "invariant"
@@ -215,27 +204,7 @@ class PagedModel:
         return self._modules.trial(min(48, self.max_positions, self.max_pass_tokens, self.blocks * self.block_size))
 
     @torch.inference_mode()
-    def _resume(self, before: facts.Facts, alike: bool) -> bool:
-        """Warm up, and take the short pass if it gives what it gave when the modules were examined."""
-        folder, text = self._modules.folder, self._text()
-        try:
-            parts = facts.parts(folder, before, self.torch_dtype)
-            fused = self._short(parts, list(before.settings), alike)
-            hidden = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
-        except (KeyError, AttributeError, RuntimeError, SettingError, SafetensorError, OSError) as error:
-            _LOG.warning("%s: it is examined again: %s", folder, error)
-            return False
-        if facts.digest_of(hidden) != before.result:
-            _LOG.info("%s: it is examined again: a text does not become what it became", folder)
-            return False
-        self._fused = fused
-        return True
-
-    def _short(self, parts: Mapping[str, Any], settings: list[AttentionSetting], alike: bool) -> FusedDecoder:
-        return FusedDecoder(parts, self.shape, settings, self.pools, self.max_positions, alike=alike)
-
-    @torch.inference_mode()
-    def _settle(self, alike: bool, learns: bool) -> None:
+    def _settle(self, alike: bool) -> None:
         """Warm up, and take the short pass where it gives the same as the modules."""
         modules, text = self._modules, self._text()
         examined = modules.examine(text)
@@ -243,15 +212,14 @@ class PagedModel:
             _LOG.info("%s: running the modules of transformers (%s)", modules.folder, modules.config.model_type)
             return
         try:
-            fused = self._short(dict(modules.module.named_modules()), examined.settings, alike)
+            parts = dict(modules.module.named_modules())
+            fused = FusedDecoder(parts, self.shape, examined.settings, self.pools, self.max_positions, alike=alike)
             hidden = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
         except (KeyError, AttributeError, RuntimeError) as error:
             _LOG.info("%s: running the modules of transformers (%s)", modules.folder, error)
             return
         if modules.agree(close(hidden, examined.hidden, self.torch_dtype)):
             self._fused = fused
-            if learns:
-                facts.learn(modules, examined.settings, hidden)
             modules.module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
 
     def _make_invariant(self) -> bool:

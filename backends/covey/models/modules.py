@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -141,7 +140,7 @@ class Modules:
         device: torch.device,
         group: Group | None = None,
     ) -> None:
-        """Wraps a module whose attention is ours (see `read` and `of`); without a module it knows facts alone."""
+        """Wraps a module whose attention is ours (see `read` and `of`)."""
         self.folder, self.config = folder, config
         self.dtype, self.device = dtype, device
         self.module = module
@@ -179,8 +178,6 @@ class Modules:
 
     def described(self) -> dict[str, Any]:
         """Return the configuration as plain data."""
-        if isinstance(self.config, SimpleNamespace):
-            return vars(self.config)
         settings: dict[str, Any] = json.loads(self.config.to_json_string(use_diff=False))
         return settings
 

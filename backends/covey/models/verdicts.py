@@ -26,7 +26,6 @@ _SOURCES = (
     "agreement.py",
     "alibi.py",
     "attention.py",
-    "facts.py",
     "fuse.py",
     "loading.py",
     "model.py",

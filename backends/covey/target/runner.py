@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -551,12 +550,10 @@ def block_bytes(folder: str | Path, settings: TargetSettings, taps: int = 0) -> 
         from covey.models.native.model import block_bytes as bytes_of
 
         return bytes_of(architecture.read(Path(folder)), settings.dtype, taps)
-    from covey.models import facts
     from covey.models.loading import choose_device, choose_dtype, read_config
     from covey.models.parallel.plan import share_of_heads
 
-    before = facts.find(folder, settings.dtype, settings.device) if settings.tensor_parallel == 1 else None
-    config = read_config(Path(folder)) if before is None else SimpleNamespace(**before.config)
+    config = read_config(Path(folder))
     shape = share_of_heads(Path(folder), config, settings.tensor_parallel)
     dtype = choose_dtype(settings.dtype, choose_device(settings.device))
     return 2 * int(config.num_hidden_layers) * shape.kv_heads * shape.head_dim * settings.block_size * dtype.itemsize
