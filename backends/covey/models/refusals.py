@@ -16,54 +16,6 @@ from typing import Any
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.text.model_folder import is_own_file, read_object
 
-# Model types whose greedy text was seen to be that of transformers, token for token (tests/models/test_families.py),
-# and what is particular about them.
-EXACT = {
-    "llama": "also Llama 3's and other rotary scalings but dynamic",
-    "mistral": "sliding window",
-    "qwen2": "",
-    "qwen3": "",
-    "gemma": "",
-    "gemma2": "sliding window, capped logits",
-    "gemma3_text": "sliding window",
-    "ministral3": "queries that grow with the position",
-    "smollm3": "layers without rotary positions",
-    "phi": "",
-    "phi3": "long rotary factors: see below",
-    "granite": "scaled logits, embeddings and residuals",
-    "cohere": "scaled logits",
-    "cohere2": "scaled logits, sliding window, layers without positions",
-    "nemotron": "",
-    "stablelm": "",
-    "olmo": "",
-    "olmo2": "",
-    "olmo3": "sliding window",
-    "starcoder2": "sliding window",
-    "exaone4": "sliding window, layers without positions",
-    "glm": "",
-    "glm4": "",
-    "ernie4_5": "",
-    "seed_oss": "",
-    "apertus": "",
-    "arcee": "",
-    "helium": "",
-    "hunyuan_v1_dense": "",
-    "persimmon": "",
-    "gpt_neox": "",
-    "falcon": "rotary or ALiBi; grouped, one or all key heads",
-    "bloom": "ALiBi",
-    "mpt": "ALiBi",
-    "gpt2": "learned positions",
-    "gpt_bigcode": "learned positions, one key head",
-    "opt": "learned positions",
-    "mixtral": "experts (numerics `fast`)",
-    "qwen2_moe": "experts (numerics `fast`)",
-    "qwen3_moe": "experts (numerics `fast`)",
-    "olmoe": "experts (numerics `fast`)",
-    "granitemoe": "experts (numerics `fast`), scaled logits",
-    "gpt_oss": "experts (numerics `fast`), attention sinks, sliding window",
-}
-
 # Model types that compute the same at every position: RMS norms, rotary positions, grouped heads, gated feed-forwards.
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 

@@ -8,10 +8,8 @@ model is never in host memory. Knows no families: where transformers computes a 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
+
+from covey.models.stored import Stored, tensors
 
 STAGING_BYTES = 32 << 20  # the size of a buffer: a few milliseconds of bus, long beside what starting a copy takes
 _MARK = 32  # elements that tell one empty tensor from another
@@ -40,27 +40,21 @@ Build = Callable[[dict[str, torch.Tensor]], tuple[torch.nn.Module, Mapping[str, 
 """Makes a module of checkpoint tensors; returns it with the report that names its missing keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The place of a tensor in a file."""
-
-    file: Path
-    start: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-
 def load(
-    files: Iterable[Path], dtype: torch.dtype, device: torch.device, build: Build
+    files: Sequence[Path], dtype: torch.dtype, device: torch.device, build: Build
 ) -> tuple[torch.nn.Module, Mapping[str, Any]] | None:
     """Return the module that `build` makes of the files' weights, these on `device`, and the report. Work on the
     current stream waits for them; the host does not. None where what the module needs is not in the files as it is, and
     a module without weights where the report says that some are missing."""
-    stored = _stored(files)
-    if stored is None:
+    for path in files:
+        with safe_open(path, framework="pt"):
+            pass  # refuses what is damaged
+    stored = tensors(files)
+    if any(at.dtype not in _DTYPES for at in stored.values()):
         return None
+    types = {key: _DTYPES[at.dtype] for key, at in stored.items()}
     empty = {
-        key: _empty(at.shape, dtype if at.dtype.is_floating_point else at.dtype, index)
+        key: _empty(at.shape, dtype if types[key].is_floating_point else types[key], index)
         for index, (key, at) in enumerate(stored.items())
     }
     module, report = build(dict(empty))
@@ -77,31 +71,13 @@ def load(
             return None
         places[key] = tensor
     staging = _Staging(device, STAGING_BYTES)
-    for key in sorted(places, key=lambda key: (stored[key].file, stored[key].start)):
+    for key in sorted(places, key=lambda key: (stored[key].file, stored[key].begin)):
         fresh = torch.empty(stored[key].shape, dtype=places[key].dtype, device=device)
-        staging.send(stored[key], fresh.view(-1))
+        staging.send(stored[key], types[key], fresh.view(-1))
         places[key].data = fresh
     staging.finish()
     _tie(module)
     return module, report
-
-
-def _stored(files: Iterable[Path]) -> dict[str, _Stored] | None:
-    """Return every tensor in the files; None where one is of an unusual type."""
-    stored = {}
-    for path in files:
-        with safe_open(path, framework="pt"):
-            pass  # refuses what is damaged; the header read below is then a sound one
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size))
-        header.pop("__metadata__", None)
-        for key, entry in header.items():
-            if entry["dtype"] not in _DTYPES:
-                return None
-            start = 8 + size + entry["data_offsets"][0]
-            stored[key] = _Stored(path, start, _DTYPES[entry["dtype"]], tuple(entry["shape"]))
-    return stored
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, index: int) -> torch.Tensor:
@@ -141,17 +117,17 @@ class _Staging:
         self._sent = [torch.cuda.Event() for _ in range(2)] if cuda else []
         self._turn = 0
 
-    def send(self, stored: _Stored, target: torch.Tensor) -> None:
-        """Bring a stored tensor's elements to `target`, of one dimension and perhaps another type."""
+    def send(self, stored: Stored, dtype: torch.dtype, target: torch.Tensor) -> None:
+        """Bring a stored tensor's elements, of this type, to `target`, of one dimension and perhaps another type."""
         if self._stream is not None:  # the allocator may have handed out what earlier work still uses
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        width = stored.dtype.itemsize
+        width = dtype.itemsize
         step = len(self._buffers[0]) // width
         with stored.file.open("rb") as file:
-            file.seek(stored.start)
+            file.seek(stored.begin)
             for at in range(0, len(target), step):
                 part = target[at : at + step]
-                self._send(file, len(part) * width, stored.dtype, part)
+                self._send(file, len(part) * width, dtype, part)
 
     def _send(self, file: BufferedReader, count: int, dtype: torch.dtype, target: torch.Tensor) -> None:
         self._turn = 1 - self._turn
