@@ -25,7 +25,7 @@ from covey.care.watch import Watch
 from covey.contracts import profile
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import CoveyError
-from covey.contracts.ports import Clock, Ports
+from covey.contracts.ports import Clock
 from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo, JsonDict
 from covey.process.guard import Guard
@@ -121,7 +121,7 @@ class Models:
         self._target, drafters = parameters["target"]["string_value"], chosen.speculation.drafters
         self._life, server = life, os.getppid()
         under_way = calls.Calls(processes.end, _processes, clock.now)
-        self._ports = Ports(partial(bls.BlsTarget, calls=under_way), partial(bls.BlsDrafter, calls=under_way))
+        self._drafter = partial(bls.BlsDrafter, calls=under_way)
         costs, kept = named_costs(chosen), state_file(chosen, name)
         facts = DrafterFacts(self._target, metrics.drafter_failed)
         followed = (self._target, *drafters)
@@ -130,8 +130,8 @@ class Models:
             model=name,
             target_name=parameters.get("of", {}).get("string_value", ""),
             profile=chosen,
-            target=self._ports.target(self._target),
-            residency=TritonResidency(control, self._ports, under_way),
+            target=bls.BlsTarget(self._target, calls=under_way),
+            residency=TritonResidency(control, under_way),
             clock=clock,
             metrics=metrics,
             guard=guard,
@@ -140,7 +140,7 @@ class Models:
             costs=costs,
             state_file=kept,
         )
-        self.service = Start(builder, self._ports, facts, control, life, self._presence.end).service
+        self.service = Start(builder, self._drafter, facts, control, life, self._presence.end).service
         self._watches = [
             Watch("calls that hang", under_way.look, calls.LOOK_SECONDS),
             Watch("processes of models that come and go", self._look_around, presence.LOOK_SECONDS),
@@ -163,7 +163,7 @@ class Models:
 
     def _ask(self, model: str) -> DrafterInfo | None:
         """Return a drafter's facts. The target is asked by the engine's thread."""
-        return None if model == self._target else self._ports.drafter(model).info()
+        return None if model == self._target else self._drafter(model).info()
 
 
 def _processes(model: str) -> dict[int, float]:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import PortError
-from covey.contracts.ports import Ports
+from covey.contracts.ports import Drafter, Target
 from covey.contracts.profile import Profile
 from covey.contracts.types import Request, Sampling
 from covey.loop.configuration import EngineConfig, EngineHooks
@@ -43,16 +43,15 @@ class InProcess:
         self,
         name: str,
         profile: Profile,
-        ports: Ports,
+        target: Target,
         *,
-        drafters: Sequence[str] = (),
+        drafters: Mapping[str, Drafter] = {},
         tokenizer: Tokenizer | None = None,
         end_ids: tuple[int, ...] = (),
         observe: Callable[[RoundRecord], None] | None = None,
     ) -> None:
         """`observe` gets every round; without a tokenizer prompts are ids."""
         self.name = name
-        target = ports.target()
         self.target = target.info()
         self._end_ids = end_ids
         self._also = observe
@@ -62,10 +61,10 @@ class InProcess:
         self._engine = Engine(
             target,
             Scheduler.of(profile.scheduler, self.target.block_size),
-            build(profile.speculation, drafters, max_rows=profile.scheduler.max_running),
+            build(profile.speculation, tuple(drafters), max_rows=profile.scheduler.max_running),
             self._streamer,
             self._clock,
-            EngineConfig.of(profile.speculation, {name: ports.drafter(name) for name in drafters}),
+            EngineConfig.of(profile.speculation, dict(drafters)),
             EngineHooks(observe=self._observe),
         )
         self._quiet = threading.Event()
@@ -79,12 +78,8 @@ class InProcess:
     @classmethod
     def load(cls, profile: Profile, folder: str, end_id: int) -> InProcess:
         """Return an engine that decodes plainly with the model in a folder."""
-
-        def target(name: str) -> TargetRunner:
-            return TargetRunner.load(folder, profile.target, token_budget=profile.scheduler.token_budget, name=name)
-
-        ports = Ports(target, {}.__getitem__)  # no drafters
-        return cls("in process", profile, ports, tokenizer=load_tokenizer(folder), end_ids=(end_id,))
+        target = TargetRunner.load(folder, profile.target, token_budget=profile.scheduler.token_budget, name="target")
+        return cls("in process", profile, target, tokenizer=load_tokenizer(folder), end_ids=(end_id,))
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         usual = sys.getswitchinterval()

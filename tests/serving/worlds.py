@@ -10,9 +10,10 @@ from unittest.mock import MagicMock
 
 import numpy as np
 
+from covey.care.control import Control
 from covey.contracts import profile
 from covey.contracts.clock import RealClock
-from covey.contracts.ports import Controller, Ports, Residency
+from covey.contracts.ports import Residency
 from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo
 from covey.process.guard import Guard
@@ -90,7 +91,6 @@ class World:
         self.target, self.drafters = target or HashTarget(), {name: HashDrafter(1.0) for name in drafters}
         self.metrics, self.server = MagicMock(), Server({})
         self.life, self.ended, self.left = Life(), list[str](), threading.Event()
-        ports = Ports(lambda _name: self.target, self.drafters.__getitem__)
         self.facts = DrafterFacts("target", self.metrics.drafter_failed)
         self.builder = Builder(
             model="covey",
@@ -106,8 +106,8 @@ class World:
             costs=named_costs(self.profile),
             state_file=None,
         )
-        control = cast("Controller", self.server)
-        self.start = Start(self.builder, ports, self.facts, control, self.life, self.ended.append)
+        control = cast("Control", self.server)
+        self.start = Start(self.builder, self.drafters.__getitem__, self.facts, control, self.life, self.ended.append)
         self.requests = Requests(self.life, self.builder.clock, self.metrics.refused)
 
     def begin(self) -> None:

@@ -3,7 +3,7 @@ process), `covey.tritonio` (over BLS), tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from covey.contracts.types import (
@@ -67,28 +67,6 @@ class ElasticDrafter(Drafter, Protocol):
         ...
 
 
-class Controller(Protocol):
-    """The port that loads and unloads models of this server. Calls raise CoveyError where that failed."""
-
-    def load(self, model: str) -> None:
-        """Load a model; block until it is ready."""
-        ...
-
-    def unload(self, model: str) -> None:
-        """Unload a model without waiting for its requests and its process to end."""
-        ...
-
-    def states(self) -> Mapping[str, str]:
-        """Return the state of each model: READY, LOADING..."""
-        ...
-
-
-class Releaser(Controller, Protocol):
-    def release(self, model: str) -> None:
-        """Unload it, and wait until its process has ended."""
-        ...
-
-
 class Companion(Protocol):
     """What drafts for one request beside all drafters, in the engine's process, by what its text repeats. One thread at
     a time calls."""
@@ -141,14 +119,3 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None: ...
-
-
-class Ports:
-    """The factory of an engine's ports, by the names of the models behind them."""
-
-    def __init__(self, target: Callable[[str], Target], drafter: Callable[[str], Drafter]) -> None:
-        self._target = target
-        self.drafter = drafter
-
-    def target(self, model: str = "target") -> Target:
-        return self._target(model)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
-from covey.care.control import HTTP_VARIABLE, LOADING, UNLOADED
+from covey.care.control import HTTP_VARIABLE, LOADING, UNLOADED, Control
 from covey.contracts import profile
 from covey.contracts.errors import CoveyError, Overloaded, PortError, StubDead
-from covey.contracts.ports import Controller, Drafter, Ports
+from covey.contracts.ports import Drafter
 from covey.contracts.types import TargetInfo
 from covey.loop.engine import Engine
 from covey.loop.measure import Curves
@@ -42,14 +42,14 @@ class Start:
     def __init__(
         self,
         builder: Builder,
-        ports: Ports,
+        drafter: Callable[[str], Drafter],
         facts: DrafterFacts,
-        control: Controller,
+        control: Control,
         life: Life,
         end: Callable[[str], None],
     ) -> None:
         """`end` ends the process of a model, unless it is young."""
-        self._builder, self._ports, self._facts = builder, ports, facts
+        self._builder, self._drafter, self._facts = builder, drafter, facts
         self._control, self._life, self._end = control, life, end
 
     def service(self) -> Service:
@@ -95,7 +95,7 @@ class Start:
         for name in set(names) - facts.keys():
             log.warning("drafter %s is not waited for: it has not answered within %g s", name, FACTS_SECONDS)
         foreign = {name for name, own in facts.items() if is_foreign(name, own, info)}
-        ports = {name: self._ports.drafter(name) for name in names if name not in foreign}
+        ports = {name: self._drafter(name) for name in names if name not in foreign}
         return ports, [name for name in ports if name in facts]
 
     def _costs(self, drafters: Mapping[str, Drafter]) -> CostTable | None:
@@ -123,7 +123,7 @@ class Start:
         return curves.anew(whole=whole)
 
     def _curves(self, names: Iterable[str], go_on: Callable[[], bool], caller: str) -> Curves:
-        made, drafters = self._builder, {name: self._ports.drafter(name) for name in names}
+        made, drafters = self._builder, {name: self._drafter(name) for name in names}
         folder = kept_folder("curves")
         return Curves(made.target, drafters, made.profile, made.clock, folder, go_on=go_on, caller=caller)
 

@@ -6,8 +6,8 @@ import time
 from contextlib import suppress
 
 from covey.care.calls import Calls
+from covey.care.control import InnerControl
 from covey.contracts.errors import CoveyError, PortError
-from covey.contracts.ports import Ports, Releaser
 from covey.contracts.types import DrafterInfo, ResizeStatus
 from covey.tritonio import bls
 
@@ -17,29 +17,32 @@ RESIZE_SECONDS, LOOK_SECONDS = 30.0, 0.01  # for pages to come or go; between lo
 class TritonResidency:
     """Implements `covey.contracts.ports.Residency`. A drafter says itself what it holds."""
 
-    def __init__(self, control: Releaser, ports: Ports, calls: Calls) -> None:
-        self._control, self._ports, self._calls = control, ports, calls
+    def __init__(self, control: InnerControl, calls: Calls) -> None:
+        self._control, self._calls = control, calls
 
     def unload(self, name: str) -> int:
         held = 0
         with suppress(PortError):  # it has died, or is gone since an earlier try
-            held = self._ports.drafter(name).info().resident_bytes
+            held = self._drafter(name).info().resident_bytes
         self._control.release(name)
         return held
 
     def load(self, name: str) -> DrafterInfo:
         try:
             self._control.load(name)
-            return self._ports.drafter(name).info()
+            return self._drafter(name).info()
         except CoveyError:
             with suppress(CoveyError):  # one that died stays dead until it has been unloaded
                 self._control.release(name)
             raise
 
     def resize(self, name: str, blocks: int) -> DrafterInfo:
-        drafter, deadline = bls.BlsDrafter(name, self._calls), time.monotonic() + RESIZE_SECONDS
+        drafter, deadline = self._drafter(name), time.monotonic() + RESIZE_SECONDS
         while (answer := drafter.resize(blocks)).status is ResizeStatus.LATER and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
         if answer.status is not ResizeStatus.OK:
             raise PortError(f"{name}: KV memory of {blocks} blocks: {answer.status.name}, it has {answer.total_blocks}")
         return drafter.info()
+
+    def _drafter(self, name: str) -> bls.BlsDrafter:
+        return bls.BlsDrafter(name, self._calls)

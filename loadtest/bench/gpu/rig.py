@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from covey.contracts.errors import CoveyError, SettingError
-from covey.contracts.ports import Ports
 from covey.contracts.profile import DrafterSettings, Profile, SchedulerSettings, SpeculationSettings, TargetSettings
 from covey.contracts.types import JsonDict
 from covey.drafters.neural import NeuralDrafter
@@ -130,8 +129,8 @@ class Rig:
         return InProcess(
             policy,
             self.profile(policy),
-            Ports(lambda _: runner or loaded.runner, lambda _: loaded.draft),
-            drafters=() if policy == OFF else (DRAFTER,),
+            runner or loaded.runner,
+            drafters={} if policy == OFF else {DRAFTER: loaded.draft},
             observe=observe,
         )
 
