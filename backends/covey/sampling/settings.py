@@ -8,60 +8,34 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from covey.contracts.types import Rule, Sampling
 from covey.noise.noise import Index, Reals, Words, seed_words
-
-_NUMBERS = {
-    "temperature": np.float64,  # 0: greedy
-    "top_k": np.int64,
-    "top_p": np.float64,
-    "log_min_p": np.float64,  # -inf: off
-    "repetition_penalty": np.float64,
-    "presence_penalty": np.float64,
-    "frequency_penalty": np.float64,
-    "min_tokens": np.int64,
-    "num_prompt": np.int64,
-    "seed": np.uint64,  # already spread by `seed_words`
-    "logprobs": np.bool_,
-    "top_logprobs": np.int64,
-    "prompt_logprobs": np.bool_,
-    "biased": np.bool_,  # logits get a bias
-    "constrained": np.bool_,  # a grammar says which tokens may follow
-    "penalised": np.bool_,  # the draw depends on the tokens before it
-    "history": np.bool_,  # ... and on more than how many they are
-    "truncated": np.bool_,  # top_k, top_p or min_p leave tokens out
-    "rejection": np.bool_,  # verified by that rule
-}
 
 
 class SettingsTable:
     """The settings of open requests, a row for each; rows are reused after `remove`. Columns are to be read only."""
 
-    temperature: Reals
-    top_k: Index
-    top_p: Reals
-    log_min_p: Reals
-    repetition_penalty: Reals
-    presence_penalty: Reals
-    frequency_penalty: Reals
-    min_tokens: Index
-    num_prompt: Index
-    seed: Words
-    logprobs: npt.NDArray[np.bool_]
-    top_logprobs: Index
-    prompt_logprobs: npt.NDArray[np.bool_]
-    biased: npt.NDArray[np.bool_]
-    constrained: npt.NDArray[np.bool_]
-    penalised: npt.NDArray[np.bool_]
-    history: npt.NDArray[np.bool_]
-    truncated: npt.NDArray[np.bool_]
-    rejection: npt.NDArray[np.bool_]
-
     def __init__(self, capacity: int = 64) -> None:
-        for name, kind in _NUMBERS.items():
-            setattr(self, name, np.zeros(capacity, kind))
+        self.temperature: Reals = np.zeros(capacity)  # 0: greedy
+        self.top_k: Index = np.zeros(capacity, np.int64)
+        self.top_p: Reals = np.zeros(capacity)
+        self.log_min_p: Reals = np.zeros(capacity)  # -inf: off
+        self.repetition_penalty: Reals = np.zeros(capacity)
+        self.presence_penalty: Reals = np.zeros(capacity)
+        self.frequency_penalty: Reals = np.zeros(capacity)
+        self.min_tokens: Index = np.zeros(capacity, np.int64)
+        self.num_prompt: Index = np.zeros(capacity, np.int64)
+        self.seed: Words = np.zeros(capacity, np.uint64)  # already spread by `seed_words`
+        self.logprobs = np.zeros(capacity, np.bool_)
+        self.top_logprobs: Index = np.zeros(capacity, np.int64)
+        self.prompt_logprobs = np.zeros(capacity, np.bool_)
+        self.biased = np.zeros(capacity, np.bool_)  # logits get a bias
+        self.constrained = np.zeros(capacity, np.bool_)  # a grammar says which tokens may follow
+        self.penalised = np.zeros(capacity, np.bool_)  # the draw depends on the tokens before it
+        self.history = np.zeros(capacity, np.bool_)  # ... and on more than how many they are
+        self.truncated = np.zeros(capacity, np.bool_)  # top_k, top_p or min_p leave tokens out
+        self.rejection = np.zeros(capacity, np.bool_)  # verified by that rule
         self.samplings: list[Sampling | None] = [None] * capacity
         self.biases: dict[int, tuple[Index, Reals]] = {}  # tokens and what is added to each, by row
         self._free = list(range(capacity - 1, -1, -1))
@@ -120,8 +94,8 @@ class SettingsTable:
 
     def _grow(self) -> None:
         size = len(self.samplings)
-        for name in _NUMBERS:
-            column = getattr(self, name)
-            setattr(self, name, np.concatenate((column, np.zeros_like(column))))
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(self, name, np.concatenate((column, np.zeros_like(column))))
         self.samplings += [None] * size
         self._free = list(range(2 * size - 1, size - 1, -1))
