@@ -21,7 +21,7 @@ from pathlib import Path
 
 from covey.contracts.errors import SettingError
 from covey.front.failures import NoKey
-from covey.process.private import private_text
+from covey.process.private import private_lines
 from covey_client.errors import Overloaded
 
 SCHEME = "bearer "
@@ -89,11 +89,7 @@ def hashed(key: str) -> str:
 def read(path: Path) -> dict[str, Key]:
     """Return a file's keys by their hashes. Raises SettingError."""
     found: dict[str, Key] = {}
-    for number, line in enumerate(private_text(path).splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        where = f"{path}, line {number}"
+    for where, words in private_lines(path):
         try:
             name, digest = words[:2]
             key = Key(name, *(kind(word) for kind, word in zip((float, int), words[2:])))

@@ -42,14 +42,9 @@ def quiet() -> Iterator[None]:
 
 def read_config(folder: Path) -> Any:
     """Return the folder's configuration; a folder that is no model is a SettingError that says what is missing."""
-    refusals.by_files(folder)
-    written = refusals.described(folder)
-    refusals.by_config(folder, written.get)
-    refusals.by_type(folder, written)
-    refusals.by_values(folder, written)
+    kind = refusals.servable(folder)["model_type"]
     from transformers import AutoConfig
 
-    kind = written["model_type"]
     with quiet():
         try:
             return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)

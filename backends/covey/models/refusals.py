@@ -124,6 +124,16 @@ def is_head(config: Mapping[str, Any]) -> bool:
     return "Eagle3" in str(config.get("architectures")) or "speculators_config" in config
 
 
+def servable(folder: Path) -> dict[str, Any]:
+    """Return what config.json says; refuse a folder whose files or configuration say that it cannot be served."""
+    by_files(folder)
+    config = described(folder)
+    by_config(folder, config.get)
+    by_type(folder, config)
+    by_values(folder, config)
+    return config
+
+
 def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     """Refuse by name what a forward pass of this model needs and the runtime has not. `get` gives a configuration's
     values by their keys, None where it has none."""

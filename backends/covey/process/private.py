@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from covey.contracts.errors import SettingError
@@ -41,3 +42,11 @@ def private_text(path: str | Path) -> str:
     if mode & 0o077:
         raise SettingError(f"{path}: others may read it, and it holds secrets: chmod 600 {path}")
     return text
+
+
+def private_lines(path: str | Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the words of each line that has some, beside `#` and what follows it, and where it is. Raises SettingError
+    as `private_text` does."""
+    for number, line in enumerate(private_text(path).splitlines(), 1):
+        if words := line.partition("#")[0].split():
+            yield f"{path}, line {number}", words

@@ -214,11 +214,7 @@ def _by_vllm(options: Options, folder: Path) -> None:
 
 def _servable(folder: Path) -> dict[str, stored.Stored]:
     """Return the tensors of a model's weights; refuses a model that cannot be served."""
-    refusals.by_files(folder)
-    config = refusals.described(folder)
-    refusals.by_config(folder, config.get)
-    refusals.by_type(folder, config)
-    refusals.by_values(folder, config)
+    refusals.servable(folder)
     files = refusals.weight_files(folder)
     found = stored.tensors(files)
     stored.check(folder, found, vocabulary.size(folder))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.types import Ints
-from covey.process.private import private_text
+from covey.process.private import private_lines
 from covey.wire import codec
 from covey.wire.ledger import CALLER_BITS, GROUP_BITS, INCARNATION_BITS
 from covey.wire.token import BITS, same
@@ -53,11 +53,7 @@ def token_of(secret: str) -> int:
 def read(path: str | Path) -> list[CallingServer]:
     """Return the servers of a file."""
     callers: list[CallingServer] = []
-    for number, line in enumerate(private_text(path).splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        where = f"{path}, line {number}"
+    for where, words in private_lines(path):
         if len(words) not in (2, 3):
             raise SettingError(f"{where}: allowed: NAME SECRET [WEIGHT]")
         if len(words[1]) < LEAST_SECRET:
