@@ -59,7 +59,7 @@ def test_what_is_said_of_it(pair: Pair) -> None:
     assert spread.device == "cpu x 2"
     assert spread._model.fused
     assert spread.numerics == whole.numerics == "invariant"
-    assert spread.bytes_per_block == whole.bytes_per_block / 2
+    assert spread._model.bytes_per_block == whole.bytes_per_block / 2
     one, two = (TargetSettings(device="cpu", dtype="float32", tensor_parallel=ranks) for ranks in (1, 2))
     memory = 8 * 10 * whole.bytes_per_block  # of 32 tokens instead of 4
     assert [blocks_in(memory, pair.folder, settings, "target") for settings in (one, two)] == [10, 20]

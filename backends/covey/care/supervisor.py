@@ -112,7 +112,7 @@ class Supervisor:
         blind, looked = False, time.monotonic()
         while not self._stopped.is_set():
             try:
-                self._take_ends(LOOK_SECONDS)
+                self._take_ends()
                 now = time.monotonic()
                 seconds, looked = min(now - looked, LOOK_SECONDS), now
                 self.look(seconds)
@@ -125,9 +125,9 @@ class Supervisor:
                 log.exception("the processes of the server could not be looked at")
                 self._stopped.wait(LOOK_SECONDS)
 
-    def _take_ends(self, seconds: float) -> None:
-        """Wait for so long, or until the kernel says that a process has ended."""
-        for fd, _event in self._ends.poll(seconds * 1000):
+    def _take_ends(self) -> None:
+        """Wait for LOOK_SECONDS, or until the kernel says that a process has ended."""
+        for fd, _event in self._ends.poll(LOOK_SECONDS * 1000):
             if fd == self._wake:
                 continue
             self._ends.unregister(fd)

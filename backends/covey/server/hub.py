@@ -15,12 +15,11 @@ from typing import Any
 
 from covey.contracts.errors import SettingError
 from covey.models import refusals
-from covey.server import adapters, dequantised
+from covey.server import adapters, dequantised, derived
 from covey.server.errors import StartError
 from covey.server.options import Options
 
 NAME = re.compile(r"(?P<model>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w./-]+))?")
-SMALL = ["*.json", "*.txt", "*.jinja", "*.model"]  # configuration and tokenizer
 WEIGHTS = ["*.safetensors"]
 ELSEWHERE = ["*/*"]  # other formats of the same weights, as a rule
 
@@ -69,11 +68,11 @@ def _folder(name: str, dequantise: bool) -> str:
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()  # a server's output is its own
-    small = Path(_snapshot(name, match["model"], match["revision"], SMALL))
+    small = Path(_snapshot(name, match["model"], match["revision"], list(derived.SMALL)))
     if (small / "config.json").is_file():
         config = refusals.described(small)
         refusals.by_config(small, (config | {dequantised.SETTINGS: None} if dequantise else config).get)
-    return _snapshot(name, match["model"], match["revision"], [*SMALL, *WEIGHTS])
+    return _snapshot(name, match["model"], match["revision"], [*derived.SMALL, *WEIGHTS])
 
 
 def _snapshot(name: str, model: str, revision: str | None, patterns: list[str]) -> str:

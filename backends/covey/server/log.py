@@ -52,10 +52,10 @@ def lost_process(text: str) -> bool:
     return any(_KILLED.search(match[2]) for pattern in (_FAILED, _POLLED) for match in pattern.finditer(text))
 
 
-def tail(text: str, lines: int = 15) -> str:
-    """Return the last lines that are not tables."""
+def tail(text: str) -> str:
+    """Return the last 15 lines that are not tables."""
     kept = [line for line in text.splitlines() if line.strip() and line[0] not in "|+"]
-    return "\n".join(kept[-lines:])
+    return "\n".join(kept[-15:])
 
 
 def _first_line(message: str) -> str:

@@ -246,7 +246,7 @@ class Server:
             if self._supervisor is not None:
                 self._supervisor.drain()
             drained = self.drain(seconds) if seconds > 0 else False
-            self._end_supervisor(STOP_SECONDS)
+            self._end_supervisor()
             until = time.monotonic() + self.options.stop_seconds
             if drained:
                 self._unload(until)
@@ -279,7 +279,7 @@ class Server:
             link.forget(self._process.pid)
             self._process = None
         self._end_silence()
-        self._end_supervisor(STOP_SECONDS)
+        self._end_supervisor()
         if self._ports is not None:  # nothing of a server that has the port now is touched
             admin.forget(self.options.http_port, self._secret, self.options.host)
             self._ports.release()
@@ -303,9 +303,9 @@ class Server:
             self._silence.stop()
             self._silence = None
 
-    def _end_supervisor(self, seconds: float) -> None:
+    def _end_supervisor(self) -> None:
         if self._supervisor is not None:
-            self._supervisor.stop(seconds)
+            self._supervisor.stop(STOP_SECONDS)
             self._supervisor = None
 
     def _ask_what_runs(self) -> None:

@@ -125,7 +125,7 @@ class Accounts:
     def most(self) -> int:
         """Return N_max; `UNLIMITED` where no sender has said how long its tokens take alone. Does not mutate."""
         served = largest(self._of, 1.0)
-        limit, service = self._limit(served, 1.0), self._usual
+        limit, service = self._limit(served), self._usual
         if math.isinf(limit) or not service:
             return UNLIMITED
         return len(served) + max(0, math.floor((limit - self._taken(served)) / service + 1e-9))
@@ -140,7 +140,7 @@ class Accounts:
         ranks, own = _ranks(self._of), group_of_sender(who)
         rank = sum(group_of_sender(each) == own for each in self._of)
         rivals = {each: account for each, account in self._of.items() if ranks[each] <= rank}
-        return self._taken(rivals) + self._usual <= self._limit(largest(rivals, 1.0), 1.0) + 1e-9
+        return self._taken(rivals) + self._usual <= self._limit(largest(rivals, 1.0)) + 1e-9
 
     @property
     def _usual(self) -> float:
@@ -151,8 +151,8 @@ class Accounts:
         """Return these senders' part of the drafter's time in a round of all; of one that is new, a usual one's."""
         return sum(self._of[who].service or self._usual for who in whose)
 
-    def _limit(self, whose: Iterable[int], slack: float) -> float:
-        return min((slack * self._of[who].objective for who in whose), default=math.inf)
+    def _limit(self, whose: Iterable[int]) -> float:
+        return min((self._of[who].objective for who in whose), default=math.inf)
 
     def figures(self) -> dict[str, Totals]:
         """Return totals by server. Does not mutate."""

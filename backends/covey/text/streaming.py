@@ -115,9 +115,6 @@ class Served:
     finish: Finish
     num_input: int
     num_output: int
-    reused: int
-    drafted: int
-    accepted: int
     first_token: float | None
     per_token: float | None
     total: float
@@ -484,9 +481,6 @@ def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Serv
         finish,
         answer.num_input,
         answer.output,
-        last.reused,
-        last.drafted,
-        last.accepted,
         answer.ttft,
         answer.tpot,
         now - answer.started,

@@ -50,7 +50,7 @@ class CompletionShape:
 
     chat: bool
     model: str
-    id: str = ""
+    id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:

@@ -81,11 +81,6 @@ class ParallelModel:
         """Return the other ranks' processes."""
         return self._followers.processes
 
-    @property
-    def bytes_per_block(self) -> int:
-        """Return the bytes of KV per block on each device."""
-        return self._model.bytes_per_block
-
     def forward(self, work: Pass) -> torch.Tensor:
         self._model.check(work)  # before the others begin what this one would refuse
         self._tell("forward", work)
