@@ -11,8 +11,8 @@ Bundled: the bundled target with so little KV memory that requests wait for it, 
 hold many times that; a third server counts the drafters' weights and KV memory alone. Callers in a closed loop: many in
 a peak, two before and after it. The servers take turns.
 
-`throughput_on_over_off` is of the rule `goodput`: where drafts are seldom right, and on the real server. Throughput is
-output tokens a second within the peaks; at a constant rate, from the first arrival to the last token.
+`throughput_on_over_off` is where drafts are seldom right, and on the real server. Throughput is output tokens a second
+within the peaks; at a constant rate, from the first arrival to the last token.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import percentile
 
-OFF, THRESHOLDS, GOODPUT = ALL = "off", "thresholds", "goodput"
+OFF, THRESHOLDS = ALL = "off", "thresholds"
 EMULATED, BUNDLED = "emulated", "bundled"
 FIVE, SEVEN = "emulated-7b-five", "emulated-7b"
 KEY_CASE = f"{FIVE}, drafts seldom right"
@@ -45,8 +45,8 @@ SELDOM = 0.1  # how often drafts are right where they are of no use
 LOW, HIGH = 0.1, 2.5  # requests a second between the peaks and in them, of what plain decoding can serve
 CONSTANT = 8.0  # requests a second, more than the pair of five can serve
 DRAWN = 4096  # requests, for their means
-ON_WEIGHTS = "goodput, weights and KV alone"
-ARMS = (Arm(OFF, OFF), Arm(GOODPUT, GOODPUT), Arm(ON_WEIGHTS, GOODPUT, "weights"))
+ON_WEIGHTS = "thresholds, weights and KV alone"
+ARMS = (Arm(OFF, OFF), Arm(THRESHOLDS, THRESHOLDS), Arm(ON_WEIGHTS, THRESHOLDS, "weights"))
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 240, 720, 16
 REPETITIONS, FULL_REPETITIONS = 2, 5
 
@@ -140,11 +140,11 @@ class ElasticRuns:
         servers = _served(self.bundled) if len(self.bundled) == len(ARMS) else {}
         return {
             "throughput_on_over_off": {
-                EMULATED: key and key[GOODPUT]["throughput_on_over_off"],
-                BUNDLED: servers and servers[GOODPUT]["throughput_on_over_off"],
+                EMULATED: key and key[THRESHOLDS]["throughput_on_over_off"],
+                BUNDLED: servers and servers[THRESHOLDS]["throughput_on_over_off"],
                 f"{BUNDLED}_weights_and_kv": servers and servers[ON_WEIGHTS]["throughput_on_over_off"],
             },
-            "pause_ms_p99": servers and servers[GOODPUT]["pause_ms_p99"],
+            "pause_ms_p99": servers and servers[THRESHOLDS]["pause_ms_p99"],
             "emulated_cases": found,
             "servers": servers,
         }
@@ -219,16 +219,16 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:  # noqa: AR
     rows = [
         [
             name,
-            *(report.number(case[policy]["throughput_on_over_off"], 3) for policy in (THRESHOLDS, GOODPUT)),
+            report.number(case[THRESHOLDS]["throughput_on_over_off"], 3),
             report.number(case["closed_form"], 3),
             report.number(case[OFF]["throughput"], 0),
-            *(str(case[GOODPUT][key]) for key in ("blocks_gained", "transitions")),
+            *(str(case[THRESHOLDS][key]) for key in ("blocks_gained", "transitions")),
             report.number(case[OFF]["depth"]),
         ]
         for name, case in result["emulated_cases"].items()
     ]
     shown = ("closed form", "tokens/s off", "gained", "moves", "depth off")
-    heads = ("emulated, on over off", THRESHOLDS, GOODPUT, *shown)
+    heads = ("emulated", "on over off", *shown)
     console.print(report.table("Memory that breathes", heads, rows))
     rows = [
         [

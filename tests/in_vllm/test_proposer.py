@@ -29,7 +29,7 @@ EXPECTED = {name: continuation(prompt, 40) for name, prompt in PROMPTS.items()}
     [
         ("demo-cpu", "covey: got 'demo-cpu', allowed: a table"),
         ({"target": {}}, "'target' is not for vLLM"),
-        ({"memory": {"policy": "goodput"}}, "'memory' is not for vLLM"),
+        ({"memory": {"policy": "thresholds"}}, "'memory' is not for vLLM"),
         ({"slo": {}}, "'slo' is not for vLLM"),
         ({"speculation": {"width": 2}}, "speculation.width is refused: vLLM verifies chains alone"),
         ({"speculation": {"policy": "adaserve"}}, "adaserve is refused"),

@@ -27,12 +27,12 @@ def served(tokens: int) -> Served:
 
 
 def made_up() -> elastic.ElasticRuns:
-    """Thresholds and goodput bring a tenth more, on the real server a half."""
+    """Thresholds bring a tenth more, on the real server a half."""
     measured = elastic.ElasticRuns()
     for case in elastic.cases(USUAL):
-        for policy, tokens in ((elastic.OFF, 1000), (elastic.THRESHOLDS, 1100), (elastic.GOODPUT, 1100)):
+        for policy, tokens in ((elastic.OFF, 1000), (elastic.THRESHOLDS, 1100)):
             measured.emulated[case.name][policy].append(elastic.ElasticRun(tokens / 10, served(tokens), 1.06))
-    for arm, tokens in ((elastic.OFF, 1000), (elastic.GOODPUT, 1500), (elastic.ON_WEIGHTS, 1200)):
+    for arm, tokens in ((elastic.OFF, 1000), (elastic.THRESHOLDS, 1500), (elastic.ON_WEIGHTS, 1200)):
         pauses = {"expand": [0.001, 0.002], "contract": [0.003], "reload_dispatch": [0.00001]}
         measured.bundled[arm].append(Peaks(tokens, 10.0, (1.0,), 0, 9, {"load done": 1}, pauses))
     return measured

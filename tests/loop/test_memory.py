@@ -12,7 +12,7 @@ import pytest
 
 from covey.contracts.errors import PortError
 from covey.contracts.types import DrafterInfo, Resized, ResizeStatus, TargetInfo, TargetReply, TargetWork
-from covey.kv.elastic import Budget, Goodput, Never, Policy, Pressure, Thresholds
+from covey.kv.elastic import Budget, Never, Policy, Pressure, Thresholds
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.loop.memory import Memory, Wish
@@ -456,74 +456,31 @@ def test_what_all_hold_together_is_what_they_held_at_first_whatever_they_hold_wh
 
 
 def pressure(**changes: Any) -> Pressure:
-    return replace(Pressure(5, 100, waiting=30, running=10, most_running=64, rows=10, seconds=0.02), **changes)
+    return replace(Pressure(5, 100, waiting=30, running=10, most_running=64, rows=10), **changes)
 
 
 def test_thresholds_wait_for_rounds_in_a_row_and_for_room_with_a_margin() -> None:
     policy = Thresholds(0.1, 3)
     for each in (pressure(), pressure(), pressure(drafting=True), pressure(), pressure()):
         policy.note(each)
-        assert not policy.expands(each, 10, 0.0)
+        assert not policy.expands(each, 10)
     policy.note(pressure())
-    assert policy.expands(pressure(), 10, 0.0)
-    assert not policy.expands(pressure(), 0, 0.0), "there is nothing to gain"
+    assert policy.expands(pressure(), 10)
+    assert not policy.expands(pressure(), 0), "there is nothing to gain"
     policy.gave()
-    assert not policy.expands(pressure(), 10, 0.0)
+    assert not policy.expands(pressure(), 10)
     patient = Thresholds(0.1, 16)
     for _ in range(16):
         patient.note(pressure())
     patient.gave()
     for _ in range(4):
-        assert not patient.expands(pressure(), 10, 0.0), "what was gained is to be felt first"
+        assert not patient.expands(pressure(), 10), "what was gained is to be felt first"
         patient.note(pressure())
-    assert patient.expands(pressure(), 10, 0.0), "and then memory is still short"
+    assert patient.expands(pressure(), 10), "and then memory is still short"
     calm = pressure(waiting=0)
     assert policy.contracts(replace(calm, free=39), 32)
     assert not policy.contracts(replace(calm, free=38), 32)
     assert not policy.contracts(replace(calm, free=99, waiting=1), 32)
-
-
-@pytest.mark.parametrize(("slope", "leaves"), [(0.0, True), (0.02, False)])
-def test_goodput_weighs_more_rows_against_drafts(slope: float, leaves: bool) -> None:
-    """Drafting brings 1.5 tokens a row in 1.2 times the time. Rows that are nearly free are worth more than that, rows
-    that take as long as they bring are not."""
-    policy = Goodput(0.1, 3, reload=1.0, stay=100.0)
-    for rows in (4, 8, 12, 10, 10, 10) * 10:
-        whole = 0.02 + slope * rows
-        policy.note(pressure(rows=rows, tokens=rows, seconds=whole))
-        policy.note(pressure(rows=rows, tokens=int(1.5 * rows), seconds=1.2 * whole, drafting=True))
-    assert policy.expands(pressure(drafting=True), 95, 1.0) is leaves
-    assert not policy.expands(pressure(drafting=True, waiting=0), 95, 1.0), "nobody waits for blocks"
-    assert not policy.expands(pressure(drafting=True), 2, 1.0), "too few for one row more"
-
-
-def learnt(tokens: float, slower: float, reload: float = 0.0) -> Goodput:
-    """Who has seen rows that cost nothing; those that draft bring so many tokens in a time so much longer."""
-    policy = Goodput(0.1, 3, reload=reload, stay=30.0)
-    for rows in (4, 8, 12, 10, 10, 10) * 60:
-        policy.note(pressure(rows=rows, tokens=rows, seconds=0.02))
-        policy.note(pressure(rows=rows, tokens=int(tokens * rows), seconds=0.02 * slower, drafting=True))
-    return policy
-
-
-@pytest.mark.parametrize(("share", "leaves"), [(1.0, False), (0.99, False), (0.1, True)])
-def test_goodput_lets_go_of_who_drafts_for_few_while_others_go_on(share: float, leaves: bool) -> None:
-    """Ten rows bring 20 tokens; 76 blocks are room for 8 more, and the 18 bring as many, or 34 with nine tenths of the
-    drafts."""
-    assert learnt(2.0, 1.0).expands(pressure(drafting=True), 76, share) is leaves
-
-
-def test_goodput_counts_what_the_way_back_costs() -> None:
-    """Drafts bring a quarter more than none. 28 blocks are room for three rows more, which bring three tenths; if they
-    cost half of the drafts' gain for the way back, that is too little."""
-    assert learnt(1.5, 1.2).expands(pressure(drafting=True), 28, 1.0)
-    assert not learnt(1.5, 1.2, reload=15.0).expands(pressure(drafting=True), 28, 1.0)
-
-
-@pytest.mark.parametrize("bound", [{"waiting": 2}, {"most_running": 12}])
-def test_goodput_counts_no_rows_that_will_not_run(bound: dict[str, int]) -> None:
-    assert learnt(1.5, 1.2).expands(pressure(drafting=True), 95, 1.0)
-    assert not learnt(1.5, 1.2).expands(pressure(drafting=True, **bound), 95, 1.0), "a fifth more rows for a quarter"
 
 
 @pytest.mark.parametrize(
@@ -541,28 +498,7 @@ def test_memory_is_short_by_nightjars_rule(change: dict[str, Any], short: bool) 
     policy = Thresholds(0.1, 2)
     for _ in range(2):
         policy.note(pressure(**change))
-    assert policy.expands(pressure(**change), 10, 0.0) is short
-
-
-def test_goodput_takes_large_free_blocks_that_nobody_fits_into_for_short() -> None:
-    policy = learnt(1.5, 1.2)
-    roomy = pressure(drafting=True, free=20)
-    policy.note(replace(roomy, waiting=0))
-    assert not policy.expands(roomy, 80, 1.0), "for three rounds in a row"
-    for _ in range(3):
-        policy.note(roomy)
-    assert policy.expands(roomy, 80, 1.0)
-
-
-def test_goodput_does_not_believe_that_more_rows_take_less() -> None:
-    """Larger batches came when the machine was quiet."""
-    policy = Goodput(0.1, 3, reload=0.0)
-    for rows in (4, 8, 12) * 60:
-        seconds = 0.05 - 0.0025 * rows
-        policy.note(pressure(rows=rows, tokens=rows, seconds=seconds))
-        policy.note(pressure(rows=rows, tokens=int(1.5 * rows), seconds=1.2 * seconds, drafting=True))
-    assert policy.expands(pressure(drafting=True), 38, 1.0), "two fifths more rows"
-    assert not policy.expands(pressure(drafting=True), 19, 1.0), "a fifth more rows for a quarter"
+    assert policy.expands(pressure(**change), 10) is short
 
 
 def test_who_does_not_fit_into_the_budget_leaves_and_stays_away() -> None:
@@ -598,9 +534,3 @@ def test_a_drafter_on_its_way_is_asked_nothing_more_and_comes_for_the_blocks_tha
     assert server.drafters["one"].epoch == before + 2
     assert server.house.moves == [("unload", "one"), ("load", "one")]
     assert max(policy.needed) == SIZES["one"] // BLOCK, "fewer once the pool is on its way"
-
-
-@pytest.mark.parametrize(("tokens", "leaves"), [(2.0, False), (1.0, True)])
-def test_goodput_lets_nobody_go_for_a_round_that_left_drafts_off(tokens: float, leaves: bool) -> None:
-    """A length policy tries none now and then. 38 blocks are room for two fifths more rows."""
-    assert learnt(tokens, 1.2).expands(pressure(drafting=False), 38, 1.0) is leaves

@@ -72,7 +72,7 @@ def drafter(folder):
     elsewhere(loaded.resize, loaded.info().least_blocks)
 
 chosen = profile.load("demo-cpu")
-elastic = replace(chosen.memory, policy="goodput")
+elastic = replace(chosen.memory, policy="thresholds")
 pytorch = replace(chosen.target, threads=2, runtime="torch"), replace(chosen.drafter, dtype="float64")
 chosen = replace(chosen, target=pytorch[0], drafter=pytorch[1], memory=elastic)
 torch.set_num_threads(1)

@@ -286,8 +286,8 @@ class MemorySettings:
     policy: str = setting(
         "off",
         "when drafters leave memory so that the KV pool can grow: off: never; thresholds: nothing is drafted and few "
-        "blocks are free; goodput: requests wait for blocks, and more of them at once bring more than drafts do",
-        choices=("off", "thresholds", "goodput"),
+        "blocks are free, or requests wait for blocks",
+        choices=("off", "thresholds"),
     )
     budget_mb: int = setting(
         0, "of drafters and KV pool on the target's device together; 0: what they hold at first", low=0, high=1 << 24

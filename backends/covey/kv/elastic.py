@@ -3,24 +3,19 @@
     expand    rounds in a row in which memory is short, and drafts are not worth what they hold
     contract  nothing waits, and the drafter's blocks and a margin are free, for a while
 
-thresholds is Nightjar's rule (6.1): drafts are not worth it where nothing is drafted, and memory is short where fewer
-than a share of all blocks is free. `goodput` compares what the rows that more blocks would let run are expected to
-bring with what drafts bring, whether the length policy drafts or not. Knows no ports and no names of drafters but as
-keys.
+The rule is Nightjar's (6.1): drafts are not worth it where nothing is drafted, and memory is short where fewer than a
+share of all blocks is free. Knows no ports and no names of drafters but as keys.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from covey.contracts.profile import MemorySettings
 
-FORGETTING = 0.02  # of each round's weight in the goodput's estimates
 FELT = 4  # rounds after which a larger pool has let in whom it can
-TRUSTED = 8.0  # rounds of a kind that an estimate needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +28,6 @@ class Pressure:
     running: int = 0
     most_running: int = 0
     rows: int = 0  # that decoded, in a round without prefill
-    tokens: int = 0  # that they emitted
-    seconds: float = 0.0
     drafting: bool = False
     drafters: dict[str, int] = field(default_factory=dict)  # rows that each of them drafted for
 
@@ -101,8 +94,8 @@ class Policy(Protocol):
         """Note that a drafter gave its bytes: the pool's gain is to be felt before another does."""
         ...
 
-    def expands(self, pressure: Pressure, gain: int, share: float) -> bool:
-        """Return whether a drafter is to leave for so many blocks; it drafted for `share` of the rows that had any."""
+    def expands(self, pressure: Pressure, gain: int) -> bool:
+        """Return whether a drafter is to leave for so many blocks."""
         ...
 
     def contracts(self, pressure: Pressure, needed: int) -> bool:
@@ -119,7 +112,7 @@ class Never:
     def gave(self) -> None:
         """Do nothing."""
 
-    def expands(self, pressure: Pressure, gain: int, share: float) -> bool:  # noqa: ARG002
+    def expands(self, pressure: Pressure, gain: int) -> bool:  # noqa: ARG002
         return False
 
     def contracts(self, pressure: Pressure, needed: int) -> bool:  # noqa: ARG002
@@ -142,7 +135,7 @@ class Thresholds:
     def gave(self) -> None:
         self._short = max(0, self._persist - FELT)
 
-    def expands(self, pressure: Pressure, gain: int, share: float) -> bool:  # noqa: ARG002
+    def expands(self, pressure: Pressure, gain: int) -> bool:  # noqa: ARG002
         return gain > 0 and self._short >= self._persist
 
     def contracts(self, pressure: Pressure, needed: int) -> bool:
@@ -152,81 +145,7 @@ class Thresholds:
         return not pressure.drafting and (pressure.starved or pressure.free < self._low * pressure.total)
 
 
-class Goodput(Thresholds):
-    """Expands where requests wait for blocks and the batch that more blocks allow is expected to bring more tokens per
-    second without the drafter than this one does with it.
-
-    Seconds of a round are a line over its rows, one with drafts and one without; tokens of a row that drafts are a
-    mean. With rows n, rows n' that the gain would let run, e tokens a row and a drafter's share s of the drafts:
-
-        now    the better of  n e / T_drafted(n)  and  n / T_plain(n)
-        then   the better of  n' / T_plain(n')  and  n' (1 + (e - 1)(1 - s)) / T_drafted(n')
-
-    Now is not what this round did: a length policy that drafts leaves it off now and then to see what that brings, and
-    no drafter is to leave for that.
-
-    The price of coming back is paid out of the gain: for `reload` of `stay` seconds rows decode plainly that would have
-    drafted if nobody had left.
-    """
-
-    def __init__(self, low: float, persist: int, *, reload: float = 3.0, stay: float = 30.0) -> None:
-        super().__init__(low, persist)
-        self._price = reload / stay
-        self._plain, self._drafted = _Line(), _Line()
-        self._yield = 1.0  # tokens of a row whose round drafts
-
-    def note(self, pressure: Pressure) -> None:
-        super().note(pressure)
-        if pressure.rows:
-            (self._drafted if pressure.drafting else self._plain).add(pressure.rows, pressure.seconds)
-            if pressure.drafting:
-                self._yield += FORGETTING * (pressure.tokens / pressure.rows - self._yield)
-
-    def expands(self, pressure: Pressure, gain: int, share: float) -> bool:
-        if not (super().expands(pressure, gain, share) and pressure.starved):
-            return False
-        now = max(1, pressure.running)
-        used = max(1, pressure.total - pressure.free)
-        more = min(gain * now / used, pressure.waiting, pressure.most_running - now)  # parts of rows add up
-        then = self._rate(now + more, self._plain, 1.0)
-        if share < 1.0:
-            then = max(then, self._rate(now + more, self._drafted, 1 + (self._yield - 1) * (1 - share)))
-        plain = self._rate(now, self._plain, 1.0)
-        brought = max(plain, self._rate(now, self._drafted, self._yield))
-        return then > brought + self._price * max(0.0, brought - plain) > 0
-
-    def _is_short(self, pressure: Pressure) -> bool:
-        return pressure.starved
-
-    def _rate(self, rows: float, line: _Line, tokens: float) -> float:
-        return rows * tokens / line(rows) if line.trusted else 0.0
-
-
 POLICIES: dict[str, Callable[[MemorySettings], Policy]] = {
     "off": lambda _settings: Never(),
     "thresholds": lambda settings: Thresholds(settings.low, settings.persist_rounds),
-    "goodput": lambda settings: Goodput(settings.low, settings.persist_rounds),
 }
-
-
-class _Line:
-    """Seconds over rows, by least squares that forget."""
-
-    def __init__(self) -> None:
-        self._sums = [0.0] * 5  # of 1, x, y, xx, xy
-
-    @property
-    def trusted(self) -> bool:
-        return self._sums[0] >= TRUSTED
-
-    def add(self, x: float, y: float) -> None:
-        new = (1.0, x, y, x * x, x * y)
-        self._sums = [(1 - FORGETTING) * old + each for old, each in zip(self._sums, new)]
-
-    def __call__(self, x: float) -> float:
-        """Return the fitted line at `x`: it never falls, and is flat where only one count was seen."""
-        weight, sx, sy, sxx, sxy = self._sums
-        spread = weight * sxx - sx * sx
-        slope = max(0.0, (weight * sxy - sx * sy) / spread) if spread > 1e-6 * weight * sxx else 0.0
-        at = (sy - slope * sx) / weight + slope * x
-        return at if at > 0 else math.inf

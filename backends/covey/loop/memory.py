@@ -219,7 +219,7 @@ class Memory:
         """Return the drafter whose bytes the pool is to have, if any: first KV memory that nobody drafts with, then the
         drafter that drafts least."""
         resident = self._resident()
-        spare, blocks, used = self.budget.spare(resident), self.budget.blocks(resident), sum(self._used.values())
+        spare, blocks = self.budget.spare(resident), self.budget.blocks(resident)
         crowded = not self.budget.fits(resident)
         free = [name for name in resident if self._wishes[name] is Wish.AUTO and self._roster.serves(name)]
         free.sort(key=self._used.__getitem__)
@@ -232,8 +232,7 @@ class Memory:
                 more = gain > 0 and blocks <= self._pool.total  # else the pool is yet to take what it was given
                 if not self._may(name, act) or not (must or more):
                     continue
-                share = self._used[name] / used if used > 0 and act is Act.UNLOAD else 0.0
-                return (name, act) if must or self._policy.expands(pressure, gain, share) else None
+                return (name, act) if must or self._policy.expands(pressure, gain) else None
         return None
 
     def _comes(self, pressure: Pressure) -> tuple[str, Act] | None:

@@ -174,8 +174,6 @@ def pressure_of(done: Round, most_running: int) -> Pressure:
         running=done.running,
         most_running=most_running,
         rows=done.batch.decoding if plain else 0,
-        tokens=done.emitted if plain else 0,
-        seconds=done.times.whole,
         drafting=bool(drafted),
         drafters=Counter(drafted),
     )
