@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,39 +23,43 @@ BIASED = Sampling(temperature=1.0, logit_bias=((3, 4.0), (7, -100.0), (20, 3.0))
 REJECTION = Sampling(temperature=1.0, rule=Rule.REJECTION, seed=17)
 
 
-def partly_right(folder: Path, rng: np.random.Generator, sampling: Sampling, length: int) -> tuple[Text, list[int]]:
-    """A text whose tokens are often what the drafter proposes there, and where they are."""
-    item, hits = Text(1, text(rng, 12), sampling), []
+def partly_right(
+    folder: Path, rng: np.random.Generator, samplings: Sequence[Sampling], length: int
+) -> tuple[list[Text], list[list[int]]]:
+    """A text of each sampling whose tokens are often what the drafter proposes there, and where they are."""
+    items, hits = (
+        [Text(tag, text(rng, 12), each) for tag, each in enumerate(samplings)],
+        [list[int]() for _ in samplings],
+    )
     sender = Sender(load(folder))
-    while len(hits) < length:
-        proposed = rows_of(sender.send([item], 1).trees)[0][0]
-        item.tokens.append(proposed if rng.random() < 0.7 else int(rng.integers(VOCAB)))
-        hits.append(int(item.tokens[-1] == proposed))
-    return Text(1, item.tokens, sampling), hits
+    for _ in range(length):
+        for item, found, (proposed,) in zip(items, hits, rows_of(sender.send(items, 1).trees)):
+            item.tokens.append(proposed if rng.random() < 0.7 else int(rng.integers(VOCAB)))
+            found.append(int(item.tokens[-1] == proposed))
+    texts = [Text(item.tag, item.tokens, item.sampling) for item in items]
+    for item in texts:
+        item.num_prompt = 12
+    return texts, hits
 
 
 @pytest.mark.parametrize("kind", ["folder", "deep", "other"])
-@pytest.mark.parametrize("sampling", [*SAMPLINGS, PENALISED, BIASED], ids=range(len(SAMPLINGS) + 2))
-def test_a_hit_is_where_it_would_have_proposed_the_token(
-    kind: str, sampling: Sampling, request: pytest.FixtureRequest
-) -> None:
+def test_a_hit_is_where_it_would_have_proposed_the_token(kind: str, request: pytest.FixtureRequest) -> None:
     where = request.getfixturevalue(kind)
-    item, expected = partly_right(where, np.random.default_rng(3), sampling, 40)
-    item.num_prompt = 12
+    samplings = [*SAMPLINGS, PENALISED, BIASED]
+    items, expected = partly_right(where, np.random.default_rng(3), samplings, 40)
     drafter = load(where)
-    reply, judged = Sender(drafter).read([item], [0])
+    reply, judged = Sender(drafter).read(items, [0] * len(items))
     drafter.check()
-    assert reply.status.tolist() == [RowStatus.OK]
-    assert (judged.read.tolist(), judged.first.tolist()) == ([52], [12])
-    assert hits_of(judged)[0] == expected
-    assert 0 < sum(expected) < 40
+    assert (reply.status == RowStatus.OK).all()
+    assert (judged.read.tolist(), judged.first.tolist()) == ([52] * len(items), [12] * len(items))
+    for found, wanted, sampling in zip(hits_of(judged), expected, samplings):
+        assert found == wanted, sampling
+        assert 0 < sum(found) < 40
 
 
 def test_in_pieces_as_at_once(folder: Path, reference: Reference) -> None:
     rng = np.random.default_rng(4)
-    items = [partly_right(folder, rng, sampling, 50)[0] for sampling in SAMPLINGS[:4]]
-    for tag, item in enumerate(items):
-        item.tag, item.num_prompt = tag, 12
+    items, _ = partly_right(folder, rng, SAMPLINGS[:4], 50)
     _, whole = Sender(load(folder)).read(items, [4] * 4)
     drafter = load(folder)
     sender, told = Sender(drafter), [Text(item.tag, item.tokens[:20], item.sampling) for item in items]
@@ -271,10 +276,9 @@ def test_of_a_long_gap_only_the_end_is_judged(folder: Path) -> None:
     assert (sender.send([item], 3).status == RowStatus.OK).all()
 
 
-@pytest.mark.parametrize("name", ["draft_general", "draft_code"])
-def test_hits_replayed_as_rounds_are_what_drafting_gives(name: str) -> None:
-    """Of the bundled models, in float32 up to near-ties; in their own type as nearly as rows drafted alone are like
-    rows drafted together."""
+@pytest.fixture(scope="module")
+def emitted() -> list[tuple[list[int], list[int], Sampling]]:
+    """Bundled prompts, what the bundled target says to them, and how it was drawn."""
     samplings = (
         Sampling(),
         Sampling(temperature=0.7),
@@ -285,12 +289,20 @@ def test_hits_replayed_as_rounds_are_what_drafting_gives(name: str) -> None:
     texts = [
         (bundled.texts()[number], replace(samplings[number % len(samplings)], seed=number)) for number in range(15)
     ]
-    emitted = bundled.plainly(texts, 96)
+    return [(prompt.tolist(), new, sampling) for (prompt, sampling), new in zip(texts, bundled.plainly(texts, 96))]
+
+
+@pytest.mark.parametrize("name", ["draft_general", "draft_code"])
+def test_hits_replayed_as_rounds_are_what_drafting_gives(
+    name: str, emitted: list[tuple[list[int], list[int], Sampling]]
+) -> None:
+    """Of the bundled models, in float32 up to near-ties; in their own type as nearly as rows drafted alone are like
+    rows drafted together."""
     where = bundled.MODELS / name / "1"
     for dtype, most in (("float32", 0.004), ("auto", 0.02)):
         sender, items = Sender(load(where, dtype=dtype, kv_blocks=4096)), []
-        for tag, ((prompt, sampling), new) in enumerate(zip(texts, emitted)):
-            items.append(Text(tag, [*prompt.tolist(), *new], sampling))
+        for tag, (prompt, new, sampling) in enumerate(emitted):
+            items.append(Text(tag, [*prompt, *new], sampling))
             items[-1].num_prompt = len(prompt)
         _, judged = sender.read(items, [item.num_prompt for item in items])
         for depth in (1, 4):
