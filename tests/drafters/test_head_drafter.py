@@ -257,18 +257,27 @@ def answers(
     return sink
 
 
-@pytest.mark.parametrize("width", [1, 2])
-@pytest.mark.parametrize(
-    "sampling",
-    [Sampling(), Sampling(temperature=0.8, top_p=0.9), Sampling(temperature=1.0, rule=Rule.REJECTION)],
+PLAIN = TargetSettings(dtype="bfloat16", device="cpu", kv_blocks=40, threads=1)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[Sampling(), Sampling(temperature=0.8, top_p=0.9), Sampling(temperature=1.0, rule=Rule.REJECTION)],
     ids=["greedy", "coupled", "rejection"],
 )
-def test_the_text_is_the_same_with_a_head_and_without(sampling: Sampling, width: int, head: Path, target: Path) -> None:
+def sampled(request: pytest.FixtureRequest, target: Path) -> tuple[Sampling, Collector]:
+    """How texts are drawn, and what they are without a head."""
+    without = TargetRunner.load(target, PLAIN, token_budget=64, name="target")
+    return request.param, answers(without, None, replace(request.param, rule=Rule.COUPLED), times=2)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_the_text_is_the_same_with_a_head_and_without(
+    sampled: tuple[Sampling, Collector], width: int, head: Path, target: Path
+) -> None:
     """Prompts longer than a pass, prefixes found, requests that wait, a head that forgets."""
-    settings = TargetSettings(dtype="bfloat16", device="cpu", kv_blocks=40, threads=1)
-    without = TargetRunner.load(target, settings, token_budget=64, name="target")
-    plain = answers(without, None, replace(sampling, rule=Rule.COUPLED), times=2)
-    named = replace(settings, head="draft_head", kv_blocks=6)  # so few that requests are preempted
+    sampling, plain = sampled
+    named = replace(PLAIN, head="draft_head", kv_blocks=6)  # so few that requests are preempted
     runner = TargetRunner.load(target, named, token_budget=64, name="target", head=str(head))
     drafter = OverTheWire(loaded(head, target), lose=9)
     found = answers(runner, drafter, sampling, times=2, width=width)
