@@ -38,8 +38,6 @@ def tasks():
 def ints(*values):
     return np.asarray(values, np.int32)
 
-other = ThreadPoolExecutor(1)
-
 def elsewhere(call, *given):
     return other.submit(call, *given).result()
 
@@ -62,7 +60,7 @@ def target(folder):
     loaded.close()
 
 def drafter(folder):
-    loaded = load_drafter("neural", folder, Path(sys.argv[3]), chosen, name="draft_general")
+    loaded = load_drafter("neural", folder, Path(sys.argv[2]), chosen, name="draft_general")
     tokens = ints(*range(20, 84))
     opened = Open(1, tokens, 32, Sampling(1.0, seed=4))
     row = ints(1), ints(64), ints(0, 0), NO_INTS, ints(4), ints(2), ints(0)
@@ -76,24 +74,23 @@ elastic = replace(chosen.memory, policy="thresholds")
 pytorch = replace(chosen.target, threads=2, runtime="torch"), replace(chosen.drafter, dtype="float64")
 chosen = replace(chosen, target=pytorch[0], drafter=pytorch[1], memory=elastic)
 torch.set_num_threads(1)
-if sys.argv[1] == "drafter":  # to examine it is transformers' work, and done once on a machine
-    load_drafter("neural", Path(sys.argv[2]), Path(sys.argv[3]), chosen, name="draft_general")
-before = tasks()
-{"target": target, "drafter": drafter}[sys.argv[1]](Path(sys.argv[2]))
-assert [thread.name for thread in threading.enumerate()].count("compute") <= 1
-print(*sorted({name for task, name in tasks().items() if task not in before}), sep=", ")
+# To examine a drafter is transformers' work, and done once on a machine.
+load_drafter("neural", Path(sys.argv[1]), Path(sys.argv[2]), chosen, name="draft_general")
+for act, folder in (drafter, sys.argv[1]), (target, sys.argv[2]):
+    before, other = tasks(), ThreadPoolExecutor(1)  # a thread of which nobody has asked yet how many threads it has
+    act(Path(folder))
+    assert [thread.name for thread in threading.enumerate()].count("compute") <= 1
+    print(act.__name__, *sorted({name for task, name in tasks().items() if task not in before}))
 """
 
 
-@pytest.mark.parametrize(("kind", "name", "pools"), [("target", "target", "compute"), ("drafter", "draft_general", "")])
-def test_openmp_has_the_pool_of_one_thread(kind: str, name: str, pools: str) -> None:
-    """A target loads, proves, verifies, runs ahead and moves memory there. A drafter computes in one thread. That is
-    so of what PyTorch computes: the native runtime has no OpenMP."""
-    folders = [str(MODELS / each / "1") for each in (name, "target")]
-    command = [sys.executable, "-c", WATCHED, kind, *folders]
+def test_openmp_has_the_pool_of_one_thread() -> None:
+    """A drafter computes in one thread. A target loads, proves, verifies, runs ahead and moves memory in one that has
+    a pool. That is so of what PyTorch computes: the native runtime has no OpenMP."""
+    command = [sys.executable, "-c", WATCHED, *(str(MODELS / name / "1") for name in ("draft_general", "target"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == pools
+    assert done.stdout.splitlines()[-2:] == ["drafter", "target compute"]
 
 
 def test_calls_are_made_in_one_thread_of_that_name_whoever_asks() -> None:
