@@ -26,7 +26,7 @@ LEAST, MOST = 100, 400
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.build(tmp_path_factory.mktemp("elastic"), "llama")
+    return tiny_models.build(tmp_path_factory.mktemp("elastic"), "llama", num_hidden_layers=2)
 
 
 def load(folder: Path, most: int, *, least: int = LEAST) -> TargetRunner:
