@@ -30,7 +30,7 @@ def samplings() -> list[Sampling]:
 
 def prompt(number: int) -> Ints:
     """Some are longer than what one pass scores, and none is a whole number of blocks."""
-    text = np.concatenate(texts()[number : number + 1 + 24 * (number % 2)])
+    text = np.concatenate(texts()[number : number + 1 + 8 * (number % 2)])
     assert (len(text) > 2 * SCORED) == bool(number % 2)
     return text
 

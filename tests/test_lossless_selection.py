@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import Objective
+from covey.contracts.types import Ints, Objective, Sampling
 from covey.planner.build import build
 from covey_client.costs.table import CostTable
-from tests.bundled import MAX_WIDTH, SAMPLINGS, plainly, serve, target, texts
+from tests.bundled import MAX_WIDTH, SAMPLINGS, Outputs, plainly, serve, target, texts
 from tests.fakes import request
 
 NAME, LENGTH, COUNT = "draft_general", 24, 6
@@ -32,24 +33,30 @@ SELECTORS = {
 }
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("width", range(1, MAX_WIDTH + 1))
-def test_no_text_depends_on_what_is_selected(width: int) -> None:
-    asked = [
-        (
-            texts()[number * 23],
-            replace(list(SAMPLINGS.values())[number % 3], seed=number, end_ids=target().info().end_ids),
-        )
+@cache
+def asked() -> list[tuple[Ints, Sampling]]:
+    samplings = list(SAMPLINGS.values())
+    return [
+        (texts()[number * 23], replace(samplings[number % 3], seed=number, end_ids=target().info().end_ids))
         for number in range(COUNT)
     ]
-    plain = plainly(asked, LENGTH)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Outputs:
+    return plainly(asked(), LENGTH)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("width", range(1, MAX_WIDTH + 1))
+def test_no_text_depends_on_what_is_selected(plain: Outputs, width: int) -> None:
     for selector, settings in SELECTORS.items():
         planner = build(
             SpeculationSettings(width=width, max_depth=5, drafters=(NAME,), **settings), (NAME,), max_rows=8, costs=DEAR
         )
         wanted = [
             request(key, prompt, LENGTH, sampling=sampling, objective=OBJECTIVES[key % 3])
-            for key, (prompt, sampling) in enumerate(asked)
+            for key, (prompt, sampling) in enumerate(asked())
         ]
         sink, records = serve(planner, wanted, [NAME], COUNT)
         assert [sink.tokens[key] for key in range(COUNT)] == plain, selector
