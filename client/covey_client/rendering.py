@@ -1,5 +1,5 @@
-"""Renders an untrusted template within bounds of memory and of processor time; `python -m covey_client.rendering`
-renders one, for a process that must outlive it.
+"""Renders an untrusted template within bounds of memory and of processor time; `python -m covey_client.rendering
+SECONDS` renders one, for a process that must outlive it.
 
 A sandbox keeps a template from the machine, but not from `{{ 'a' * 10 ** 10 }}`, a filter that pads by as much, or
 loops in loops. The kernel bounds them all, whatever they are made of.
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 512 << 20  # beyond what the process has; real templates take a few times what they write
 SECONDS = 2  # of processor time; real templates take milliseconds for a hundred messages
-TOO_LONG = f"template: it takes longer than {SECONDS} s"
 TOO_LARGE = f"template: it takes more than {MEMORY_BYTES >> 20} MiB of memory"
 KILLED = -signal.SIGVTALRM  # the status of a process that was ended in `bounded`
+
+
+def too_long(seconds: float) -> str:
+    """Return what a template is refused with that takes so much processor time."""
+    return f"template: it takes longer than {seconds:g} s"
 
 
 class _Late(BaseException):
@@ -34,7 +38,7 @@ class _Late(BaseException):
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
+def bounded(seconds: float) -> Iterator[None]:
     """Bound the rendering of a template by the main thread of a process of its own. Raises InvalidRequest. One call
     into C that takes all the time cannot be interrupted: the kernel ends the process at twice the time."""
     import resource  # which not every system has that has clients
@@ -42,14 +46,14 @@ def bounded() -> Iterator[None]:
     space = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_held_bytes() + MEMORY_BYTES, space[1]))
     before = signal.signal(signal.SIGPROF, _late)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 2 * SECONDS)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 2 * seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     except MemoryError:
         raise InvalidRequest(TOO_LARGE) from None
     except _Late:
-        raise InvalidRequest(TOO_LONG) from None
+        raise InvalidRequest(too_long(seconds)) from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -57,13 +61,13 @@ def bounded() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, space)
 
 
-def apart(template: Template, messages: Sequence[Mapping[str, Any]]) -> str:
+def apart(template: Template, messages: Sequence[Mapping[str, Any]], seconds: float = SECONDS) -> str:
     """Return the prompt, rendered by a process of its own. Raises InvalidRequest."""
-    words = [sys.executable, "-m", "covey_client.rendering"]
+    words = [sys.executable, "-m", "covey_client.rendering", str(seconds)]
     given = json.dumps([asdict(template), messages]).encode()
     done = subprocess.run(words, input=given, stdout=subprocess.PIPE, check=False)
     if done.returncode == KILLED:
-        raise InvalidRequest(TOO_LONG)
+        raise InvalidRequest(too_long(seconds))
     if done.returncode:
         raise InvalidRequest(f"template: rendering it ended with status {done.returncode}")
     text, problem = json.loads(done.stdout)
@@ -88,7 +92,7 @@ def main() -> None:
     template, messages = json.load(sys.stdin)
     text, problem = "", ""
     try:
-        with bounded():
+        with bounded(float(sys.argv[1])):
             text = Template(**template).render(messages)
     except InvalidRequest as error:
         problem = str(error)

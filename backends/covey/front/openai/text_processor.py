@@ -21,7 +21,7 @@ from covey.front.openai.marks import Marks
 from covey.front.openai.thinking import Thinking
 from covey_client.chat import Template
 from covey_client.errors import InvalidRequest, ServerError
-from covey_client.rendering import bounded
+from covey_client.rendering import SECONDS, bounded
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -49,9 +49,9 @@ class WorkerReply:
 class TextProcessor:
     """Reads one target's folder when it is first needed."""
 
-    def __init__(self, folder: str, prompt_bytes: int) -> None:
-        """`prompt_bytes` is the length of the longest text that is tokenized."""
-        self._folder, self._most = Path(folder), prompt_bytes
+    def __init__(self, folder: str, prompt_bytes: int, seconds: float = SECONDS) -> None:
+        """`prompt_bytes` is the length of the longest text that is tokenized, `seconds` what rendering may take."""
+        self._folder, self._most, self._seconds = Path(folder), prompt_bytes, seconds
         self._tokenizer: Tokenizer | None = None
         self._template: Template | None = None
         self._thinking: tuple[Thinking | None] | None = None  # once it is known
@@ -101,7 +101,7 @@ class TextProcessor:
         return Marks(found, frozenset(text for text, number in found.items() if added[number].special))
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
-        with bounded():
+        with bounded(self._seconds):
             return self._own_template().render(messages, **settings)
 
     def _read_thinking(self) -> Thinking | None:

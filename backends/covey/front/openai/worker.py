@@ -1,5 +1,5 @@
 """The process that renders templates and tokenizes texts, one after the other, `python -m covey.front.openai.worker
-PROMPT_BYTES`: neither holds the front's interpreter, its memory or its processor.
+PROMPT_BYTES SECONDS`: neither holds the front's interpreter, its memory or its processor.
 
 A question and an answer are each a length of four bytes and a pickle; both ends are Covey's own.
 """
@@ -29,10 +29,10 @@ NICE = 5  # of the one for long texts: a third of a processor that one other wan
 _PR_SET_PDEATHSIG = 1
 
 
-def answered(texts: dict[str, TextProcessor], prompt_bytes: int, question: bytes) -> WorkerReply:
+def answered(texts: dict[str, TextProcessor], prompt_bytes: int, seconds: float, question: bytes) -> WorkerReply:
     folder, act, given = pickle.loads(question)
     if folder not in texts:
-        texts[folder] = TextProcessor(folder, prompt_bytes)
+        texts[folder] = TextProcessor(folder, prompt_bytes, seconds)
         texts[folder].read()  # which is no caller's time
     began = time.process_time()
     try:
@@ -55,9 +55,10 @@ def main(arguments: list[str]) -> None:
             Path("/proc/self/autogroup").write_text(str(NICE))
     to_stderr()
     texts: dict[str, TextProcessor] = {}
+    prompt_bytes, seconds = int(arguments[0]), float(arguments[1])
     asked, told = sys.stdin.buffer, sys.stdout.buffer
     while question := _next(asked):
-        answer = pickle.dumps(answered(texts, int(arguments[0]), question), pickle.HIGHEST_PROTOCOL)
+        answer = pickle.dumps(answered(texts, prompt_bytes, seconds, question), pickle.HIGHEST_PROTOCOL)
         told.write(LENGTH.pack(len(answer)) + answer)
         told.flush()
         if len(question) > LONG_BYTES and hasattr(libc, "malloc_trim"):

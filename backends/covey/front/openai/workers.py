@@ -18,7 +18,7 @@ from covey.front.fair_queue import FairQueue, Job
 from covey.front.openai.text_processor import WorkerReply
 from covey.front.openai.worker import LENGTH, LONG_BYTES
 from covey_client.errors import InvalidRequest, ServerError
-from covey_client.rendering import KILLED, TOO_LONG
+from covey_client.rendering import KILLED, SECONDS, too_long
 
 PATIENT_SECONDS = 60.0  # for one answer, on whatever machine: what takes long is bounded by the worker itself
 REAP_SECONDS = 1.0  # in which the status of a process that has closed its end is known
@@ -30,9 +30,9 @@ log = logging.getLogger("covey.front")
 class Workers:
     """Is made in the event loop; a worker is started when it is first needed."""
 
-    def __init__(self, prompt_bytes: int, message_bytes: int) -> None:
-        words = [sys.executable, "-m", "covey.front.openai.worker", str(prompt_bytes)]
-        self._workers = {False: _Worker(words), True: _Worker([*words, "--nice"])}
+    def __init__(self, prompt_bytes: int, message_bytes: int, seconds: float = SECONDS) -> None:
+        words = [sys.executable, "-m", "covey.front.openai.worker", str(prompt_bytes), str(seconds)]
+        self._workers = {False: _Worker(words, seconds), True: _Worker([*words, "--nice"], seconds)}
         self._queues = {
             long: FairQueue(WAITING_MESSAGES * message_bytes, SHARES[long], partial(getattr, worker, "seconds"))
             for long, worker in self._workers.items()
@@ -52,8 +52,8 @@ class Workers:
 class _Worker:
     """A worker process, started again where it has ended."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self._words = words
+    def __init__(self, words: Sequence[str], seconds: float) -> None:
+        self._words, self._seconds = words, seconds
         self._process: asyncio.subprocess.Process | None = None
         self.seconds = 0.0  # of a processor, that its answers have taken
 
@@ -102,6 +102,6 @@ class _Worker:
             status = await self._process.wait()
         self._process = None
         if status == KILLED:
-            return InvalidRequest(f"messages: {TOO_LONG}", "messages")
+            return InvalidRequest(f"messages: {too_long(self._seconds)}", "messages")
         log.error("the process for texts ended with status %d", status)
         return ServerError("the process for texts ended and is begun again; the server's log says how")
