@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,9 @@ from covey_client.chat import Template
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk, Usage
 from tests.bundled import MODELS
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 FOLDER, END = MODELS / "target" / "1", 0
 PLACE = {"enum": ["Rome", 'a "}]{" \\', "Zürich"]}
@@ -71,6 +75,7 @@ MARKS["special"] = [AddedToken(each.content, special=True) for each in MARKS["ow
 MARKS["special"] += [AddedToken(each, special=True) for each in SPECIAL]
 
 
+@cache
 def tokenizer(marks: str) -> tuple[Tokenizer, Marks]:
     found = load_tokenizer(FOLDER)
     assert found is not None
@@ -83,11 +88,16 @@ def form(name: str) -> Form:
     return forms.of_template(TEMPLATES[name].render)
 
 
-def follower(rules: str, made: Tokenizer) -> Callable[[list[int]], list[int]]:
-    """What a grammar allows after some tokens."""
+@cache
+def grammars_tokenizer(made: Tokenizer) -> LLTokenizer:
     from llguidance import LLTokenizer
 
-    known = LLTokenizer(made.to_str(), n_vocab=made.get_vocab_size(), eos_token=[END])
+    return LLTokenizer(made.to_str(), n_vocab=made.get_vocab_size(), eos_token=[END])
+
+
+def follower(rules: str, made: Tokenizer) -> Callable[[list[int]], list[int]]:
+    """What a grammar allows after some tokens."""
+    known = grammars_tokenizer(made)
     compiled = grammar.of_lark(rules)
     assert not grammar.problem(compiled, known)
     kept = grammar.Grammar(compiled, known)
