@@ -46,7 +46,7 @@ def render(given: Values | None = None, *files: str) -> list[dict[str, Any]]:
     with helm.Chart.load(str(CHART)) as chart:
         texts = chart.render(merged(chosen, given or {}), name="covey", namespace="default")
     manifests = (text for path, text in texts.items() if path.endswith(".yaml"))
-    return [found for text in manifests for found in yaml.safe_load_all(text) if found]
+    return [found for text in manifests for found in yaml.load_all(text, yaml.CSafeLoader) if found]
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:

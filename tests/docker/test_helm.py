@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def test_helm_has_nothing_against_it() -> None:
     assert found["errors"] == []
 
 
+@pytest.fixture(scope="module")
+def schemas_are_read_once() -> Iterator[None]:
+    """Each version's are megabytes, read anew for every object."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kubernetes_validate.utils, "schema_contents", cache(kubernetes_validate.utils.schema_contents))
+        yield
+
+
+@pytest.mark.usefixtures("schemas_are_read_once")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_objects_fit_the_schemas_of(version: str, objects: list[dict[str, Any]]) -> None:
     checked = set()
