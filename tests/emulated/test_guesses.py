@@ -35,14 +35,14 @@ def trees(rows: int, depth: int, width: int, subject: str = "", seed: int = 0) -
 
 
 def right(states: np.ndarray, made: Trees) -> np.ndarray:
-    """Which nodes lie on the text's own path, walked token by token."""
-    nodes, found, after = Nodes.of(made), np.zeros(len(made.tokens), np.bool_), {}
-    for index in range(len(made.tokens)):
-        parent = int(nodes.above[index])
-        state = int(states[nodes.row_of[index]]) if parent < 0 else after[parent]
-        token = int(made.tokens[index])
-        found[index] = (parent < 0 or found[parent]) and token == MODEL.next(state)
-        after[index] = MODEL.state((token,), state)
+    """Which nodes lie on the text's own path, walked level by level."""
+    nodes, found, after = Nodes.of(made), np.zeros(len(made.tokens), np.bool_), np.zeros(len(made.tokens), np.uint64)
+    for depth in range(1, nodes.depth.max() + 1):
+        level = np.flatnonzero(nodes.depth == depth)
+        above, tokens = nodes.above[level], made.tokens[level].astype(np.int64)
+        before = after[above] if depth > 1 else states[nodes.row_of[level]]
+        found[level] = (found[above] if depth > 1 else True) & (tokens == MODEL.nexts(before))
+        after[level] = MODEL.states(tokens, before)
     return found
 
 
