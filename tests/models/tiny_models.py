@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -172,11 +173,17 @@ def generate(
 ) -> list[int]:
     """Greedy tokens of transformers' own loop."""
     with quiet(), torch.inference_mode():
-        module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
-        module.generation_config.eos_token_id = None
+        module = _generating(folder, dtype, attention)
         ids = torch.from_numpy(prompt.astype(np.int64))[None]
         found = module.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count)
     return [int(i) for i in found[0, len(prompt) :]]
+
+
+@lru_cache(maxsize=1)  # a test asks for several rows of one folder
+def _generating(folder: Path, dtype: torch.dtype, attention: str) -> Any:
+    module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
+    module.generation_config.eos_token_id = None
+    return module
 
 
 class Reader:
