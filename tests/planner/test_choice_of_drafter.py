@@ -353,9 +353,9 @@ def test_reading_stays_within_its_share_of_time() -> None:
 def test_drafters_that_cannot_win_are_hardly_read() -> None:
     """Where drafting takes five times as long as plain decoding, whatever they would have had accepted."""
     world = World("covey", length="covey", step=0.05)
-    world.serve(random.Random(3).choices(range(4), k=30), count=100)
+    world.serve(random.Random(3).choices(range(4), k=30), count=50)
     reads, before = sum(drafter.reads for drafter in world.drafters.values()), world.clock.now()
-    world.serve(random.Random(3).choices(range(4), k=30), count=100, first=100)
+    world.serve(random.Random(3).choices(range(4), k=30), count=50, first=100)
     reads = sum(drafter.reads for drafter in world.drafters.values()) - reads
     assert 0 < reads * 0.05 * LEAST < read_scheduler.SHARE * (world.clock.now() - before) / 2
 
