@@ -25,6 +25,7 @@ pytestmark = pytest.mark.e2e
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
 IDLE = 400
 A_DEATH = 1 + 3  # threads that Triton keeps of a model that dies within a call: its pool, and three of its own
+SOONEST = 0.2  # seconds in which a model may be back
 SECONDS = 180.0  # until a model is back, on a machine that does much else; alone it takes one or two
 
 
@@ -86,14 +87,17 @@ def until_back(server: Server, model: str, before: int) -> tuple[list[int], list
     """Wait until another process than `before` serves the model; what readiness said of server and model.
 
     Each is asked over and over in a thread of its own: some models are back within a quarter of a second, in which a
-    busy machine looks for processes once.
+    busy machine looks for processes once. An answer so long after the one before that the model may have died and
+    come back meanwhile is 0.
     """
     of_server, of_model = list[int](), list[int]()
     back = threading.Event()
 
     def ask(path: str, said: list[int]) -> None:
+        last = time.monotonic()
         while not back.is_set():
-            said.append(status(server, path))
+            answer, before_it, last = status(server, path), last, time.monotonic()
+            said.append(answer if last - before_it < SOONEST else 0)
             time.sleep(0.01)
 
     deadline = time.monotonic() + SECONDS
