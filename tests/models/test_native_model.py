@@ -123,6 +123,15 @@ def test_what_it_cannot_serve_is_refused_by_name(name: str, tmp_path: Path) -> N
         ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rotary embedding 'longrope'"),
         ({"partial_rotary_factor": 0.5}, "a partial rotary embedding"),
         ({"num_attention_heads": 8}, "not of one model"),
+        ({"intermediate_size": None}, "a config.json without intermediate_size"),
+        (
+            {"intermediate_size": 999},
+            r"whose model.layers.0.mlp.gate_proj.weight is \[\d+, \d+\] and should be \[999, ",
+        ),
+        ({"num_hidden_layers": 9}, r"which lack model.layers.\d.input_layernorm.weight"),
+        ({"attention_bias": True}, "which lack model.layers.0.self_attn.q_proj.bias"),
+        ({"model_type": "qwen2"}, "which lack model.layers.0.self_attn.q_proj.bias"),
+        ({"model_type": "qwen3"}, "which lack model.layers.0.self_attn.q_norm.weight"),
     ],
 )
 def test_a_configuration_that_says_something_else_is_refused(
@@ -131,6 +140,15 @@ def test_a_configuration_that_says_something_else_is_refused(
     config = built(tmp_path, "llama") / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | changes))
     with pytest.raises(UnsupportedModel, match=said):
+        architecture.read(tmp_path)
+
+
+def test_weights_that_the_family_does_not_add_are_not_added(tmp_path: Path) -> None:
+    config = build(tmp_path, "qwen2") / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "llama"}))
+    with pytest.raises(
+        UnsupportedModel, match=r"which have model.layers.\d.self_attn.\w_proj.bias: copy both from one"
+    ):
         architecture.read(tmp_path)
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import TargetSettings
 from covey.models.native import model as native_model
 from covey.runtimes import choice as runtimes
 from covey.runtimes.choice import runtime_of
+from covey.target.opening import load_target
 from covey.target.runner import TargetRunner, typed
 from tests.bundled import MODELS
 from tests.models.tiny_models import build
@@ -57,6 +60,8 @@ def test_where_its_passes_are_not_invariant_pytorch_computes(
     settings = TargetSettings(device="cpu", dtype="float32", kv_blocks=40, threads=1, numerics=numerics)
     assert TargetRunner.load(folder, settings, token_budget=64, name="target").info().numerics == "invariant"
     assert "PyTorch computes it" in caplog.text
+    with closing(load_target(folder, profile.Profile("a", target=settings), name="target")) as opened:
+        assert opened.info().numerics == "invariant", "as a server opens it"
     named = replace(settings, runtime="native")
     if numerics == "auto":
         assert TargetRunner.load(folder, named, token_budget=64, name="target").info().numerics == "fast"

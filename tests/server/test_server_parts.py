@@ -61,6 +61,7 @@ error: creating server: Invalid argument - load failed for model 'bad': version 
 def test_the_reason_is_one_line_out_of_the_log(said: str, wanted: str) -> None:
     text = LOADING.replace("{said}", said)
     assert log.reason(text) == f"model 'bad': {wanted}"
+    assert log.refused(text)
     assert log.loaded(text) == ("covey",)
     assert "|" not in log.tail(text)
 
@@ -68,6 +69,7 @@ def test_the_reason_is_one_line_out_of_the_log(said: str, wanted: str) -> None:
 def test_reasons_that_are_not_a_model_s() -> None:
     killed = LOADING.replace("{said}", "Stub process 'bad_0_0' is not healthy.")
     assert "want of memory" in log.reason(killed)
+    assert not log.refused(killed), "another start may do better"
     assert log.reason("error: creating server: Internal - out of luck\n") == "out of luck"
     failed = 'E1121 01:30:12.822597 4748 main.cc:692] "failed to start HTTP service: Unavailable - Socket in use"'
     assert "Socket in use" in log.reason(failed)

@@ -47,6 +47,11 @@ def serving(text: str) -> str:
     return str(found[-1]) if found else ""
 
 
+def refused(text: str) -> bool:
+    """Return whether a model said itself why it cannot be loaded, and no process was lost: it would say so again."""
+    return any(pattern.search(text) for pattern in (_FAILED, _POLLED)) and not lost_process(text)
+
+
 def lost_process(text: str) -> bool:
     """Return whether a model could not be loaded because its process ended, but not by an error of its own."""
     return any(_KILLED.search(match[2]) for pattern in (_FAILED, _POLLED) for match in pattern.finditer(text))

@@ -389,9 +389,10 @@ class Server:
 
     def _ended(self, code: int, killed: list[str]) -> StartError:
         """Return why tritonserver ended while it started. If it was killed, or ended because a model's process did,
-        another start may do better."""
-        said = log.reason(self.log_text())
-        if code < 0 or killed or log.lost_process(self.log_text()):
+        another start may do better; not where a model was refused and only the server itself was killed."""
+        text = self.log_text()
+        said, lost = log.reason(text), code < 0 or bool(killed) or log.lost_process(text)
+        if set(killed) - {processes.SERVER} or (lost and not log.refused(text)):
             by = f"tritonserver ended ({_ending(code)})" if code < 0 or not said else said
             return Crashed(f"{by} [log: {self.log_file}]")
         return StartError(f"{said or f'tritonserver ended ({_ending(code)})'} [log: {self.log_file}]")

@@ -28,9 +28,8 @@ def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTar
 
     depth = profile.speculation.max_depth if profile.speculation.drafters else 0
     budget = profile.scheduler.token_budget
-    settings = typed(folder, profile.target)
-    most = most_blocks(folder, settings) if profile.memory.policy != "off" else 0
+    most = most_blocks(folder, typed(folder, profile.target)) if profile.memory.policy != "off" else 0
     named = profile.target.head
     head = named and (profile.drafter.folder_of(named) or str(Path(folder).parents[1] / named / "1"))
     sizes = {"token_budget": budget, "depth": depth, "most_blocks": most}
-    return TargetRunner.load(folder, settings, **sizes, name=name, head=head)
+    return TargetRunner.load(folder, profile.target, **sizes, name=name, head=head)

@@ -8,7 +8,7 @@ modules of transformers serve such a folder.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,13 @@ def read(folder: Path) -> Architecture:
     config = refusals.described(folder)
     refusals.by_config(folder, config.get)
     refusals.by_values(folder, config)
-    return of(folder, config, stored.tensors(refusals.weight_files(folder)))
+    found = of(folder, config, stored.tensors(refusals.weight_files(folder)))
+    wrong = next(_unlike(config, found), None)
+    if wrong is not None:
+        raise UnsupportedModel(
+            f"{folder}: config.json and the weights are not of one model, {wrong}: copy both from one"
+        )
+    return found
 
 
 def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *, inputs: int = 1) -> Architecture:
@@ -97,10 +103,62 @@ def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *
     )
 
 
+def _unlike(config: Mapping[str, Any], of: Architecture) -> Iterator[str]:
+    """Yield what the files have otherwise than the configuration says: a tensor that is missing or of another shape,
+    and a bias that the family does not add."""
+    wanted = _tensors(config, of)
+    for name, shape in wanted.items():
+        if name not in of.weights:
+            yield f"which lack {name}"
+        elif of.weights[name].shape != shape:
+            yield f"whose {name} is {list(of.weights[name].shape)} and should be {list(shape)}"
+    for name in of.weights:
+        if name.startswith("model.layers.") and name.endswith((".bias", "q_norm.weight")) and name not in wanted:
+            yield f"which have {name}"
+
+
+def _tensors(config: Mapping[str, Any], of: Architecture) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all tensors that a pass reads, by their names."""
+    family, width, inner = config["model_type"], of.width, config["intermediate_size"]
+    query, key = of.heads * of.head_dim, of.kv_heads * of.head_dim
+    by_config = family in ("llama", "qwen3") and bool(config.get("attention_bias"))
+    attention = by_config or family == "qwen2"
+    feed_forward = family == "llama" and bool(config.get("mlp_bias"))
+    products = {  # rows, columns, and whether something is added
+        "self_attn.q_proj": (query, width, attention),
+        "self_attn.k_proj": (key, width, attention),
+        "self_attn.v_proj": (key, width, attention),
+        "self_attn.o_proj": (width, query, by_config),
+        "mlp.gate_proj": (inner, width, feed_forward),
+        "mlp.up_proj": (inner, width, feed_forward),
+        "mlp.down_proj": (width, inner, feed_forward),
+    }
+    found: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (of.vocab_size, width),
+        "model.norm.weight": (width,),
+    }
+    if not of.tied:
+        found["lm_head.weight"] = (of.vocab_size, width)
+    for layer in range(of.layers):
+        at = f"model.layers.{layer}"
+        found[f"{at}.input_layernorm.weight"] = found[f"{at}.post_attention_layernorm.weight"] = (width,)
+        if family == "qwen3":
+            found[f"{at}.self_attn.q_norm.weight"] = found[f"{at}.self_attn.k_norm.weight"] = (of.head_dim,)
+        for name, (rows, columns, biased) in products.items():
+            found[f"{at}.{name}.weight"] = (rows, columns)
+            if biased:
+                found[f"{at}.{name}.bias"] = (rows,)
+    return found
+
+
 def _why_not(config: Mapping[str, Any]) -> str:
     if config.get("model_type") not in FAMILIES:
         return f"model type {config.get('model_type')!r}; it serves {', '.join(sorted(FAMILIES))}"
-    missing = [key for key in ("rms_norm_eps", "max_position_embeddings", "hidden_act") if config.get(key) is None]
+    missing = [
+        key
+        for key in ("rms_norm_eps", "max_position_embeddings", "hidden_act", "intermediate_size")
+        if config.get(key) is None
+    ]
     if missing:
         return f"a config.json without {missing[0]}"
     if config["hidden_act"] != "silu":
