@@ -50,7 +50,7 @@ class Starved:
         before, self._before = self._before, {}
         ran, longest, active = 0, 0, 0
         for pid in pids:
-            for path in PROC.glob(f"{pid}/task/*/schedstat"):
+            for path in _threads(pid):
                 with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
                     run, wait, _ = map(int, path.read_text().split())
                     was = before.get(path.parent.name, (run, wait))
@@ -60,3 +60,11 @@ class Starved:
         self.ran = ran / NANOSECONDS
         had = ran / max(1, min(active, self._processors))
         return max(0.0, longest - had) / NANOSECONDS
+
+
+def _threads(pid: int) -> list[Path]:
+    """Return the files that say how long each of a process's threads ran; none where it has ended meanwhile."""
+    try:
+        return list(PROC.glob(f"{pid}/task/*/schedstat"))
+    except OSError:
+        return []

@@ -35,7 +35,7 @@ def checked(path: Path) -> Path:
 def private_text(path: str | Path) -> str:
     """Return the text of a file. Raises SettingError where it cannot be read, or others may read it."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             mode, text = os.fstat(file.fileno()).st_mode, file.read()  # of one file, also where it is being replaced
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: cannot be read: {error}") from None
