@@ -141,6 +141,8 @@ def test_streams_of_a_node_that_dies_go_on_elsewhere(covey: Application) -> None
 @pytest.mark.slow
 def test_a_replica_that_comes_under_load_takes_its_part(covey: Application) -> None:
     """On a node that comes in another's place."""
+    if len(covey.nodes) > 1:
+        covey.kill(covey.nodes[-1])
     asked = bodies(8, 100)
     expected = Streams(covey.url, asked).end()
     running = Streams(covey.url, asked)
