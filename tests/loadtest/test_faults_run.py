@@ -209,11 +209,13 @@ def test_a_start_and_an_end_with_faults_cost_no_answer(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.timeout(5500)
 def test_thirty_starts_and_ends_cost_no_answer(tmp_path: Path) -> None:
     assert int(str(run(tmp_path, 5400, "--starts", "30")["faults"])) > 30
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.timeout(5500)
 def test_two_hundred_faults_cost_no_answer(tmp_path: Path) -> None:
     assert run(tmp_path, 5400)["faults"] == 200
