@@ -20,21 +20,23 @@ FELT = 4  # rounds after which a larger pool has let in whom it can
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """The state of memory after a round; `rows` is 0 on an idle server."""
+    """The state of memory after a round; `running` is 0 on an idle server."""
 
     free: int  # blocks
     total: int
     waiting: int = 0  # requests
     running: int = 0
     most_running: int = 0
-    rows: int = 0  # that decoded, in a round without prefill
-    drafting: bool = False
-    drafters: dict[str, int] = field(default_factory=dict)  # rows that each of them drafted for
+    drafters: Mapping[str, int] = field(default_factory=dict)  # rows that each of those that drafted had
 
     @property
     def starved(self) -> bool:
         """Return whether requests wait for nothing but blocks."""
         return self.waiting > 0 and self.running < self.most_running
+
+    @property
+    def drafting(self) -> bool:
+        return bool(self.drafters)
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class Policy(Protocol):
         """Note that a drafter gave its bytes: the pool's gain is to be felt before another does."""
         ...
 
-    def expands(self, pressure: Pressure, gain: int) -> bool:
+    def expands(self, gain: int) -> bool:
         """Return whether a drafter is to leave for so many blocks."""
         ...
 
@@ -112,7 +114,7 @@ class Never:
     def gave(self) -> None:
         """Do nothing."""
 
-    def expands(self, pressure: Pressure, gain: int) -> bool:  # noqa: ARG002
+    def expands(self, gain: int) -> bool:  # noqa: ARG002
         return False
 
     def contracts(self, pressure: Pressure, needed: int) -> bool:  # noqa: ARG002
@@ -127,15 +129,12 @@ class Thresholds:
         self._short = 0  # rounds in a row
 
     def note(self, pressure: Pressure) -> None:
-        if pressure.rows or pressure.running:
-            self._short = self._short + 1 if self._is_short(pressure) else 0
-        else:
-            self._short = 0
+        self._short = self._short + 1 if pressure.running and self._is_short(pressure) else 0
 
     def gave(self) -> None:
         self._short = max(0, self._persist - FELT)
 
-    def expands(self, pressure: Pressure, gain: int) -> bool:  # noqa: ARG002
+    def expands(self, gain: int) -> bool:
         return gain > 0 and self._short >= self._persist
 
     def contracts(self, pressure: Pressure, needed: int) -> bool:

@@ -203,7 +203,7 @@ class Memory:
 
     def _next(self, pressure: Pressure) -> _Move | None:
         """Return the move to begin now, if any: what an administrator wants, then what must be, then what is better."""
-        found = self._wanted() or self._leaves(pressure) or self._comes(pressure)
+        found = self._wanted() or self._leaves() or self._comes(pressure)
         return None if found is None else _Move(*found, started=self._clock.now())
 
     def _wanted(self) -> tuple[str, Act] | None:
@@ -215,7 +215,7 @@ class Memory:
                     return name, act
         return None
 
-    def _leaves(self, pressure: Pressure) -> tuple[str, Act] | None:
+    def _leaves(self) -> tuple[str, Act] | None:
         """Return the drafter whose bytes the pool is to have, if any: first KV memory that nobody drafts with, then the
         drafter that drafts least."""
         resident = self._resident()
@@ -232,7 +232,7 @@ class Memory:
                 more = gain > 0 and blocks <= self._pool.total  # else the pool is yet to take what it was given
                 if not self._may(name, act) or not (must or more):
                     continue
-                return (name, act) if must or self._policy.expands(pressure, gain) else None
+                return (name, act) if must or self._policy.expands(gain) else None
         return None
 
     def _comes(self, pressure: Pressure) -> tuple[str, Act] | None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from covey.bandits.length import Reason, Situation
 from covey.contracts.ports import Clock
-from covey.contracts.types import Ints, TargetReply, Trees
+from covey.contracts.types import LOOKUP, Ints, TargetReply, Trees
 from covey.kv.elastic import Pressure
 from covey.requests.pace import Pace
 from covey.requests.scheduler import Batch
@@ -165,17 +165,15 @@ class RoundRecord:
 
 def pressure_of(done: Round, most_running: int) -> Pressure:
     """Return the pressure on memory that a round shows."""
-    plain = not done.prefill_tokens  # a round with prefill says little of what rows cost
-    drafted = [name for name, depth in zip(done.plan.drafter, done.plan.depth.tolist()) if depth]
+    drafted = zip(done.plan.drafter, done.plan.depth.tolist())
     return Pressure(
         free=done.reply.free_blocks,
         total=done.reply.total_blocks,
         waiting=done.waiting,
         running=done.running,
         most_running=most_running,
-        rows=done.batch.decoding if plain else 0,
-        drafting=bool(drafted),
-        drafters=Counter(drafted),
+        # Texts that offer drafts hold no memory that the pool could have.
+        drafters=Counter(name for name, depth in drafted if depth and name != LOOKUP),
     )
 
 

@@ -105,7 +105,7 @@ def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *
 
 def _unlike(config: Mapping[str, Any], of: Architecture) -> Iterator[str]:
     """Yield what the files have otherwise than the configuration says: a tensor that is missing or of another shape,
-    and a bias that the family does not add."""
+    and a bias or a norm that the family has not."""
     wanted = _tensors(config, of)
     for name, shape in wanted.items():
         if name not in of.weights:
