@@ -490,6 +490,7 @@ def test_thresholds_wait_for_rounds_in_a_row_and_for_room_with_a_margin() -> Non
         ({"drafters": {"one": 1}}, False),
         ({"waiting": 0}, True),  # fewer blocks are free than a tenth
         ({"waiting": 0, "free": 10}, False),
+        ({"waiting": 0, "running": 0}, False),  # what blocks keep on an idle server is cached text
         ({"free": 10}, True),  # and requests wait for blocks all the same
         ({"free": 10, "running": 64}, False),  # they wait for room in the batch
     ],

@@ -33,6 +33,7 @@ from covey.server import (
     preflight,
     shared_memory,
 )
+from covey.server.errors import Crashed
 from covey.server.options import parse
 from covey.server.progress import ready_message
 
@@ -64,6 +65,27 @@ def test_the_reason_is_one_line_out_of_the_log(said: str, wanted: str) -> None:
     assert log.refused(text)
     assert log.loaded(text) == ("covey",)
     assert "|" not in log.tail(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "killed", "again"),
+    [
+        ("RuntimeError: no weights", 1, [], False),
+        ("RuntimeError: no weights", -9, [processes.SERVER], False),  # it took too long to end
+        ("RuntimeError: no weights", -9, ["target", processes.SERVER], True),
+        ("Stub process 'bad_0_0' is not healthy.", 1, [], True),
+        ("", -11, [], True),
+    ],
+)
+def test_a_refusal_is_told_and_a_crash_is_tried_again(
+    tmp_path: Path, said: str, code: int, killed: list[str], again: bool
+) -> None:
+    server = Server(Options())
+    server.log_file = tmp_path / "log"
+    server.log_file.write_text(LOADING.replace("{said}", said) if said else "")
+    ended = server._ended(code, killed)
+    assert isinstance(ended, Crashed) is again
+    assert "no weights" in str(ended) or again
 
 
 def test_reasons_that_are_not_a_model_s() -> None:
