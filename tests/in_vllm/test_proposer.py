@@ -17,7 +17,7 @@ from covey_vllm.repair import expand
 from covey_vllm.texts import Texts
 from tests.fakes import VOCAB, continuation
 from tests.in_vllm.runner import Runner, config
-from tests.loop.test_drafting import HashDrafter
+from tests.loop.hash_drafters import HashDrafter
 
 LOOKUPS = {"ngram": "ngram", "suffix": "suffix"}
 PROMPTS = {f"r{index}": [5, 6, 7, 8] * 3 + [index] for index in range(9)}

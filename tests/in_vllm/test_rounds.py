@@ -24,7 +24,7 @@ from covey_vllm.rounds import Rounds
 from covey_vllm.texts import Texts
 from tests.fakes import continuation
 from tests.in_vllm.runner import Runner, config
-from tests.loop.test_drafting import HashDrafter
+from tests.loop.hash_drafters import HashDrafter
 from tests.static_planner import StaticPlanner
 
 PROMPTS = {f"r{index}": [3 + index % 5, 7, *range(index % 4), 1] for index in range(12)}

@@ -16,7 +16,7 @@ from covey.requests.roster import FIRST_REST, LONGEST_REST, Roster, State
 from covey.requests.rounds import Judge, Plan
 from covey.requests.scheduler import Batch
 from tests.fakes import ManualClock, request
-from tests.loop.test_drafting import Judging
+from tests.loop.hash_drafters import Judging
 
 
 class Held:

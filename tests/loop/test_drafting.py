@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
-from itertools import count
 
 import numpy as np
 import pytest
@@ -15,69 +11,17 @@ from covey.contracts.clock import RealClock
 from covey.contracts.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.contracts.ports import Clock, Drafter
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Judged, Objective, RowStatus, Trees
-from covey.loop.channel import LEAST_NEEDED, Channel
+from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Objective
+from covey.loop.channel import LEAST_NEEDED
 from covey.loop.configuration import EngineConfig, EngineHooks
-from covey.loop.drafting import Drafting
 from covey.loop.engine import Engine
 from covey.planner.build import build
-from covey.requests.active import ActiveRequest, TextJudgement
 from covey.requests.roster import LONGEST_REST, Roster
-from covey.requests.rounds import Judge, Plan
+from covey.requests.rounds import Plan
 from covey.requests.scheduler import Batch, Scheduler
-from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
+from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
+from tests.loop.hash_drafters import HashDrafter, WithReaders, outstanding, read_out, serving, watched
 from tests.static_planner import StaticPlanner
-
-
-class HashDrafter:
-    """Implements `covey.contracts.ports.Drafter`: right with a set probability, and as forgetful as it is told to
-    be."""
-
-    def __init__(self, skill: float, forget: float = 0.0, seed: int = 0) -> None:
-        self.skill = skill
-        self.forget = forget
-        self.rng = random.Random(seed)
-        self.tokens: dict[int, list[int]] = {}
-        self.epoch = 7
-        self.works: list[DraftWork] = []
-        self.before: Callable[[], None] = lambda: None
-
-    def info(self) -> DrafterInfo:
-        return DrafterInfo("hash", VOCAB, 512, self.epoch, 0)
-
-    def draft(self, work: DraftWork) -> DraftReply:
-        self.before()
-        self.works.append(work)
-        for tag in work.frees:
-            assert self.tokens.pop(tag, None) is not None or self.forget, "freed twice"
-        for opening in work.opens:
-            self.tokens[opening.tag] = opening.tokens.tolist()
-        status, seen, tokens, sizes = [], [], [], []
-        for row, tag in enumerate(work.tags.tolist()):
-            held = self.tokens.get(tag)
-            if held is None or len(held) < work.keep[row] or self.rng.random() < self.forget:
-                self.tokens.pop(tag, None)
-                status.append(RowStatus.STALE)
-                seen.append(0)
-                sizes.append(0)
-                continue
-            held[:] = held[: work.keep[row]] + work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist()
-            chain = list(held)
-            for _ in range(work.depth[row]):
-                right = next_token(chain)
-                chain.append(right if self.rng.random() < self.skill else (right + 1) % VOCAB)
-            tokens += chain[len(held) :]
-            status.append(RowStatus.OK)
-            seen.append(len(held))
-            sizes.append(int(work.depth[row]))
-        parents = np.concatenate([np.arange(-1, size - 1) for size in sizes]) if sizes else np.zeros(0)
-        trees = Trees(
-            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
-            np.asarray(tokens, np.int32),
-            parents.astype(np.int32),
-            np.zeros(len(tokens), np.float32),
-        )
-        return DraftReply(np.asarray(status, np.int32), np.asarray(seen, np.int32), trees, self.epoch, 0.0, 0.0)
 
 
 def run(
@@ -265,25 +209,6 @@ def test_a_late_call_that_ends_in_death_is_reported_as_death_unless_that_is_know
         pass
     assert [type(error) for error in errors] == [PortTimeout, PortError if known else StubDead]
     assert sink.tokens[1] == continuation([1, 2], 30)
-
-
-def serving(
-    drafters: dict[str, Drafter], clock: Clock, deadline: float, failed: Callable[[str, CoveyError], None] | None = None
-) -> tuple[Engine, HashTarget, Collector]:
-    """An engine whose drafters have a real deadline, however time passes."""
-    target, sink = HashTarget(), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    planner = StaticPlanner(4, 1)
-    engine = Engine(
-        target,
-        scheduler,
-        planner,
-        sink,
-        clock,
-        EngineConfig(drafters, draft_deadline=deadline),
-        EngineHooks(drafter_failed=failed),
-    )
-    return engine, target, sink
 
 
 class Slow:
@@ -565,220 +490,6 @@ def test_a_drafter_without_scores_drafts_beside_one_with_scores() -> None:
     mixed = [work.trees for work in target.works if work.trees.sizes.tolist().count(0) < len(work.trees.sizes) > 1]
     assert mixed
     assert all(len(trees.scores) in (0, len(trees.tokens)) for trees in mixed)
-
-
-class Judging(HashDrafter):
-    """Reads as told, and then judges by the whole language model; half of the time as if it were wrong."""
-
-    def __init__(self, **given: float) -> None:
-        super().__init__(1.0, **given)
-        self.read: dict[int, int] = {}
-
-    def draft(self, work: DraftWork) -> DraftReply:
-        reply = super().draft(work)
-        if work.judging is None:
-            return reply
-        assert not len(reply.trees.tokens)
-        left, read, first, hits = work.judging.budget, [], [], []
-        for row, (tag, judge) in enumerate(zip(work.tags.tolist(), work.judging.judge_from.tolist())):
-            held = self.tokens.get(tag, [])
-            start = min(self.read.get(tag, 0), len(held))
-            stop = min(len(held), start + left)
-            left -= stop - start
-            self.read[tag] = stop
-            read.append(stop)
-            first.append(max(start, judge))
-            hits.append([held[at] == next_token(held[:at]) for at in range(first[-1], stop)] if judge >= 0 else [])
-            assert reply.status[row] != RowStatus.OK or len(held) == work.keep[row] + np.diff(work.offsets)[row]
-        offsets = np.cumsum([0, *map(len, hits)]).astype(np.int32)
-        flat = np.asarray([hit for each in hits for hit in each], np.int32)
-        none = np.zeros(len(read), np.int32)
-        judged = Judged(np.int32(read), np.int32(first), offsets, flat, none.astype(np.float32), none)
-        return replace(reply, judged=judged)
-
-
-class WithReaders(StaticPlanner):
-    """One drafts; another reads and judges all of every row's text, so many tokens a round."""
-
-    def __init__(self, reader: str, budget: int, depth: int = 3) -> None:
-        super().__init__(depth)
-        self.reader = reader
-        self.budget = budget
-        self.judgements: dict[int, TextJudgement] = {}
-
-    def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
-        plan = super().plan(batch, roster, budget)
-        rows = np.arange(len(batch.rows), dtype=np.int32)
-        for row in batch.rows:
-            if self.reader in row.judgements:
-                self.judgements[row.key] = row.judgements[self.reader]
-        judge = np.asarray([len(row.request.prompt) for row in batch.rows], np.int32)
-        return replace(plan, judges=(Judge(self.reader, rows, judge, self.budget),))
-
-
-def reading(planner: StaticPlanner, drafters: dict[str, Drafter], count: int = 40) -> Collector:
-    engine, target, sink = watched(planner, drafters)
-    for key in range(1, 5):
-        engine.submit(request(key, [key, 5], count, drafter="one"))
-    rounds = 0
-    while engine.round():
-        read_out(engine)
-        rounds += 1
-        assert rounds < 1000
-    for key in range(1, 5):
-        assert sink.tokens[key] == continuation([key, 5], count)
-    assert target.used == 0
-    return sink
-
-
-def read_out(engine: Engine) -> None:
-    """Nobody waits for a call that reads, but here: how much is read hangs on nobody's pace."""
-    assert not wait(outstanding(engine), 60).not_done
-
-
-def outstanding(engine: Engine) -> list[Future[DraftReply]]:
-    return [call.future for channel in engine._drafting._channels.values() for call in channel._calls]
-
-
-def watched(
-    planner: StaticPlanner, drafters: dict[str, Drafter], clock: Clock | None = None
-) -> tuple[Engine, HashTarget, Collector]:
-    target, sink = HashTarget(), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
-    engine = Engine(target, scheduler, planner, sink, clock or RealClock(), EngineConfig(drafters, draft_deadline=60.0))
-    return engine, target, sink
-
-
-@pytest.mark.parametrize("budget", [1000, 7])
-def test_a_drafter_reads_what_others_drafted_and_says_what_it_would_have_drawn(budget: int) -> None:
-    one, two = HashDrafter(0.6), Judging()
-    planner = WithReaders("two", budget)
-    reading(planner, {"one": one, "two": two})
-    assert not any(work.depth.any() for work in two.works)
-    assert all(work.judging is None for work in one.works)
-    assert set(planner.judgements) == {1, 2, 3, 4}
-    for judged in planner.judgements.values():
-        assert judged.start == 2
-        assert judged.hits == [1] * len(judged.hits)
-        assert judged.end == judged.read
-    assert max(judged.end for judged in planner.judgements.values()) > (30 if budget == 1000 else 10)
-
-
-def test_who_reads_and_then_drafts_is_told_everything_once() -> None:
-    both = Judging()
-    reading(WithReaders("one", 1000), {"one": both})
-    told: dict[int, int] = {}
-    for work in both.works:
-        for opening in work.opens:
-            assert opening.tag not in told
-            told[opening.tag] = len(opening.tokens)
-        for tag, keep, new in zip(work.tags.tolist(), work.keep.tolist(), np.diff(work.offsets).tolist()):
-            assert keep == told[tag], "told again, or with a gap"
-            told[tag] += new
-
-
-def test_a_forgetful_reader_is_told_again_and_what_it_says_then_stands_alone() -> None:
-    planner = WithReaders("two", 1000)
-    reading(planner, {"one": HashDrafter(0.6), "two": Judging(forget=0.2)})
-    assert all(set(judged.hits) <= {1} for judged in planner.judgements.values())
-    assert all(judged.end <= 42 for judged in planner.judgements.values())
-
-
-def test_a_call_that_reads_outlives_its_round_and_nobody_waits() -> None:
-    planner, reader = WithReaders("two", 1000), Judging()
-    let = threading.Event()
-    reader.before = let.wait
-    engine, _target, sink = watched(planner, {"one": HashDrafter(1.0), "two": reader})
-    engine.submit(request(1, [1, 5], 40, drafter="one"))
-    while engine.round():
-        pass
-    assert sink.tokens[1] == continuation([1, 5], 40)
-    assert engine.roster.serves("two"), "it is not late: it reads"
-    assert not reader.works
-    let.set()
-    engine.submit(request(2, [2, 5], 40, drafter="two"))
-    while engine.round():
-        pass
-    assert sink.tokens[2] == continuation([2, 5], 40)
-    assert sink.ended[2].accepted > 20
-    assert 1 not in reader.tokens, "freed with the next call"
-
-
-def test_a_reader_that_fails_rests_and_is_told_again() -> None:
-    class Failing(Judging):
-        fails = 1
-
-        def draft(self, work: DraftWork) -> DraftReply:
-            if work.judging is not None and len(self.works) == 3 and self.fails:
-                self.fails -= 1
-                raise PortError("no")
-            return super().draft(work)
-
-    reader, failures = Failing(), []
-    target, sink = HashTarget(), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
-    clock = ManualClock()
-    engine = Engine(
-        target,
-        scheduler,
-        WithReaders("two", 1000),
-        sink,
-        clock,
-        EngineConfig({"one": HashDrafter(0.6), "two": reader}, draft_deadline=60.0),
-        EngineHooks(drafter_failed=lambda name, _error: failures.append(name)),
-    )
-    engine.submit(request(1, [1, 5], 60, drafter="one"))
-    while engine.round():
-        read_out(engine)
-        clock.sleep(0.1)
-    assert sink.tokens[1] == continuation([1, 5], 60)
-    assert failures == ["two"]
-    assert sum(len(work.opens) for work in reader.works) == 2, "opened again after it failed"
-    assert len(reader.works) > 4
-
-
-def test_a_call_that_reads_counts_before_the_late_one_behind_it() -> None:
-    """Both may end while the engine looks from the one to the other."""
-
-    class Ending(Future[DraftReply]):
-        def __init__(self, looks: int) -> None:
-            super().__init__()
-            self.looks = looks
-
-        def done(self) -> bool:
-            self.looks -= 1
-            return self.looks < 0
-
-    class Both:
-        """Implements `covey.process.worker.Worker`."""
-
-        def submit(self, call: Callable[[DraftWork], DraftReply], work: DraftWork) -> Future[DraftReply]:
-            future = Ending(work.judging is not None)
-            if work.judging is not None:
-                future.set_result(call(work))
-                return future
-            future.exception = lambda _left=None: late(future, call, work)  # type: ignore[method-assign]
-            return future
-
-        def close(self) -> None: ...
-
-    def late(future: Ending, call: Callable[[DraftWork], DraftReply], work: DraftWork) -> None:
-        if not future.looks:
-            raise FutureTimeout
-        future.set_result(call(work))
-
-    drafter, active = Judging(), ActiveRequest(request(1, [1, 5], 40))
-    clock, batch = ManualClock(), Batch([active], np.ones(1, np.int32), (), (), 1)
-    roster = Roster(["one"], clock)
-    channel = Channel("one", drafter, roster, clock, None, 0, count(1), lambda: None, lambda _name: Both())
-    drafting = Drafting({"one": channel}, roster, clock, 0.1)
-    none = np.zeros(1, np.int32)
-    drafting.read(batch, [Judge("one", none, none + 2, 100)])
-    active.emit([7, 8, 9], 0.0)
-    drafting.draft(batch, Plan(none + 2, none + 1, ("one",)), lambda: None)
-    for _ in range(2):
-        drafting.settle()
-    assert active.seen["one"] == active.num_tokens == 5
 
 
 def test_a_drafter_is_told_when_the_first_of_the_rows_misses_its_objective() -> None:

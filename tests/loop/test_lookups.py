@@ -22,8 +22,8 @@ from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
 from tests import fakes
 from tests.fakes import Collector, HashTarget, ManualClock, request
-from tests.loop import test_drafting as drafting
-from tests.loop.test_drafting import HashDrafter
+from tests.loop import hash_drafters
+from tests.loop.hash_drafters import HashDrafter
 
 PERIOD, HASHED = 9, fakes.next_token
 
@@ -168,7 +168,7 @@ def test_texts_that_nobody_takes_offers_of_are_followed_seldom(monkeypatch: pyte
 def test_offers_teach_nothing_of_drafters_and_their_depths(
     policy: str, skill: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafting, "next_token", repeating)
+    monkeypatch.setattr(hash_drafters, "next_token", repeating)
     served = Served(policy=policy, skill=skill)
     for _ in range(3):
         served.serve(3)

@@ -20,7 +20,7 @@ from covey.process.guard import Guard
 from covey.requests.roster import Roster, State
 from covey.requests.scheduler import Scheduler
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
-from tests.loop.test_drafting import HashDrafter
+from tests.loop.hash_drafters import HashDrafter
 from tests.static_planner import StaticPlanner
 
 BLOCK = 10  # bytes

@@ -26,7 +26,7 @@ from covey.requests.scheduler import Batch, Scheduler
 from covey.trees.paths import Nodes
 from covey_client.costs.table import CostTable
 from tests.fakes import Collector, HashTarget, request
-from tests.loop.test_drafting import HashDrafter
+from tests.loop.hash_drafters import HashDrafter
 
 DEPTH = 4
 

@@ -24,7 +24,7 @@ from covey.serving.requests import Requests
 from covey.serving.start import Start
 from covey.text.streaming import Chunk
 from tests.fakes import VOCAB, HashTarget
-from tests.loop.test_drafting import HashDrafter
+from tests.loop.hash_drafters import HashDrafter
 
 SECONDS = 10.0
 
