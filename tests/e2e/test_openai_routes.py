@@ -188,8 +188,6 @@ def test_what_is_stored_elsewhere_is_refused_by_name(asking: openai.OpenAI) -> N
         assert (caught.value.param, name in str(caught.value)) == (name, True)
     with pytest.raises(openai.NotFoundError, match="whole conversation"):
         asking.responses.retrieve("resp_1")
-    with pytest.raises(openai.NotFoundError, match="embedding model"):
-        asking.embeddings.create(model="covey", input="a")
 
 
 def test_the_model_has_the_names_that_it_was_given(server: Server) -> None:

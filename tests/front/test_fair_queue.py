@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from covey.front import fair_queue
-from covey.front.failures import TooMany, kind, retry_after
-from covey.front.fair_queue import BURST_SECONDS, FairQueue, Job
+from covey.front.failures import TooMany, kind
+from covey.front.fair_queue import FairQueue, Job
 from covey_client.errors import Overloaded
 
 
 class Bench:
     """A worker whose time is counted and not waited for."""
 
-    def __init__(self, most_bytes: int = 1000, share: float = 0.5) -> None:
+    def __init__(self, most_bytes: int = 1000) -> None:
         self.now, self.done = 0.0, list[str]()
-        self.queue = FairQueue(most_bytes, share, lambda: self.now, lambda: self.now)
+        self.queue = FairQueue(most_bytes, lambda: self.now)
         self.working, self.open = 0, asyncio.Event()
         self.open.set()
 
@@ -55,7 +55,7 @@ def test_who_comes_waits_for_the_work_at_hand_alone() -> None:
 
 def test_callers_of_equal_work_alternate_and_nobody_saves_turns_up() -> None:
     async def act() -> None:
-        bench = Bench(share=1.0)
+        bench = Bench()
         for _ in range(3):
             await bench.task("a")
         both = [bench.task("a") for _ in range(3)]
@@ -99,22 +99,6 @@ def test_who_would_have_most_is_refused_as_anybody() -> None:
         await asyncio.wait(told)
         assert type(told[-1].exception()) is Overloaded
         assert bench.done == list("abcde")
-
-    run(act())
-
-
-def test_a_caller_has_its_share_of_the_time_in_the_long_run() -> None:
-    async def act() -> None:
-        bench = Bench(share=0.5)
-        while bench.now < 2 * BURST_SECONDS - 1:
-            await bench.task("a")
-        with pytest.raises(TooMany) as caught:
-            await bench.task("a", 0.0) + await bench.task("a") + await bench.task("a") + await bench.task("a")
-        assert retry_after(caught.value) == 1
-        assert 2 * BURST_SECONDS <= bench.now <= 2 * BURST_SECONDS + 2
-        await bench.task("b")
-        bench.now += 1
-        await bench.task("a")
 
     run(act())
 

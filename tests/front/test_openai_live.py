@@ -124,19 +124,12 @@ def test_an_echo_with_log_probs_scores_the_prompt(asking: openai.OpenAI) -> None
         assert caught.value.param == "max_tokens"
 
 
-def test_what_other_servers_have_is_refused_with_what_to_use(front: Front, asking: openai.OpenAI) -> None:
+def test_what_other_servers_have_is_refused_with_what_to_use(asking: openai.OpenAI) -> None:
     instead: dict[str, tuple[Any, str]] = {"best_of": (2, "use n, and"), "suffix": ("a", "use a prompt")}
     for name, (value, use) in {**instead, "prompt_logprobs": (1, "use echo and")}.items():
         with pytest.raises(openai.BadRequestError, match=use) as caught:
             asking.completions.create(model="covey", prompt="count 1", extra_body={name: value})
         assert caught.value.param == name
-    for path, use in (
-        ("/v1/embeddings", "a server of an embedding model"),
-        ("/v1/messages", "use /v1/chat/completions or /v1/responses"),
-        ("/v1/responses/resp_1", "send the whole conversation"),
-    ):
-        status, body, _ = call(front, "POST", path, {"model": "covey"})
-        assert (status, use in json.loads(body)["error"]["message"]) == (404, True)
 
 
 def test_only_what_answers_are_made_of_is_asked_for(asking: openai.OpenAI) -> None:

@@ -7,7 +7,6 @@ text follows the one at hand, until it has had as much time as the first since i
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from covey_client.errors import Overloaded
 T = TypeVar("T")
 LEAD_SECONDS = 0.05  # at most, that what a caller has had holds against it when it comes with nothing waiting
 MOST_CALLERS = 10_000  # whose time is known: of more, those that came longest ago begin anew
-BURST_SECONDS = 8.0  # of work at once, for a caller that had none for a while
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,6 @@ class _Account:
     """The time that one caller has had, and its waiting jobs."""
 
     seconds: float = 0.0  # by which callers are served, the least first: nobody saves any up while it asks nothing
-    owed: float = 0.0  # seconds beyond its share, as of `at`
-    at: float = 0.0
     waiting: deque[tuple[asyncio.Future[None], int]] = field(default_factory=deque)
 
     @property
@@ -47,16 +43,10 @@ class _Account:
 class FairQueue:
     """The queue before one worker."""
 
-    def __init__(
-        self,
-        most_bytes: int,
-        share: float,
-        spent: Callable[[], float],
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`most_bytes` may wait for everybody, half of them for one caller. `share` is the part of a processor that one
-        caller may have for long. `spent` says how many seconds of a processor the worker has used so far."""
-        self._most, self._share, self._spent, self._now = most_bytes, share, spent, now
+    def __init__(self, most_bytes: int, spent: Callable[[], float]) -> None:
+        """`most_bytes` may wait for everybody, half of them for one caller. `spent` says how many seconds of a
+        processor the worker has used so far."""
+        self._most, self._spent = most_bytes, spent
         self._callers: OrderedDict[str, _Account] = OrderedDict()
         self._waiting: dict[_Account, None] = {}  # those of them who wait, in the order in which they came
         self._passed = 0.0  # `seconds` of a caller that comes anew
@@ -79,24 +69,17 @@ class FairQueue:
         try:
             return await work()
         finally:
-            took = self._spent() - before
-            account.seconds += took
-            account.owed += took
+            account.seconds += self._spent() - before
             self._next()
 
     def _account_of(self, job: Job) -> _Account:
-        now = self._now()
-        account = self._callers.pop(job.caller, None) or _Account(at=now)
+        account = self._callers.pop(job.caller, None) or _Account()
         self._callers[job.caller] = account
         if len(self._callers) > MOST_CALLERS:
             idle = next((name for name, each in self._callers.items() if not each.waiting), job.caller)
             del self._callers[idle]
         if account not in self._waiting:
             account.seconds = min(max(account.seconds, self._passed), self._passed + LEAD_SECONDS)
-        account.owed, account.at = max(0.0, account.owed - self._share * (now - account.at)), now
-        if account.owed > BURST_SECONDS:
-            rest = max(1, round((account.owed - BURST_SECONDS) / self._share))
-            raise TooMany(f"more than {self._share:.0%} of the time for texts for one caller; try again in {rest} s")
         if account.bytes + job.size > self._most // 2:
             raise TooMany(f"more than {self._most // 2} bytes of texts wait for one caller; try again in 1 s")
         return account

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from covey.front import answers, failures, http_bodies
 from covey.front.gateway import Gateway, Gone
-from covey.front.http_calls import ID, HttpCall, Posted, address
+from covey.front.http_calls import ID, HttpCall, InTurns, Posted, address
 from covey.front.inference_request import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.openai import errors
 from covey.front.openai.routes import routes as openai_routes
@@ -27,8 +27,8 @@ NOWHERE = (
     "model control, shared memory, statistics, tracing and logs are only on Triton's own ports; OpenAI's API is at /v1"
 )
 NOT_OPENAI = (
-    "no such route here: /v1 has chat/completions, completions, responses and models, and beside it are /tokenize, "
-    "/detokenize"
+    "no such route here: /v1 has chat/completions, completions, models and responses, which are not stored (send the "
+    "whole conversation), and beside it are /tokenize, /detokenize"
 )
 AGAIN = {"retry-after": "2"}
 
@@ -115,7 +115,7 @@ def app(gateway: Gateway) -> Starlette:
     )
     made = Starlette(
         routes=routes,
-        middleware=[pages] if gateway.settings.origins else [],
+        middleware=[Middleware(InTurns, gateway.admission), *([pages] if gateway.settings.origins else [])],
         exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route},
     )
     made.router.redirect_slashes = False  # behind a proxy with TLS it would send callers, and their keys, to plain HTTP

@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from covey.front.admission import Caller
+from covey.front.admission import Admission, Caller
 from covey.front.fair_queue import Job
 from covey.front.gateway import Gateway, Gone
 from covey.process.log_about import begin_drawn
@@ -64,6 +64,18 @@ class HttpCall:
         self.admitted.close()
 
 
+class InTurns:
+    """An application whose requests wait for their turns before anything answers them."""
+
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app, self._admission = app, admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        await self._admission.turn(address(request), request.headers.get("authorization", ""))
+        await self._app(scope, receive, send)
+
+
 class Posted:
     """A route that answers bodies."""
 
@@ -74,7 +86,7 @@ class Posted:
         call = HttpCall(self._gateway, Request(scope, receive), send)
         with suppress(Gone), call.admitted as admitted:
             self._gateway.announced(call.caller, call.job.size)
-            self._gateway.admission.refund_read(address(call.request))
+            self._gateway.admission.refund_read(call.caller.name)
             body = await _body(receive)
             admitted.enter_context(self._gateway.admitted(call.caller))
             await _unless_gone(receive, self._answering(call, body))

@@ -23,7 +23,6 @@ from covey_client.rendering import KILLED, SECONDS, too_long
 PATIENT_SECONDS = 60.0  # for one answer, on whatever machine: what takes long is bounded by the worker itself
 REAP_SECONDS = 1.0  # in which the status of a process that has closed its end is known
 WAITING_MESSAGES = 8  # of the longest, that wait at each worker
-SHARES = {False: 1.0, True: 0.5}  # what one caller has for long, of a processor: of long texts half
 log = logging.getLogger("covey.front")
 
 
@@ -34,7 +33,7 @@ class Workers:
         words = [sys.executable, "-m", "covey.front.openai.worker", str(prompt_bytes), str(seconds)]
         self._workers = {False: _Worker(words, seconds), True: _Worker([*words, "--nice"], seconds)}
         self._queues = {
-            long: FairQueue(WAITING_MESSAGES * message_bytes, SHARES[long], partial(getattr, worker, "seconds"))
+            long: FairQueue(WAITING_MESSAGES * message_bytes, partial(getattr, worker, "seconds"))
             for long, worker in self._workers.items()
         }
 
