@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from covey.front import fair_queue
 from covey.front.failures import TooMany, kind
 from covey.front.fair_queue import FairQueue, Job
 from covey_client.errors import Overloaded
@@ -118,7 +117,7 @@ def test_who_leaves_takes_no_turn_along() -> None:
             await asyncio.sleep(0)
         again[1].cancel()  # at the moment in which it is to begin
         assert await again[2] == "c"
-        assert not bench.queue._busy
+        assert bench.queue._served is None
         assert not bench.queue._waiting
 
     run(act())
@@ -138,25 +137,6 @@ def test_work_that_fails_ends_its_turn() -> None:
     run(act())
 
 
-def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act() -> None:
-        bench = Bench()
-        tasks = [bench.task(caller) for caller in "abc"]
-        await asyncio.sleep(0)
-        passes = bench.queue._next
-
-        def passes_and_leaves() -> None:
-            passes()
-            monkeypatch.undo()
-            tasks[1].cancel()
-
-        monkeypatch.setattr(bench.queue, "_next", passes_and_leaves)
-        assert await tasks[2] == "c"
-        assert bench.done == ["a", "c"]
-
-    run(act())
-
-
 def test_all_of_many_may_leave_at_once() -> None:
     async def act() -> None:
         bench = Bench()
@@ -169,21 +149,5 @@ def test_all_of_many_may_leave_at_once() -> None:
         tasks = [bench.task("b", size=0) for _ in range(2000)]
         await first
         assert await bench.task("c") == "c"
-
-    run(act())
-
-
-def test_of_too_many_callers_those_are_forgotten_who_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act() -> None:
-        monkeypatch.setattr(fair_queue, "MOST_CALLERS", 2)
-        bench = Bench()
-        waiting = [bench.task("a"), bench.task("a")]
-        await asyncio.sleep(0)
-        for caller in "bcd":
-            waiting.append(bench.task(caller, 0.0))
-            await asyncio.sleep(0)
-            assert len(bench.queue._callers) <= 2
-            assert "a" in bench.queue._callers
-        await asyncio.gather(*waiting)
 
     run(act())
