@@ -179,17 +179,6 @@ def test_what_a_response_thinks_is_an_item_of_its_own(coding: openai.OpenAI) -> 
     assert again.usage.input_tokens >= said.usage.input_tokens
 
 
-def test_what_is_stored_elsewhere_is_refused_by_name(asking: openai.OpenAI) -> None:
-    wrong: list[tuple[str, Any]] = [("store", True), ("previous_response_id", "resp_1"), ("background", True)]
-    wrong += [("max_output_tokens", 0), ("temperature", -1.0), ("input", []), ("tools", [{"type": "web_search"}])]
-    for name, value in wrong:
-        with pytest.raises(openai.BadRequestError) as caught:
-            asking.responses.create(**{"model": "covey", "input": "Hi", name: value})
-        assert (caught.value.param, name in str(caught.value)) == (name, True)
-    with pytest.raises(openai.NotFoundError, match="whole conversation"):
-        asking.responses.retrieve("resp_1")
-
-
 def test_the_model_has_the_names_that_it_was_given(server: Server) -> None:
     names = ("org/big-model", "gpt-4")
     given = {"front_http_port": FREE, "front_grpc_port": FREE, "served_model_name": names}

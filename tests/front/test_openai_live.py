@@ -256,21 +256,6 @@ def test_a_key_has_bounds_of_its_own(front: Front, asking: openai.OpenAI) -> Non
     asking.completions.create(model="covey", prompt="count 1")
 
 
-def test_keys_are_read_again_when_they_change(front: Front, keys: Path) -> None:
-    before = keys.read_text()
-    try:
-        keys.write_text(f"{before}new {hashed('key-of-new')}\n")
-        with library(front, "key-of-new") as client:
-            assert sent(client)["tenant"] == "new"
-        keys.write_text("nonsense")
-        with library(front) as client, pytest.raises(openai.InternalServerError, match="cannot be read now"):
-            sent(client)
-    finally:
-        keys.write_text(before)
-    with library(front, "key-of-new") as client, pytest.raises(openai.AuthenticationError):
-        sent(client)
-
-
 def test_text_that_is_no_unicode_is_refused(front: Front) -> None:
     for path, body in (
         ("/v1/completions", {"prompt": "\ud800"}),
@@ -290,6 +275,7 @@ def test_errors_before_a_route_are_shaped_as_well(front: Front) -> None:
         ("POST", "/v1/completions", {"model": "gpt-4", "prompt": "a"}, 404),
         ("GET", "/v1/models/gpt-4", None, 404),
         ("GET", "/v1/nothing", None, 404),
+        ("GET", "/v1/responses/resp_1", None, 404),
         ("POST", "/chat/completions", {"messages": []}, 404),  # where a client was told no /v1
         ("GET", "/", None, 404),
         ("GET", "/v1/completions", None, 405),

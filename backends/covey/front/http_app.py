@@ -23,12 +23,10 @@ from covey.front.openai.routes import routes as openai_routes
 from covey_client.errors import CoveyClientError
 
 NOWHERE = (
-    "no such route here: this port has health, metadata, config, metrics and inference of the public models; "
-    "model control, shared memory, statistics, tracing and logs are only on Triton's own ports; OpenAI's API is at /v1"
-)
-NOT_OPENAI = (
-    "no such route here: /v1 has chat/completions, completions, models and responses, which are not stored (send the "
-    "whole conversation), and beside it are /tokenize, /detokenize"
+    "no such route here: /v2 has health, metadata, config and inference of the public models; model control, shared "
+    "memory, statistics, tracing and logs are only on Triton's own ports; /v1 has chat/completions, completions, "
+    "models and responses, which are not stored (send the whole conversation); beside them are /metrics, /tokenize, "
+    "/detokenize"
 )
 AGAIN = {"retry-after": "2"}
 
@@ -137,9 +135,8 @@ async def _refusal(request: Request, problem: Exception) -> Response:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = request.url.path
-    text = NOT_OPENAI if errors.ours(path) else NOWHERE
-    if error.status_code != 404:
+    status, text = error.status_code, NOWHERE
+    if status != 404:
         text = f"{error.detail}: {request.method}, allowed: {(error.headers or {}).get('Allow', 'another')}"
-    body = {"error": f"[INVALID_ARG] {text}"} if errors.tritons(path) else errors.shaped(error.status_code, text)
-    return JSONResponse(body, error.status_code, error.headers)
+    body = {"error": f"[INVALID_ARG] {text}"} if errors.tritons(request.url.path) else errors.shaped(status, text)
+    return JSONResponse(body, status, error.headers)

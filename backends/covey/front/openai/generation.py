@@ -133,24 +133,19 @@ async def _with_grammar(
 def _inference_requests(
     gateway: Gateway, model: ServedModel, found: Sequence[str | list[int]], given: Given
 ) -> tuple[InferenceRequest, ...]:
-    """Return `n` requests for each prompt. What they have in common is checked once."""
+    """Return `n` requests for each prompt."""
     settings: Mapping[str, Any] = {**given.settings, **({"target": model.target} if model.target else {})}
     common = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
     common["stream"] = [given.stream or len(found) * given.n > 1]
     outputs = (*OUTPUTS, *(LOG_PROBS if given.log_probs else ()), *(OF_PROMPT if fields.SCORES in settings else ()))
-    first, *others = (
-        InferenceRequest.of(
-            MODEL, {**_tensor(prompt), **({} if place else common)}, prompt_bytes=gateway.prompt_bytes, outputs=outputs
+    requests = []
+    for prompt in found:
+        tensor = {"text_input": [prompt]} if isinstance(prompt, str) else {"input_ids": prompt}
+        requests.append(
+            InferenceRequest.of(MODEL, {**tensor, **common}, prompt_bytes=gateway.prompt_bytes, outputs=outputs)
         )
-        for place, prompt in enumerate(found)
-    )
-    requests = [first, *(replace(first, prompt=each.prompt) for each in others)]
     numbers = range(given.n)
     return tuple(replace(each, settings=of_choice(each.settings, number)) for each in requests for number in numbers)
-
-
-def _tensor(prompt: str | list[int]) -> dict[str, list[Any]]:
-    return {"text_input": [prompt]} if isinstance(prompt, str) else {"input_ids": prompt}
 
 
 async def _whole(call: HttpCall, checked: CheckedBody) -> None:
