@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,11 @@ import openai
 import pytest
 
 from covey.front.openai.fields import derived
-from covey.server import FREE, Server
+from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client, status
 from covey_client.chat import Template
+from tests.fronts import call, fronting, library
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -33,7 +32,7 @@ OWN = {"slo_class": "chat", "speculation": "off", "priority": 3, "top_k": 40, "m
 
 @pytest.fixture(scope="module")
 def asking(front: Front) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"http://{front.http_url}/v1", api_key="none", max_retries=0) as client:
+    with library(front) as client:
         yield client
 
 
@@ -250,15 +249,8 @@ def coding(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
     profile.write_text(
         f'models = ["covey", "covey_unary"]\n[target]\nfolder = "{tmp_path}"\n[speculation]\ndrafters = []\n'
     )
-    made = Front(
-        replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=str(profile)), server.deaths
-    )
-    made.start()
-    try:
-        with openai.OpenAI(base_url=f"http://{made.http_url}/v1", api_key="none", max_retries=0) as client:
-            yield client
-    finally:
-        made.stop()
+    with fronting(server, profile=str(profile)) as made, library(made) as client:
+        yield client
 
 
 def test_calls_between_tags_and_thoughts_before_them(coding: openai.OpenAI) -> None:
@@ -287,12 +279,7 @@ def test_calls_between_tags_and_thoughts_before_them(coding: openai.OpenAI) -> N
 
 def test_tokens_there_and_back(front: Front, asking: openai.OpenAI) -> None:
     def ask(path: str, body: dict[str, Any]) -> Any:
-        host, _, port = front.http_url.partition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=30)
-        connection.request("POST", path, json.dumps(body))
-        answer = json.loads(connection.getresponse().read())
-        connection.close()
-        return answer
+        return json.loads(call(front, "POST", path, body)[1])
 
     found = ask("/tokenize", {"prompt": PROMPT})
     assert found["count"] == len(found["tokens"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import logging
 import os
@@ -16,7 +15,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +35,12 @@ from covey.front.admission import LEAST_READS, READ_BURST_SECONDS, Admission
 from covey.front.gateway import Gateway
 from covey.front.http_calls import InTurns
 from covey.front.keys import hashed
-from covey.server import FREE, Server
+from covey.server import Server
 from covey.server.errors import StartError
 from covey.server.front import Front, with_ports
 from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded
 from loadtest.attack.doors import Attack
+from tests.fronts import call, fronting
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -67,34 +66,14 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def before(server: Server, profile: str) -> Front:
-    return Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=profile), server.deaths)
-
-
 @pytest.fixture(scope="module")
 def front(canned_server: tuple[Server, Any], profile: str) -> Iterator[Front]:
-    made = before(canned_server[0], profile)
-    made.start()
-    try:
+    with fronting(canned_server[0], profile=profile) as made:
         yield made
-    finally:
-        made.stop()
-
-
-def call(front: Front, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, Any]:
-    host, _, port = front.http_url.partition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=30)
-    try:
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read(), answer.headers
-    finally:
-        connection.close()
 
 
 def post(front: Front, path: str, body: Any) -> tuple[int, Any]:
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    status, said, _ = call(front, "POST", path, raw)
+    status, said, _ = call(front, "POST", path, body)
     return status, json.loads(said)
 
 
@@ -554,11 +533,7 @@ def test_one_address_has_half_of_the_requests(front: Front) -> None:
 def test_streams_outlive_tritonserver(canned_folder: Callable[[], Any], profile: str) -> None:
     """On both protocols, and a caller that comes meanwhile is told when to come again."""
     canned = canned_folder()
-    server = canned.server("covey", drain_seconds=0.0)
-    server.start()
-    front = before(server, profile)
-    front.start()
-    try:
+    with canned.server("covey", drain_seconds=0.0) as server, fronting(server, profile=profile) as front:
         came: dict[str, list[str]] = {"grpc": [], "http": []}
 
         def read(protocol: Any) -> None:
@@ -589,32 +564,27 @@ def test_streams_outlive_tritonserver(canned_folder: Callable[[], Any], profile:
         )
         assert call(front, "GET", "/v2/health/ready")[0] == 200
         _drain(server, front)
-    finally:
-        front.stop()
-        server.stop(drain_seconds=0)
 
 
 def test_streams_outlive_the_model_and_its_killer_does_not_kill_for_ever(
     canned_folder: Callable[[], Any], profile: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Triton leaves the streams of a process that died open. Whoever asked for the death is not asked for for ever."""
-    with canned_folder().server("covey", drain_seconds=0.0) as server:
-        front = before(server, profile)
-        front.start()
-        try:
-            with Client(front.grpc_url, timeout=90) as client:
-                came: list[str] = []
-                thread = threading.Thread(target=lambda: came.extend(chunk.text for chunk in client.stream("slow 60")))
-                thread.start()
-                until(lambda: bool(processes.by_model(server.pid).get("covey")))
-                time.sleep(1)
-                with pytest.raises(CoveyClientError):
-                    client.generate("die")
-                thread.join(60)
-                assert "".join(came) == "".join(f"w{index} " for index in range(60))
-                assert 1 <= caplog.messages.count("reloading covey") <= 2, "one request may kill it twice"
-        finally:
-            front.stop()
+    with (
+        canned_folder().server("covey", drain_seconds=0.0) as server,
+        fronting(server, profile=profile) as front,
+        Client(front.grpc_url, timeout=90) as client,
+    ):
+        came: list[str] = []
+        thread = threading.Thread(target=lambda: came.extend(chunk.text for chunk in client.stream("slow 60")))
+        thread.start()
+        until(lambda: bool(processes.by_model(server.pid).get("covey")))
+        time.sleep(1)
+        with pytest.raises(CoveyClientError):
+            client.generate("die")
+        thread.join(60)
+        assert "".join(came) == "".join(f"w{index} " for index in range(60))
+        assert 1 <= caplog.messages.count("reloading covey") <= 2, "one request may kill it twice"
 
 
 def _told_to_a_stranger(server: Server) -> set[str]:
@@ -656,9 +626,7 @@ def _drain(server: Server, front: Front) -> None:
 def test_a_front_that_dies_or_does_not_answer_is_started_again(
     canned_server: tuple[Server, Any], profile: str, number: signal.Signals
 ) -> None:
-    front = before(canned_server[0], profile)
-    front.start()
-    try:
+    with fronting(canned_server[0], profile=profile) as front:
         first = front.pid
         assert b"COVEY_ADMIN" not in Path(f"/proc/{first}/environ").read_bytes()
         time.sleep(0.6)  # it has answered the launcher once
@@ -674,8 +642,6 @@ def test_a_front_that_dies_or_does_not_answer_is_started_again(
         until(back)
         with pytest.raises(StartError, match="not free"):
             with_ports(front.options)
-    finally:
-        front.stop()
     with_ports(front.options)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,11 @@ import openai
 import pytest
 
 from covey.front.keys import hashed
-from covey.server import FREE, Server
+from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client, InvalidRequest
+from tests import fronts
+from tests.fronts import fronting, library
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -49,35 +49,18 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def front(canned_server: tuple[Server, Any], keys: Path) -> Iterator[Front]:
     profile = keys.with_name("front.toml")
     profile.write_text(PROFILE.format(folder=FOLDER, keys=keys, page=PAGE))
-    server = canned_server[0]
-    options = replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=str(profile))
-    made = Front(options, server.deaths)
-    made.start()
-    try:
+    with fronting(canned_server[0], profile=str(profile)) as made:
         yield made
-    finally:
-        made.stop()
-
-
-def library(front: Front, key: str = GOLD) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"http://{front.http_url}/v1", api_key=key, max_retries=0)
 
 
 @pytest.fixture(scope="module")
 def asking(front: Front) -> Iterator[openai.OpenAI]:
-    with library(front) as client:
+    with library(front, GOLD) as client:
         yield client
 
 
 def call(front: Front, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Any]:
-    host, _, port = front.http_url.partition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=30)
-    raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request(method, path, raw, {"Authorization": f"Bearer {GOLD}", **headers})
-    answer = connection.getresponse()
-    found = answer.status, answer.read(), answer.headers
-    connection.close()
-    return found
+    return fronts.call(front, method, path, body, **{"Authorization": f"Bearer {GOLD}", **headers})
 
 
 def sent(asking: openai.OpenAI, **fields: Any) -> Any:

@@ -21,7 +21,7 @@ from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
 from covey.front.openai.thinking import Thinking
 from covey_client.chat import Template
-from covey_client.errors import InvalidRequest, ServerError
+from covey_client.errors import CoveyClientError, InvalidRequest, ServerError
 from covey_client.rendering import SECONDS, bounded
 
 if TYPE_CHECKING:
@@ -38,12 +38,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class WorkerReply:
-    """A worker's answer: what was found, or else a kind of error and its text."""
+    """A worker's answer: what was found, or else the error."""
 
     found: Any = None
-    refused: str = ""
-    field: str = ""  # of what is refused
-    failed: str = ""
+    error: CoveyClientError | None = None
     seconds: float = 0.0  # of a processor
 
 
