@@ -194,18 +194,6 @@ def test_functions_are_called_as_they_are_declared(asking: openai.OpenAI) -> Non
     assert again.usage.completion_tokens == 4
 
 
-def test_calls_that_are_forced_end(asking: openai.OpenAI) -> None:
-    """The bundled model would repeat calls as long as it may."""
-    named = {"type": "function", "function": {"name": "weather"}}
-    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "temperature": 0}
-    for forced in ({"tool_choice": "required"}, {"tool_choice": named, "parallel_tool_calls": True}):
-        said = asking.chat.completions.create(**asked, **forced, max_tokens=400)
-        assert said.choices[0].finish_reason == "tool_calls"
-        assert len(said.choices[0].message.tool_calls or ()) == 1
-        assert said.usage is not None
-        assert said.usage.completion_tokens < 100
-
-
 def test_a_model_may_answer_in_words_beside_its_tools(asking: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 12, "temperature": 0}
     said = asking.chat.completions.create(**asked).choices[0]

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from covey.front import answers, failures, http_bodies
-from covey.front.gateway import Gateway, Gone
+from covey.front.gateway import Gateway
 from covey.front.http_calls import ID, HttpCall, InTurns, Posted, address
 from covey.front.inference_request import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.openai import errors
@@ -54,16 +54,13 @@ async def infer(call: HttpCall, body: bytes) -> None:
 
 async def generate_stream(call: HttpCall, body: bytes) -> None:
     request = http_bodies.generation(_model(call.request), body, call.gateway.prompt_bytes)
-    try:
-        async with call.gateway.stream(request, call.caller) as stream:
-            async for chunk in stream:
-                await call.event(json.dumps(answers.event(chunk, request.model, request.outputs)).encode())
-    except Gone:
-        raise
-    except Exception as problem:
-        if not call.begun:
-            raise
-        await call.event(json.dumps({"error": failures.text(failures.public("an answer over HTTP", problem))}).encode())
+
+    async def failed(error: CoveyClientError) -> None:
+        await call.event(json.dumps({"error": failures.text(error)}).encode())
+
+    async with call.events(failed), call.gateway.stream(request, call.caller) as stream:
+        async for chunk in stream:
+            await call.event(json.dumps(answers.event(chunk, request.model, request.outputs)).encode())
     await call.end()
 
 

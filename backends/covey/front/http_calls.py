@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from covey.front import failures
 from covey.front.admission import Admission, Caller
 from covey.front.fair_queue import Job
 from covey.front.gateway import Gateway, Gone
 from covey.process.log_about import begin_drawn
+from covey_client.errors import CoveyClientError
 
 # nginx would keep events until it has a page of them.
 EVENTS = {
@@ -58,6 +60,18 @@ class HttpCall:
             await self._send({"type": "http.response.start", "status": 200, "headers": raw})
         body = (b"event: %s\n" % name.encode() if name else b"") + b"data: %s\n\n" % data
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    @asynccontextmanager
+    async def events(self, failed: Callable[[CoveyClientError], Awaitable[None]]) -> AsyncIterator[None]:
+        """Send the events of an answer; `failed` tells what breaks it once the status is sent."""
+        try:
+            yield
+        except Gone:
+            raise
+        except Exception as problem:
+            if not self.begun:
+                raise
+            await failed(failures.public("an answer over HTTP", problem))
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
