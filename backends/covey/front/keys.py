@@ -2,7 +2,7 @@
 
 A line is `NAME HASH [RATE [REQUESTS]]`: the name is the tenant of all that the key's owner asks, the hash is SHA-256 of
 the key in hex, and the others are this key's own in place of `front.rate` and of half of `front.requests`. The file is
-read again when it changes; while what it says cannot be read nobody has a key, because one may have been revoked.
+read for each request; while what it says cannot be read nobody has a key, because one may have been revoked.
 `python -m covey.front.keys NAME` draws a key and says its line.
 """
 
