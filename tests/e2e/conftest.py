@@ -10,13 +10,13 @@ import os
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from covey.server import FREE, Options, Server
 from covey.server.front import Front
+from tests.fronts import fronting
 
 PROFILE = """
 models = [
@@ -92,12 +92,8 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def front(server: Server) -> Iterator[Front]:
     """What strangers reach of it."""
-    made = Front(replace(server.options, front_http_port=FREE, front_grpc_port=FREE), server.deaths)
-    made.start()
-    try:
+    with fronting(server) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,25 +1,18 @@
-"""The front before the real server: the same texts as on Triton's own ports, at once, and nothing left behind."""
+"""The front before the real server: the same texts as on Triton's own ports, at once."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
-import tritonclient.grpc
-from tritonclient.utils import InferenceServerException
 
 from covey.server import Server
 from covey.server.front import Front
-from covey_client import Client, status
+from covey_client import Client
 from covey_client.cli import main
-from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -70,53 +63,6 @@ def test_bodies_of_tensorrt_llm_s_clients_are_taken(server: Server, front: Front
     assert isinstance(said[front.http_url]["acceptance_histogram"], list)
 
 
-def test_whole_numbers_of_other_types_and_shapes_are_the_front_s_alone(server: Server, front: Front) -> None:
-    """Triton compares them with the model's configuration before any model sees them."""
-
-    def answer(url: str, dtype: str, shape: list[int], model: str = "covey_unary") -> str:
-        text = tritonclient.grpc.InferInput("text_input", shape, "BYTES")
-        text.set_data_from_numpy(np.full(shape, PROMPTS[0].encode(), np.object_))
-        length = tritonclient.grpc.InferInput("max_tokens", shape, dtype)
-        length.set_data_from_numpy(np.full(shape, 3, dtype.lower()))
-        with tritonclient.grpc.InferenceServerClient(url) as client:
-            found = client.infer(model, [text, length], client_timeout=60).as_numpy("text_output")
-        return str(found[0].decode())
-
-    said = answer(server.grpc_url, "INT32", [1])
-    for dtype, shape in (("INT32", [1, 1]), ("UINT32", [1]), ("INT64", [1]), ("UINT32", [1, 1])):
-        assert answer(front.grpc_url, dtype, shape) == said
-        with pytest.raises(InferenceServerException, match=r"data-type|shape"):
-            answer(server.grpc_url, dtype, shape)
-    with pytest.raises(InferenceServerException, match="covey_unary for infer"):
-        answer(front.grpc_url, "INT32", [1], "covey")
-
-
-def running(server: Server) -> float:
-    samples = status.read(server.http_url, server.metrics_url.split("/")[2]).samples
-    return sum(sample.value for sample in samples if sample.name == "covey_requests_running")
-
-
-@pytest.mark.parametrize("path", ["generate", "generate_stream"])
-def test_a_caller_that_leaves_over_http_frees_its_place(server: Server, front: Front, path: str) -> None:
-    """Not so on Triton's own port, where the rest would be generated."""
-    host, _, port = front.http_url.partition(":")
-    body = {"text_input": "Once upon a time", "max_tokens": 900, "min_tokens": 900, "stream": path != "generate"}
-    raw = json.dumps(body).encode()
-    with socket.create_connection((host, int(port))) as connection:
-        head = f"POST /v2/models/covey/{path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n"
-        connection.sendall(head.encode() + raw)
-        until(lambda: running(server))
-    left = time.monotonic()
-    until(lambda: not running(server))
-    assert time.monotonic() - left < 5, "900 tokens take longer"
-
-
 def test_questions_about_the_server_are_not_for_strangers(front: Front, capsys: pytest.CaptureFixture[str]) -> None:
-    host, _, port = front.http_url.partition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
-    connection.request("POST", "/v2/models/covey/generate", b'{"inspect": "decisions"}')
-    answer = connection.getresponse()
-    assert (answer.status, b"inspect" in answer.read()) == (400, True)
-    connection.close()
     assert main(["drafters", "--url", front.http_url]) == 2
     assert "allowed: Triton's own HTTP port" in capsys.readouterr().err

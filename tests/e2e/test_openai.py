@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,11 @@ import openai
 import pytest
 
 from covey.front.openai.fields import derived
-from covey.server import FREE, Server
+from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client, status
 from covey_client.chat import Template
+from tests.fronts import call, fronting, library
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -33,7 +32,7 @@ OWN = {"slo_class": "chat", "speculation": "off", "priority": 3, "top_k": 40, "m
 
 @pytest.fixture(scope="module")
 def asking(front: Front) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"http://{front.http_url}/v1", api_key="none", max_retries=0) as client:
+    with library(front) as client:
         yield client
 
 
@@ -195,18 +194,6 @@ def test_functions_are_called_as_they_are_declared(asking: openai.OpenAI) -> Non
     assert again.usage.completion_tokens == 4
 
 
-def test_calls_that_are_forced_end(asking: openai.OpenAI) -> None:
-    """The bundled model would repeat calls as long as it may."""
-    named = {"type": "function", "function": {"name": "weather"}}
-    asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "temperature": 0}
-    for forced in ({"tool_choice": "required"}, {"tool_choice": named, "parallel_tool_calls": True}):
-        said = asking.chat.completions.create(**asked, **forced, max_tokens=400)
-        assert said.choices[0].finish_reason == "tool_calls"
-        assert len(said.choices[0].message.tool_calls or ()) == 1
-        assert said.usage is not None
-        assert said.usage.completion_tokens < 100
-
-
 def test_a_model_may_answer_in_words_beside_its_tools(asking: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 12, "temperature": 0}
     said = asking.chat.completions.create(**asked).choices[0]
@@ -217,22 +204,6 @@ def test_a_model_may_answer_in_words_beside_its_tools(asking: openai.OpenAI) -> 
     asked["tool_choice"] = "required"
     several = asking.chat.completions.create(**{**asked, "temperature": 1, "seed": 3, "n": 2, "max_tokens": 60})
     assert all(choice.message.tool_calls for choice in several.choices)
-    for name, wrong in (
-        ("tools", {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "list"}}}]}),
-        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
-        (
-            "messages",
-            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "1"}}]}]},
-        ),
-    ):
-        with pytest.raises(openai.BadRequestError) as caught:
-            asking.chat.completions.create(**{**asked, **wrong})
-        assert caught.value.param == name
-    odd = {"type": "object", "properties": {"a": {"type": "string", "format": "odd"}}}
-    strict = [{"type": "function", "function": {"name": "f", "parameters": odd, "strict": True}}]
-    with pytest.raises(openai.BadRequestError) as caught:
-        asking.chat.completions.create(**{**asked, "tools": strict})
-    assert caught.value.param == "tools"
 
 
 def test_words_beside_tools_fit_a_schema_unless_there_is_a_call(asking: openai.OpenAI) -> None:
@@ -266,15 +237,8 @@ def coding(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
     profile.write_text(
         f'models = ["covey", "covey_unary"]\n[target]\nfolder = "{tmp_path}"\n[speculation]\ndrafters = []\n'
     )
-    made = Front(
-        replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=str(profile)), server.deaths
-    )
-    made.start()
-    try:
-        with openai.OpenAI(base_url=f"http://{made.http_url}/v1", api_key="none", max_retries=0) as client:
-            yield client
-    finally:
-        made.stop()
+    with fronting(server, profile=str(profile)) as made, library(made) as client:
+        yield client
 
 
 def test_calls_between_tags_and_thoughts_before_them(coding: openai.OpenAI) -> None:
@@ -303,12 +267,7 @@ def test_calls_between_tags_and_thoughts_before_them(coding: openai.OpenAI) -> N
 
 def test_tokens_there_and_back(front: Front, asking: openai.OpenAI) -> None:
     def ask(path: str, body: dict[str, Any]) -> Any:
-        host, _, port = front.http_url.partition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=30)
-        connection.request("POST", path, json.dumps(body))
-        answer = json.loads(connection.getresponse().read())
-        connection.close()
-        return answer
+        return json.loads(call(front, "POST", path, body)[1])
 
     found = ask("/tokenize", {"prompt": PROMPT})
     assert found["count"] == len(found["tokens"])

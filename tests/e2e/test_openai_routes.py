@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import openai
@@ -12,10 +11,11 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
 
 from covey.requests.scheduler import SCORED
-from covey.server import FREE, Server
+from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client, InvalidRequest
 from tests.e2e.test_openai import LENGTH, MESSAGES, PROMPT, TOOLS, coding  # noqa: F401 - a fixture
+from tests.fronts import fronting, library
 
 pytestmark = pytest.mark.e2e
 
@@ -26,7 +26,7 @@ WEATHER: Any = {"type": "function", "name": "weather"}
 
 @pytest.fixture(scope="module")
 def asking(front: Front) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"http://{front.http_url}/v1", api_key="none", max_retries=0) as client:
+    with library(front) as client:
         yield client
 
 
@@ -179,33 +179,14 @@ def test_what_a_response_thinks_is_an_item_of_its_own(coding: openai.OpenAI) -> 
     assert again.usage.input_tokens >= said.usage.input_tokens
 
 
-def test_what_is_stored_elsewhere_is_refused_by_name(asking: openai.OpenAI) -> None:
-    wrong: list[tuple[str, Any]] = [("store", True), ("previous_response_id", "resp_1"), ("background", True)]
-    wrong += [("max_output_tokens", 0), ("temperature", -1.0), ("input", []), ("tools", [{"type": "web_search"}])]
-    for name, value in wrong:
-        with pytest.raises(openai.BadRequestError) as caught:
-            asking.responses.create(**{"model": "covey", "input": "Hi", name: value})
-        assert (caught.value.param, name in str(caught.value)) == (name, True)
-    with pytest.raises(openai.NotFoundError, match="whole conversation"):
-        asking.responses.retrieve("resp_1")
-    with pytest.raises(openai.NotFoundError, match="embedding model"):
-        asking.embeddings.create(model="covey", input="a")
-
-
 def test_the_model_has_the_names_that_it_was_given(server: Server) -> None:
     names = ("org/big-model", "gpt-4")
-    given = {"front_http_port": FREE, "front_grpc_port": FREE, "served_model_name": names}
-    made = Front(replace(server.options, **given), server.deaths)
-    made.start()
-    try:
-        with openai.OpenAI(base_url=f"http://{made.http_url}/v1", api_key="none", max_retries=0) as asking:
-            assert tuple(each.id for each in asking.models.list()) == names
-            for name in names:
-                assert asking.models.retrieve(name).id == name
-                assert asking.completions.create(model=name, prompt=PROMPT, max_tokens=1).model == name
-                assert asking.responses.create(model=name, input="Hi", max_output_tokens=1).model == name
-            with pytest.raises(openai.NotFoundError) as caught:
-                asking.completions.create(model="covey", prompt=PROMPT)
-            assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
-    finally:
-        made.stop()
+    with fronting(server, served_model_name=names) as made, library(made) as asking:
+        assert tuple(each.id for each in asking.models.list()) == names
+        for name in names:
+            assert asking.models.retrieve(name).id == name
+            assert asking.completions.create(model=name, prompt=PROMPT, max_tokens=1).model == name
+            assert asking.responses.create(model=name, input="Hi", max_output_tokens=1).model == name
+        with pytest.raises(openai.NotFoundError) as caught:
+            asking.completions.create(model="covey", prompt=PROMPT)
+        assert (caught.value.param, caught.value.code) == ("model", "model_not_found")

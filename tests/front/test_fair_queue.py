@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from covey.front import fair_queue
-from covey.front.failures import TooMany, kind, retry_after
-from covey.front.fair_queue import BURST_SECONDS, FairQueue, Job
+from covey.front.failures import TooMany, kind
+from covey.front.fair_queue import FairQueue, Job
 from covey_client.errors import Overloaded
 
 
 class Bench:
     """A worker whose time is counted and not waited for."""
 
-    def __init__(self, most_bytes: int = 1000, share: float = 0.5) -> None:
+    def __init__(self, most_bytes: int = 1000) -> None:
         self.now, self.done = 0.0, list[str]()
-        self.queue = FairQueue(most_bytes, share, lambda: self.now, lambda: self.now)
+        self.queue = FairQueue(most_bytes, lambda: self.now)
         self.working, self.open = 0, asyncio.Event()
         self.open.set()
 
@@ -55,7 +54,7 @@ def test_who_comes_waits_for_the_work_at_hand_alone() -> None:
 
 def test_callers_of_equal_work_alternate_and_nobody_saves_turns_up() -> None:
     async def act() -> None:
-        bench = Bench(share=1.0)
+        bench = Bench()
         for _ in range(3):
             await bench.task("a")
         both = [bench.task("a") for _ in range(3)]
@@ -103,22 +102,6 @@ def test_who_would_have_most_is_refused_as_anybody() -> None:
     run(act())
 
 
-def test_a_caller_has_its_share_of_the_time_in_the_long_run() -> None:
-    async def act() -> None:
-        bench = Bench(share=0.5)
-        while bench.now < 2 * BURST_SECONDS - 1:
-            await bench.task("a")
-        with pytest.raises(TooMany) as caught:
-            await bench.task("a", 0.0) + await bench.task("a") + await bench.task("a") + await bench.task("a")
-        assert retry_after(caught.value) == 1
-        assert 2 * BURST_SECONDS <= bench.now <= 2 * BURST_SECONDS + 2
-        await bench.task("b")
-        bench.now += 1
-        await bench.task("a")
-
-    run(act())
-
-
 def test_who_leaves_takes_no_turn_along() -> None:
     async def act() -> None:
         bench = Bench()
@@ -134,7 +117,7 @@ def test_who_leaves_takes_no_turn_along() -> None:
             await asyncio.sleep(0)
         again[1].cancel()  # at the moment in which it is to begin
         assert await again[2] == "c"
-        assert not bench.queue._busy
+        assert bench.queue._served is None
         assert not bench.queue._waiting
 
     run(act())
@@ -154,25 +137,6 @@ def test_work_that_fails_ends_its_turn() -> None:
     run(act())
 
 
-def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act() -> None:
-        bench = Bench()
-        tasks = [bench.task(caller) for caller in "abc"]
-        await asyncio.sleep(0)
-        passes = bench.queue._next
-
-        def passes_and_leaves() -> None:
-            passes()
-            monkeypatch.undo()
-            tasks[1].cancel()
-
-        monkeypatch.setattr(bench.queue, "_next", passes_and_leaves)
-        assert await tasks[2] == "c"
-        assert bench.done == ["a", "c"]
-
-    run(act())
-
-
 def test_all_of_many_may_leave_at_once() -> None:
     async def act() -> None:
         bench = Bench()
@@ -185,21 +149,5 @@ def test_all_of_many_may_leave_at_once() -> None:
         tasks = [bench.task("b", size=0) for _ in range(2000)]
         await first
         assert await bench.task("c") == "c"
-
-    run(act())
-
-
-def test_of_too_many_callers_those_are_forgotten_who_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act() -> None:
-        monkeypatch.setattr(fair_queue, "MOST_CALLERS", 2)
-        bench = Bench()
-        waiting = [bench.task("a"), bench.task("a")]
-        await asyncio.sleep(0)
-        for caller in "bcd":
-            waiting.append(bench.task(caller, 0.0))
-            await asyncio.sleep(0)
-            assert len(bench.queue._callers) <= 2
-            assert "a" in bench.queue._callers
-        await asyncio.gather(*waiting)
 
     run(act())

@@ -195,6 +195,16 @@ def test_shapes_and_bytes_that_do_not_agree_are_refused(message: service_pb2.Mod
         grpc_bodies.inference(message, PROMPT_BYTES)
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    [("text_input", "BYTES", 1 << 40), ("input_ids", "INT32", 1 << 40), ("input_ids", "INT32", 0)],
+)
+def test_shapes_that_kill_triton_are_refused_over_http_too(name: str, dtype: str, shape: int) -> None:
+    body = {"inputs": [{"name": name, "datatype": dtype, "shape": [shape], "data": [1]}]}
+    with pytest.raises(InvalidRequest, match=f"^{name}: got .*shape"):
+        http_bodies.inference("covey_unary", json.dumps(body).encode(), None, PROMPT_BYTES)
+
+
 @pytest.mark.parametrize("dtype", ["INT32", "INT64", "UINT32", "UINT64"])
 @pytest.mark.parametrize("way", ["http", "http in binary", "grpc", "grpc typed"])
 def test_whole_numbers_come_in_any_type_and_in_two_dimensions(way: str, dtype: str) -> None:

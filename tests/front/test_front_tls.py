@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ import pytest
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import FrontSettings
 from covey.front.tls import Tls
-from covey.server import FREE, Server
+from covey.server import Server
 from covey.server import front as launcher
 from covey.server.front import Front
 from covey_client import AsyncClient, Client, ConnectionLost, Identity
 from tests.certificates import Authority, needs_openssl
+from tests.fronts import fronting
 
 PROFILE = """
 models = ["covey", "covey_unary"]
@@ -52,20 +53,15 @@ def make(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[[str], Front]]:
     monkeypatch.setattr(launcher, "SILENT_SECONDS", 1.0)
-    started: list[Front] = []
+    with ExitStack() as started:
 
-    def start(callers: str) -> Front:
-        certificate, key = authorities[0].issue("localhost")
-        path = tmp_path / "tls.toml"
-        path.write_text(PROFILE.format(certificate=certificate, key=key, callers=callers))
-        options = replace(canned_server[0].options, front_http_port=FREE, front_grpc_port=FREE, profile=str(path))
-        started.append(Front(options, canned_server[0].deaths))
-        started[0].start()
-        return started[0]
+        def start(callers: str) -> Front:
+            certificate, key = authorities[0].issue("localhost")
+            path = tmp_path / "tls.toml"
+            path.write_text(PROFILE.format(certificate=certificate, key=key, callers=callers))
+            return started.enter_context(fronting(canned_server[0], profile=str(path)))
 
-    yield start
-    for front in started:
-        front.stop()
+        yield start
 
 
 @pytest.mark.e2e

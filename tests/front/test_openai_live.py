@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,11 @@ import openai
 import pytest
 
 from covey.front.keys import hashed
-from covey.server import FREE, Server
+from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client, InvalidRequest
+from tests import fronts
+from tests.fronts import fronting, library
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -49,35 +49,18 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def front(canned_server: tuple[Server, Any], keys: Path) -> Iterator[Front]:
     profile = keys.with_name("front.toml")
     profile.write_text(PROFILE.format(folder=FOLDER, keys=keys, page=PAGE))
-    server = canned_server[0]
-    options = replace(server.options, front_http_port=FREE, front_grpc_port=FREE, profile=str(profile))
-    made = Front(options, server.deaths)
-    made.start()
-    try:
+    with fronting(canned_server[0], profile=str(profile)) as made:
         yield made
-    finally:
-        made.stop()
-
-
-def library(front: Front, key: str = GOLD) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"http://{front.http_url}/v1", api_key=key, max_retries=0)
 
 
 @pytest.fixture(scope="module")
 def asking(front: Front) -> Iterator[openai.OpenAI]:
-    with library(front) as client:
+    with library(front, GOLD) as client:
         yield client
 
 
 def call(front: Front, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Any]:
-    host, _, port = front.http_url.partition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=30)
-    raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request(method, path, raw, {"Authorization": f"Bearer {GOLD}", **headers})
-    answer = connection.getresponse()
-    found = answer.status, answer.read(), answer.headers
-    connection.close()
-    return found
+    return fronts.call(front, method, path, body, **{"Authorization": f"Bearer {GOLD}", **headers})
 
 
 def sent(asking: openai.OpenAI, **fields: Any) -> Any:
@@ -124,19 +107,12 @@ def test_an_echo_with_log_probs_scores_the_prompt(asking: openai.OpenAI) -> None
         assert caught.value.param == "max_tokens"
 
 
-def test_what_other_servers_have_is_refused_with_what_to_use(front: Front, asking: openai.OpenAI) -> None:
+def test_what_other_servers_have_is_refused_with_what_to_use(asking: openai.OpenAI) -> None:
     instead: dict[str, tuple[Any, str]] = {"best_of": (2, "use n, and"), "suffix": ("a", "use a prompt")}
     for name, (value, use) in {**instead, "prompt_logprobs": (1, "use echo and")}.items():
         with pytest.raises(openai.BadRequestError, match=use) as caught:
             asking.completions.create(model="covey", prompt="count 1", extra_body={name: value})
         assert caught.value.param == name
-    for path, use in (
-        ("/v1/embeddings", "a server of an embedding model"),
-        ("/v1/messages", "use /v1/chat/completions or /v1/responses"),
-        ("/v1/responses/resp_1", "send the whole conversation"),
-    ):
-        status, body, _ = call(front, "POST", path, {"model": "covey"})
-        assert (status, use in json.loads(body)["error"]["message"]) == (404, True)
 
 
 def test_only_what_answers_are_made_of_is_asked_for(asking: openai.OpenAI) -> None:
@@ -263,21 +239,6 @@ def test_a_key_has_bounds_of_its_own(front: Front, asking: openai.OpenAI) -> Non
     asking.completions.create(model="covey", prompt="count 1")
 
 
-def test_keys_are_read_again_when_they_change(front: Front, keys: Path) -> None:
-    before = keys.read_text()
-    try:
-        keys.write_text(f"{before}new {hashed('key-of-new')}\n")
-        with library(front, "key-of-new") as client:
-            assert sent(client)["tenant"] == "new"
-        keys.write_text("nonsense")
-        with library(front) as client, pytest.raises(openai.InternalServerError, match="cannot be read now"):
-            sent(client)
-    finally:
-        keys.write_text(before)
-    with library(front, "key-of-new") as client, pytest.raises(openai.AuthenticationError):
-        sent(client)
-
-
 def test_text_that_is_no_unicode_is_refused(front: Front) -> None:
     for path, body in (
         ("/v1/completions", {"prompt": "\ud800"}),
@@ -297,6 +258,7 @@ def test_errors_before_a_route_are_shaped_as_well(front: Front) -> None:
         ("POST", "/v1/completions", {"model": "gpt-4", "prompt": "a"}, 404),
         ("GET", "/v1/models/gpt-4", None, 404),
         ("GET", "/v1/nothing", None, 404),
+        ("GET", "/v1/responses/resp_1", None, 404),
         ("POST", "/chat/completions", {"messages": []}, 404),  # where a client was told no /v1
         ("GET", "/", None, 404),
         ("GET", "/v1/completions", None, 405),

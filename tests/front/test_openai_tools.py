@@ -34,8 +34,20 @@ FOLDER, END = MODELS / "target" / "1", 0
 PLACE = {"enum": ["Rome", 'a "}]{" \\', "Zürich"]}
 WEATHER = {"type": "object", "properties": {"place": PLACE, "days": {"$ref": "#/$defs/n"}}, "required": ["place"]}
 WEATHER |= {"$defs": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}, "additionalProperties": False}
-NOW: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
-TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "weather", "parameters": WEATHER}}, NOW]
+
+
+def function(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+def declared(*tools: dict[str, Any], **body: Any) -> Tools:
+    found, _ = taken({"tools": list(tools), **body})
+    assert found is not None
+    return found
+
+
+NOW = function("now")
+TOOLS = [function("weather", parameters=WEATHER), NOW]
 
 
 def template(before: str, call: str, between: str = "", after: str = "") -> Template:
@@ -140,8 +152,7 @@ def chunks(made: Tokenizer, ids: list[int], rng: np.random.Generator, reason: st
 def test_whatever_a_grammar_allows_is_read_as_calls_of_these_functions(name: str, marks: str, parallel: bool) -> None:
     made, known = tokenizer(marks)
     how, rng = form(name), np.random.default_rng(3)
-    wanted, _ = taken({"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": parallel})
-    assert wanted is not None
+    wanted = declared(*TOOLS, tool_choice="required", parallel_tool_calls=parallel)
     after, most = follower(forms.grammar(how, wanted, known), made), 0
     for _ in range(8):
         ids: list[int] = []
@@ -168,8 +179,7 @@ def test_whatever_a_grammar_allows_is_read_as_calls_of_these_functions(name: str
 def test_words_are_free_until_a_call_begins(name: str, marks: str) -> None:
     made, known = tokenizer(marks)
     how, rng = form(name), np.random.default_rng(4)
-    wanted, _ = taken({"tools": TOOLS})
-    assert wanted is not None
+    wanted = declared(*TOOLS)
     after = follower(forms.grammar(how, wanted, known), made)
     call = f"{how.begin}{how.head}now{how.key}{{}}{how.tail}{how.end}"
     for words in ("", "No <tool {", 'It says {"name": "x"}, <tool_call or [TOOL_CALLS'):
@@ -198,10 +208,8 @@ def test_words_are_free_until_a_call_begins(name: str, marks: str) -> None:
 
 def test_a_call_that_is_cut_off_is_told_as_far_as_it_came() -> None:
     nothing = Marks({}, frozenset())
-    free, _ = taken({"tools": TOOLS})
-    held, _ = taken({"tools": TOOLS, "tool_choice": "required"})
-    assert free is not None
-    assert held is not None
+    free = declared(*TOOLS)
+    held = declared(*TOOLS, tool_choice="required")
     reading = ToolCallParser(form("tags"), nothing, free)
     said = read(
         reading, [chunk('Hm. <tool_call>\n{"name": "weather", "argum', []), chunk('ents": {"place": "Ro', [], "length")]
@@ -217,9 +225,7 @@ def test_a_call_that_is_cut_off_is_told_as_far_as_it_came() -> None:
         "no words, but a call's beginning"
     )
     begun = '<tool_call>\n<function=weather>\n<parameter=place>\nSay "R'
-    text = [{"type": "function", "function": {"name": "weather", "parameters": {"properties": {"place": TEXT}}}}]
-    wanted, _ = taken({"tools": text})
-    assert wanted is not None
+    wanted = declared(function("weather", parameters={"properties": {"place": TEXT}}))
     said = read(
         ToolCallParser(form("pairs"), nothing, wanted), [chunk(begun, []), chunk("o\n</", []), chunk("", [], "length")]
     )
@@ -245,8 +251,7 @@ SCHEMA: dict[str, Any] = {
 def test_arguments_between_tags_have_the_types_of_their_schema(name: str) -> None:
     made, known = tokenizer("none")
     how, rng = form(name), np.random.default_rng(5)
-    wanted, _ = taken({"tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]})
-    assert wanted is not None
+    wanted = declared(function("f", parameters=SCHEMA))
     assert how.pairs is not None
     after = follower(forms.grammar(how, wanted, known), made)
 
@@ -286,8 +291,7 @@ def test_arguments_between_tags_have_the_types_of_their_schema(name: str) -> Non
 def test_arguments_that_nobody_declared_have_any_names(name: str) -> None:
     made, known = tokenizer("none")
     how = form(name)
-    wanted, _ = taken({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]})
-    assert wanted is not None
+    wanted = declared(function("f", parameters={"type": "object"}))
     assert how.pairs is not None
     inside = "".join(
         f"{how.pairs.begin}{key}{how.pairs.key}{each}{how.pairs.end}" for key, each in (("a", "1"), ("b c", "x"))
@@ -300,12 +304,7 @@ def test_arguments_that_nobody_declared_have_any_names(name: str) -> None:
 
 def test_functions_share_the_rules_of_their_values() -> None:
     properties = {f"p{place}": {"type": "integer", "description": "x" * 200} for place in range(6)}
-    tools = [
-        {"type": "function", "function": {"name": f"f{each}", "parameters": {"properties": properties}}}
-        for each in range(128)
-    ]
-    wanted, _ = taken({"tools": tools})
-    assert wanted is not None
+    wanted = declared(*(function(f"f{each}", parameters={"properties": properties}) for each in range(128)))
     for name in ("pairs", "tags"):
         assert len(forms.grammar(form(name), wanted, Marks({}, frozenset()))) < 1 << 16, "no request could say it"
 
@@ -313,9 +312,7 @@ def test_functions_share_the_rules_of_their_values() -> None:
 def test_a_text_that_cannot_be_held_strictly_is_refused() -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "b+"}}}
     for strict in (False, True):
-        tools = [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}]
-        wanted, _ = taken({"tools": tools})
-        assert wanted is not None
+        wanted = declared(function("f", parameters=parameters, strict=strict))
         if strict:
             with pytest.raises(InvalidRequest, match="pattern of a text"):
                 forms.grammar(form("pairs"), wanted, Marks({}, frozenset()))
@@ -330,9 +327,7 @@ def test_functions_get_the_arguments_that_they_declare_and_no_others() -> None:
         "properties": {"title": inner, "open": {"properties": {}, "additionalProperties": True}},
         "$defs": {"x": {}},
     }
-    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-    wanted, _ = taken({"tools": tools})
-    assert wanted is not None
+    wanted = declared(function("f", parameters=schema))
     assert wanted.told[0]["function"]["parameters"] == schema, "what the model reads is whole"
     inner = {
         "anyOf": [{"properties": {"description": {"type": "string"}}, "additionalProperties": False}, inner["anyOf"][1]]
@@ -340,8 +335,7 @@ def test_functions_get_the_arguments_that_they_declare_and_no_others() -> None:
     closed = {**schema, "properties": {**schema["properties"], "title": inner}, "additionalProperties": False}
     assert wanted.functions[0].schema == {"type": "object", **closed}
     for whole in ({"strict": True}, {"parameters": {**schema, "allOf": [{"properties": {"a": {}}}]}}):
-        wanted, _ = taken({"tools": [{"type": "function", "function": {"name": "f", "parameters": schema, **whole}}]})
-        assert wanted is not None
+        wanted = declared(function("f", **{"parameters": schema, **whole}))
         assert "additionalProperties" not in wanted.functions[0].schema
 
 
@@ -352,8 +346,7 @@ MAYBE, BEGUN = Thinking("<think>", "</think>"), Thinking("<think>", "</think>", 
 @pytest.mark.parametrize("thinking", [MAYBE, BEGUN])
 def test_thoughts_are_told_apart_wherever_chunks_end(thinking: Thinking) -> None:
     made, known = tokenizer("none")
-    wanted, _ = taken({"tools": TOOLS})
-    assert wanted is not None
+    wanted = declared(*TOOLS)
     rng, begin = np.random.default_rng(6), "" if thinking.begun else "\n<think>"
     for _ in range(20):
         for answer in ("It is < 5.", ' <tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'):
@@ -400,10 +393,8 @@ def test_an_answer_behind_thoughts_fits_its_grammar_or_calls(marks: str, thinkin
     begin = "" if thinking is None else '<think>\nIt "is" {5}.\n</think>\n\n'
     begin = begin.removeprefix("<think>") if thinking is BEGUN else begin
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    free, _ = taken({"tools": TOOLS})
-    held, _ = taken({"tools": TOOLS, "tool_choice": "required"})
-    assert free is not None
-    assert held is not None
+    free = declared(*TOOLS)
+    held = declared(*TOOLS, tool_choice="required")
 
     def fits(rules: str, text: str) -> bool:
         return END in follower(rules, made)(made.encode(text, add_special_tokens=False).ids)
@@ -433,9 +424,7 @@ def test_strict_schemas_are_held_whole_or_refused() -> None:
     _, known = tokenizer("none")
     odd = {"type": "object", "properties": {"a": {"type": "string", "format": "never heard of"}}}
     for strict in (False, True):
-        tools = [{"type": "function", "function": {"name": "f", "parameters": odd, "strict": strict}}]
-        wanted, _ = taken({"tools": tools, "tool_choice": "required"})
-        assert wanted is not None
+        wanted = declared(function("f", parameters=odd, strict=strict), tool_choice="required")
         assert "strict" not in wanted.told[0]["function"]
         found = grammar.problem(
             grammar.of_lark(forms.grammar(form("tags"), wanted, known)), grammar.tokenizer_of(str(FOLDER), 4096, (END,))
@@ -457,10 +446,9 @@ def test_templates_without_calls_are_refused(source: str, said: str) -> None:
 
 
 def test_who_may_be_called() -> None:
-    named = {"type": "function", "function": {"name": "now"}}
-    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NOW]}}
     for choice, names, required in (
-        (named, ["now"], True),
+        (NOW, ["now"], True),
         (allowed, ["now"], False),
         ("required", ["weather", "now"], True),
     ):
@@ -468,10 +456,9 @@ def test_who_may_be_called() -> None:
         assert wanted is not None
         assert [each.name for each in wanted.functions] == names
         assert (wanted.required, len(wanted.told), rest) == (required, 2, {"n": 2})
-    for choice, several in ((None, "+-+"), (allowed, "+-+"), ("required", "--+"), (named, "---")):
+    for choice, several in ((None, "+-+"), (allowed, "+-+"), ("required", "--+"), (NOW, "---")):
         for parallel, expected in zip((None, False, True), several):
-            wanted, _ = taken({"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": parallel})
-            assert wanted is not None
+            wanted = declared(*TOOLS, tool_choice=choice, parallel_tool_calls=parallel)
             assert wanted.parallel == (expected == "+"), (choice, parallel)
     for body in ({"tools": TOOLS, "tool_choice": "none"}, {"tools": []}, {"tool_choice": "auto"}, {}):
         assert taken(body) == (None, {})
@@ -482,12 +469,9 @@ def test_who_may_be_called() -> None:
     [
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools: got 'custom'"),
         ({"tools": [NOW, NOW]}, "tools: got 'two functions of one name'"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools: got 'a b'"),
-        (
-            {"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "array"}}}]},
-            "a: parameters",
-        ),
-        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice: got 'no'"),
+        ({"tools": [function("a b")]}, "tools: got 'a b'"),
+        ({"tools": [function("a", parameters={"type": "array"})]}, "a: parameters"),
+        ({"tools": TOOLS, "tool_choice": function("no")}, "tool_choice: got 'no'"),
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice: got 'any'"),
         ({"tool_choice": "required"}, "tool_choice: got 'required'"),
         ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls: got 1"),
@@ -499,7 +483,7 @@ def test_tools_that_are_none_are_refused(body: dict[str, Any], said: str) -> Non
 
 
 def test_messages_tell_templates_arguments_as_objects() -> None:
-    call = {"id": "x", "type": "function", "function": {"name": "now", "arguments": '{"a": 1}'}}
+    call = {"id": "x", **function("now", arguments='{"a": 1}')}
     said = prompts.messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
     assert said[0]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
     assert prompts.with_calls(said)
@@ -520,9 +504,7 @@ def test_what_would_be_gigabytes_of_rules_is_refused() -> None:
     """Values repeat the definitions of all, and references to references double."""
 
     def wanted(schema: dict[str, Any]) -> Tools:
-        found, _ = taken({"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]})
-        assert found is not None
-        return found
+        return declared(function("f", parameters=schema))
 
     both = {"anyOf": [{"$ref": "#/$defs/a"}] * 10}
     known = {"$defs": {"a": both}, "type": "object", "properties": {"x": both}}

@@ -93,7 +93,7 @@ def test_a_chat_waits_for_no_long_text() -> None:
         await texts.chat(SHORT, MESSAGES, {})
         await texts.encode(LONG, "a", special=True)
         long = [note("long", texts.encode(Job("b", 1 << 20), BLANKS, special=True)) for _ in range(2)]
-        short = [note("short", texts.encode(Job("b", 9), "a" * 30_000, special=True)) for _ in range(200)]
+        short = [note("short", texts.encode(Job("b", 9), "a" * 30_000, special=True)) for _ in range(60)]
         tasks = [asyncio.ensure_future(each) for each in (*long, *short)]
         await asyncio.sleep(0)
         await texts.chat(SHORT, MESSAGES, {})
@@ -104,20 +104,12 @@ def test_a_chat_waits_for_no_long_text() -> None:
     run(act)
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("{{ 'a' * (10 ** 10) }}", "more than 512 MiB of memory"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "longer than 0.5 s"),
-        ("{{ [[1] * 60000] * 60000 == [[1] * 60000] * 60000 }}", "longer than 0.5 s"),
-    ],
-)
-def test_a_template_of_all_memory_or_all_time_is_refused_and_others_are_answered(
-    tmp_path: Path, source: str, said: str
-) -> None:
+def test_a_template_that_only_the_kernel_can_end_is_refused_and_others_are_answered(tmp_path: Path) -> None:
+    source = "{{ [[1] * 60000] * 60000 == [[1] * 60000] * 60000 }}"
+
     async def act(made: Workers) -> None:
         texts = Texts(folder(tmp_path, source), made)
-        with pytest.raises(InvalidRequest, match=f"^messages: template: it takes {said}") as caught:
+        with pytest.raises(InvalidRequest, match=r"^messages: template: it takes longer than 0\.5 s") as caught:
             await texts.chat(SHORT, MESSAGES, {})
         assert "\n" not in str(caught.value)
         assert (await Texts(str(FOLDER), made).chat(SHORT, MESSAGES, {})).ids

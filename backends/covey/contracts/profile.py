@@ -144,9 +144,6 @@ class FrontSettings:
     )
     tenants: int = setting(8, "that one address without a key may name within answer_seconds", low=1, high=1 << 16)
     read_seconds: float = setting(10.0, "until an HTTP request must be here whole", low=0.1, high=3600.0)
-    read_pace: float = setting(
-        512.0, "bytes a second with which an HTTP request must come after its first 3 s", low=0, high=1e9
-    )
     answer_seconds: float = setting(600.0, "until an answer must be complete", low=1.0, high=86400.0)
     keys: str = setting("", "file of API keys, its owner's alone (docs/security.md); empty: whoever reaches it may ask")
     origins: tuple[str, ...] = setting(

@@ -6,6 +6,7 @@ A caller has a bucket of tokens that fills at its rate; a request takes one, and
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter, OrderedDict
@@ -45,7 +46,7 @@ class Admission:
     def __init__(self, settings: FrontSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._now = settings, now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> tokens, and when
-        bounds = settings.connections, settings.message_bytes, settings.read_pace
+        bounds = settings.connections, settings.message_bytes
         self.connections = ConnectionLimit(*bounds, "connections", now)
         self.calls = ConnectionLimit(*bounds, "calls", now)
         self._requests: Counter[str] = Counter()
@@ -118,6 +119,11 @@ class Admission:
             self._requests[caller] -= 1
             if not self._requests[caller]:
                 del self._requests[caller]
+
+    async def turn(self, address: str, authorization: str) -> None:
+        """Wait until the next request of this address, or key, is to be read."""
+        if seconds := self.charge_read(self.reader(address, authorization)):
+            await asyncio.sleep(seconds)
 
     def charge_read(self, reader: str) -> float:
         """Charge the address, or key, for reading its next request, and return the seconds until that is to be read:

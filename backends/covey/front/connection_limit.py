@@ -1,8 +1,8 @@
 """Bounds open HTTP connections, or gRPC calls: for everybody together and for each address. Knows no protocol.
 
 One that waits for its request, or for the rest of it, is cut when a new one finds no free slot: of the address with
-most of them, the one that is furthest behind the pace at which requests must come. For example, of two addresses that
-hold 340 half-sent requests each, one is cut for each caller that comes from a third.
+most of them, the one that has waited longest. For example, of two addresses that hold 340 half-sent requests each, one
+is cut for each caller that comes from a third.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection
 
 from covey.front.failures import TooMany
 
-GRACE_SECONDS = 3.0  # after which a request must keep its pace
 WAITING_MESSAGES = 32  # of the longest, whose bytes come at once
 EVICTED = "others need the room that this took and did not use; try again in 1 s"
 
@@ -43,25 +42,13 @@ class Slot:
         """Free the slot. Does nothing the second time."""
         self._limit.remove(self)
 
-    @property
-    def behind(self) -> float:
-        """Return how many bytes should have come by now and have not."""
-        return self._limit.pace * max(0.0, self._limit.now() - self.since - GRACE_SECONDS) - self.bytes
-
-    @property
-    def late(self) -> bool:
-        """Return whether a request that has begun to arrive arrives too slowly."""
-        return self.waits and self.bytes > 0 and self.behind > 0
-
 
 class ConnectionLimit:
     """Owns the slots in use, and how many bytes of unfinished requests they hold."""
 
-    def __init__(
-        self, most: int, message_bytes: int, pace: float, what: str, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, most: int, message_bytes: int, what: str, now: Callable[[], float] = time.monotonic) -> None:
         self._most, self._bytes, self._what = most, WAITING_MESSAGES * message_bytes, what
-        self.pace, self.now = pace, now
+        self.now = now
         self._slots: dict[str, dict[Slot, None]] = {}  # by address
         self._held: Counter[str] = Counter()  # bytes of requests that are not whole, by address
 
@@ -100,13 +87,13 @@ class ConnectionLimit:
                 return
 
     def _cut(self, slots: Collection[Slot]) -> bool:
-        """Cut the waiting slot that is furthest behind; False if none waits."""
+        """Cut the slot that has waited longest; False if none waits."""
         waiting = _waiting(slots)
         if not waiting:
             return False
-        worst = max(waiting, key=lambda each: each.behind)
-        worst.release()
-        worst.cut(EVICTED)
+        oldest = min(waiting, key=lambda each: each.since)
+        oldest.release()
+        oldest.cut(EVICTED)
         return True
 
 

@@ -7,8 +7,7 @@ text follows the one at hand, until it has had as much time as the first since i
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -17,9 +16,6 @@ from covey.front.failures import TooMany
 from covey_client.errors import Overloaded
 
 T = TypeVar("T")
-LEAD_SECONDS = 0.05  # at most, that what a caller has had holds against it when it comes with nothing waiting
-MOST_CALLERS = 10_000  # whose time is known: of more, those that came longest ago begin anew
-BURST_SECONDS = 8.0  # of work at once, for a caller that had none for a while
 
 
 @dataclass(frozen=True)
@@ -32,11 +28,10 @@ class Job:
 
 @dataclass(eq=False)
 class _Account:
-    """The time that one caller has had, and its waiting jobs."""
+    """A caller that is served or waits, the time that it has had since it came, and its waiting jobs."""
 
-    seconds: float = 0.0  # by which callers are served, the least first: nobody saves any up while it asks nothing
-    owed: float = 0.0  # seconds beyond its share, as of `at`
-    at: float = 0.0
+    caller: str
+    seconds: float  # by which callers are served, the least first; from those of whoever was served when it came
     waiting: deque[tuple[asyncio.Future[None], int]] = field(default_factory=deque)
 
     @property
@@ -47,28 +42,25 @@ class _Account:
 class FairQueue:
     """The queue before one worker."""
 
-    def __init__(
-        self,
-        most_bytes: int,
-        share: float,
-        spent: Callable[[], float],
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`most_bytes` may wait for everybody, half of them for one caller. `share` is the part of a processor that one
-        caller may have for long. `spent` says how many seconds of a processor the worker has used so far."""
-        self._most, self._share, self._spent, self._now = most_bytes, share, spent, now
-        self._callers: OrderedDict[str, _Account] = OrderedDict()
-        self._waiting: dict[_Account, None] = {}  # those of them who wait, in the order in which they came
+    def __init__(self, most_bytes: int, spent: Callable[[], float]) -> None:
+        """`most_bytes` may wait for everybody, half of them for one caller. `spent` says how many seconds of a
+        processor the worker has used so far."""
+        self._most, self._spent = most_bytes, spent
+        self._waiting: dict[str, _Account] = {}  # by caller, in the order in which they came
+        self._served: _Account | None = None
         self._passed = 0.0  # `seconds` of a caller that comes anew
-        self._busy = False
 
     async def run(self, job: Job, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work when the caller is next. Raises TooMany, or Overloaded. Work that has begun is finished, also for
         a caller that leaves."""
-        account = self._account_of(job)
-        if self._busy:
+        account = self._waiting.get(job.caller) or self._served
+        if account is None or account.caller != job.caller:
+            account = _Account(job.caller, self._passed)
+        if account.bytes + job.size > self._most // 2:
+            raise TooMany(f"more than {self._most // 2} bytes of texts wait for one caller; try again in 1 s")
+        if self._served is not None:
             await self._wait(account, job.size)
-        self._busy = True
+        self._served = account
         self._passed = max(self._passed, account.seconds)
         done = asyncio.ensure_future(self._done(account, work))
         done.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody asks it where they have left
@@ -79,31 +71,12 @@ class FairQueue:
         try:
             return await work()
         finally:
-            took = self._spent() - before
-            account.seconds += took
-            account.owed += took
+            account.seconds += self._spent() - before
             self._next()
 
-    def _account_of(self, job: Job) -> _Account:
-        now = self._now()
-        account = self._callers.pop(job.caller, None) or _Account(at=now)
-        self._callers[job.caller] = account
-        if len(self._callers) > MOST_CALLERS:
-            idle = next((name for name, each in self._callers.items() if not each.waiting), job.caller)
-            del self._callers[idle]
-        if account not in self._waiting:
-            account.seconds = min(max(account.seconds, self._passed), self._passed + LEAD_SECONDS)
-        account.owed, account.at = max(0.0, account.owed - self._share * (now - account.at)), now
-        if account.owed > BURST_SECONDS:
-            rest = max(1, round((account.owed - BURST_SECONDS) / self._share))
-            raise TooMany(f"more than {self._share:.0%} of the time for texts for one caller; try again in {rest} s")
-        if account.bytes + job.size > self._most // 2:
-            raise TooMany(f"more than {self._most // 2} bytes of texts wait for one caller; try again in 1 s")
-        return account
-
     async def _wait(self, account: _Account, size: int) -> None:
-        while sum(each.bytes for each in self._waiting) + size > self._most:
-            most = max(self._waiting, key=lambda each: each.bytes)
+        while sum(each.bytes for each in self._waiting.values()) + size > self._most:
+            most = max(self._waiting.values(), key=lambda each: each.bytes)
             if most.bytes <= account.bytes + size:
                 raise Overloaded(f"more than {self._most} bytes of texts wait; try again in 1 s")
             future, _ = self._taken(most, -1)  # its last: others of its own are nearer to their turns
@@ -111,7 +84,7 @@ class FairQueue:
                 future.set_exception(TooMany("others have texts that wait, too, and less of them; try again in 1 s"))
         mine = asyncio.get_running_loop().create_future(), size
         account.waiting.append(mine)
-        self._waiting[account] = None
+        self._waiting[account.caller] = account
         try:
             await mine[0]
         except asyncio.CancelledError:
@@ -126,14 +99,15 @@ class FairQueue:
         found = account.waiting[place]
         del account.waiting[place]
         if not account.waiting:
-            del self._waiting[account]
+            del self._waiting[account.caller]
         return found
 
     def _next(self) -> None:
         """Begin the next job, before any that comes meanwhile."""
-        self._busy = False
-        while self._waiting and not self._busy:
-            future, _ = self._taken(min(self._waiting, key=lambda each: each.seconds), 0)
+        self._served = None
+        while self._waiting and self._served is None:
+            account = min(self._waiting.values(), key=lambda each: each.seconds)
+            future, _ = self._taken(account, 0)
             if not future.done():
                 future.set_result(None)
-                self._busy = True
+                self._served = account

@@ -120,7 +120,7 @@ class Service:
 
         try:
             async for data in messages:
-                await self.wait_to_read(context)
+                await self.turn(context)
                 slot.serve()
                 await room.acquire()
                 task = asyncio.ensure_future(self._one(data, context, writing))
@@ -133,11 +133,8 @@ class Service:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def wait_to_read(self, context: Any) -> None:
-        """Wait until the next message of this caller is to be read (`Admission.charge_read`)."""
-        admission = self._gateway.admission
-        if seconds := admission.charge_read(admission.reader(_address(context), _authorization(context))):
-            await asyncio.sleep(seconds)
+    async def turn(self, context: Any) -> None:
+        await self._gateway.admission.turn(_address(context), _authorization(context))
 
     def _who(self, context: Any) -> Caller:
         """Return the caller. Raises NoKey."""
@@ -215,7 +212,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
             try:
                 async with _slot(calls, _address(context)) as slot:
                     data = await _first(messages, seconds)
-                    await service.wait_to_read(context)
+                    await service.turn(context)
                     slot.serve()
                     return bytes((await act(data, context)).SerializeToString())
             except Exception as problem:

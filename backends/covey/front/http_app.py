@@ -15,19 +15,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from covey.front import answers, failures, http_bodies
-from covey.front.gateway import Gateway, Gone
-from covey.front.http_calls import ID, HttpCall, Posted, address
+from covey.front.gateway import Gateway
+from covey.front.http_calls import ID, HttpCall, InTurns, Posted, address
 from covey.front.inference_request import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.openai import errors
 from covey.front.openai.routes import routes as openai_routes
 from covey_client.errors import CoveyClientError
 
 NOWHERE = (
-    "no such route here: this port has health, metadata, config, metrics and inference of the public models; "
-    "model control, shared memory, statistics, tracing and logs are only on Triton's own ports; OpenAI's API is at /v1"
-)
-NOT_OPENAI = (
-    "no such route here: /v1 has chat/completions, completions, responses and models, and beside it are /tokenize, "
+    "no such route here: /v2 has health, metadata, config and inference of the public models; model control, shared "
+    "memory, statistics, tracing and logs are only on Triton's own ports; /v1 has chat/completions, completions, "
+    "models and responses, which are not stored (send the whole conversation); beside them are /metrics, /tokenize, "
     "/detokenize"
 )
 AGAIN = {"retry-after": "2"}
@@ -56,16 +54,13 @@ async def infer(call: HttpCall, body: bytes) -> None:
 
 async def generate_stream(call: HttpCall, body: bytes) -> None:
     request = http_bodies.generation(_model(call.request), body, call.gateway.prompt_bytes)
-    try:
-        async with call.gateway.stream(request, call.caller) as stream:
-            async for chunk in stream:
-                await call.event(json.dumps(answers.event(chunk, request.model, request.outputs)).encode())
-    except Gone:
-        raise
-    except Exception as problem:
-        if not call.begun:
-            raise
-        await call.event(json.dumps({"error": failures.text(failures.public("an answer over HTTP", problem))}).encode())
+
+    async def failed(error: CoveyClientError) -> None:
+        await call.event(json.dumps({"error": failures.text(error)}).encode())
+
+    async with call.events(failed), call.gateway.stream(request, call.caller) as stream:
+        async for chunk in stream:
+            await call.event(json.dumps(answers.event(chunk, request.model, request.outputs)).encode())
     await call.end()
 
 
@@ -115,7 +110,7 @@ def app(gateway: Gateway) -> Starlette:
     )
     made = Starlette(
         routes=routes,
-        middleware=[pages] if gateway.settings.origins else [],
+        middleware=[Middleware(InTurns, gateway.admission), *([pages] if gateway.settings.origins else [])],
         exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route},
     )
     made.router.redirect_slashes = False  # behind a proxy with TLS it would send callers, and their keys, to plain HTTP
@@ -137,9 +132,8 @@ async def _refusal(request: Request, problem: Exception) -> Response:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = request.url.path
-    text = NOT_OPENAI if errors.ours(path) else NOWHERE
-    if error.status_code != 404:
+    status, text = error.status_code, NOWHERE
+    if status != 404:
         text = f"{error.detail}: {request.method}, allowed: {(error.headers or {}).get('Allow', 'another')}"
-    body = {"error": f"[INVALID_ARG] {text}"} if errors.tritons(path) else errors.shaped(error.status_code, text)
-    return JSONResponse(body, error.status_code, error.headers)
+    body = {"error": f"[INVALID_ARG] {text}"} if errors.tritons(request.url.path) else errors.shaped(status, text)
+    return JSONResponse(body, status, error.headers)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from covey.front.admission import Caller
+from covey.front import failures
+from covey.front.admission import Admission, Caller
 from covey.front.fair_queue import Job
 from covey.front.gateway import Gateway, Gone
 from covey.process.log_about import begin_drawn
+from covey_client.errors import CoveyClientError
 
 # nginx would keep events until it has a page of them.
 EVENTS = {
@@ -59,9 +61,33 @@ class HttpCall:
         body = (b"event: %s\n" % name.encode() if name else b"") + b"data: %s\n\n" % data
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
+    @asynccontextmanager
+    async def events(self, failed: Callable[[CoveyClientError], Awaitable[None]]) -> AsyncIterator[None]:
+        """Send the events of an answer; `failed` tells what breaks it once the status is sent."""
+        try:
+            yield
+        except Gone:
+            raise
+        except Exception as problem:
+            if not self.begun:
+                raise
+            await failed(failures.public("an answer over HTTP", problem))
+
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         self.admitted.close()
+
+
+class InTurns:
+    """An application whose requests wait for their turns before anything answers them."""
+
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app, self._admission = app, admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        await self._admission.turn(address(request), request.headers.get("authorization", ""))
+        await self._app(scope, receive, send)
 
 
 class Posted:
@@ -74,7 +100,7 @@ class Posted:
         call = HttpCall(self._gateway, Request(scope, receive), send)
         with suppress(Gone), call.admitted as admitted:
             self._gateway.announced(call.caller, call.job.size)
-            self._gateway.admission.refund_read(address(call.request))
+            self._gateway.admission.refund_read(call.caller.name)
             body = await _body(receive)
             admitted.enter_context(self._gateway.admitted(call.caller))
             await _unless_gone(receive, self._answering(call, body))

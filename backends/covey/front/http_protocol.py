@@ -1,6 +1,6 @@
 """uvicorn's HTTP/1.1 with bounds that hold before anything is parsed further: on headers, bodies, chunks, connections
 and the time that a request may take to arrive. uvicorn's own settings bound the connections of all addresses together,
-and neither bodies nor how slowly they come.
+and neither bodies nor that time.
 
 Bodies come with their length. Chunked ones are refused: a chunk of one byte costs a parser as much as one of many.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import h11
@@ -17,14 +18,13 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from covey.contracts.profile import FrontSettings
 from covey.front.admission import Admission
-from covey.front.connection_limit import GRACE_SECONDS, Slot
+from covey.front.connection_limit import Slot
 from covey.front.failures import TooMany
 from covey.front.openai import errors
 
 HEADER_BYTES = 16 << 10
 MOST_HEADERS = 64
 SLOW_READER_SECONDS = 60.0  # in which a caller must read something of what waits for it
-LOOK_SECONDS = 1.0  # between two looks at whether a request keeps its pace
 LINGER_SECONDS = 1.0  # in which a refused sender may find the answer before the connection is cut
 
 
@@ -40,7 +40,6 @@ class BoundedConnection(h11.Connection):
         self._most = most
         self.problem = 400, "this is no HTTP/1.1"
         self.path = ""  # of the last request
-        self.requests = 0
 
     def next_event(self) -> Any:
         try:
@@ -51,7 +50,6 @@ class BoundedConnection(h11.Connection):
             raise
         if isinstance(event, h11.Request):
             self.path = event.target.decode("latin-1").partition("?")[0]
-            self.requests += 1
             self._check(event)
         return event
 
@@ -84,13 +82,12 @@ class BoundedProtocol(H11Protocol):
         self._refused = False
         self._late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
-        self._reads = 0  # requests that were charged for being read
-        self._read_timer: asyncio.TimerHandle | None = None  # while the next request waits to be read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         try:
-            self._slot = self.admission.connections.acquire(self._address, self._cut)
+            address = self.client[0] if self.client else ""
+            self._slot = self.admission.connections.acquire(address, partial(self._give_up, 429))
         except TooMany as error:
             self._refused = True
             self._answer(429, str(error))
@@ -103,56 +100,21 @@ class BoundedProtocol(H11Protocol):
             self._slot.release()
         self._stop_clock()
         self._read_again()
-        if self._read_timer is not None:
-            self._read_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
         super().data_received(data)
-        self._came(len(data))
-
-    def _came(self, size: int) -> None:
         if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             if self._late is None:
                 self._wait()
             if self._slot is not None:
-                self._slot.came(size)
+                self._slot.came(len(data))
         else:
             self._stop_clock()
             if self._slot is not None:
                 self._slot.serve()
-
-    def handle_events(self) -> None:
-        """Handle the next request when its address may have it read (`Admission.charge_read`)."""
-        if self._read_timer is not None:
-            return
-        if self.conn.their_state is h11.IDLE and self._reads == self.conn.requests and self.conn.trailing_data[0]:
-            self._reads += 1
-            seconds = self.admission.charge_read(self._address)
-            if seconds:
-                self.flow.pause_reading()
-                self._read_timer = self.loop.call_later(seconds, self._go_on)
-                return
-        super().handle_events()
-        for _ in range(self.conn.requests - self._reads):  # read behind one that was answered before it was here
-            self.admission.charge_read(self._address)
-        self._reads = max(self._reads, self.conn.requests)
-
-    def _go_on(self) -> None:
-        self._read_timer = None
-        if self._refused or self.transport.is_closing():
-            return
-        if self._slot is not None and self._late is not None:
-            self._slot.wait()  # it was not late by itself
-        self.flow.resume_reading()
-        self.handle_events()
-        self._came(0)
-
-    @property
-    def _address(self) -> str:
-        return self.client[0] if self.client else ""
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -184,25 +146,13 @@ class BoundedProtocol(H11Protocol):
         """Wait for a request from now on."""
         assert self._slot is not None
         self._slot.wait()
-        self._late = self.loop.call_later(min(GRACE_SECONDS, self.settings.read_seconds), self._look, self.loop.time())
+        seconds = self.settings.read_seconds
+        self._late = self.loop.call_later(seconds, self._give_up, 408, f"the request was not here after {seconds:g} s")
 
     def _stop_clock(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
-
-    def _look(self, since: float) -> None:
-        """Give the request up that has been waited for since then, if it is late or too slow; else look again."""
-        left = since + self.settings.read_seconds - self.loop.time()
-        if left <= 0:
-            self._give_up(408, f"the request was not here after {self.settings.read_seconds:g} s")
-        elif self._slot is not None and self._slot.late:
-            self._give_up(408, f"the request came with less than {self.settings.read_pace:g} bytes a second")
-        else:
-            self._late = self.loop.call_later(min(LOOK_SECONDS, left), self._look, since)
-
-    def _cut(self, text: str) -> None:
-        self._give_up(429, text)
 
     def _give_up(self, status: int, text: str) -> None:
         self._stop_clock()

@@ -2,7 +2,7 @@
 
 A line is `NAME HASH [RATE [REQUESTS]]`: the name is the tenant of all that the key's owner asks, the hash is SHA-256 of
 the key in hex, and the others are this key's own in place of `front.rate` and of half of `front.requests`. The file is
-read again when it changes; while what it says cannot be read nobody has a key, because one may have been revoked.
+read for each request; while what it says cannot be read nobody has a key, because one may have been revoked.
 `python -m covey.front.keys NAME` draws a key and says its line.
 """
 
@@ -12,21 +12,17 @@ import hashlib
 import logging
 import re
 import secrets
-import stat
 import sys
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from covey.contracts.errors import SettingError
 from covey.front.failures import NoKey
-from covey.process.private import private_lines
+from covey.process.private import lines, private_text
 from covey_client.errors import Overloaded
 
 SCHEME = "bearer "
 UNREAD = "the server's file of keys cannot be read now, as its log says; try again in 2 s"
-SETTLED_NS = 1_000_000_000  # a file that changed less long ago may change again within its time stamp's resolution
 MOST_NAME = 256  # bytes, as a tenant's
 _HASH = re.compile(r"[0-9a-f]{64}")
 log = logging.getLogger("covey.front")
@@ -45,8 +41,7 @@ class Keys:
     def __init__(self, path: str) -> None:
         """Raises SettingError."""
         self._path = Path(path)
-        self._keys: Mapping[str, Key] = {}
-        self._state: object = None  # of the file, as it was when `_keys` were read; None where they must be read
+        self._text, self._keys = "", dict[str, Key]()  # the file's text, and what it says
         self._read()
 
     def owner(self, authorization: str) -> Key:
@@ -66,19 +61,12 @@ class Keys:
         return next((key for key in self._keys.values() if key.name == name), None)
 
     def _read(self) -> None:
-        """Read the file if it has changed. Raises SettingError, for each caller until it can be read."""
-        try:
-            said = self._path.stat()
-            if not stat.S_ISREG(said.st_mode):
-                raise OSError("it is no regular file")  # a pipe would hold everybody
-        except OSError as error:
-            self._state = None
-            raise SettingError(f"{self._path}: cannot be read: {error}") from None
-        state = said.st_ctime_ns, said.st_mtime_ns, said.st_size, said.st_ino, said.st_dev  # chmod changes ctime alone
-        if state != self._state:
-            self._state = None
-            self._keys = read(self._path)
-            self._state = state if said.st_ctime_ns < time.time_ns() - SETTLED_NS else None
+        """Read the file. Raises SettingError, for each caller until it can be read."""
+        if not self._path.is_file():  # a pipe would hold everybody
+            raise SettingError(f"{self._path}: cannot be read: it is no regular file")
+        text = private_text(self._path)
+        if text != self._text:
+            self._text, self._keys = text, parsed(text, self._path)
 
 
 def hashed(key: str) -> str:
@@ -86,10 +74,10 @@ def hashed(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def read(path: Path) -> dict[str, Key]:
-    """Return a file's keys by their hashes. Raises SettingError."""
+def parsed(text: str, path: Path) -> dict[str, Key]:
+    """Return the keys in a file's text by their hashes. Raises SettingError."""
     found: dict[str, Key] = {}
-    for where, words in private_lines(path):
+    for where, words in lines(text, path):
         try:
             name, digest = words[:2]
             key = Key(name, *(kind(word) for kind, word in zip((float, int), words[2:])))

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from covey_client.status import parse
 from covey_client.wire import MODEL
 
 RENAMED = {
@@ -28,8 +29,7 @@ RENAMED = {
 }
 KEPT = ("le", "position")  # labels; sums are made over all others
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
-_LINE = re.compile(r"(\w+?)(_bucket|_sum|_count)?\{([^}]*)\} (\S+)$")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_PART = re.compile(r"_(bucket|sum|count)$")  # of a histogram
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -44,7 +44,7 @@ def of(said: bytes) -> bytes:
         found["kv_cache_usage_perc", ()] = blocks["used"] / sum(blocks.values())
     lines, typed = [], set()
     for (name, labels), value in found.items():
-        family = re.sub(r"_(bucket|sum|count)$", "", name)
+        family = _PART.sub("", name)
         if family not in typed:
             typed.add(family)
             lines.append(f"# HELP vllm:{family} As in vLLM")
@@ -61,26 +61,22 @@ def _kind(family: str, name: str) -> str:
 
 
 def _series(text: str) -> Iterator[tuple[Key, float]]:
-    for line in text.splitlines():
-        parts = _LINE.match(line)
-        if parts is None:
-            continue
-        name, suffix, inside, value = parts.groups()
-        labels = dict(_LABEL.findall(inside))
-        if labels.pop("model", "") != MODEL:
+    for sample in parse(text):
+        labels, value, name = sample.labels, sample.value, _PART.sub("", sample.name)
+        if labels.get("model") != MODEL:
             continue
         if name in RENAMED:
             kept = tuple((label, labels[label]) for label in KEPT if label in labels)
-            yield (RENAMED[name] + (suffix or ""), kept), float(value)
+            yield (RENAMED[name] + sample.name.removeprefix(name), kept), value
             if name == "covey_prompt_tokens_total":  # each of them is looked for in the cache
-                yield ("prefix_cache_queries_total", kept), float(value)
+                yield ("prefix_cache_queries_total", kept), value
         elif name == "covey_inter_token_gaps_total":
-            yield ("inter_token_latency_seconds_bucket", (("le", labels["at_most"]),)), float(value)
+            yield ("inter_token_latency_seconds_bucket", (("le", labels["at_most"]),)), value
             if labels["at_most"] == "+Inf":
-                yield ("inter_token_latency_seconds_count", ()), float(value)
+                yield ("inter_token_latency_seconds_count", ()), value
         elif name == "covey_inter_token_gap_seconds_total":
-            yield ("inter_token_latency_seconds_sum", ()), float(value)
+            yield ("inter_token_latency_seconds_sum", ()), value
         elif name == "covey_requests_total" and labels["outcome"] in REASONS:
-            yield ("request_success_total", (("finished_reason", REASONS[labels["outcome"]]),)), float(value)
+            yield ("request_success_total", (("finished_reason", REASONS[labels["outcome"]]),)), value
         elif name == "covey_kv_blocks":
-            yield ("kv", (("state", labels["state"]),)), float(value)
+            yield ("kv", (("state", labels["state"]),)), value

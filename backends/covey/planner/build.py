@@ -63,7 +63,7 @@ def build(
         max_depth=max_depth,
         width=settings.width,
         switch_costs=switch_costs,
-        drafters=_drafter_policy(settings, drafters, policy, max_depth, max_rows, switch_costs, costs, seed, tokenizer),
+        drafters=_drafter_policy(settings, drafters, policy, max_depth, max_rows, costs, seed, tokenizer),
         selector=_selector(settings, drafters, policy, max_depth, max_rows, costs),
         expectations=policy.expectations if isinstance(policy, Covey) else None,
     )
@@ -108,7 +108,6 @@ def _drafter_policy(
     policy: LengthPolicy,
     max_depth: int,
     max_rows: int,
-    switch_costs: SwitchCosts,
     costs: CostTable | None,
     seed: int,
     tokenizer: str,
@@ -120,4 +119,4 @@ def _drafter_policy(
     shared = policy.expectations if isinstance(policy, Covey) else None
     depths = range(max_depth + 1) if policies.fixed_depth(settings.policy) is None else [max_depth]
     expectations = shared or Expectations(max_depth, max_rows, costs)
-    return CoveyDrafters(names, max_depth, depths, switch_costs, expectations, teaches=shared is None)
+    return CoveyDrafters(names, max_depth, depths, expectations, teaches=shared is None)

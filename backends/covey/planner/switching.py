@@ -29,7 +29,6 @@ class SwitchCost:
         shape = (0.2 + lags * batches / 4096.0).ravel()
         doubt = np.kron(smooth(len(LAGS), 3.0, 1.0), smooth(len(BATCHES), 3.0, 0.5))
         self._model = Regression(shape, doubt * np.outer(shape, shape), noise=0.2)
-        self._known: dict[tuple[int, int], float] = {}
         for lag, rows, seconds in measured:
             self.observe(lag, rows, seconds)
 
@@ -37,25 +36,12 @@ class SwitchCost:
         """Return the seconds. Does not mutate what is known."""
         if not self._model.scaled or lag <= 0:
             return 0.0
-        seconds = self._known.get((lag, rows))
-        if seconds is None:
-            if len(self._known) > 4096:
-                self._known.clear()
-            seconds = max(0.0, float(self._model.mean(self._features(lag, rows))))
-            self._known[lag, rows] = seconds
-        return seconds
-
-    def alone(self, lags: Array) -> Array:
-        """Return the cost of switching for one row at each of these lags. Does not mutate what was learnt."""
-        knots = np.append(LAGS, 16.0 * LAGS[-1])
-        seconds: Array = np.interp(lags, knots, [self(int(lag), 1) for lag in knots])
-        return np.where(lags > 0, seconds, 0.0)
+        return max(0.0, float(self._model.mean(self._features(lag, rows))))
 
     def observe(self, lag: int, rows: int, seconds: float) -> None:
         """Learn how long a catch-up over such a lag took."""
         if lag > 0 and rows > 0 and seconds > 0:
             self._model.update(self._features(lag, rows), seconds)
-            self._known.clear()
 
     def _features(self, lag: int, rows: int) -> Array:
         return np.outer(hat(float(lag), LAGS), hat(float(rows), BATCHES)).ravel()
@@ -66,7 +52,6 @@ class SwitchCost:
     def restore(self, state: JsonDict) -> None:
         """Take a state. Raises ValueError if it is none; then nothing changes."""
         self._model.restore(state)
-        self._known.clear()
 
 
 class SwitchCosts:

@@ -44,9 +44,8 @@ def private_text(path: str | Path) -> str:
     return text
 
 
-def private_lines(path: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the words of each line that has some, beside `#` and what follows it, and where it is. Raises SettingError
-    as `private_text` does."""
-    for number, line in enumerate(private_text(path).splitlines(), 1):
+def lines(text: str, path: str | Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the words of each line of a file's text that has some, beside `#` and what follows it, and where it is."""
+    for number, line in enumerate(text.splitlines(), 1):
         if words := line.partition("#")[0].split():
             yield f"{path}, line {number}", words

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.types import Ints
-from covey.process.private import private_lines
+from covey.process.private import lines, private_text
 from covey.wire import codec
 from covey.wire.ledger import CALLER_BITS, GROUP_BITS, INCARNATION_BITS
 from covey.wire.token import BITS, same
@@ -53,7 +53,7 @@ def token_of(secret: str) -> int:
 def read(path: str | Path) -> list[CallingServer]:
     """Return the servers of a file."""
     callers: list[CallingServer] = []
-    for where, words in private_lines(path):
+    for where, words in lines(private_text(path), path):
         if len(words) not in (2, 3):
             raise SettingError(f"{where}: allowed: NAME SECRET [WEIGHT]")
         if len(words[1]) < LEAST_SECRET:

@@ -154,10 +154,7 @@ class _Answer:
     output: int = 0
     sent: float = -math.inf  # when its last response was
     progress: Progress | None = None  # the last, where something is held
-    text: list[str] = field(default_factory=list)  # held, as is what follows
-    ids: list[Ints] = field(default_factory=list)
-    scores: list[Floats] = field(default_factory=list)
-    top: list[Top] = field(default_factory=list)
+    held: list[tuple[str, Ints, Floats, Top]] = field(default_factory=list)
     name: str = ""  # of its request in logs
     before: list[int] = field(default_factory=list)  # output; what comes is added where the outlet needs state
 
@@ -171,21 +168,11 @@ class _Answer:
         """Return the seconds per token from the first one on; None before the second."""
         return None if self.first is None or self.output < 2 else (self.last - self.first) / (self.output - 1)
 
-    def hold(self, text: str, ids: Ints, scores: Floats, top: Top, last: Progress) -> None:
-        """Keep these until the next response."""
-        self.progress = last
-        self.text.append(text)
-        self.ids.append(ids)
-        self.scores.append(scores)
-        self.top.append(top)
-
     def taken(self) -> tuple[str, Ints, Floats, Top]:
         """Return everything that is held, and hold it no more."""
-        taken = "".join(self.text), np.concatenate(self.ids), np.concatenate(self.scores), Top.joined(self.top)
-        self.progress = None
-        for held in (self.text, self.ids, self.scores, self.top):
-            held.clear()
-        return taken
+        texts, ids, scores, top = zip(*self.held)
+        self.progress, self.held = None, []
+        return "".join(texts), np.concatenate(ids), np.concatenate(scores), Top.joined(top)
 
     def attainment(self, finish: Finish, *, refused: bool) -> Attainment | None:
         """Return what became of the request's objective, if it has one."""
@@ -201,8 +188,9 @@ class Streamer:
 
     begin     any thread        expects progress of a request, before the engine gets it
     publish   the engine's      queues the progress of one round
-    _take     the streamer's    turns one request's progress into text, and finds stop words
-    _deliver  the streamer's    holds it while the last response was sent only just now, or sends it to the outlet
+    _take     the streamer's    turns one request's progress into text, finds stop words, and holds it while the last
+                                response was sent only just now
+    _send     the streamer's    sends what is held to the outlet
     """
 
     def __init__(
@@ -338,26 +326,31 @@ class Streamer:
             except Exception as error:
                 self._break(answer, Progress(answer.key, NO_INTS, NO_FLOATS), error)
 
-    def _cancel(self, answer: _Answer) -> None:
+    def _cancel(self, answer: _Answer, finish: Finish = Finish.CANCELLED) -> None:
         assert self._engine is not None
-        self._engine.cancel(answer.key)
+        self._engine.cancel(answer.key, finish)
 
     def _break(self, answer: _Answer, last: Progress, error: Exception) -> None:
         """End this answer, and none of the others, with an error that nobody foresaw."""
         with about(lambda: (answer.name,)):
-            self._end_broken(answer, last, error)
+            log.error("an answer is ended: %s", _named(error), exc_info=error)
+            self._cancel(answer)
+            try:
+                self._end(answer, Finish.ERROR, last, PortError(f"the answer could not be sent: {_named(error)}"))
+            except Exception as again:
+                log.error("nor could its end be told: %s", _named(again))
 
-    def _end_broken(self, answer: _Answer, last: Progress, error: Exception) -> None:
-        log.error("an answer is ended: %s: %s", type(error).__name__, error, exc_info=error)
+    def _end(self, answer: _Answer, finish: Finish, last: Progress, failed: Exception | None) -> None:
+        """Send the last response, which is an error where the answer has failed."""
         with self._wake:
             self._answers.pop(answer.key, None)
-        self._cancel(answer)
-        try:
-            answer.outlet.fail(PortError(f"the answer could not be sent: {type(error).__name__}: {error}"))
-            if self._served is not None:
-                self._served(_served(answer, Finish.ERROR, last, self._clock.now()))
-        except Exception as again:
-            log.error("nor could its end be told: %s: %s", type(again).__name__, again)
+        if failed is None:
+            self._send(answer, finish, last)
+        else:
+            with contextlib.suppress(CoveyError):  # nobody listens any more
+                answer.outlet.fail(failed)
+        if self._served is not None:
+            self._served(_served(answer, finish, last, self._clock.now()))
 
     def _handle(self, items: list[Progress]) -> None:
         answer = self._answers.get(items[0].key)
@@ -370,9 +363,9 @@ class Streamer:
 
     def _take(self, answer: _Answer, items: list[Progress]) -> None:
         last = items[-1]
-        ids = np.concatenate([item.tokens for item in items]) if len(items) > 1 else last.tokens
-        scores = np.concatenate([item.logprobs for item in items]) if len(items) > 1 else last.logprobs
-        top = Top.joined([item.top for item in items]) if len(items) > 1 else last.top
+        ids = np.concatenate([item.tokens for item in items])
+        scores = np.concatenate([item.logprobs for item in items])
+        top = Top.joined([item.top for item in items])
         answer.prompt_scores = next((item.scores for item in items if len(item.scores.logprobs)), answer.prompt_scores)
         finish = last.finish
         text = ""
@@ -382,8 +375,7 @@ class Streamer:
             if stopped:
                 ids, scores, top = ids[:used], scores[:used], top.at(slice(used))
                 if finish is None:
-                    assert self._engine is not None
-                    self._engine.cancel(answer.key, Finish.STOP)
+                    self._cancel(answer, Finish.STOP)
                 finish = Finish.STOP if last.error is None else finish
             elif finish is not None:
                 text += answer.detokenizer.finish()
@@ -396,27 +388,14 @@ class Streamer:
                 answer.gaps.append(now - answer.last)
             answer.first = now if answer.first is None else answer.first
             answer.last = now
-        self._deliver(answer, text, ids, scores if answer.logprobs else NO_FLOATS, top, finish, last)
-
-    def _deliver(
-        self, answer: _Answer, text: str, ids: Ints, scores: Floats, top: Top, finish: Finish | None, last: Progress
-    ) -> None:
-        failed = last.error if finish is Finish.ERROR else None
+        answer.progress = last
+        answer.held.append((text, ids, scores if answer.logprobs else NO_FLOATS, top))
         if finish is Finish.CANCELLED:
-            failed = Cancelled("cancelled by the client")
-        answer.hold(text, ids, scores, top, last)
-        if finish is None and not self._due(answer):
-            return
-        if finish is not None:
-            with self._wake:
-                self._answers.pop(answer.key, None)
-        if failed is None:
-            self._send(answer, finish, last)
-        else:
-            with contextlib.suppress(CoveyError):  # nobody listens any more
-                answer.outlet.fail(failed)
-        if finish is not None and self._served is not None:
-            self._served(_served(answer, finish, last, self._clock.now()))
+            self._end(answer, finish, last, Cancelled("cancelled by the client"))
+        elif finish is not None:
+            self._end(answer, finish, last, last.error if finish is Finish.ERROR else None)
+        elif self._due(answer):
+            self._send(answer, None, last)
 
     def _due(self, answer: _Answer) -> bool:
         """Return whether what is held of an unfinished answer is to be sent."""
@@ -473,6 +452,10 @@ class Cancelled(RequestError):
     """The client gave up."""
 
     code = "CANCELLED"
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Served:

@@ -53,8 +53,6 @@ async def parts(
 
 async def whole(gateway: Gateway, caller: Caller, requests: Sequence[InferenceRequest], n: int) -> list[Chunk]:
     """Return the whole answers in the order of the requests."""
-    if len(requests) == 1:
-        return [await gateway.whole(requests[0], caller)]
     found: list[list[Chunk]] = [[] for _ in requests]
     async with aclosing(parts(gateway, caller, requests, n)) as coming:
         async for index, chunk in coming:

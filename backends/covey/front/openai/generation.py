@@ -8,10 +8,9 @@ from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from covey.front import failures
 from covey.front.failures import refused
 from covey.front.fair_queue import Job
-from covey.front.gateway import Gateway, Gone
+from covey.front.gateway import Gateway
 from covey.front.http_bodies import json_object
 from covey.front.http_calls import HttpCall
 from covey.front.inference_request import NEEDED, InferenceRequest
@@ -25,7 +24,7 @@ from covey.front.openai.text_processor import Prompt
 from covey.front.openai.thinking import Hidden, ReasoningParser, Thinking
 from covey.front.openai.tool_calls import ToolCallParser
 from covey.front.openai.tools import Tools, taken
-from covey_client.errors import InvalidRequest
+from covey_client.errors import CoveyClientError, InvalidRequest
 from covey_client.response import Chunk
 from covey_client.wire import MODEL
 
@@ -133,24 +132,19 @@ async def _with_grammar(
 def _inference_requests(
     gateway: Gateway, model: ServedModel, found: Sequence[str | list[int]], given: Given
 ) -> tuple[InferenceRequest, ...]:
-    """Return `n` requests for each prompt. What they have in common is checked once."""
+    """Return `n` requests for each prompt."""
     settings: Mapping[str, Any] = {**given.settings, **({"target": model.target} if model.target else {})}
     common = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
     common["stream"] = [given.stream or len(found) * given.n > 1]
     outputs = (*OUTPUTS, *(LOG_PROBS if given.log_probs else ()), *(OF_PROMPT if fields.SCORES in settings else ()))
-    first, *others = (
-        InferenceRequest.of(
-            MODEL, {**_tensor(prompt), **({} if place else common)}, prompt_bytes=gateway.prompt_bytes, outputs=outputs
+    requests = []
+    for prompt in found:
+        tensor = {"text_input": [prompt]} if isinstance(prompt, str) else {"input_ids": prompt}
+        requests.append(
+            InferenceRequest.of(MODEL, {**tensor, **common}, prompt_bytes=gateway.prompt_bytes, outputs=outputs)
         )
-        for place, prompt in enumerate(found)
-    )
-    requests = [first, *(replace(first, prompt=each.prompt) for each in others)]
     numbers = range(given.n)
     return tuple(replace(each, settings=of_choice(each.settings, number)) for each in requests for number in numbers)
-
-
-def _tensor(prompt: str | list[int]) -> dict[str, list[Any]]:
-    return {"text_input": [prompt]} if isinstance(prompt, str) else {"input_ids": prompt}
 
 
 async def _whole(call: HttpCall, checked: CheckedBody) -> None:
@@ -165,7 +159,11 @@ async def _stream(call: HttpCall, checked: CheckedBody) -> None:
     given, shape, headers = checked.given, checked.shape, fields.warning(checked.given)
     last: dict[int, Chunk] = {}
     offsets = [Offsets() for _ in checked.requests]
-    try:
+
+    async def failed(error: CoveyClientError) -> None:
+        await call.event(_json(errors.body(error)))
+
+    async with call.events(failed):
         async with aclosing(choices.parts(call.gateway, call.caller, checked.requests, given.n)) as coming:
             async for index, chunk in coming:
                 first = index not in last
@@ -177,13 +175,6 @@ async def _stream(call: HttpCall, checked: CheckedBody) -> None:
                     if given.usage:
                         part["usage"] = usage([chunk.usage], 1) if given.running_usage else None
                     await call.event(_json(part), headers)
-    except Gone:
-        raise
-    except Exception as problem:
-        if not call.begun:
-            raise
-        await call.event(_json(errors.body(failures.public("an answer over HTTP", problem))))
-    else:
         if given.usage:
             await call.event(_json(shape.totals(_in_order(last), given.n)))
     await call.event(b"[DONE]")

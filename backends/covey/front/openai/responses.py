@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from covey.front import failures
-from covey.front.gateway import Gone
 from covey.front.http_bodies import json_object
 from covey.front.http_calls import HttpCall
 from covey.front.openai import choices, errors, fields, generation, inputs
@@ -18,7 +16,7 @@ from covey.front.openai.generation import CheckedBody
 from covey.front.openai.items import Event, Output
 from covey.front.openai.pieces import Offsets
 from covey.front.openai.shapes import metrics
-from covey_client.errors import InvalidRequest
+from covey_client.errors import CoveyClientError, InvalidRequest
 from covey_client.response import Chunk
 
 INCOMPLETE = "incomplete"
@@ -95,8 +93,8 @@ class Response:
         }
         return self._own(status)
 
-    def failed(self, error: Exception) -> Told:
-        told = errors.body(failures.public("an answer over HTTP", error))["error"]
+    def failed(self, error: CoveyClientError) -> Told:
+        told = errors.body(error)["error"]
         self.body |= {"status": "failed", "error": {"code": told["code"] or told["type"], "message": told["message"]}}
         return self._own("failed")
 
@@ -139,17 +137,14 @@ async def _stream(call: HttpCall, response: Response, checked: CheckedBody) -> N
         for name, data in events:
             await call.event(data, headers, name)
 
-    try:
+    async def failed(error: CoveyClientError) -> None:
+        await tell([response.failed(error)])
+
+    async with call.events(failed):
         async with aclosing(choices.parts(call.gateway, call.caller, checked.requests, 1)) as coming:
             async for _, chunk in coming:
                 if not call.begun:
                     await tell(response.begun)
                 await tell(await response.events(chunk))
         await tell([await response.ended(call, chunk)])
-    except Gone:
-        raise
-    except Exception as problem:
-        if not call.begun:
-            raise
-        await tell([response.failed(problem)])
     await call.end()

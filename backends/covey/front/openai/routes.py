@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from covey.front.failures import NotServed, refused
+from covey.front.failures import refused
 from covey.front.gateway import Gateway
 from covey.front.http_bodies import json_object
 from covey.front.http_calls import JSON, HttpCall, Posted, caller_of
@@ -19,15 +19,6 @@ from covey.front.openai import generation
 from covey.front.openai.responses import responses
 from covey.front.openai.served import names, served
 from covey.front.openai.tools import taken
-
-STORED = "{}: responses are not stored here; send the whole conversation to POST /v1/responses"
-# What clients ask other servers, by path, and what they are told.
-ELSEWHERE = {
-    "/v1/embeddings": "{}: this server writes texts, and has no embeddings; ask a server of an embedding model",
-    "/v1/messages": "{}: Anthropic's API is not here; use /v1/chat/completions or /v1/responses",
-    "/v1/messages/count_tokens": "{}: Anthropic's API is not here; use /tokenize",
-    "/v1/responses/{rest:path}": STORED,
-}
 
 
 async def tokenize(call: HttpCall, body: bytes) -> None:
@@ -72,12 +63,6 @@ def routes(gateway: Gateway, health: Callable[[Request], Awaitable[Response]]) -
         gateway.admission.charge(caller_of(gateway, request).name)
         return JSONResponse(described(request.path_params["model"]))
 
-    def elsewhere(told: str) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            raise NotServed(told.format(request.url.path))
-
-        return endpoint
-
     return [
         Route("/health", health),
         Route("/v1/models", models),
@@ -85,7 +70,6 @@ def routes(gateway: Gateway, health: Callable[[Request], Awaitable[Response]]) -
         Route("/v1/chat/completions", Posted(gateway, generation.chat), methods=["POST"]),
         Route("/v1/completions", Posted(gateway, generation.completions), methods=["POST"]),
         Route("/v1/responses", Posted(gateway, responses), methods=["POST"]),
-        *(Route(path, elsewhere(told), methods=["GET", "POST", "DELETE"]) for path, told in ELSEWHERE.items()),
         Route("/tokenize", Posted(gateway, tokenize), methods=["POST"]),
         Route("/detokenize", Posted(gateway, detokenize), methods=["POST"]),
     ]

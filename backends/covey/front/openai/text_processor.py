@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
 from covey.front.openai.thinking import Thinking
 from covey_client.chat import Template
-from covey_client.errors import InvalidRequest, ServerError
+from covey_client.errors import CoveyClientError, InvalidRequest, ServerError
 from covey_client.rendering import SECONDS, bounded
 
 if TYPE_CHECKING:
@@ -37,12 +38,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class WorkerReply:
-    """A worker's answer: what was found, or else a kind of error and its text."""
+    """A worker's answer: what was found, or else the error."""
 
     found: Any = None
-    refused: str = ""
-    field: str = ""  # of what is refused
-    failed: str = ""
+    error: CoveyClientError | None = None
     seconds: float = 0.0  # of a processor
 
 
@@ -52,15 +51,11 @@ class TextProcessor:
     def __init__(self, folder: str, prompt_bytes: int, seconds: float = SECONDS) -> None:
         """`prompt_bytes` is the length of the longest text that is tokenized, `seconds` what rendering may take."""
         self._folder, self._most, self._seconds = Path(folder), prompt_bytes, seconds
-        self._tokenizer: Tokenizer | None = None
-        self._template: Template | None = None
-        self._thinking: tuple[Thinking | None] | None = None  # once it is known
 
     def read(self) -> None:
         """Read what most requests need; an error is raised again for whoever needs what it is about."""
         with suppress(Exception):
-            self._read()
-            self._own_template()
+            _ = self._tokenizer, self._template
 
     def chat(self, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
         """Return a conversation as tokens. Raises InvalidRequest without a template, or if it refuses."""
@@ -68,8 +63,7 @@ class TextProcessor:
             text = self._rendered(messages, **settings)
         except InvalidRequest as error:
             raise InvalidRequest(f"messages: {error}; /v1/completions takes any prompt", "messages") from None
-        known = self._read_thinking()
-        return Prompt(self._encode(text, special=False), known and known.after(text))
+        return Prompt(self._encode(text, special=False), self._thinking and self._thinking.after(text))
 
     def encode(self, text: str, special: bool) -> tuple[int, bytes]:
         """Return how many tokens the text has, and all of them as JSON."""
@@ -77,7 +71,7 @@ class TextProcessor:
         return len(ids), json.dumps(ids).encode()
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._read().decode(ids, skip_special_tokens=False))
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def form(self) -> Form:
         """Return how the model writes tool calls. Raises InvalidRequest where its template has no known form."""
@@ -92,7 +86,7 @@ class TextProcessor:
             most = int(configuration(self._folder)["vocab_size"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise ServerError(f"{self._folder}: its config.json says no vocab_size: {error}") from None
-        added = self._read().get_added_tokens_decoder()
+        added = self._tokenizer.get_added_tokens_decoder()
         found = {
             each.content: number
             for number, each in added.items()
@@ -102,21 +96,16 @@ class TextProcessor:
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
         with bounded(self._seconds):
-            return self._own_template().render(messages, **settings)
+            return self._template.render(messages, **settings)
 
-    def _read_thinking(self) -> Thinking | None:
-        if self._thinking is None:
-            added = self._read().get_added_tokens_decoder().values()
-            template = self._own_template()
-            self._thinking = (
-                thinking.known([template.source, template.with_tools, *(each.content for each in added)]),
-            )
-        return self._thinking[0]
+    @cached_property
+    def _thinking(self) -> Thinking | None:
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return thinking.known([self._template.source, self._template.with_tools, *(each.content for each in added)])
 
-    def _own_template(self) -> Template:
-        if self._template is None:
-            self._template = Template.named(str(self._folder))
-        return self._template
+    @cached_property
+    def _template(self) -> Template:
+        return Template.named(str(self._folder))
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
         try:
@@ -125,12 +114,11 @@ class TextProcessor:
             raise refused("prompt", "a lone surrogate", "Unicode text") from None
         if size > self._most:
             raise refused("prompt", f"{size} bytes", f"at most {self._most} bytes")
-        return list(self._read().encode_batch_fast([text], add_special_tokens=special)[0].ids)
+        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
 
-    def _read(self) -> Tokenizer:
-        if self._tokenizer is None:
-            self._tokenizer = tokenizer(self._folder)
-        return self._tokenizer
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return tokenizer(self._folder)
 
 
 def tokenizer(folder: Path) -> Tokenizer:

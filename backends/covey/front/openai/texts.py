@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,8 +31,6 @@ class Texts:
     def __init__(self, folder: str, workers: Workers) -> None:
         self._folder, self._workers = folder, workers
         self._thread = ThreadPoolExecutor(1, "covey-pieces")
-        self._tokenizer: Tokenizer | None = None
-        self._pieces: Pieces | None = None
         self._form: Form | InvalidRequest | None = None
         self._marks: Marks | None = None
 
@@ -67,11 +66,11 @@ class Texts:
 
     async def pieces(self, ids: Collection[int]) -> dict[int, Piece]:
         """Return each token's own text and bytes."""
-        return await self._apart(lambda: {each: self._known_pieces().of(each) for each in ids})
+        return await self._apart(lambda: {each: self._pieces.of(each) for each in ids})
 
     async def shows(self) -> Callable[[Sequence[int]], str]:
         """Return a function that decodes a few tokens without waiting."""
-        known = await self._apart(self._read)
+        known = await self._apart(lambda: self._tokenizer)
         return lambda ids: str(known.decode(ids, skip_special_tokens=True))
 
     def context(self) -> int | None:
@@ -84,12 +83,10 @@ class Texts:
     async def _apart(self, act: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, act)
 
-    def _known_pieces(self) -> Pieces:
-        if self._pieces is None:
-            self._pieces = Pieces(self._read())
-        return self._pieces
+    @cached_property
+    def _pieces(self) -> Pieces:
+        return Pieces(self._tokenizer)
 
-    def _read(self) -> Tokenizer:
-        if self._tokenizer is None:
-            self._tokenizer = tokenizer(Path(self._folder))
-        return self._tokenizer
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return tokenizer(Path(self._folder))

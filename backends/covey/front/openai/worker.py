@@ -21,7 +21,6 @@ from typing import BinaryIO
 from covey.front import failures
 from covey.front.log import to_stderr
 from covey.front.openai.text_processor import TextProcessor, WorkerReply
-from covey_client.errors import InvalidRequest
 
 LENGTH = struct.Struct("<I")
 LONG_BYTES = 64 << 10  # of a question, after which memory is given back: a text needs 300 times its length
@@ -37,10 +36,8 @@ def answered(texts: dict[str, TextProcessor], prompt_bytes: int, seconds: float,
     began = time.process_time()
     try:
         answer = WorkerReply(getattr(texts[folder], act)(*given))
-    except InvalidRequest as error:
-        answer = WorkerReply(refused=str(error), field=error.field)
     except Exception as error:
-        answer = WorkerReply(failed=str(failures.public(f"a text's {act}", error)))
+        answer = WorkerReply(error=failures.public(f"a text's {act}", error))
     return replace(answer, seconds=time.process_time() - began)
 
 

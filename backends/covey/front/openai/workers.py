@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from covey.front.fair_queue import FairQueue, Job
@@ -23,7 +22,6 @@ from covey_client.rendering import KILLED, SECONDS, too_long
 PATIENT_SECONDS = 60.0  # for one answer, on whatever machine: what takes long is bounded by the worker itself
 REAP_SECONDS = 1.0  # in which the status of a process that has closed its end is known
 WAITING_MESSAGES = 8  # of the longest, that wait at each worker
-SHARES = {False: 1.0, True: 0.5}  # what one caller has for long, of a processor: of long texts half
 log = logging.getLogger("covey.front")
 
 
@@ -32,17 +30,13 @@ class Workers:
 
     def __init__(self, prompt_bytes: int, message_bytes: int, seconds: float = SECONDS) -> None:
         words = [sys.executable, "-m", "covey.front.openai.worker", str(prompt_bytes), str(seconds)]
-        self._workers = {False: _Worker(words, seconds), True: _Worker([*words, "--nice"], seconds)}
-        self._queues = {
-            long: FairQueue(WAITING_MESSAGES * message_bytes, SHARES[long], partial(getattr, worker, "seconds"))
-            for long, worker in self._workers.items()
-        }
+        most = WAITING_MESSAGES * message_bytes
+        self._workers = {False: _Worker(words, seconds, most), True: _Worker([*words, "--nice"], seconds, most)}
 
     async def ask(self, job: Job, folder: str, act: str, *given: Any) -> Any:
         """Return what `act` of a folder's `TextProcessor` returns. Raises what that raises, and Overloaded."""
-        long = job.size > LONG_BYTES
         question = pickle.dumps((folder, act, given), pickle.HIGHEST_PROTOCOL)
-        return await self._queues[long].run(job, lambda: self._workers[long].ask(question))
+        return await self._workers[job.size > LONG_BYTES].ask(job, question)
 
     def close(self) -> None:
         for worker in self._workers.values():
@@ -52,24 +46,26 @@ class Workers:
 class _Worker:
     """A worker process, started again where it has ended."""
 
-    def __init__(self, words: Sequence[str], seconds: float) -> None:
+    def __init__(self, words: Sequence[str], seconds: float, most_bytes: int) -> None:
         self._words, self._seconds = words, seconds
         self._process: asyncio.subprocess.Process | None = None
-        self.seconds = 0.0  # of a processor, that its answers have taken
+        self._spent = 0.0  # seconds of a processor, that its answers have taken
+        self._queue = FairQueue(most_bytes, lambda: self._spent)
 
-    async def ask(self, question: bytes) -> Any:
+    async def ask(self, job: Job, question: bytes) -> Any:
+        return await self._queue.run(job, lambda: self._asked(question))
+
+    async def _asked(self, question: bytes) -> Any:
         """Ask one question; the next must wait for the answer. Raises InvalidRequest or ServerError."""
         began = time.monotonic()
         try:
             answer: WorkerReply = pickle.loads(await asyncio.wait_for(self._answer(question), PATIENT_SECONDS))
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError):
-            self.seconds += time.monotonic() - began
+            self._spent += time.monotonic() - began
             raise await self._ended() from None
-        self.seconds += answer.seconds
-        if answer.refused:
-            raise InvalidRequest(answer.refused, answer.field)
-        if answer.failed:
-            raise ServerError(answer.failed)
+        self._spent += answer.seconds
+        if answer.error is not None:
+            raise answer.error
         return answer.found
 
     def end(self) -> None:

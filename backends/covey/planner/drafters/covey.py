@@ -1,11 +1,9 @@
 """The default drafter policy, `covey`: it chooses the drafters of all rows together, by expected tokens per second.
 
-Tokens are believed of each request (`beliefs`), less what it costs to move it: the catch-up of a drafter that has not
-seen its text, spread over the rounds that the request may still have. The drafters in use are those that together bring
-most in the time they take (`joint`): each further drafter is one more call, and rows that gain little by it share one.
-Tokens that a request needs to be within its objective count twice, so a call is rather paid for rows that are behind.
-Arms of all kinds are compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards,
-for the mix that comes of this: it is told what these very rows are believed to emit.
+Tokens are believed of each request (`beliefs`). The drafters in use are those that together bring most in the time they
+take (`joint`): each further drafter is one more call, and rows that gain little by it share one. Arms of all kinds are
+compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards, for the mix that comes
+of this: it is told what these very rows are believed to emit.
 
 What other drafters would have done is read, not tried (`read_scheduler`). A few rows are assigned anew every other
 round, while drafters work on the one before; many, and those of whom nothing was learnt since, every eighth.
@@ -24,7 +22,6 @@ from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.planner.drafters.read_scheduler import ReadScheduler
 from covey.planner.expectations import Expectations
 from covey.planner.lessons import tried
-from covey.planner.switching import SwitchCosts
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
 from covey.requests.rounds import Judge, Round
@@ -33,11 +30,6 @@ from covey.requests.scheduler import Batch
 EVERY = 8  # rounds after which many rows are assigned anew; a few rows sooner
 FEW = 4  # rows that are assigned ahead of the round
 TRUST = -0.5  # deviations by which a drafter is held for better when it is chosen: for worse, since reading tells
-MOVES = 16  # tokens of lag from which on moving a row to a drafter costs anything
-LONGEST, SHORTEST = 32.0, 4.0  # rounds over which a catch-up is spread
-# How much more a token counts that its request needs to be within its objective. With five emulated specialists, 16
-# callers and 12 pairs of runs that gained 2 +- 2 % of goodput; 4 and 16 were no better.
-OWED = 1.0
 
 
 class CoveyDrafters:
@@ -51,7 +43,6 @@ class CoveyDrafters:
         names: Sequence[str],
         max_depth: int,
         depths: Sequence[int],
-        switch_costs: SwitchCosts,
         expectations: Expectations,
         *,
         teaches: bool,
@@ -60,7 +51,6 @@ class CoveyDrafters:
         self._names = list(names)
         self._index = {name: drafter for drafter, name in enumerate(names)}
         self._depths = np.asarray(depths, np.intp)
-        self._switch_costs = switch_costs
         self._expectations = expectations
         self._teaches = teaches
         self._beliefs = Beliefs(names, max_depth)
@@ -71,11 +61,9 @@ class CoveyDrafters:
         self._set: list[int] = []  # the drafters in use
         self._age = EVERY
         self._news = True  # whether anything was learnt of any request since rows were assigned
-        self._speed = 0.0  # tokens per second of the last assignment
-        self._now, self._seconds = 0.0, 0.0  # when the batch was laid out, and what a round was then expected to take
 
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
-        rows, self._now = batch.rows[: batch.decoding], batch.now
+        rows = batch.rows[: batch.decoding]
         serving = self._who_serves(roster)
         key = tuple(active.key for active in rows)
         self._age += 1
@@ -167,7 +155,7 @@ class CoveyDrafters:
             drafting = [row for row in asked if chosen[row] in serving and rows[row].request.speculation != "off"]
             named = [chosen[row] for row in drafting]
             others = len(asked) - len(drafting) + likely[drafting, named].sum(axis=0)
-            for row, drafter in zip(free, self._joint(open_rows, serving, cautious[free], named, others)):
+            for row, drafter in zip(free, self._joint(serving, cautious[free], named, others)):
                 chosen[row] = drafter
         why = [ASKED] * len(rows)
         for row in free:
@@ -186,35 +174,21 @@ class CoveyDrafters:
         doubt = (1.0 - cautious[mine] / likely[mine]) / -TRUST
         return Assignment(tuple(self._names[each] for each in chosen), tuple(why), cautious[mine], doubt)
 
-    def _joint(
-        self,
-        rows: Sequence[ActiveRequest],
-        serving: Sequence[int],
-        tokens: Array,
-        named: Sequence[int],
-        others: Array,
-    ) -> list[int]:
+    def _joint(self, serving: Sequence[int], tokens: Array, named: Sequence[int], others: Array) -> list[int]:
         """Return the drafters of rows that leave it open and are believed to emit these `tokens`. `named` are the
         drafters of other rows, which draft anyway and emit `others`, by depth."""
-        tokens, others = tokens[:, serving][:, :, self._depths], others[self._depths]
-        if self._speed:
-            tokens -= self._moves(rows, serving, tokens[:, :, -1])[:, :, None] * (self._depths > 0)
-        count, expectations = len(rows) + len(named), self._expectations
-        plain = expectations.without_drafts(count)[self._depths]
-        needs = np.array([active.needs(self._now, self._seconds) for active in rows]).clip(0.0)
-        worth = tokens + OWED * np.minimum(tokens.clip(0.0), needs[:, None, None])
-        found = joint.Prospects(
-            worth,
-            others,
-            plain,
-            np.stack([expectations.drafting(self._names[each], count)[:, self._depths] for each in serving]),
-            {serving.index(each): named.count(each) for each in set(named)},
-            expectations.side_by_side,
+        tokens = tokens[:, serving][:, :, self._depths]
+        count, expectations = len(tokens) + len(named), self._expectations
+        chosen, _ = joint.best_set(
+            joint.Prospects(
+                tokens,
+                others[self._depths],
+                expectations.without_drafts(count)[self._depths],
+                np.stack([expectations.drafting(self._names[each], count)[:, self._depths] for each in serving]),
+                {serving.index(each): named.count(each) for each in set(named)},
+                expectations.side_by_side,
+            )
         )
-        chosen, most = joint.best_set(found)
-        emitted, valued = (each[:, chosen, -1].max(axis=1).clip(1.0).sum() + others[-1] for each in (tokens, worth))
-        self._seconds = float(valued / most)
-        self._speed = float(emitted / self._seconds)
         self._set = [serving[each] for each in chosen]
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
 
@@ -224,18 +198,3 @@ class CoveyDrafters:
         drafting = np.stack([self._expectations.drafting(name, rows)[-1] for name in self._names])
         seconds = (self._expectations.without_drafts(rows) + drafting)[:, self._depths]
         return [(rows * each[:, :, self._depths] / seconds).max(axis=2) for each in tokens]
-
-    def _moves(self, rows: Sequence[ActiveRequest], serving: Sequence[int], deepest: Array) -> Array:
-        """Return the tokens a round that moving each row to each drafter costs; 0 for a row without a drafter, whose
-        prompt any drafter must read."""
-        now = np.array([self._beliefs.of(active).drafter for active in rows])
-        lengths, room = np.array([(active.num_tokens, active.room) for active in rows], np.float64).T
-        costs = np.zeros((len(rows), len(serving)))
-        for at, drafter in enumerate(serving):
-            name = self._names[drafter]
-            lags = lengths - [active.seen.get(name, 0) for active in rows]
-            moves = (now >= 0) & (now != drafter) & (lags > MOVES)
-            if moves.any():
-                rounds = np.clip(room / deepest[:, at], SHORTEST, LONGEST)
-                costs[:, at] = moves * self._switch_costs.of(name).alone(lags) * self._speed / rounds
-        return costs

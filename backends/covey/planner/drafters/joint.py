@@ -24,7 +24,7 @@ GAIN = 1.01  # a further drafter must bring so much: its rows' catch-up and its 
 class Prospects:
     """What is expected of the rows that may be moved, by drafters from 0, and of their batch."""
 
-    tokens: Array  # emitted in a round, or what they are worth: [rows, drafters, depths]
+    tokens: Array  # emitted in a round: [rows, drafters, depths]
     others: Array  # emitted by rows that are not moved, [depths]
     plain: Array  # seconds of a round but for what drafters take, [depths]
     drafts: Array  # what each drafter takes alone: [drafters, rows from 0 to all of them, depths]

@@ -25,7 +25,6 @@ BUCKETS = 256
 SPREAD = np.uint32(0x9E3779B1)  # odd: neighbouring ids go to buckets far apart
 LAST = 256  # tokens of a prompt that are looked at
 REQUESTS = 128  # a tenant's latest ones, which are remembered
-ROUNDS = 64.0  # the rounds of one request that count
 USUAL, DEVIATION, TRUST = 0.3, 0.15, 4.0  # cosines before there are any, and how many of them that is worth
 
 
@@ -51,8 +50,7 @@ class Neighbours:
         request and drafter must not occur twice."""
         live = numbers >= self._joined - REQUESTS
         at = numbers[live] % REQUESTS, slice(None), drafters[live]
-        counts = self._counts[at] + np.stack([looked[live], accepted[live]], axis=1)
-        self._counts[at] = counts * (ROUNDS / np.maximum(counts[:, :1, :1], ROUNDS))
+        self._counts[at] += np.stack([looked[live], accepted[live]], axis=1)
 
     def judged(self, number: int, drafter: int, log_q: float) -> None:
         """Note how likely the drafter found a token of the request's prompt."""
