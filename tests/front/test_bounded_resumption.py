@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -12,28 +13,65 @@ from covey_client.errors import ConnectionLost, ServerError
 from covey_client.request import Request
 from covey_client.response import Chunk, Usage
 
+NO_USAGE = Usage(1, 1, 0, 0)
+LOST = ConnectionLost("the server went away")
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_what_the_server_died_of_is_not_asked_for_ever(begun: bool) -> None:
-    """Once more while nothing of the answer has come, and twice after that."""
 
-    async def ask() -> None:
-        deaths = Deaths()
-        upstream = Upstream("localhost:1", "localhost:2", deaths.fd, lambda: False)
-        patience = _BoundedResumption(lambda _: Request({"text_input": ["x"]}), {}, upstream, lambda: False)
+def _request(_: Mapping[str, object]) -> Request:
+    return Request({"text_input": ["x"]})
 
-        def dies() -> None:
-            deaths.note(server=True)
-            assert patience.rest(ConnectionLost("the server went away")) is not None
-            patience.request()
 
-        if begun:
-            dies()
-            patience.new(Chunk("a", (1,), (), "", 1, Usage(1, 1, 0, 0)))
-        for _ in range(1 + begun):
-            dies()
-        with pytest.raises(ServerError, match="again and again"):
-            dies()
-        await upstream.close()
+class Front:
+    """An upstream that is never asked anything, and the deaths that it is told of."""
 
-    asyncio.run(ask())
+    def __init__(self) -> None:
+        self.deaths = Deaths()
+        self.upstream = Upstream("localhost:1", "localhost:2", self.deaths.fd, lambda: False)
+
+    def patience(self, **settings: object) -> _BoundedResumption:
+        return _BoundedResumption(_request, settings, self.upstream, lambda: False)
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    """Upstreams are made in an event loop."""
+    loop = asyncio.new_event_loop()
+
+    async def made() -> Front:
+        return Front()
+
+    found = loop.run_until_complete(made())
+    yield found
+    loop.run_until_complete(found.upstream.close())
+    loop.close()
+
+
+def dies(front: Front, patience: _BoundedResumption) -> None:
+    """The server dies while it has the request, which is then asked again or not."""
+    front.deaths.note(server=True)
+    rest = patience.rest(LOST)
+    if rest is None:
+        raise LOST
+    patience.request()
+
+
+def test_what_the_server_died_of_twice_is_not_asked_a_third_time(front: Front) -> None:
+    patience = front.patience()
+    dies(front, patience)
+    with pytest.raises(ServerError, match="again and again"):
+        dies(front, patience)
+
+
+def test_a_request_with_a_grammar_that_nobody_had_an_answer_with_is_not_asked_again(front: Front) -> None:
+    with pytest.raises(ServerError, match="nobody has had an answer with its grammar"):
+        dies(front, front.patience(grammar_regex="a+"))
+
+
+def test_one_with_a_grammar_that_somebody_had_an_answer_with_is_asked_again_once(front: Front) -> None:
+    front.patience(grammar_regex="a+").new(Chunk("a", (1,), (), "", 1, NO_USAGE))
+    patience = front.patience(grammar_regex="a+")
+    dies(front, patience)
+    with pytest.raises(ServerError, match="again and again"):
+        dies(front, patience)
+    with pytest.raises(ServerError):
+        dies(front, front.patience(grammar_regex="b+"))
