@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.contracts import profile, registry
-from covey.contracts.errors import CoveyError, PortError
+from covey.contracts.errors import CoveyError
 from covey.contracts.types import DraftReply
 from covey.drafters import load_drafter
 from covey.process.footprint import private_bytes
@@ -91,10 +91,6 @@ class TritonPythonModel:
             caller = self._auth.caller(message)
             if codec.kind_of(message) == codec.INFO_REQUEST.kind:
                 return [bls.response(codec.encode_info(replace(self._service.info(), **self._held())))]
-            if codec.kind_of(message) == codec.RESIZE.kind:
-                if caller != callers.HERE:
-                    raise PortError("KV memory is for the drafter's own server to resize")
-                return [bls.response(codec.encode_resized(self._service.resize(codec.decode_resize(message))))]
             work = codec.decode_draft_work(message)
             work = replace(work, origin=self._auth.origin(caller, work.origin))
             reply = self._service.at_once(work, caller)

@@ -313,7 +313,7 @@ def test_whatever_a_place_says_of_itself_the_thread_that_looks_goes_on(
                 message = codec.pack(codec.INFO_REPLY, info="x" * 400_000)
                 message[6:] = np.frombuffer(b"[[[[", np.int32)
                 return message
-            return codec.pack(codec.INFO_REPLY, info={**asdict(self.service.info()), "least_blocks": "none"})
+            return codec.pack(codec.INFO_REPLY, info={**asdict(self.service.info()), "resident_bytes": "none"})
 
     there = Odd()
     drafter = remote(there)

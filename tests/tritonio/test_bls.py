@@ -228,7 +228,7 @@ DRAFT = DraftWork(ints(1), ints(3), ints(0, 0), ints(), ints(2), ints(1), ints(0
 
 @pytest.mark.parametrize(
     ("kind", "ask", "given"),
-    [("BlsTarget", "resize", 10), ("BlsDrafter", "resize", 10), ("BlsDrafter", "draft", DRAFT)],
+    [("BlsTarget", "resize", 10), ("BlsDrafter", "draft", DRAFT)],
 )
 def test_a_model_that_answers_neither_a_wish_for_another_pool_nor_its_first_draft_is_ended(
     triton: Triton, kind: str, ask: str, given: Any

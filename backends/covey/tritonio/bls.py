@@ -107,11 +107,6 @@ class BlsDrafter:
             reply = call(self.model, codec.pack(codec.INFO_REQUEST))
         return codec.decode_drafter_info(reply)
 
-    def resize(self, blocks: int) -> Resized:
-        with self._calls.question(self.model):
-            reply = deliver(self.model, codec.encode_resize(blocks))
-        return codec.decode_resized(reply)
-
     def draft(self, work: DraftWork) -> DraftReply:
         opened = sum(len(opening.tokens) for opening in work.opens)
         tokens = opened + len(work.tokens) + int(work.depth.sum())
