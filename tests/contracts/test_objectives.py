@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
 from typing import Any
 
 import numpy as np
@@ -329,29 +328,6 @@ def test_the_one_with_most_time_is_preempted() -> None:
     alone = made.make_room(0.6)
     assert alone is not None
     assert alone.key == 0
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_objectives_change_no_token(seed: int) -> None:
-    rng = random.Random(seed)
-    target, sink, clock = HashTarget(blocks=24), Collector(), ManualClock()
-    made = scheduler(max_running=8, token_budget=24, growth_tokens=4)
-    engine = Engine(target, made, StaticPlanner(), sink, clock)
-    prompts = {key: [rng.randrange(90) for _ in range(rng.randrange(1, 30))] for key in range(1, 25)}
-    counts = {key: rng.randrange(1, 40) for key in prompts}
-    for key, prompt in prompts.items():
-        objective = Objective("x", rng.choice([0.05, 1.0, math.inf]), rng.choice([0.01, 0.1, math.inf]))
-        engine.submit(asks(key, clock.time, objective, prompt=prompt, max_tokens=counts[key]))
-        for _ in range(rng.randrange(3)):
-            clock.time += 0.05
-            engine.round()
-    while engine.round():
-        clock.time += 0.05
-    assert made.preemptions > 0, "the test is meant to exhaust the pool"
-    assert {key: sink.tokens[key] for key in prompts} == {
-        key: continuation(prompt, counts[key]) for key, prompt in prompts.items()
-    }
-    assert target.used == 0
 
 
 # ---- estimates -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from covey.requests.roster import LONGEST_REST, Roster
 from covey.requests.rounds import Plan
 from covey.requests.scheduler import Batch, Scheduler
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
-from tests.loop.hash_drafters import HashDrafter, WithReaders, outstanding, read_out, serving, watched
+from tests.loop.hash_drafters import HashDrafter, read_out, serving
 from tests.static_planner import StaticPlanner
 
 
@@ -103,83 +103,6 @@ def test_several_drafters_share_a_round_and_a_forgetful_one_is_told_again() -> N
     assert all(drafter.works for drafter in drafters.values())
 
 
-def test_a_restarted_drafter_is_told_again() -> None:
-    drafter = HashDrafter(1.0)
-    calls = 0
-
-    def restart() -> None:
-        nonlocal calls
-        calls += 1
-        if calls % 5 == 0:
-            drafter.tokens.clear()
-
-    drafter.forget = 1e-12
-    drafter.before = restart
-    run({"one": drafter})
-
-
-def test_a_dead_drafter_costs_no_request_and_rests_longer_each_time() -> None:
-    clock = ManualClock()
-    drafter = HashDrafter(1.0)
-    asked: list[float] = []
-
-    def die() -> None:
-        asked.append(clock.now())
-        raise StubDead("not healthy")
-
-    drafter.before = die
-    reports: list[str] = []
-    target = HashTarget()
-    step = target.step
-
-    def slow_step(work):  # type: ignore[no-untyped-def]
-        clock.sleep(0.1)
-        return step(work)
-
-    sink = Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    engine = Engine(
-        type("Slow", (), {"info": target.info, "step": staticmethod(slow_step)})(),
-        scheduler,
-        StaticPlanner(4, 1),
-        sink,
-        clock,
-        EngineConfig({"one": drafter}),
-        EngineHooks(drafter_failed=lambda name, error: reports.append(f"{name}: {error}")),
-    )
-    engine.submit(request(1, [1, 2], 100))
-    while engine.round():
-        pass
-    assert sink.tokens[1] == continuation([1, 2], 100)
-    gaps = np.diff(asked)
-    assert len(asked) >= 4
-    assert (np.diff(gaps) > 0).all(), "each rest is longer than the one before"
-    assert reports[0] == "one: not healthy"
-
-
-def test_a_slow_drafter_is_left_behind_and_asked_again_when_it_is_done() -> None:
-    release = threading.Event()
-    drafter = HashDrafter(1.0)
-    seen = 0
-
-    def wait() -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 2:
-            release.wait(10)
-
-    drafter.before = wait
-    errors: list[CoveyError] = []
-
-    def failed(_name: str, error: CoveyError) -> None:
-        errors.append(error)
-        release.set()
-
-    run({"one": drafter}, requests=1, count=60, clock=RealClock(), deadline=0.05, failed=failed)
-    assert len(errors) >= 1
-    assert isinstance(errors[0], PortError)
-
-
 def test_requests_can_turn_speculation_off_or_fix_it() -> None:
     drafter = HashDrafter(1.0)
     _target, sink = run({"one": drafter}, speculation="off")
@@ -217,10 +140,9 @@ class Slow:
     def __init__(self, error: Exception | None = None) -> None:
         self.drafter = HashDrafter(1.0)
         self.drafter.before = self._wait
-        self.begun, self.release, self.ended = (threading.Event() for _ in range(3))
+        self.release, self.ended = threading.Event(), threading.Event()
         self._error = error
         self._calls = 0
-        self.hangs = False
 
     def info(self) -> DrafterInfo:
         return self.drafter.info()
@@ -236,10 +158,7 @@ class Slow:
     def _wait(self) -> None:
         self._calls += 1
         if self._calls == 1:
-            self.thread, self.hangs = threading.current_thread(), True
-            self.begun.set()
             self.release.wait(30)
-            self.hangs = False
 
     def let_go(self, engine: Engine) -> None:
         self.release.set()
@@ -275,107 +194,6 @@ def test_what_a_late_call_read_counts() -> None:
     assert sink.tokens[1] == continuation([1, 2, 3], 60)
     assert sink.tokens[3] == continuation([7, 8], 20)
     assert 2 not in slow.drafter.tokens
-
-
-@pytest.mark.parametrize("reads", [False, True])
-def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> None:
-    """It was to be answered later, and never is. The next process is asked, and knows nothing."""
-    clock, slow, errors = ManualClock(), Slow(), list[CoveyError]()
-    if reads:
-        engine, _target, sink = watched(WithReaders("one", 1000, depth=0), {"one": slow}, clock)
-    else:
-        engine, _target, sink = serving({"one": slow}, clock, 0.05, lambda _name, error: errors.append(error))
-    engine.submit(request(1, [1, 2], 60))
-    for _ in range(6):
-        engine.round()
-    assert slow.begun.wait(30)
-    assert not slow.drafter.works, "it hangs"
-    engine.roster.gone("one")
-    clock.sleep(LONGEST_REST)
-    engine.roster.came("one", slow.info())
-    engine._drafting._deadline = 60.0
-    while engine.round():
-        read_out(engine)
-        clock.sleep(LONGEST_REST)
-    assert slow.hangs, "nobody waited for it"
-    first = slow.drafter.works[0]
-    assert [opening.tag for opening in first.opens] == [1]
-    assert first.keep.tolist() == [first.opens[0].tokens.size], "what the other was told is told again"
-    assert sink.tokens[1] == continuation([1, 2], 60)
-    slow.release.set()
-    slow.thread.join(30)
-    assert not slow.thread.is_alive(), "nothing is asked in that thread any more"
-
-
-def test_a_call_to_the_process_that_is_there_goes_on_whatever_is_learnt_of_the_drafter_meanwhile() -> None:
-    """As when its KV memory shrank, or when a call to the process before it is known to be lost only then."""
-    clock, slow = ManualClock(), Slow()
-    engine, _target, sink = watched(WithReaders("one", 1000, depth=0), {"one": slow}, clock)
-    engine.roster.gone("one")
-    engine.roster.came("one", slow.info())
-    clock.sleep(1.0)
-    engine.submit(request(1, [1, 2], 20))
-    for _ in range(3):
-        engine.round()
-    reads = outstanding(engine)
-    engine.roster.came("one", slow.info())
-    engine.round()
-    assert outstanding(engine) == reads
-    slow.release.set()
-    while engine.round():
-        read_out(engine)
-    assert len(slow.drafter.works[0].opens) == 1
-    assert not any(work.opens for work in slow.drafter.works[1:]), "it is told nothing again"
-    assert sink.tokens[1] == continuation([1, 2], 20)
-
-
-def test_a_late_call_that_failed_is_told_all_again() -> None:
-    """It may have opened the tags before it failed: they are opened again, and those that ended are freed."""
-    clock, errors = ManualClock(), list[str]()
-    slow = Slow(ValueError("not what was agreed"))
-    engine, _target, sink = serving({"one": slow}, clock, 0.05, lambda _name, error: errors.append(str(error)))
-    engine.submit(request(1, [1, 2, 3], 60))
-    engine.submit(request(2, [4, 5], 60))
-    for _ in range(4):
-        engine.round()
-    engine.cancel(2)
-    engine.round()
-    slow.let_go(engine)
-    for _ in range(3):
-        clock.sleep(LONGEST_REST)
-        engine.round()
-    assert errors == ["no proposals within 0.05 s", "ValueError: not what was agreed"]
-    second = slow.drafter.works[1]
-    assert [opening.tag for opening in second.opens] == [1]
-    assert second.frees == (2,)
-    while engine.round():
-        pass
-    assert sink.tokens[1] == continuation([1, 2, 3], 60)
-
-
-def test_rows_of_a_call_that_failed_are_opened_again() -> None:
-    """Half of the work may be done: what a drafter computed of them is not to be built upon."""
-    clock, drafter = ManualClock(), HashDrafter(1.0)
-    failing = False
-
-    def fail() -> None:
-        if failing:
-            raise PortError("half-way")
-
-    drafter.before = fail
-    engine, _target, sink = serving({"one": drafter}, clock, 30.0)
-    engine.submit(request(1, [1, 2, 3], 60))
-    for _ in range(4):
-        engine.round()
-    failing, before = True, len(drafter.works)
-    engine.round()
-    failing = False
-    clock.sleep(LONGEST_REST)
-    engine.round()
-    assert [opening.tag for opening in drafter.works[before].opens] == [1]
-    while engine.round():
-        pass
-    assert sink.tokens[1] == continuation([1, 2, 3], 60)
 
 
 def test_whatever_a_drafter_raises_is_its_own_failure(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,13 +17,12 @@ import pytest
 
 from covey.care.control import HTTP_VARIABLE, InnerControl
 from covey.contracts import profile
-from covey.contracts.types import NO_FLOATS, NO_INTS, DrafterInfo, Finish
+from covey.contracts.types import NO_FLOATS, NO_INTS, Finish
 from covey.loop.engine import Engine
-from covey.requests.roster import Roster
 from covey.serving import build, life, start
 from covey.text.streaming import Chunk, Streamer
 from covey.tritonio import link
-from tests.fakes import VOCAB, HashTarget
+from tests.fakes import HashTarget
 from tests.serving.worlds import Outlet
 from tests.tritonio import adapters
 
@@ -62,17 +61,6 @@ def ask(model: Any, key: int = 1) -> Outlet:
     return outlet
 
 
-def test_a_start_that_fails_unforeseen_fails_requests(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unforeseen(*_arguments: Any) -> None:
-        raise KeyError("unforeseen")
-
-    monkeypatch.setattr(build, "load_tokenizer", unforeseen)
-    model = module.TritonPythonModel()
-    model.initialize(config(**ORCHESTRATOR))
-    assert ask(model).errors == ["the engine could not start, after an internal error; see the server's log"]
-    model.finalize()
-
-
 class DyingEngine(MagicMock):
     """Dies when `die` is set, or while it takes a request."""
 
@@ -102,49 +90,6 @@ def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monke
         assert ask(model, key).errors == ["the engine has stopped after an internal error; see the server's log"]
     assert model._life.service.open == 0
     assert ended.wait(SECONDS), "whoever brings back the dead must see it"
-    model.finalize()
-
-
-class Hanging:
-    """A drafter that says what it is when it is told to."""
-
-    def __init__(self) -> None:
-        self.tell, self.vocabulary = threading.Event(), VOCAB
-
-    def info(self) -> DrafterInfo:
-        self.tell.wait(SECONDS)
-        return DrafterInfo("hash", self.vocabulary, 512, 1, 0)
-
-
-def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
-    module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drafters: dict[str, Hanging] = {}
-    monkeypatch.setattr(module.bls, "BlsDrafter", lambda name, **_calls: drafters.setdefault(name, Hanging()))
-    monkeypatch.setattr(start, "FACTS_SECONDS", 0.2)
-    told: dict[str, str] = {}
-    came = threading.Semaphore(0)
-
-    def note(what: str, name: str) -> None:
-        told[name] = what
-        came.release()
-
-    monkeypatch.setattr(Roster, "came", lambda _roster, name, _facts: note("came", name))
-    monkeypatch.setattr(Roster, "declined", lambda _roster, name, seconds: note(f"rests {seconds}", name))
-    model = module.TritonPythonModel()
-    model.initialize(config(**ORCHESTRATOR))
-    model._life.asked.set()  # nothing is measured
-    assert model._life.wait(SECONDS), "it waits for a drafter"
-    assert len(drafters) > 1
-    assert not told
-    one, other, *rest = drafters
-    drafters[other].vocabulary = VOCAB + 1
-    for name in (one, other):
-        drafters[name].tell.set()
-        assert came.acquire(timeout=SECONDS), "what it says late counts"
-    assert told == {one: "came", other: "rests inf"}
-    for name in rest:
-        drafters[name].tell.set()
     model.finalize()
 
 

@@ -215,8 +215,6 @@ class Engine:
             key, finish = item
             active = self.scheduler.find(key)
             if active is not None:
-                if key in self.scheduler.running:
-                    self._failures = 0  # the cancelled request may have caused the failures
                 self._close(active)
                 ended.append(active.last_word(finish))
         if ended:
