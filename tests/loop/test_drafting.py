@@ -1,24 +1,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from covey.contracts.clock import RealClock
 from covey.contracts.errors import CoveyError, PortError, PortTimeout, StubDead
-from covey.contracts.ports import Clock, Drafter
+from covey.contracts.ports import Drafter
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Objective
 from covey.loop.channel import LEAST_NEEDED
-from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.requests.roster import LONGEST_REST, Roster
 from covey.requests.rounds import Plan
-from covey.requests.scheduler import Batch, Scheduler
+from covey.requests.scheduler import Batch
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
 from tests.loop.hash_drafters import HashDrafter, read_out, serving
 from tests.static_planner import StaticPlanner
@@ -30,24 +27,10 @@ def run(
     requests: int = 6,
     count: int = 30,
     depth: int = 4,
-    clock: Clock | None = None,
-    deadline: float = 60.0,
-    failed: Callable[[str, CoveyError], None] | None = None,
     blocks: int = 1000,
     **settings: object,
 ) -> tuple[HashTarget, Collector]:
-    target, sink = HashTarget(blocks=blocks), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
-    planner = StaticPlanner(depth, 1)
-    engine = Engine(
-        target,
-        scheduler,
-        planner,
-        sink,
-        clock or ManualClock(),
-        EngineConfig(drafters, draft_deadline=deadline),
-        EngineHooks(drafter_failed=failed),
-    )
+    engine, target, sink = serving(drafters, StaticPlanner(depth, 1), clock=ManualClock(), blocks=blocks)
     names = list(drafters)
     prompts = {key: [key, key * 3 % VOCAB, 5] for key in range(1, requests + 1)}
     for key, prompt in prompts.items():
@@ -101,6 +84,8 @@ def test_several_drafters_share_a_round_and_a_forgetful_one_is_told_again() -> N
     drafters = {"a": HashDrafter(0.9, seed=1), "b": HashDrafter(0.4, forget=0.3, seed=2), "c": HashDrafter(1.0)}
     run(dict(drafters))
     assert all(drafter.works for drafter in drafters.values())
+    opened = [opening.tag for work in drafters["b"].works for opening in work.opens]
+    assert len(opened) > len(set(opened))
 
 
 def test_requests_can_turn_speculation_off_or_fix_it() -> None:
@@ -120,7 +105,9 @@ def test_an_exhausted_pool_with_drafts_still_gives_the_same_text() -> None:
 def test_a_late_call_that_ends_in_death_is_reported_as_death_unless_that_is_known(known: bool) -> None:
     """Its successor would be ended for it."""
     slow, errors = Slow(StubDead("not healthy")), list[CoveyError]()
-    engine, _target, sink = serving({"one": slow}, ManualClock(), 0.05, lambda _name, error: errors.append(error))
+    engine, _target, sink = serving(
+        {"one": slow}, clock=ManualClock(), deadline=0.05, failed=lambda _name, error: errors.append(error)
+    )
     engine.submit(request(1, [1, 2], 30))
     while not errors:
         engine.round()
@@ -170,7 +157,7 @@ class Slow:
 def test_what_a_late_call_read_counts() -> None:
     """The catch-up took longer than the deadline; meanwhile one request went on and another ended."""
     clock, slow = ManualClock(), Slow()
-    engine, _target, sink = serving({"one": slow}, clock, 0.05)
+    engine, _target, sink = serving({"one": slow}, clock=clock, deadline=0.05)
     engine.submit(request(1, [1, 2, 3], 60))
     engine.submit(request(2, [4, 5], 60))
     for _ in range(6):
@@ -204,7 +191,9 @@ def test_whatever_a_drafter_raises_is_its_own_failure(caplog: pytest.LogCaptureF
         raise TimeoutError("of its own") if errors else IndexError("no such row")
 
     broken.before = fail
-    engine, _target, sink = serving({"one": broken, "two": whole}, clock, 30.0, lambda _name, e: errors.append(e))
+    engine, _target, sink = serving(
+        {"one": broken, "two": whole}, clock=clock, failed=lambda _name, error: errors.append(error)
+    )
     for key, name in ((1, "one"), (2, "two")):
         engine.submit(request(key, [key, 5], 50, drafter=name))
     while engine.round():
@@ -253,7 +242,7 @@ def test_a_drafter_without_q_rows_does_not_cost_the_others_theirs() -> None:
 
 def test_the_time_in_which_drafters_work_is_used() -> None:
     """While the drafters of a round are at work, and in no other, the planner may do what it put off."""
-    drafter, sink = HashDrafter(0.5), Collector()
+    drafter = HashDrafter(0.5)
     working, let, used = threading.Event(), threading.Event(), []
 
     def work() -> None:
@@ -269,11 +258,7 @@ def test_the_time_in_which_drafters_work_is_used() -> None:
             used.append(working.wait(5))
             let.set()
 
-    planner = Putting(2, 1)
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    engine = Engine(
-        HashTarget(), scheduler, planner, sink, RealClock(), EngineConfig({"only": drafter}, draft_deadline=60)
-    )
+    engine, _target, sink = serving({"only": drafter}, Putting(2, 1))
     engine.submit(request(1, [1, 2, 3], 9))
     while engine.round():
         pass
@@ -293,11 +278,9 @@ def test_a_drafter_without_scores_drafts_beside_one_with_scores() -> None:
             reply = super().draft(work)
             return replace(reply, trees=replace(reply.trees, scores=NO_FLOATS))
 
-    target, sink = HashTarget(), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=64, growth_tokens=16, block_size=4)
     planner = build(SpeculationSettings(policy="tetris", max_depth=4), ("scored", "unscored"))
     drafters = {"scored": HashDrafter(0.8), "unscored": Unscored(0.8)}
-    engine = Engine(target, scheduler, planner, sink, ManualClock(), EngineConfig(drafters, draft_deadline=60))
+    engine, target, sink = serving(drafters, planner, clock=ManualClock())
     for key, name in enumerate(drafters):
         engine.submit(request(key, [1, 2, key], 40, drafter=name))
     while engine.round():
@@ -320,7 +303,7 @@ def test_a_drafter_is_told_when_the_first_of_the_rows_misses_its_objective() -> 
 
     for objectives in ((Objective(),), (Objective(), Objective(tpot=2.0), Objective(tpot=3.0))):
         told.clear()
-        engine, _, _ = serving({"one": Told(0.0)}, clock, 0.5)
+        engine, _, _ = serving({"one": Told(0.0)}, clock=clock, deadline=0.5)
         for key, objective in enumerate(objectives, 1):
             engine.submit(replace(request(key, [1, 2], 12), arrival=clock.now(), objective=objective))
         engine.round()

@@ -7,12 +7,12 @@ import pytest
 
 from covey.contracts.ports import Drafter
 from tests.fakes import Collector, continuation, request
-from tests.loop.hash_drafters import HashDrafter, Judging, WithReaders, read_out, watched
+from tests.loop.hash_drafters import HashDrafter, Judging, WithReaders, read_out, serving
 from tests.static_planner import StaticPlanner
 
 
 def reading(planner: StaticPlanner, drafters: dict[str, Drafter], count: int = 40) -> Collector:
-    engine, target, sink = watched(planner, drafters)
+    engine, target, sink = serving(drafters, planner)
     for key in range(1, 5):
         engine.submit(request(key, [key, 5], count, drafter="one"))
     rounds = 0
@@ -65,7 +65,7 @@ def test_a_call_that_reads_outlives_its_round_and_nobody_waits() -> None:
     planner, reader = WithReaders("two", 1000), Judging()
     let = threading.Event()
     reader.before = let.wait
-    engine, _target, sink = watched(planner, {"one": HashDrafter(1.0), "two": reader})
+    engine, _target, sink = serving({"one": HashDrafter(1.0), "two": reader}, planner)
     engine.submit(request(1, [1, 5], 40, drafter="one"))
     while engine.round():
         pass
