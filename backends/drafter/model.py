@@ -90,12 +90,12 @@ class TritonPythonModel:
             message = bls.message_of(request)
             caller = self._auth.caller(message)
             if codec.kind_of(message) == codec.INFO_REQUEST.kind:
-                return [bls.response(codec.encode_info(replace(self._service.info(), **self._held())))]
+                return [bls.response(codec.encode(replace(self._service.info(), **self._held())))]
             work = codec.decode_draft_work(message)
             work = replace(work, origin=self._auth.origin(caller, work.origin))
             reply = self._service.at_once(work, caller)
             if reply is not None:
-                return [bls.response(codec.encode_draft_reply(reply))]
+                return [bls.response(codec.encode(reply))]
             self._service.submit(work, caller, partial(_send, request.get_response_sender()))
             return None
         except Exception as error:
@@ -104,4 +104,4 @@ class TritonPythonModel:
 
 def _send(sender: Any, answer: DraftReply | CoveyError) -> None:
     failed = isinstance(answer, CoveyError)
-    bls.send(sender, bls.failure(answer) if failed else bls.response(codec.encode_draft_reply(answer)))
+    bls.send(sender, bls.failure(answer) if failed else bls.response(codec.encode(answer)))

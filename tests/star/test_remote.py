@@ -58,7 +58,7 @@ class There:
         caller = self.auth.caller(message)
         self.clock.sleep(self.slow)
         if codec.kind_of(message) == codec.INFO_REQUEST.kind:
-            return codec.encode_info(self.service.info())
+            return codec.encode(self.service.info())
         if self.lose_messages:
             self.lose_messages -= 1
             raise Unreachable("reset")
@@ -69,7 +69,7 @@ class There:
             raise Unreachable("reset")
         if self.refuses:
             reply = replace(reply, status=reply.status * 0 + RowStatus.SKIPPED, again_seconds=self.refuses)
-        return codec.encode_draft_reply(reply)
+        return codec.encode(reply)
 
     @property
     def drafts(self) -> int:

@@ -98,8 +98,8 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Triton:
     target = EmulatedTarget(costs, HashModel(97), VirtualClock(), blocks=40)
     drafter = EmulatedDrafter(costs, HashModel(97), VirtualClock(), name="draft", rates={})
     made.models = {
-        "target": lambda message: codec.encode_target_reply(target.step(codec.decode_target_work(message))),
-        "draft": lambda message: codec.encode_draft_reply(drafter.draft(codec.decode_draft_work(message))),
+        "target": lambda message: codec.encode(target.step(codec.decode_target_work(message))),
+        "draft": lambda message: codec.encode(drafter.draft(codec.decode_draft_work(message))),
     }
     monkeypatch.setattr(made, "target", target, raising=False)
     return made
@@ -129,7 +129,7 @@ def answer(triton: Triton, message: Ints, model: str = "target") -> Any:
 @pytest.mark.parametrize("token", [0, 1, (1 << 63) - 2])
 def test_a_message_without_the_servers_token_is_refused_and_changes_nothing(triton: Triton, token: int) -> None:
     step(triton, opening())
-    forged = codec.encode_target_work(TargetWork(ints(), ints(), ints(), Trees.empty(0), frees=(1,), sequence=2))
+    forged = codec.encode(TargetWork(ints(), ints(), ints(), Trees.empty(0), frees=(1,), sequence=2))
     codec.seal(forged, token)
     found = answer(triton, forged)
     assert found.has_error()
@@ -145,7 +145,7 @@ def test_short_and_old_messages_are_refused(triton: Triton) -> None:
 
 
 def test_replies_carry_no_token(triton: Triton) -> None:
-    sealed = codec.encode_target_work(opening())
+    sealed = codec.encode(opening())
     codec.seal(sealed, (1 << 63) - 1)
     reply = answer(triton, sealed).tensors[0].as_numpy()
     codec.authenticate(reply, 0)

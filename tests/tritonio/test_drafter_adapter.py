@@ -86,7 +86,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtu
 
 
 def message(sender: Sender, text: Text, token: int) -> Any:
-    packed = codec.encode_draft_work(sender.work([text], 2))
+    packed = codec.encode(sender.work([text], 2))
     codec.seal(packed, token)
     return packed
 

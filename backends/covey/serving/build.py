@@ -111,8 +111,13 @@ class Builder:
             memory=partial(self._memory, info),
             guard=guard,
         )
-        config = EngineConfig.of(
-            chosen.speculation, drafters, self.caller, info, self._companion() if drafters else None
+        config = EngineConfig(
+            drafters,
+            self._companion() if drafters else None,
+            chosen.speculation.max_depth,
+            chosen.speculation.draft_deadline_ms / 1000,
+            self.caller,
+            info,
         )
         engine = Engine(self.target, self._scheduler(info), planner, streamer, self.clock, config, hooks)
         roster, memory = engine.roster, engine.memory

@@ -86,7 +86,7 @@ class BlsTarget:
         tokens = work.chunk + work.trees.sizes
         size = int(tokens.sum()) + int(tokens.astype(np.int64) @ work.base) // CONTEXT
         with self._calls.call(self.model, size, least=_least(work.opens)):
-            reply = deliver(self.model, codec.encode_target_work(work))
+            reply = deliver(self.model, codec.encode(work))
         return codec.decode_target_reply(reply, len(work.tags))
 
     def resize(self, blocks: int) -> Resized:
@@ -111,7 +111,7 @@ class BlsDrafter:
         opened = sum(len(opening.tokens) for opening in work.opens)
         tokens = opened + len(work.tokens) + int(work.depth.sum())
         with self._calls.call(self.model, tokens, DRAFTERS_SECONDS, _least(work.opens)):
-            reply = deliver(self.model, codec.encode_draft_work(work))
+            reply = deliver(self.model, codec.encode(work))
         return codec.decode_draft_reply(reply, len(work.tags))
 
 
