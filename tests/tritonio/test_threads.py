@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -17,10 +16,9 @@ import pytest
 
 from covey.care.control import HTTP_VARIABLE, InnerControl
 from covey.contracts import profile
-from covey.contracts.types import NO_FLOATS, NO_INTS, Finish
 from covey.loop.engine import Engine
 from covey.serving import build, life, start
-from covey.text.streaming import Chunk, Streamer
+from covey.text.streaming import Streamer
 from covey.tritonio import link
 from tests.fakes import HashTarget
 from tests.serving.worlds import Outlet
@@ -114,52 +112,3 @@ def test_an_engine_that_lives_answers_and_drains(module: Any) -> None:
     assert link.refuse_requests("covey", os.getppid()) == 0, "nothing is open"
     assert ask(model, 2).errors == ["the server is draining; no new requests"]
     model.finalize()
-
-
-class Sender:
-    """A request's sender in the model of one response."""
-
-    def __init__(self, cancelled: Callable[[], bool]) -> None:
-        self.sent = threading.Event()
-        self.is_cancelled = cancelled
-
-    def send(self, _response: Any, *, last: bool) -> None:
-        assert last
-        self.sent.set()
-
-
-class Vanishing(dict):  # type: ignore[type-arg]
-    """An entry is gone between two looks."""
-
-    def __contains__(self, _key: object) -> bool:
-        return True
-
-
-@pytest.fixture
-def unary(monkeypatch: pytest.MonkeyPatch) -> Any:
-    loaded, _fake = adapters.load(monkeypatch, "unary")
-    model = loaded.TritonPythonModel()
-    model.initialize(config(orchestrator="covey"))
-    yield model
-    model.finalize()
-
-
-def test_an_answer_to_what_was_cancelled_meanwhile_is_dropped(unary: Any) -> None:
-    from covey.tritonio import peers
-
-    unary._open = Vanishing()
-    sent: list[link.Message] = []
-    peer = SimpleNamespace(send=sent.append)
-    peers.PeerOutlet(peer, 1).send(Chunk("", NO_INTS, NO_FLOATS, Finish.LENGTH, *[0] * 6))  # type: ignore[arg-type]
-    unary._received(unary._peer, sent[0])
-
-
-def test_one_sender_that_fails_does_not_end_the_watch_over_the_others(unary: Any) -> None:
-    def fail() -> bool:
-        raise RuntimeError("unforeseen")
-
-    broken, cancelled = Sender(fail), Sender(lambda: True)
-    with unary._lock:
-        unary._open = {1: (broken, frozenset()), 2: (cancelled, frozenset())}
-    assert cancelled.sent.wait(SECONDS)
-    assert unary._poller.is_alive()
