@@ -167,7 +167,6 @@ def test_hopeless_is_what_no_speed_could_save() -> None:
 
 # ---- who goes first --------------------------------------------------------------------------------------------------
 
-ARRIVALS = st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 100)), min_size=1, max_size=30)
 OBJECTIVES = st.one_of(
     st.just(NO_OBJECTIVE),
     st.builds(Objective, st.just("x"), st.one_of(st.just(math.inf), st.floats(0.01, 60)), st.floats(0.01, 1)),
@@ -175,20 +174,8 @@ OBJECTIVES = st.one_of(
 
 
 @settings(deadline=None)
-@given(ARRIVALS, st.floats(0, 300))
-def test_without_objectives_it_is_first_come_first_served_within_a_priority(
-    arrivals: list[tuple[int, float]], now: float
-) -> None:
-    made = scheduler(max_running=64, token_budget=64)
-    for key, (priority, arrival) in enumerate(arrivals):
-        made.submit(asks(key, arrival, priority=priority), arrival)
-    expected = sorted(range(len(arrivals)), key=lambda key: (-arrivals[key][0], arrivals[key][1], key))
-    assert taken(made, now) == expected
-
-
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 100), OBJECTIVES), min_size=1, max_size=20), st.floats(0, 1))
-def test_priority_comes_first_and_then_what_is_due(rows: list[tuple[int, float, Objective]], late: float) -> None:
+def test_priority_comes_first_then_what_is_due(rows: list[tuple[int, float, Objective]], late: float) -> None:
     made = scheduler(max_running=64, token_budget=64)
     last = max(arrival for _, arrival, _ in rows)
     for key, (priority, arrival, objective) in enumerate(rows):
@@ -202,9 +189,8 @@ def test_priority_comes_first_and_then_what_is_due(rows: list[tuple[int, float, 
             return arrival + PATIENCE
         return deadline if now <= deadline else max(deadline, arrival + PATIENCE)
 
-    order = taken(made, now)
-    assert sorted(order) == list(range(len(rows)))
-    assert [(-rows[key][0], due(key)) for key in order] == sorted((-rows[key][0], due(key)) for key in order)
+    expected = sorted(range(len(rows)), key=lambda key: (-rows[key][0], due(key), rows[key][1], key))
+    assert taken(made, now) == expected
 
 
 def test_who_has_no_objective_is_overtaken_no_longer_than_its_patience() -> None:
