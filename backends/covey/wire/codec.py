@@ -49,7 +49,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 15
+VERSION = 16
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
