@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
@@ -443,7 +443,9 @@ def _check_together(profile: Profile) -> None:
     twice = [name for name in names if names.count(name) > 1 or name == CUSTOM]
     if twice:
         raise SettingError(f"slo.classes: got {twice[0]!r}, allowed: each name once, and not {CUSTOM}")
-    files = [("speculation.costs", costs_file, "" if speculation.costs == AUTO else speculation.costs)]
+    files: list[tuple[str, Callable[[str], Path], str]] = [
+        ("speculation.costs", costs_file, "" if speculation.costs == AUTO else speculation.costs)
+    ]
     if profile.target.kind == "emulated":
         files.append(("emulated.costs", costs_file, profile.emulated.costs))
         files.append(("emulated.guesses", guesses_file, profile.emulated.guesses))

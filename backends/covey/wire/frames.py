@@ -41,7 +41,8 @@ class Message(NamedTuple):
 
 def encode(message: Message) -> bytes:
     """Raises BadField for what is longer than a frame may be, TypeError for what has no place in one."""
-    described, parts = [], []
+    described: list[list[Any]] = []
+    parts: list[bytes] = []
     for name, array in message.arrays.items():
         if array.dtype == np.object_:
             described.append([name, _TEXTS, array.shape, [str(text, _BYTES) for text in array.reshape(-1)]])
