@@ -99,7 +99,7 @@ def engine(target: Target, drafter: Drafter) -> tuple[Engine, Collector]:
     ), sink
 
 
-@pytest.mark.parametrize(("make_target", "make_drafter"), zip([*TARGETS, emulated_target], DRAFTERS))
+@pytest.mark.parametrize(("make_target", "make_drafter"), list(zip([*TARGETS, emulated_target], DRAFTERS)))
 def test_an_orchestrator_that_starts_anew_finds_nothing_left_of_the_one_before(
     folder: Path, make_target: Callable[[Path], Target], make_drafter: Callable[[Path], Drafter]
 ) -> None:
