@@ -56,6 +56,13 @@ class Case:
     width: int = 1
 
 
+DRAFTED = (  # a chain, a tree, and a tree that was looked up
+    Case(0, "", "draft_general", 4),
+    Case(0, "", "draft_general", 3, 3),
+    Case(0, "", "draft_suffix", 4, 2),
+)
+
+
 class Wishes(StaticPlanner):
     """Drafts each request as its case wishes; `granted` is the most that each got at once."""
 

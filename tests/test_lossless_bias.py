@@ -11,16 +11,11 @@ import pytest
 from covey.contracts.types import Progress, Request, Rule, Sampling
 from covey.drafters.choosing import Choosing
 from tests import bundled
-from tests.bundled import SAMPLINGS, Case, Wishes, serve, target, texts
+from tests.bundled import DRAFTED, SAMPLINGS, Case, Wishes, serve, target, texts
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
 LENGTH, COUNT = 24, 6
-DRAFTED = (
-    Case(0, "", "draft_general", 4),
-    Case(0, "", "draft_general", 3, 3),
-    Case(0, "", "draft_suffix", 4, 2),
-)
 
 
 class Kept(Collector):

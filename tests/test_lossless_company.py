@@ -8,10 +8,8 @@ There is no tolerance, at temperature 0 and 1. The slice that `make test` runs t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -26,7 +24,7 @@ from covey.loop.engine import Engine
 from covey.models.model import PagedModel
 from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
-from loadtest.bench.exactness_rows import Counts, Differences, Rows, Seen, in_chunks, in_company
+from loadtest.bench.exactness_rows import Counts, Differences, Rows, Seen, in_chunks
 from tests.bundled import MODELS, SETTINGS, texts
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
@@ -35,7 +33,6 @@ LONGEST = 2047  # tokens whose next can be drawn; the bundled target has 2,048 p
 CHUNK = 256  # of a row that is read alone
 BLOCK = SETTINGS.target.block_size
 BLOCKS = 8 * (LONGEST // BLOCK + 1)  # of eight rows of the longest
-BULK = 150_000  # positions that each of two processes compares
 
 
 @cache
@@ -144,33 +141,6 @@ def test_eight_requests_of_2020_and_28_tokens(exact: PagedModel, alone: Alone) -
         tally.compare(rows, [alone.seen] * 8, [[(row, start, min(start + 30, 2020)) for row in range(8)]])
     tally.compare(rows, [alone.seen] * 8, [[(row, at, at + 1) for row in range(8)] for at in range(2020, LONGEST)])
     assert_same(tally, 8 * LONGEST)
-
-
-def compared(seed: int) -> tuple[str, Differences]:
-    """In a process of its own: rows of 600 to 2,040 tokens, and shorter ones, in company."""
-    torch.set_num_threads(1)
-    paged, rng, tally = model(), np.random.default_rng(seed), Differences()
-    while tally.total.positions < BULK:
-        lengths = [*rng.integers(600, 2040, 6).tolist(), *rng.integers(1, 600, 2).tolist()]
-        given = [text(length, int(rng.integers(1 << 30))) for length in lengths]
-        alone = Rows(paged, given, int(rng.integers(1 << 30)))
-        expected = [alone.alone(row, CHUNK) for row in range(len(given))]
-        for limit in (CHUNK, 249, 2 * CHUNK, 100):
-            rows = Rows(paged, given, int(rng.integers(1 << 30)))
-            tally.compare(rows, expected, in_company(lengths, limit, rng))
-    return paged.numerics, tally
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_three_hundred_thousand_positions() -> None:
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        for numerics, tally in pool.map(compared, (1, 2)):
-            if numerics != "invariant":
-                pytest.skip(f"the target came up in mode {numerics} on this machine")
-            assert tally.total.positions >= BULK
-            assert (tally.total.ids_differing, tally.total.bits_differing) == (0, 0), tally
-            assert len(tally.by_length) == 8
 
 
 # ---- requests, through engine, scheduler and target ------------------------------------------------------------------

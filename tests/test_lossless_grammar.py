@@ -11,7 +11,7 @@ import pytest
 from covey.contracts.types import Finish, Ints, Request, Rule, Sampling
 from covey.text.grammar import Grammar, of_lark, of_regex, of_schema, problem, tokenizer_of
 from covey.text.tokenization import load_tokenizer
-from tests.bundled import MODELS, Case, Wishes, drafter, serve, target, texts
+from tests.bundled import DRAFTED, MODELS, Case, Wishes, drafter, serve, target, texts
 from tests.drafters.drafting import Sender, Text, hits_of, rows_of
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
@@ -31,11 +31,6 @@ SCHEMA = {
 }
 REGEX = r"[A-Z][a-z]{1,9}(,? [a-z]{1,9}){3,6}\."
 GRAMMARS = ("", of_schema(json.dumps(SCHEMA)), of_regex(REGEX), of_schema("{}"))
-DRAFTED = (
-    Case(0, "", "draft_general", 4),
-    Case(0, "", "draft_general", 3, 3),
-    Case(0, "", "draft_suffix", 4, 2),
-)
 
 
 def sampling_of(number: int) -> Sampling:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.contracts import profile, registry
-from covey.contracts.errors import CoveyError, PortError
+from covey.contracts.errors import CoveyError
 from covey.contracts.types import DraftReply
 from covey.drafters import load_drafter
 from covey.process.footprint import private_bytes
@@ -90,16 +90,12 @@ class TritonPythonModel:
             message = bls.message_of(request)
             caller = self._auth.caller(message)
             if codec.kind_of(message) == codec.INFO_REQUEST.kind:
-                return [bls.response(codec.encode_info(replace(self._service.info(), **self._held())))]
-            if codec.kind_of(message) == codec.RESIZE.kind:
-                if caller != callers.HERE:
-                    raise PortError("KV memory is for the drafter's own server to resize")
-                return [bls.response(codec.encode_resized(self._service.resize(codec.decode_resize(message))))]
+                return [bls.response(codec.encode(replace(self._service.info(), **self._held())))]
             work = codec.decode_draft_work(message)
             work = replace(work, origin=self._auth.origin(caller, work.origin))
             reply = self._service.at_once(work, caller)
             if reply is not None:
-                return [bls.response(codec.encode_draft_reply(reply))]
+                return [bls.response(codec.encode(reply))]
             self._service.submit(work, caller, partial(_send, request.get_response_sender()))
             return None
         except Exception as error:
@@ -108,4 +104,4 @@ class TritonPythonModel:
 
 def _send(sender: Any, answer: DraftReply | CoveyError) -> None:
     failed = isinstance(answer, CoveyError)
-    bls.send(sender, bls.failure(answer) if failed else bls.response(codec.encode_draft_reply(answer)))
+    bls.send(sender, bls.failure(answer) if failed else bls.response(codec.encode(answer)))

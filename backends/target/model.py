@@ -37,7 +37,7 @@ class TritonPythonModel:
     def _answer(self, message: Any) -> Any:
         kind = codec.kind_of(message)
         if kind == codec.INFO_REQUEST.kind:
-            return codec.encode_info(self._runner.info())
+            return codec.encode(self._runner.info())
         if kind == codec.RESIZE.kind:
-            return codec.encode_resized(self._runner.resize(codec.decode_resize(message)))
-        return codec.encode_target_reply(self._runner.step(codec.decode_target_work(message)))
+            return codec.encode(self._runner.resize(codec.decode_resize(message)))
+        return codec.encode(self._runner.step(codec.decode_target_work(message)))

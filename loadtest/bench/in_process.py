@@ -64,7 +64,7 @@ class InProcess:
             build(profile.speculation, tuple(drafters), max_rows=profile.scheduler.max_running),
             self._streamer,
             self._clock,
-            EngineConfig.of(profile.speculation, dict(drafters)),
+            EngineConfig(dict(drafters), draft_deadline=profile.speculation.draft_deadline_ms / 1000),
             EngineHooks(observe=self._observe),
         )
         self._quiet = threading.Event()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ from covey.contracts.errors import Overloaded, SettingError
 from covey.contracts.objectives import Classes, judge
 from covey.contracts.profile import load
 from covey.contracts.types import NO_OBJECTIVE, Attainment, Finish, Objective, Request, TargetReply, TargetWork
-from covey.loop.configuration import EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.baseline import LEAST, Baseline
 from covey.requests.active import ActiveRequest
@@ -100,22 +99,10 @@ def test_the_baseline_is_the_table_s_plain_round_of_one_row_or_is_learnt() -> No
 
 def _round(rows: int, depth: int = 0) -> RoundRecord:
     """A round of so many decoding rows that took 0.4 s."""
-    records: list[RoundRecord] = []
-    engine = Engine(
-        HashTarget(),
-        scheduler(),
-        StaticPlanner(),
-        Collector(),
-        ManualClock(),
-        hooks=EngineHooks(observe=records.append),
-    )
-    for key in range(1, rows + 1):
-        engine.submit(asks(key, 0.0, max_tokens=9))
-    for _ in range(3):
-        engine.round()
-    plan = dataclasses.replace(records[-1].plan, depth=np.full(rows, depth, np.int32))
+    plan = SimpleNamespace(depth=np.full(rows, depth, np.int32))
     times = dict.fromkeys(("plan_seconds", "draft_seconds", "verify_seconds", "commit_seconds"), 0.1)
-    return dataclasses.replace(records[-1], plan=plan, **times)  # type: ignore[arg-type]
+    found = SimpleNamespace(rows=rows, decoding=rows, emitted=rows, waiting=0, plan=plan, **times)
+    return cast("RoundRecord", found)
 
 
 # ---- one request -----------------------------------------------------------------------------------------------------
@@ -168,7 +155,6 @@ def test_hopeless_is_what_no_speed_could_save() -> None:
 
 # ---- who goes first --------------------------------------------------------------------------------------------------
 
-ARRIVALS = st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 100)), min_size=1, max_size=30)
 OBJECTIVES = st.one_of(
     st.just(NO_OBJECTIVE),
     st.builds(Objective, st.just("x"), st.one_of(st.just(math.inf), st.floats(0.01, 60)), st.floats(0.01, 1)),
@@ -176,20 +162,8 @@ OBJECTIVES = st.one_of(
 
 
 @settings(deadline=None)
-@given(ARRIVALS, st.floats(0, 300))
-def test_without_objectives_it_is_first_come_first_served_within_a_priority(
-    arrivals: list[tuple[int, float]], now: float
-) -> None:
-    made = scheduler(max_running=64, token_budget=64)
-    for key, (priority, arrival) in enumerate(arrivals):
-        made.submit(asks(key, arrival, priority=priority), arrival)
-    expected = sorted(range(len(arrivals)), key=lambda key: (-arrivals[key][0], arrivals[key][1], key))
-    assert taken(made, now) == expected
-
-
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 100), OBJECTIVES), min_size=1, max_size=20), st.floats(0, 1))
-def test_priority_comes_first_and_then_what_is_due(rows: list[tuple[int, float, Objective]], late: float) -> None:
+def test_priority_comes_first_then_what_is_due(rows: list[tuple[int, float, Objective]], late: float) -> None:
     made = scheduler(max_running=64, token_budget=64)
     last = max(arrival for _, arrival, _ in rows)
     for key, (priority, arrival, objective) in enumerate(rows):
@@ -203,9 +177,8 @@ def test_priority_comes_first_and_then_what_is_due(rows: list[tuple[int, float, 
             return arrival + PATIENCE
         return deadline if now <= deadline else max(deadline, arrival + PATIENCE)
 
-    order = taken(made, now)
-    assert sorted(order) == list(range(len(rows)))
-    assert [(-rows[key][0], due(key)) for key in order] == sorted((-rows[key][0], due(key)) for key in order)
+    expected = sorted(range(len(rows)), key=lambda key: (-rows[key][0], due(key), rows[key][1], key))
+    assert taken(made, now) == expected
 
 
 def test_who_has_no_objective_is_overtaken_no_longer_than_its_patience() -> None:
@@ -329,29 +302,6 @@ def test_the_one_with_most_time_is_preempted() -> None:
     alone = made.make_room(0.6)
     assert alone is not None
     assert alone.key == 0
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_objectives_change_no_token(seed: int) -> None:
-    rng = random.Random(seed)
-    target, sink, clock = HashTarget(blocks=24), Collector(), ManualClock()
-    made = scheduler(max_running=8, token_budget=24, growth_tokens=4)
-    engine = Engine(target, made, StaticPlanner(), sink, clock)
-    prompts = {key: [rng.randrange(90) for _ in range(rng.randrange(1, 30))] for key in range(1, 25)}
-    counts = {key: rng.randrange(1, 40) for key in prompts}
-    for key, prompt in prompts.items():
-        objective = Objective("x", rng.choice([0.05, 1.0, math.inf]), rng.choice([0.01, 0.1, math.inf]))
-        engine.submit(asks(key, clock.time, objective, prompt=prompt, max_tokens=counts[key]))
-        for _ in range(rng.randrange(3)):
-            clock.time += 0.05
-            engine.round()
-    while engine.round():
-        clock.time += 0.05
-    assert made.preemptions > 0, "the test is meant to exhaust the pool"
-    assert {key: sink.tokens[key] for key in prompts} == {
-        key: continuation(prompt, counts[key]) for key, prompt in prompts.items()
-    }
-    assert target.used == 0
 
 
 # ---- estimates -------------------------------------------------------------------------------------------------------

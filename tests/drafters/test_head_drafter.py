@@ -214,17 +214,17 @@ class OverTheWire:
         self.proposed: dict[int, dict[int, list[int]]] = {}  # by tag and length of its text
 
     def info(self) -> Any:
-        return codec.decode_drafter_info(codec.encode_info(self._drafter.info()))
+        return codec.decode_drafter_info(codec.encode(self._drafter.info()))
 
     def draft(self, work: DraftWork) -> DraftReply:
         self.calls += 1
         if self._lose and self.calls % self._lose == 0:
             self._drafter._ledger.clear()
-        reply = self._drafter.draft(codec.decode_draft_work(codec.encode_draft_work(work)))
+        reply = self._drafter.draft(codec.decode_draft_work(codec.encode(work)))
         for tag, seen, drafted in zip(work.tags.tolist(), reply.seen.tolist(), rows_of(reply.trees)):
             if drafted:
                 self.proposed.setdefault(tag, {})[seen] = drafted
-        return codec.decode_draft_reply(codec.encode_draft_reply(reply))
+        return codec.decode_draft_reply(codec.encode(reply))
 
 
 def answers(

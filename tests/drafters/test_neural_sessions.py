@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from covey.contracts.errors import SettingError
-from covey.contracts.profile import DrafterSettings, Profile, TargetSettings
-from covey.contracts.types import Resized, ResizeStatus, RowStatus, Sampling
+from covey.contracts.profile import Profile, TargetSettings
+from covey.contracts.types import RowStatus, Sampling
 from covey.drafters import load_drafter
-from covey.drafters.neural import NeuralDrafter
 from covey.models.model import PagedModel
 from covey.models.native.model import NativeModel
 from covey.target.runner import blocks_in
@@ -215,35 +213,3 @@ def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
 def test_memory_without_room_for_a_block_is_refused(folder: Path) -> None:
     with pytest.raises(SettingError, match=r"drafter\.kv_memory_mb: one KV block"):
         blocks_in(100, folder, TargetSettings(), "drafter")
-
-
-def test_kv_memory_shrinks_to_one_text_and_widens_while_it_drafts(folder: Path) -> None:
-    """Proposals are those of a drafter that keeps all: who finds no room any more is read anew."""
-    drafter = NeuralDrafter.load(
-        folder, DrafterSettings(dtype="float64", kv_blocks=100), name="draft", depth=4, elastic=True
-    )
-    info = drafter.info()
-    assert (info.least_blocks, info.total_blocks, info.most_blocks) == (64, 100, 100), "1,024 positions are 64 blocks"
-    fresh, rng, sender = load(folder), np.random.default_rng(3), Sender(drafter)
-    texts = [Text(tag, text(rng, 120), Sampling()) for tag in range(12)]
-    for blocks in (100, 64, 80, 64, 100):
-        while (answer := drafter.resize(blocks)).status == ResizeStatus.LATER:
-            time.sleep(0.001)
-        assert answer == Resized(ResizeStatus.OK, blocks)
-        drafter.check()
-        assert drafter.info().resident_bytes == info.resident_bytes - (100 - blocks) * info.block_bytes
-        for _ in range(4):
-            now = [item for item in texts if rng.random() < 0.4] or texts[:1]
-            reply = sender.send(now, 3)
-            stale = [item for item, status in zip(now, reply.status) if status == RowStatus.STALE]
-            for item in stale:
-                item.seen = None
-            anew = [Text(item.tag, item.tokens, item.sampling) for item in now if item not in stale]
-            again = Sender(fresh, new_origin("again")).send(anew, 3) if anew else None
-            if again is not None:
-                assert reply.trees.tokens.tolist() == again.trees.tokens.tolist()
-            for item in now:
-                item.tokens += text(rng, 2)
-            drafter.check()
-    assert drafter.resize(101).status == drafter.resize(63).status == ResizeStatus.NOT_HERE
-    assert load(folder).resize(64).status == ResizeStatus.NOT_HERE, "only where it is to be elastic"

@@ -86,7 +86,7 @@ def infer(server: Server, model: str, message: list[int]) -> str:
 def test_forged_messages_disturb_nobody(mortal: Server) -> None:
     """Any client may send to any model: here, that the target free every tag that a stream could have."""
     settings = {"max_tokens": 100, "temperature": 1.0, "min_tokens": 100, "seed": 3, "speculation": "fixed:2"}
-    forged = codec.encode_target_work(
+    forged = codec.encode(
         TargetWork(NO_INTS, NO_INTS, NO_INTS, Trees.empty(0), frees=tuple(range(64)), sequence=1, origin=1)
     )
     with Client(mortal.grpc_url) as client:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from covey.contracts.ports import Clock, Drafter
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Judged, RowStatus, Trees
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
+from covey.planner.planner import Planner
 from covey.requests.active import TextJudgement
 from covey.requests.roster import Roster
 from covey.requests.rounds import Judge, Plan
@@ -124,37 +125,23 @@ class WithReaders(StaticPlanner):
 
 
 def serving(
-    drafters: dict[str, Drafter], clock: Clock, deadline: float, failed: Callable[[str, CoveyError], None] | None = None
+    drafters: Mapping[str, Drafter],
+    planner: Planner | None = None,
+    *,
+    clock: Clock | None = None,
+    deadline: float = 60.0,
+    failed: Callable[[str, CoveyError], None] | None = None,
+    blocks: int = 1000,
 ) -> tuple[Engine, HashTarget, Collector]:
     """An engine whose drafters have a real deadline, however time passes."""
-    target, sink = HashTarget(), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    planner = StaticPlanner(4, 1)
-    engine = Engine(
-        target,
-        scheduler,
-        planner,
-        sink,
-        clock,
-        EngineConfig(drafters, draft_deadline=deadline),
-        EngineHooks(drafter_failed=failed),
-    )
+    target, sink = HashTarget(blocks=blocks), Collector()
+    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
+    config, hooks = EngineConfig(drafters, draft_deadline=deadline), EngineHooks(drafter_failed=failed)
+    engine = Engine(target, scheduler, planner or StaticPlanner(4, 1), sink, clock or RealClock(), config, hooks)
     return engine, target, sink
 
 
 def read_out(engine: Engine) -> None:
     """Nobody waits for a call that reads, but here: how much is read hangs on nobody's pace."""
-    assert not wait(outstanding(engine), 60).not_done
-
-
-def outstanding(engine: Engine) -> list[Future[DraftReply]]:
-    return [call.future for channel in engine._drafting._channels.values() for call in channel._calls]
-
-
-def watched(
-    planner: StaticPlanner, drafters: dict[str, Drafter], clock: Clock | None = None
-) -> tuple[Engine, HashTarget, Collector]:
-    target, sink = HashTarget(), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
-    engine = Engine(target, scheduler, planner, sink, clock or RealClock(), EngineConfig(drafters, draft_deadline=60.0))
-    return engine, target, sink
+    outstanding = [call.future for channel in engine._drafting._channels.values() for call in channel._calls]
+    assert not wait(outstanding, 60).not_done

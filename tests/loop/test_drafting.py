@@ -1,26 +1,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from covey.contracts.clock import RealClock
 from covey.contracts.errors import CoveyError, PortError, PortTimeout, StubDead
-from covey.contracts.ports import Clock, Drafter
+from covey.contracts.ports import Drafter
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Objective
 from covey.loop.channel import LEAST_NEEDED
-from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.requests.roster import LONGEST_REST, Roster
 from covey.requests.rounds import Plan
-from covey.requests.scheduler import Batch, Scheduler
+from covey.requests.scheduler import Batch
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
-from tests.loop.hash_drafters import HashDrafter, WithReaders, outstanding, read_out, serving, watched
+from tests.loop.hash_drafters import HashDrafter, read_out, serving
 from tests.static_planner import StaticPlanner
 
 
@@ -30,24 +27,10 @@ def run(
     requests: int = 6,
     count: int = 30,
     depth: int = 4,
-    clock: Clock | None = None,
-    deadline: float = 60.0,
-    failed: Callable[[str, CoveyError], None] | None = None,
     blocks: int = 1000,
     **settings: object,
 ) -> tuple[HashTarget, Collector]:
-    target, sink = HashTarget(blocks=blocks), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
-    planner = StaticPlanner(depth, 1)
-    engine = Engine(
-        target,
-        scheduler,
-        planner,
-        sink,
-        clock or ManualClock(),
-        EngineConfig(drafters, draft_deadline=deadline),
-        EngineHooks(drafter_failed=failed),
-    )
+    engine, target, sink = serving(drafters, StaticPlanner(depth, 1), clock=ManualClock(), blocks=blocks)
     names = list(drafters)
     prompts = {key: [key, key * 3 % VOCAB, 5] for key in range(1, requests + 1)}
     for key, prompt in prompts.items():
@@ -101,83 +84,8 @@ def test_several_drafters_share_a_round_and_a_forgetful_one_is_told_again() -> N
     drafters = {"a": HashDrafter(0.9, seed=1), "b": HashDrafter(0.4, forget=0.3, seed=2), "c": HashDrafter(1.0)}
     run(dict(drafters))
     assert all(drafter.works for drafter in drafters.values())
-
-
-def test_a_restarted_drafter_is_told_again() -> None:
-    drafter = HashDrafter(1.0)
-    calls = 0
-
-    def restart() -> None:
-        nonlocal calls
-        calls += 1
-        if calls % 5 == 0:
-            drafter.tokens.clear()
-
-    drafter.forget = 1e-12
-    drafter.before = restart
-    run({"one": drafter})
-
-
-def test_a_dead_drafter_costs_no_request_and_rests_longer_each_time() -> None:
-    clock = ManualClock()
-    drafter = HashDrafter(1.0)
-    asked: list[float] = []
-
-    def die() -> None:
-        asked.append(clock.now())
-        raise StubDead("not healthy")
-
-    drafter.before = die
-    reports: list[str] = []
-    target = HashTarget()
-    step = target.step
-
-    def slow_step(work):  # type: ignore[no-untyped-def]
-        clock.sleep(0.1)
-        return step(work)
-
-    sink = Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    engine = Engine(
-        type("Slow", (), {"info": target.info, "step": staticmethod(slow_step)})(),
-        scheduler,
-        StaticPlanner(4, 1),
-        sink,
-        clock,
-        EngineConfig({"one": drafter}),
-        EngineHooks(drafter_failed=lambda name, error: reports.append(f"{name}: {error}")),
-    )
-    engine.submit(request(1, [1, 2], 100))
-    while engine.round():
-        pass
-    assert sink.tokens[1] == continuation([1, 2], 100)
-    gaps = np.diff(asked)
-    assert len(asked) >= 4
-    assert (np.diff(gaps) > 0).all(), "each rest is longer than the one before"
-    assert reports[0] == "one: not healthy"
-
-
-def test_a_slow_drafter_is_left_behind_and_asked_again_when_it_is_done() -> None:
-    release = threading.Event()
-    drafter = HashDrafter(1.0)
-    seen = 0
-
-    def wait() -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 2:
-            release.wait(10)
-
-    drafter.before = wait
-    errors: list[CoveyError] = []
-
-    def failed(_name: str, error: CoveyError) -> None:
-        errors.append(error)
-        release.set()
-
-    run({"one": drafter}, requests=1, count=60, clock=RealClock(), deadline=0.05, failed=failed)
-    assert len(errors) >= 1
-    assert isinstance(errors[0], PortError)
+    opened = [opening.tag for work in drafters["b"].works for opening in work.opens]
+    assert len(opened) > len(set(opened))
 
 
 def test_requests_can_turn_speculation_off_or_fix_it() -> None:
@@ -197,7 +105,9 @@ def test_an_exhausted_pool_with_drafts_still_gives_the_same_text() -> None:
 def test_a_late_call_that_ends_in_death_is_reported_as_death_unless_that_is_known(known: bool) -> None:
     """Its successor would be ended for it."""
     slow, errors = Slow(StubDead("not healthy")), list[CoveyError]()
-    engine, _target, sink = serving({"one": slow}, ManualClock(), 0.05, lambda _name, error: errors.append(error))
+    engine, _target, sink = serving(
+        {"one": slow}, clock=ManualClock(), deadline=0.05, failed=lambda _name, error: errors.append(error)
+    )
     engine.submit(request(1, [1, 2], 30))
     while not errors:
         engine.round()
@@ -217,10 +127,9 @@ class Slow:
     def __init__(self, error: Exception | None = None) -> None:
         self.drafter = HashDrafter(1.0)
         self.drafter.before = self._wait
-        self.begun, self.release, self.ended = (threading.Event() for _ in range(3))
+        self.release, self.ended = threading.Event(), threading.Event()
         self._error = error
         self._calls = 0
-        self.hangs = False
 
     def info(self) -> DrafterInfo:
         return self.drafter.info()
@@ -236,10 +145,7 @@ class Slow:
     def _wait(self) -> None:
         self._calls += 1
         if self._calls == 1:
-            self.thread, self.hangs = threading.current_thread(), True
-            self.begun.set()
             self.release.wait(30)
-            self.hangs = False
 
     def let_go(self, engine: Engine) -> None:
         self.release.set()
@@ -251,7 +157,7 @@ class Slow:
 def test_what_a_late_call_read_counts() -> None:
     """The catch-up took longer than the deadline; meanwhile one request went on and another ended."""
     clock, slow = ManualClock(), Slow()
-    engine, _target, sink = serving({"one": slow}, clock, 0.05)
+    engine, _target, sink = serving({"one": slow}, clock=clock, deadline=0.05)
     engine.submit(request(1, [1, 2, 3], 60))
     engine.submit(request(2, [4, 5], 60))
     for _ in range(6):
@@ -277,107 +183,6 @@ def test_what_a_late_call_read_counts() -> None:
     assert 2 not in slow.drafter.tokens
 
 
-@pytest.mark.parametrize("reads", [False, True])
-def test_a_call_whose_process_was_replaced_is_not_waited_for(reads: bool) -> None:
-    """It was to be answered later, and never is. The next process is asked, and knows nothing."""
-    clock, slow, errors = ManualClock(), Slow(), list[CoveyError]()
-    if reads:
-        engine, _target, sink = watched(WithReaders("one", 1000, depth=0), {"one": slow}, clock)
-    else:
-        engine, _target, sink = serving({"one": slow}, clock, 0.05, lambda _name, error: errors.append(error))
-    engine.submit(request(1, [1, 2], 60))
-    for _ in range(6):
-        engine.round()
-    assert slow.begun.wait(30)
-    assert not slow.drafter.works, "it hangs"
-    engine.roster.gone("one")
-    clock.sleep(LONGEST_REST)
-    engine.roster.came("one", slow.info())
-    engine._drafting._deadline = 60.0
-    while engine.round():
-        read_out(engine)
-        clock.sleep(LONGEST_REST)
-    assert slow.hangs, "nobody waited for it"
-    first = slow.drafter.works[0]
-    assert [opening.tag for opening in first.opens] == [1]
-    assert first.keep.tolist() == [first.opens[0].tokens.size], "what the other was told is told again"
-    assert sink.tokens[1] == continuation([1, 2], 60)
-    slow.release.set()
-    slow.thread.join(30)
-    assert not slow.thread.is_alive(), "nothing is asked in that thread any more"
-
-
-def test_a_call_to_the_process_that_is_there_goes_on_whatever_is_learnt_of_the_drafter_meanwhile() -> None:
-    """As when its KV memory shrank, or when a call to the process before it is known to be lost only then."""
-    clock, slow = ManualClock(), Slow()
-    engine, _target, sink = watched(WithReaders("one", 1000, depth=0), {"one": slow}, clock)
-    engine.roster.gone("one")
-    engine.roster.came("one", slow.info())
-    clock.sleep(1.0)
-    engine.submit(request(1, [1, 2], 20))
-    for _ in range(3):
-        engine.round()
-    reads = outstanding(engine)
-    engine.roster.came("one", slow.info())
-    engine.round()
-    assert outstanding(engine) == reads
-    slow.release.set()
-    while engine.round():
-        read_out(engine)
-    assert len(slow.drafter.works[0].opens) == 1
-    assert not any(work.opens for work in slow.drafter.works[1:]), "it is told nothing again"
-    assert sink.tokens[1] == continuation([1, 2], 20)
-
-
-def test_a_late_call_that_failed_is_told_all_again() -> None:
-    """It may have opened the tags before it failed: they are opened again, and those that ended are freed."""
-    clock, errors = ManualClock(), list[str]()
-    slow = Slow(ValueError("not what was agreed"))
-    engine, _target, sink = serving({"one": slow}, clock, 0.05, lambda _name, error: errors.append(str(error)))
-    engine.submit(request(1, [1, 2, 3], 60))
-    engine.submit(request(2, [4, 5], 60))
-    for _ in range(4):
-        engine.round()
-    engine.cancel(2)
-    engine.round()
-    slow.let_go(engine)
-    for _ in range(3):
-        clock.sleep(LONGEST_REST)
-        engine.round()
-    assert errors == ["no proposals within 0.05 s", "ValueError: not what was agreed"]
-    second = slow.drafter.works[1]
-    assert [opening.tag for opening in second.opens] == [1]
-    assert second.frees == (2,)
-    while engine.round():
-        pass
-    assert sink.tokens[1] == continuation([1, 2, 3], 60)
-
-
-def test_rows_of_a_call_that_failed_are_opened_again() -> None:
-    """Half of the work may be done: what a drafter computed of them is not to be built upon."""
-    clock, drafter = ManualClock(), HashDrafter(1.0)
-    failing = False
-
-    def fail() -> None:
-        if failing:
-            raise PortError("half-way")
-
-    drafter.before = fail
-    engine, _target, sink = serving({"one": drafter}, clock, 30.0)
-    engine.submit(request(1, [1, 2, 3], 60))
-    for _ in range(4):
-        engine.round()
-    failing, before = True, len(drafter.works)
-    engine.round()
-    failing = False
-    clock.sleep(LONGEST_REST)
-    engine.round()
-    assert [opening.tag for opening in drafter.works[before].opens] == [1]
-    while engine.round():
-        pass
-    assert sink.tokens[1] == continuation([1, 2, 3], 60)
-
-
 def test_whatever_a_drafter_raises_is_its_own_failure(caplog: pytest.LogCaptureFixture) -> None:
     clock, errors = ManualClock(), list[CoveyError]()
     broken, whole = HashDrafter(1.0), HashDrafter(1.0)
@@ -386,7 +191,9 @@ def test_whatever_a_drafter_raises_is_its_own_failure(caplog: pytest.LogCaptureF
         raise TimeoutError("of its own") if errors else IndexError("no such row")
 
     broken.before = fail
-    engine, _target, sink = serving({"one": broken, "two": whole}, clock, 30.0, lambda _name, e: errors.append(e))
+    engine, _target, sink = serving(
+        {"one": broken, "two": whole}, clock=clock, failed=lambda _name, error: errors.append(error)
+    )
     for key, name in ((1, "one"), (2, "two")):
         engine.submit(request(key, [key, 5], 50, drafter=name))
     while engine.round():
@@ -435,7 +242,7 @@ def test_a_drafter_without_q_rows_does_not_cost_the_others_theirs() -> None:
 
 def test_the_time_in_which_drafters_work_is_used() -> None:
     """While the drafters of a round are at work, and in no other, the planner may do what it put off."""
-    drafter, sink = HashDrafter(0.5), Collector()
+    drafter = HashDrafter(0.5)
     working, let, used = threading.Event(), threading.Event(), []
 
     def work() -> None:
@@ -451,11 +258,7 @@ def test_the_time_in_which_drafters_work_is_used() -> None:
             used.append(working.wait(5))
             let.set()
 
-    planner = Putting(2, 1)
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    engine = Engine(
-        HashTarget(), scheduler, planner, sink, RealClock(), EngineConfig({"only": drafter}, draft_deadline=60)
-    )
+    engine, _target, sink = serving({"only": drafter}, Putting(2, 1))
     engine.submit(request(1, [1, 2, 3], 9))
     while engine.round():
         pass
@@ -475,11 +278,9 @@ def test_a_drafter_without_scores_drafts_beside_one_with_scores() -> None:
             reply = super().draft(work)
             return replace(reply, trees=replace(reply.trees, scores=NO_FLOATS))
 
-    target, sink = HashTarget(), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=64, growth_tokens=16, block_size=4)
     planner = build(SpeculationSettings(policy="tetris", max_depth=4), ("scored", "unscored"))
     drafters = {"scored": HashDrafter(0.8), "unscored": Unscored(0.8)}
-    engine = Engine(target, scheduler, planner, sink, ManualClock(), EngineConfig(drafters, draft_deadline=60))
+    engine, target, sink = serving(drafters, planner, clock=ManualClock())
     for key, name in enumerate(drafters):
         engine.submit(request(key, [1, 2, key], 40, drafter=name))
     while engine.round():
@@ -502,7 +303,7 @@ def test_a_drafter_is_told_when_the_first_of_the_rows_misses_its_objective() -> 
 
     for objectives in ((Objective(),), (Objective(), Objective(tpot=2.0), Objective(tpot=3.0))):
         told.clear()
-        engine, _, _ = serving({"one": Told(0.0)}, clock, 0.5)
+        engine, _, _ = serving({"one": Told(0.0)}, clock=clock, deadline=0.5)
         for key, objective in enumerate(objectives, 1):
             engine.submit(replace(request(key, [1, 2], 12), arrival=clock.now(), objective=objective))
         engine.round()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 import threading
 from collections.abc import Sequence
 
@@ -67,24 +66,6 @@ def test_prompts_are_prefilled_in_chunks_beside_decoding_rows() -> None:
     assert all(work.chunk[list(work.tags).index(1)] == 1 for work in mixed), "decoding goes on beside a prefill"
     assert sink.tokens[1] == continuation([1], 30)
     assert sink.tokens[2] == continuation(list(range(50)), 4)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_any_load_in_a_tiny_pool_yields_the_same_tokens(seed: int) -> None:
-    rng = random.Random(seed)
-    target = HashTarget(blocks=24)
-    engine, sink = build(target, budget=24, running=8, growth=4)
-    prompts = {key: [rng.randrange(90) for _ in range(rng.randrange(1, 30))] for key in range(1, 25)}
-    counts = {key: rng.randrange(1, 40) for key in prompts}
-    for key, prompt in prompts.items():
-        engine.submit(request(key, prompt, counts[key], priority=rng.randrange(3)))
-        for _ in range(rng.randrange(3)):
-            engine.round()
-    finish_all(engine)
-    assert engine.scheduler.preemptions > 0, "the test is meant to exhaust the pool"
-    for key, prompt in prompts.items():
-        assert sink.tokens[key] == continuation(prompt, counts[key])
-    assert target.used == 0
 
 
 def test_the_least_urgent_is_preempted_and_the_urgent_goes_first() -> None:
@@ -272,20 +253,6 @@ def test_a_request_that_leaves_between_failures_is_freed_too() -> None:
     assert not target.tokens
 
 
-def test_failures_that_left_with_a_request_are_not_counted_against_the_next() -> None:
-    target = Fragile(20)
-    engine, sink = build(target, recover=True)
-    engine.submit(request(1, list(range(30))))
-    engine.round()
-    engine.round()
-    assert target.failures == 2
-    engine.cancel(1)
-    engine.submit(request(2, [7, 8], 5))
-    target.fail_with = [PortError("once")]
-    finish_all(engine)
-    assert sink.tokens[2] == continuation([7, 8], 5)
-
-
 def test_a_target_that_ended_while_nothing_ran_is_brought_back_before_the_next_request() -> None:
     target = HashTarget()
     engine, _sink = build(target, recover=True)
@@ -324,16 +291,6 @@ def test_a_recovery_that_fails_in_any_way_fails_what_runs_and_no_more() -> None:
     finish_all(engine)
     assert "dead" in str(sink.ended[1].error)
     assert sink.tokens[2] == continuation([9], 3)
-
-
-def test_requests_that_wait_outlive_those_that_a_failing_target_takes_along() -> None:
-    target = Fragile(20)
-    engine, sink = build(target, running=1)
-    engine.submit(request(1, list(range(30))))
-    engine.submit(request(2, [7, 8], 5))
-    finish_all(engine)
-    assert sink.finish(1) is Finish.ERROR
-    assert sink.tokens[2] == continuation([7, 8], 5)
 
 
 def test_a_target_that_stays_dead_is_not_asked_for_ever() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from covey.contracts.errors import PortError
 from covey.contracts.types import DrafterInfo, Resized, ResizeStatus, TargetInfo, TargetReply, TargetWork
-from covey.kv.elastic import Budget, Never, Policy, Pressure, Thresholds
+from covey.kv.elastic import Budget, Never, Pressure, Thresholds
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.loop.memory import Memory, Wish
@@ -25,8 +25,7 @@ from tests.static_planner import StaticPlanner
 
 BLOCK = 10  # bytes
 LEAST = 20
-SIZES = {"one": 95, "two": 40, "three": 200, "none": 0, "wide": 150, "wider": 180}
-MOST = 100  # bytes of KV memory of those that are wide
+SIZES = {"one": 95, "two": 40, "three": 200, "none": 0}
 
 
 class Pool(HashTarget):
@@ -68,7 +67,6 @@ class House:
         self.budget = LEAST * BLOCK + sum(SIZES[name] for name in names)
         self.trouble: list[tuple[str, bool]] = []  # action, and whether it is done all the same
         self.moves: list[tuple[str, str]] = []
-        self.cache: dict[str, int] = {}  # bytes of KV memory of those that shrank
 
     def unload(self, name: str) -> int:
         known = name in self.resident
@@ -76,27 +74,18 @@ class House:
         if self._fails("unload", lambda: self.resident.discard(name)):
             raise PortError("the server refused")
         self.resident.discard(name)
-        return SIZES[name] - (MOST - self.cache.get(name, MOST)) if known else 0
+        return SIZES[name] if known else 0
 
     def load(self, name: str) -> DrafterInfo:
         self.moves.append(("load", name))
         if self._fails("load", lambda: None):
             raise PortError("the drafter died")
         self.resident.add(name)
-        self.cache.pop(name, None)
         self.check()
         return facts(name)
 
-    def resize(self, name: str, blocks: int) -> DrafterInfo:
-        self.moves.append(("resize", name))
-        if self._fails("resize", lambda: None):
-            raise PortError("the drafter did not answer")
-        self.cache[name] = blocks
-        self.check()
-        return facts(name, blocks)
-
     def check(self) -> None:
-        held = sum(SIZES[name] - (MOST - self.cache.get(name, MOST)) for name in self.resident)
+        held = sum(SIZES[name] for name in self.resident)
         assert self.pool.blocks * BLOCK + held <= self.budget, "a byte was promised twice"
 
     def _fails(self, action: str, half: Callable[[], None]) -> bool:
@@ -107,11 +96,8 @@ class House:
         return False
 
 
-def facts(name: str, cache: int = MOST) -> DrafterInfo:
-    """Those that have KV memory that can shrink have `MOST` bytes of it, each a block."""
-    info = DrafterInfo(name, VOCAB, 512, 7, SIZES[name] - (MOST - cache))
-    elastic = {"block_bytes": 1, "total_blocks": cache, "least_blocks": 1, "most_blocks": MOST}
-    return replace(info, **elastic) if name.startswith("wide") else info
+def facts(name: str) -> DrafterInfo:
+    return DrafterInfo(name, VOCAB, 512, 7, SIZES[name])
 
 
 class Slow:
@@ -144,7 +130,7 @@ class _Later(Future[Any]):
 class Server:
     def __init__(
         self,
-        policy: Policy,
+        policy: Never,
         names: tuple[str, ...] = ("one", "two"),
         *,
         depth: int = 0,
@@ -242,14 +228,14 @@ def test_who_drafts_least_leaves_first_and_comes_back_last() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_hundred_transitions_under_load_with_all_that_can_go_wrong(seed: int) -> None:
     rng = random.Random(seed)
-    server = Server(Thresholds(0.1, 2), ("one", "wide", "three", "none"), depth=2)
+    server = Server(Thresholds(0.1, 2), ("one", "two", "three", "none"), depth=2)
     while len(server.house.moves) < 100:
         server.planner.depth = rng.choice([0, 0, 3])
         if rng.random() < 0.5:
             server.submit(rng.randrange(30), tokens=rng.randrange(1, 70))
         fault = rng.randrange(6)
         if fault == 0:
-            server.house.trouble.append((rng.choice(["unload", "load", "resize"]), rng.random() < 0.5))
+            server.house.trouble.append((rng.choice(["unload", "load"]), rng.random() < 0.5))
         elif fault == 1:
             server.pool.trouble.append(PortError("lost"))
         elif fault == 2 and not server.pool.fail_with:  # three at once and requests fail
@@ -377,31 +363,6 @@ def test_a_drafter_that_somebody_else_brings_back_is_left_alone(wish: Wish) -> N
     assert server.states()["one"] is State.UNLOADED
 
 
-def test_kv_memory_that_nobody_drafts_with_goes_first_and_comes_back_last() -> None:
-    server = Server(Thresholds(0.1, 3), ("wide", "wider", "two"), depth=2)
-    server.pool.seconds = 0.1  # a round's, beside which a move is short
-    server.submit(2, tokens=62)
-    server.run(0.3)
-    server.planner.depth = 0
-    while server.engine.scheduler.running:
-        server.run(0.1)
-    assert server.house.moves == [("resize", "wider"), ("resize", "wide")], "who drafted least first"
-    assert set(server.states().values()) == {State.SERVING}, "they go on serving"
-    assert server.house.cache == {"wide": 1, "wider": 1}
-    assert server.pool.blocks >= LEAST + (MOST - 1) // BLOCK
-    server.run(5)
-    assert server.house.cache == {"wide": MOST, "wider": MOST}
-    assert server.memory.report()["operations"]["widen done"] == 2
-    server.pool.seconds = 0.01
-    server.submit(90, tokens=90)
-    server.run(4)
-    assert set(server.states().values()) == {State.UNLOADED}
-    assert server.pool.blocks == LEAST + (150 + 180 + 40) // BLOCK
-    server.finish()
-    assert server.house.cache == {}, "who is loaded has all its KV memory"
-    assert [action for action, _ in server.house.moves[-3:]] == ["load"] * 3
-
-
 def test_nothing_begins_once_it_is_closed() -> None:
     server = Server(Thresholds(0.1, 3))
     server.memory.close()
@@ -410,20 +371,14 @@ def test_nothing_begins_once_it_is_closed() -> None:
     assert server.house.moves == []
 
 
-def test_a_request_that_only_the_grown_pool_holds_is_not_taken_for_granted() -> None:
-    server = Server(Thresholds(0.1, 3))
-    server.submit(40, tokens=60)
-    server.run(2)
-    assert server.engine.total_blocks > server.engine.lasting_blocks == LEAST
-
-
 def test_a_budget_is_kept_whatever_drafters_turn_out_to_hold() -> None:
     budget = Budget(20, 10, 400, {"one": 95, "two": 40})
     assert (budget.spare(["one", "two"]), budget.blocks(["one", "two"])) == (65, 26)
     assert (budget.blocks(["two"]), budget.blocks([])) == (36, 40)
     assert Budget(20, 10, 210, {"one": 95}).spare(["one"]) == -85
     free = Budget(20, 10)
-    assert [free.learn(name, held, 0) for name, held in (("one", 95), ("two", 40), ("one", 99))] == [True, True, False]
+    for name, held in (("one", 95), ("two", 40), ("one", 99)):
+        free.learn(name, held)
     assert free.whole == 335, "what was held at first"
     assert free.blocks(["one"]) == 23, "a part of a block is none"
     assert free.blocks(["two"]) == 29, "the ninety-five that there were, and not the ninety-nine"
@@ -435,13 +390,10 @@ def test_a_budget_is_kept_whatever_drafters_turn_out_to_hold() -> None:
 def test_what_all_hold_together_is_what_they_held_at_first_whatever_they_hold_when_they_are_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[dict[str, int]] = []
     server = Server(Thresholds(0.1, 3))
-    server.memory._remember = lambda first: told.append(dict(first))
     server.run(1)
     whole = server.memory.report()["budget_bytes"]
     assert whole == LEAST * BLOCK + SIZES["one"] + SIZES["two"]
-    assert told[-1] == {"one": SIZES["one"], "two": SIZES["two"]}
     at_first = SIZES["one"]
     for more in (40, -90, 7):
         monkeypatch.setitem(SIZES, "one", at_first + more)
@@ -452,7 +404,6 @@ def test_what_all_hold_together_is_what_they_held_at_first_whatever_they_hold_wh
         assert server.memory.report()["budget_bytes"] == whole
         assert server.house.moves == [], "who holds more by now is not sent away for it"
         assert server.pool.blocks == LEAST + max(0, -more) // BLOCK, "what it holds less is the pool's"
-        assert len(told) == 2
 
 
 def pressure(**changes: Any) -> Pressure:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from covey.contracts.errors import Overloaded
 from covey.contracts.tenants import TenantRules
-from covey.contracts.types import Finish, Request, Sampling
+from covey.contracts.types import Finish, Objective, Request, Sampling
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
@@ -135,24 +137,31 @@ def test_who_holds_all_blocks_gives_way_too() -> None:
         assert sink.tokens[key] == continuation([1, 2], 60)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_any_tenants_in_any_pool_get_their_own_tokens(seed: int) -> None:
-    rng = random.Random(seed)
+@pytest.mark.parametrize("seed", range(6))
+def test_any_tenants_prompts_and_objectives_in_a_tiny_pool_get_their_own_tokens(seed: int) -> None:
+    rng, target, sink, clock = random.Random(seed), HashTarget(blocks=24), Collector(), ManualClock()
     made = scheduler(
         TenantRules({"a": 3.0}, max_running=rng.choice([0, 2])), max_running=5, growth_tokens=4, token_budget=24
     )
-    run, sink = engine(made, 24)
-    counts = {}
+    run, asked = Engine(target, made, StaticPlanner(), sink, clock), list[Request]()
     for key in range(60):
-        counts[key] = rng.randrange(1, 40)
-        run.submit(asks(key, rng.choice("abcd"), counts[key], priority=rng.randrange(3)))
+        prompt = [rng.randrange(90) for _ in range(rng.randrange(1, 30))]
+        settings = {"tenant": rng.choice("abcd"), "priority": rng.randrange(3)}
+        objective = Objective("x", rng.choice([0.05, 1.0, math.inf]), rng.choice([0.01, 0.1, math.inf]))
+        wanted = request(key, prompt, rng.randrange(1, 40), objective=objective, **settings)
+        asked.append(replace(wanted, arrival=clock.time))
+        run.submit(asked[-1])
         for _ in range(rng.randrange(4)):
+            clock.time += 0.05
             run.round()
     for _ in range(5000):
+        clock.time += 0.05
         if not run.round():
             break
     assert made.idle
-    assert {key: sink.tokens[key] for key in counts} == {key: continuation([1, 2], n) for key, n in counts.items()}
+    assert made.preemptions > 0, "the test is meant to exhaust the pool"
+    assert target.used == 0
+    assert sink.tokens == {each.key: continuation(each.prompt.tolist(), each.max_tokens) for each in asked}
     assert not made.shares.waiting
     assert not made.shares.running
     assert not made.shares.several(), "nothing is kept of tenants that are gone"

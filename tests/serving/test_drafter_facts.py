@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ class World:
         self.suspected = 0
         self.facts = DrafterFacts("target", self.failed.append)
         self.roster = Roster(drafters, ManualClock())
-        self.engine = SimpleNamespace(roster=self.roster, suspect=self._suspect)
+        self.engine: Any = SimpleNamespace(roster=self.roster, suspect=self._suspect)
 
     def _suspect(self) -> None:
         self.suspected += 1

@@ -10,7 +10,6 @@ import pytest
 from covey.contracts.types import Finish
 from covey.serving import build
 from covey.serving.link_handler import LinkHandler
-from covey.serving.requests import Requests
 from covey.tritonio.link import Message, Peer
 from covey.tritonio.peers import answered, raised
 from tests.serving.worlds import SECONDS, Made, tensors
@@ -127,8 +126,3 @@ def test_the_launcher_is_told_why_a_model_never_serves(made: Made, monkeypatch: 
     assert "internal error" in launcher.next().value
     launcher.say(0, "drain")
     assert launcher.next().value is None
-
-
-def test_requests_get_keys_of_their_own_whoever_brings_them(made: Made) -> None:
-    requests: Requests = made().requests
-    assert len({requests.new_key() for _ in range(100)}) == 100

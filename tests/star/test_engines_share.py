@@ -75,7 +75,7 @@ class World:
             service = self.services[-1]
         caller = self.auth.caller(message)
         if codec.kind_of(message) == codec.INFO_REQUEST.kind:
-            return codec.encode_info(service.info())
+            return codec.encode(service.info())
         work = codec.decode_draft_work(message)
         if chance > 0.98:
             raise Unreachable("lost on its way there")
@@ -83,7 +83,7 @@ class World:
         if chance > 0.96:
             raise Unreachable("lost on its way back")
         assert seconds > 0
-        return codec.encode_draft_reply(reply)
+        return codec.encode(reply)
 
 
 def run(drafter: Drafter, name: str, seed: int, count: int) -> dict[int, tuple[list[int], list[int]]]:

@@ -58,7 +58,7 @@ class There:
         caller = self.auth.caller(message)
         self.clock.sleep(self.slow)
         if codec.kind_of(message) == codec.INFO_REQUEST.kind:
-            return codec.encode_info(self.service.info())
+            return codec.encode(self.service.info())
         if self.lose_messages:
             self.lose_messages -= 1
             raise Unreachable("reset")
@@ -69,7 +69,7 @@ class There:
             raise Unreachable("reset")
         if self.refuses:
             reply = replace(reply, status=reply.status * 0 + RowStatus.SKIPPED, again_seconds=self.refuses)
-        return codec.encode_draft_reply(reply)
+        return codec.encode(reply)
 
     @property
     def drafts(self) -> int:
@@ -313,7 +313,7 @@ def test_whatever_a_place_says_of_itself_the_thread_that_looks_goes_on(
                 message = codec.pack(codec.INFO_REPLY, info="x" * 400_000)
                 message[6:] = np.frombuffer(b"[[[[", np.int32)
                 return message
-            return codec.pack(codec.INFO_REPLY, info={**asdict(self.service.info()), "least_blocks": "none"})
+            return codec.pack(codec.INFO_REPLY, info={**asdict(self.service.info()), "resident_bytes": "none"})
 
     there = Odd()
     drafter = remote(there)

@@ -98,8 +98,8 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Triton:
     target = EmulatedTarget(costs, HashModel(97), VirtualClock(), blocks=40)
     drafter = EmulatedDrafter(costs, HashModel(97), VirtualClock(), name="draft", rates={})
     made.models = {
-        "target": lambda message: codec.encode_target_reply(target.step(codec.decode_target_work(message))),
-        "draft": lambda message: codec.encode_draft_reply(drafter.draft(codec.decode_draft_work(message))),
+        "target": lambda message: codec.encode(target.step(codec.decode_target_work(message))),
+        "draft": lambda message: codec.encode(drafter.draft(codec.decode_draft_work(message))),
     }
     monkeypatch.setattr(made, "target", target, raising=False)
     return made
@@ -129,7 +129,7 @@ def answer(triton: Triton, message: Ints, model: str = "target") -> Any:
 @pytest.mark.parametrize("token", [0, 1, (1 << 63) - 2])
 def test_a_message_without_the_servers_token_is_refused_and_changes_nothing(triton: Triton, token: int) -> None:
     step(triton, opening())
-    forged = codec.encode_target_work(TargetWork(ints(), ints(), ints(), Trees.empty(0), frees=(1,), sequence=2))
+    forged = codec.encode(TargetWork(ints(), ints(), ints(), Trees.empty(0), frees=(1,), sequence=2))
     codec.seal(forged, token)
     found = answer(triton, forged)
     assert found.has_error()
@@ -145,7 +145,7 @@ def test_short_and_old_messages_are_refused(triton: Triton) -> None:
 
 
 def test_replies_carry_no_token(triton: Triton) -> None:
-    sealed = codec.encode_target_work(opening())
+    sealed = codec.encode(opening())
     codec.seal(sealed, (1 << 63) - 1)
     reply = answer(triton, sealed).tensors[0].as_numpy()
     codec.authenticate(reply, 0)
@@ -226,26 +226,37 @@ def test_a_wish_for_another_pool_reaches_the_target_and_its_refusal_comes_back(
 DRAFT = DraftWork(ints(1), ints(3), ints(0, 0), ints(), ints(2), ints(1), ints(0), opens=OPENS, sequence=1, origin=5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "ask", "given"),
-    [("BlsTarget", "resize", 10), ("BlsDrafter", "resize", 10), ("BlsDrafter", "draft", DRAFT)],
-)
+PROCESS = 2**22  # that there is not
+
+
+class Watched:
+    """Calls that are looked at, and which processes were ended for them."""
+
+    def __init__(self, triton: Triton, kind: str, model: str) -> None:
+        self.ended: list[int] = []
+        self._calls = Calls(self.ended.extend, lambda _model: {PROCESS: 1e9})
+        self._triton, self.port = triton, getattr(triton.bls, kind)(model, self._calls)  # type: ignore[attr-defined]
+
+    def hangs(self, seconds: float, ask: str, given: Any) -> list[int]:
+        """Which processes have been ended when a call has taken so long."""
+
+        def hangs(_exchange: Callable[[], Any]) -> Any:
+            for _ in range(round(seconds / LOOK_SECONDS)):
+                self._calls.look()
+            return refusal("Stub process is not healthy.")
+
+        self._triton.transport = hangs
+        with pytest.raises(StubDead):
+            getattr(self.port, ask)(given)
+        return self.ended
+
+
+@pytest.mark.parametrize(("kind", "ask", "given"), [("BlsTarget", "resize", 10), ("BlsDrafter", "draft", DRAFT)])
 def test_a_model_that_answers_neither_a_wish_for_another_pool_nor_its_first_draft_is_ended(
     triton: Triton, kind: str, ask: str, given: Any
 ) -> None:
-    ended: list[int] = []
-    process = 2**22  # that there is not
-    watched = Calls(ended.extend, lambda _model: {process: 1e9})
-
-    def hangs(_exchange: Callable[[], Any]) -> Any:
-        for _ in range(round(max(QUESTION_SECONDS, DRAFTERS_SECONDS) / LOOK_SECONDS) + 1):
-            watched.look()
-        return refusal("Stub process is not healthy.")
-
-    triton.transport = hangs
-    with pytest.raises(StubDead):
-        getattr(getattr(triton.bls, kind)("draft", watched), ask)(given)  # type: ignore[attr-defined]
-    assert ended == [process]
+    seconds = max(QUESTION_SECONDS, DRAFTERS_SECONDS) + LOOK_SECONDS
+    assert Watched(triton, kind, "draft").hangs(seconds, ask, given) == [PROCESS]
 
 
 @pytest.mark.parametrize(("kind", "ask", "work"), [("BlsTarget", "step", opening()), ("BlsDrafter", "draft", DRAFT)])
@@ -253,40 +264,18 @@ def test_who_may_have_to_read_a_tokenizer_for_a_grammar_has_longer(
     triton: Triton, kind: str, ask: str, work: Any
 ) -> None:
     """Of a large vocabulary that takes longer than a pass may where passes are quick."""
-    ended: list[int] = []
-    watched = Calls(ended.extend, lambda _model: {2**22: 1e9})
-    port = getattr(triton.bls, kind)("draft" if ask == "draft" else "target", watched)  # type: ignore[attr-defined]
+    watched = Watched(triton, kind, "draft" if ask == "draft" else "target")
     for sequence in range(KNOWN_CALLS):
-        getattr(port, ask)(replace(work, sequence=sequence))
-
-    def reads(_exchange: Callable[[], Any]) -> Any:
-        for _ in range(round(GRAMMAR_SECONDS / LOOK_SECONDS)):
-            watched.look()
-        return refusal("Stub process is not healthy.")
-
-    triton.transport = reads
-    for grammar, ends in (("{}", []), ("", [2**22])):
+        getattr(watched.port, ask)(replace(work, sequence=sequence))
+    for grammar, ends in (("{}", []), ("", [PROCESS])):
         opens = (replace(OPENS[0], sampling=Sampling(grammar=grammar)),)
-        with pytest.raises(StubDead):
-            getattr(port, ask)(replace(work, opens=opens))
-        assert ended == ends
+        assert watched.hangs(GRAMMAR_SECONDS, ask, replace(work, opens=opens)) == ends
 
 
 def test_a_long_context_is_not_judged_by_how_long_short_ones_took(triton: Triton) -> None:
     """As many tokens take far longer behind 30,000 others: of that nothing is known."""
-    ended: list[int] = []
-    watched = Calls(ended.extend, lambda _model: {2**22: 1e9})
-    port = triton.bls.BlsTarget("target", watched)  # type: ignore[attr-defined]
+    watched = Watched(triton, "BlsTarget", "target")
     for sequence in range(KNOWN_CALLS):
-        port.step(decode(4, sequence))
-
-    def takes_long(_exchange: Callable[[], Any]) -> Any:
-        for _ in range(round(GRAMMAR_SECONDS / LOOK_SECONDS)):
-            watched.look()
-        return refusal("Stub process is not healthy.")
-
-    triton.transport = takes_long
-    for known, ends in ((30_000, []), (4, [2**22])):
-        with pytest.raises(StubDead):
-            port.step(decode(known, KNOWN_CALLS))
-        assert ended == ends
+        watched.port.step(decode(4, sequence))
+    for known, ends in ((30_000, []), (4, [PROCESS])):
+        assert watched.hangs(GRAMMAR_SECONDS, "step", decode(known, KNOWN_CALLS)) == ends

@@ -12,7 +12,6 @@ from unittest.mock import MagicMock
 import pytest
 
 from covey.contracts import profile
-from covey.contracts.types import ResizeStatus
 from covey.star.callers import token_of
 from covey.wire import codec
 from covey.wire.ledger import new_origin
@@ -87,7 +86,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtu
 
 
 def message(sender: Sender, text: Text, token: int) -> Any:
-    packed = codec.encode_draft_work(sender.work([text], 2))
+    packed = codec.encode(sender.work([text], 2))
     codec.seal(packed, token)
     return packed
 
@@ -136,15 +135,6 @@ def test_requests_that_come_together_are_each_answered_once(model: Any) -> None:
     for request in requests:
         assert request.sent.wait(10)
         assert request.response.error is None
-
-
-def test_its_own_server_alone_resizes_it(model: Any) -> None:
-    wish = codec.encode_resize(3)
-    codec.seal(wish, token_of(SECRET))
-    assert "own server" in answered(model, Request(wish)).error
-    codec.seal(wish, OWN)
-    answer = codec.decode_resized(answered(model, Request(wish)).outputs[0].values)
-    assert answer.status == ResizeStatus.NOT_HERE, "a lookup has no KV memory"
 
 
 @pytest.mark.parametrize(

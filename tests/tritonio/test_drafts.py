@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 
@@ -11,30 +13,10 @@ PREFIX = "covey_spec_decode_num_"
 
 
 def record(drafters: list[str], sizes: list[int], accepts: list[int]) -> RoundRecord:
-    rows, counts = len(sizes), np.asarray(sizes, np.int32)
-    return RoundRecord(
-        rows=rows,
-        decoding=rows,
-        prefill_tokens=0,
-        trees=int(np.count_nonzero(counts)),
-        drafted=int(counts.sum()),
-        accepted=sum(accepts),
-        emitted=rows + sum(accepts),
-        plan_seconds=0.0,
-        draft_seconds=0.0,
-        verify_seconds=0.0,
-        pass_seconds=0.0,
-        commit_seconds=0.0,
-        waiting=0,
-        running=rows,
-        free_blocks=1,
-        total_blocks=1,
-        reused=0,
-        preempted=0,
-        plan=Plan(counts, np.ones(rows, np.int32), tuple(drafters)),
-        sizes=counts,
-        accepts=np.asarray(accepts, np.int32),
-    )
+    counts = np.asarray(sizes, np.int32)
+    plan = Plan(counts, np.ones(len(sizes), np.int32), tuple(drafters))
+    trees, found = int(np.count_nonzero(counts)), np.asarray(accepts, np.int32)
+    return cast("RoundRecord", SimpleNamespace(trees=trees, plan=plan, sizes=counts, accepts=found, read={}))
 
 
 def totals(drafts: Drafts) -> dict[tuple[str, ...], float]:

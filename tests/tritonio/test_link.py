@@ -157,22 +157,12 @@ def test_a_sweep_does_not_wait_for_who_takes_no_calls(folder: Path) -> None:
     assert not left.exists()
 
 
-def test_who_takes_no_calls_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_no_calls_is_not_waited_for() -> None:
     """As who is to see that its server has ended meanwhile."""
-    monkeypatch.setattr(link, "ANSWER_SECONDS", 0.2)
     path = link.address("covey", os.getppid())
     path.parent.mkdir(0o700)
-    found: queue.Queue[Exception] = queue.Queue()
-
-    def ask() -> None:
-        try:
-            link.serves("covey", os.getppid())
-        except PortError as error:
-            found.put(error)
-
-    with full(path):
-        threading.Thread(target=ask, daemon=True).start()
-        assert "covey is not up" in str(found.get(timeout=SECONDS))
+    with full(path), pytest.raises(PortError, match="covey is not up"):
+        link.serves("covey", os.getppid())
 
 
 def test_a_question_leaves_no_thread_at_either_end() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from typing import Any
 
@@ -12,8 +11,9 @@ import pytest
 
 from covey.contracts.errors import Overloaded, PortError
 from covey.contracts.types import NO_OBJECTIVE, Finish, Objective, Progress
-from covey.text.streaming import Chunk, Streamer
+from covey.text.streaming import Streamer
 from tests.fakes import ManualClock
+from tests.serving.worlds import Outlet
 from tests.tritonio.adapters import load
 
 
@@ -40,27 +40,6 @@ class Counted:
                 return Series()
 
         return Family()
-
-
-class Outlet:
-    streams, needs_state = True, False
-
-    def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
-        self.error: Exception | None = None
-        self.done = threading.Event()
-
-    def send(self, chunk: Chunk) -> None:
-        self.chunks.append(chunk)
-        if chunk.finish is not None:
-            self.done.set()
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self.done.set()
-
-    def gone(self) -> bool:
-        return False
 
 
 class Nobody:
@@ -100,9 +79,9 @@ class Bench:
             self.streamer.publish(
                 [Progress(self.keys, ids, np.zeros(tokens, np.float32), end if last else None, error if last else None)]
             )
-            while len(outlet.chunks) <= step and not outlet.done.wait(0.001):
+            while len(outlet.chunks) <= step and not outlet.ended.wait(0.001):
                 pass
-        assert outlet.done.wait(5)
+        assert outlet.ended.wait(5)
         return outlet
 
     def close(self) -> Counter[tuple[str, str, str]]:

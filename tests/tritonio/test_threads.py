@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -17,13 +16,11 @@ import pytest
 
 from covey.care.control import HTTP_VARIABLE, InnerControl
 from covey.contracts import profile
-from covey.contracts.types import NO_FLOATS, NO_INTS, DrafterInfo, Finish
 from covey.loop.engine import Engine
-from covey.requests.roster import Roster
 from covey.serving import build, life, start
-from covey.text.streaming import Chunk, Streamer
+from covey.text.streaming import Streamer
 from covey.tritonio import link
-from tests.fakes import VOCAB, HashTarget
+from tests.fakes import HashTarget
 from tests.serving.worlds import Outlet
 from tests.tritonio import adapters
 
@@ -62,17 +59,6 @@ def ask(model: Any, key: int = 1) -> Outlet:
     return outlet
 
 
-def test_a_start_that_fails_unforeseen_fails_requests(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unforeseen(*_arguments: Any) -> None:
-        raise KeyError("unforeseen")
-
-    monkeypatch.setattr(build, "load_tokenizer", unforeseen)
-    model = module.TritonPythonModel()
-    model.initialize(config(**ORCHESTRATOR))
-    assert ask(model).errors == ["the engine could not start, after an internal error; see the server's log"]
-    model.finalize()
-
-
 class DyingEngine(MagicMock):
     """Dies when `die` is set, or while it takes a request."""
 
@@ -105,49 +91,6 @@ def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monke
     model.finalize()
 
 
-class Hanging:
-    """A drafter that says what it is when it is told to."""
-
-    def __init__(self) -> None:
-        self.tell, self.vocabulary = threading.Event(), VOCAB
-
-    def info(self) -> DrafterInfo:
-        self.tell.wait(SECONDS)
-        return DrafterInfo("hash", self.vocabulary, 512, 1, 0)
-
-
-def test_a_drafter_that_hangs_does_not_keep_the_others_from_starting(
-    module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drafters: dict[str, Hanging] = {}
-    monkeypatch.setattr(module.bls, "BlsDrafter", lambda name, **_calls: drafters.setdefault(name, Hanging()))
-    monkeypatch.setattr(start, "FACTS_SECONDS", 0.2)
-    told: dict[str, str] = {}
-    came = threading.Semaphore(0)
-
-    def note(what: str, name: str) -> None:
-        told[name] = what
-        came.release()
-
-    monkeypatch.setattr(Roster, "came", lambda _roster, name, _facts: note("came", name))
-    monkeypatch.setattr(Roster, "declined", lambda _roster, name, seconds: note(f"rests {seconds}", name))
-    model = module.TritonPythonModel()
-    model.initialize(config(**ORCHESTRATOR))
-    model._life.asked.set()  # nothing is measured
-    assert model._life.wait(SECONDS), "it waits for a drafter"
-    assert len(drafters) > 1
-    assert not told
-    one, other, *rest = drafters
-    drafters[other].vocabulary = VOCAB + 1
-    for name in (one, other):
-        drafters[name].tell.set()
-        assert came.acquire(timeout=SECONDS), "what it says late counts"
-    assert told == {one: "came", other: "rests inf"}
-    for name in rest:
-        drafters[name].tell.set()
-    model.finalize()
-
-
 def test_what_is_open_at_the_end_is_told(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = module.TritonPythonModel()
     monkeypatch.setattr(Engine, "round", lambda _engine: threading.Event().wait(0.01))
@@ -169,52 +112,3 @@ def test_an_engine_that_lives_answers_and_drains(module: Any) -> None:
     assert link.refuse_requests("covey", os.getppid()) == 0, "nothing is open"
     assert ask(model, 2).errors == ["the server is draining; no new requests"]
     model.finalize()
-
-
-class Sender:
-    """A request's sender in the model of one response."""
-
-    def __init__(self, cancelled: Callable[[], bool]) -> None:
-        self.sent = threading.Event()
-        self.is_cancelled = cancelled
-
-    def send(self, _response: Any, *, last: bool) -> None:
-        assert last
-        self.sent.set()
-
-
-class Vanishing(dict):  # type: ignore[type-arg]
-    """An entry is gone between two looks."""
-
-    def __contains__(self, _key: object) -> bool:
-        return True
-
-
-@pytest.fixture
-def unary(monkeypatch: pytest.MonkeyPatch) -> Any:
-    loaded, _fake = adapters.load(monkeypatch, "unary")
-    model = loaded.TritonPythonModel()
-    model.initialize(config(orchestrator="covey"))
-    yield model
-    model.finalize()
-
-
-def test_an_answer_to_what_was_cancelled_meanwhile_is_dropped(unary: Any) -> None:
-    from covey.tritonio import peers
-
-    unary._open = Vanishing()
-    sent: list[link.Message] = []
-    peer = SimpleNamespace(send=sent.append)
-    peers.PeerOutlet(peer, 1).send(Chunk("", NO_INTS, NO_FLOATS, Finish.LENGTH, *[0] * 6))  # type: ignore[arg-type]
-    unary._received(unary._peer, sent[0])
-
-
-def test_one_sender_that_fails_does_not_end_the_watch_over_the_others(unary: Any) -> None:
-    def fail() -> bool:
-        raise RuntimeError("unforeseen")
-
-    broken, cancelled = Sender(fail), Sender(lambda: True)
-    with unary._lock:
-        unary._open = {1: (broken, frozenset()), 2: (cancelled, frozenset())}
-    assert cancelled.sent.wait(SECONDS)
-    assert unary._poller.is_alive()

@@ -58,15 +58,6 @@ class SharedDrafter(Drafter, Protocol):
         ...
 
 
-@runtime_checkable
-class ElasticDrafter(Drafter, Protocol):
-    """A drafter whose KV memory grows and shrinks, as its facts say."""
-
-    def resize(self, blocks: int) -> Resized:
-        """Have so many blocks, between two passes; asked again it goes on. It forgets tags that find no room."""
-        ...
-
-
 class Companion(Protocol):
     """What drafts for one request beside all drafters, in the engine's process, by what its text repeats. One thread at
     a time calls."""
@@ -98,10 +89,6 @@ class Residency(Protocol):
 
     def load(self, name: str) -> DrafterInfo:
         """Have it back, warm. Raises CoveyError where it did not come."""
-        ...
-
-    def resize(self, name: str, blocks: int) -> DrafterInfo:
-        """Have a drafter that is in memory hold KV memory of so many blocks. Raises PortError where it may not."""
         ...
 
 

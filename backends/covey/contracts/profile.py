@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
@@ -386,78 +386,75 @@ def find(name_or_path: str) -> Path:
     return path
 
 
-def costs_path(name_or_path: str) -> Path:
-    """Return the path of a cost table: a path as it is, or a name in the profiles folder's `costs`."""
+def costs_path(name_or_path: str, folder: str = "costs") -> Path:
+    """Return the path of a cost table: a path as it is, or a name in that folder of the profiles'."""
     path = Path(name_or_path)
-    return path if path.suffix == ".json" else profiles_folder() / "costs" / f"{name_or_path}.json"
+    return path if path.suffix == ".json" else profiles_folder() / folder / f"{name_or_path}.json"
 
 
-def costs_file(name_or_path: str) -> Path:
+def costs_file(name_or_path: str, folder: str = "costs", what: str = "cost table") -> Path:
     """Return the file of a cost table that is there."""
-    path = costs_path(name_or_path)
+    path = costs_path(name_or_path, folder)
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in (profiles_folder() / "costs").glob("*.json"))) or "none"
-        raise SettingError(f"cost table {name_or_path!r} not found at {path}; known cost tables: {known}")
+        known = ", ".join(sorted(p.stem for p in (profiles_folder() / folder).glob("*.json"))) or "none"
+        raise SettingError(f"{what} {name_or_path!r} not found at {path}; known: {known}")
     return path
 
 
 def guesses_file(name_or_path: str) -> Path:
     """Return the file of recorded guesses that is there."""
-    path = Path(name_or_path)
-    path = path if path.suffix == ".json" else profiles_folder() / "acceptance" / f"{name_or_path}.json"
-    if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in (profiles_folder() / "acceptance").glob("*.json"))) or "none"
-        raise SettingError(f"recorded guesses {name_or_path!r} not found at {path}; known: {known}")
-    return path
+    return costs_file(name_or_path, "acceptance", "recorded guesses")
 
 
 def load(name_or_path: str) -> Profile:
     """Read and check one profile."""
     tables, path = read(name_or_path)
     profile = of_tables(tables, path.stem, str(path))
-    unloaded = [name for name in profile.speculation.drafters if name not in profile.models]
-    if unloaded:
-        raise SettingError(f"{path}: speculation.drafters: {', '.join(unloaded)} must be among models too")
-    speculation = profile.speculation
-    if LOOKUP in speculation.drafters:
-        raise SettingError(f"{path}: speculation.drafters: {LOOKUP} is what drafts from texts themselves are called")
+    try:
+        _check_together(profile)
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from None
+    return profile
+
+
+def _check_together(profile: Profile) -> None:
+    """Raise SettingError for settings that do not fit each other, or name what is not there."""
+    speculation, drafters = profile.speculation, profile.speculation.drafters
+    folders = [entry.split(":", 1)[0] for entry in profile.drafter.folders]
+    for key, named, among, known in (
+        ("speculation.drafters", drafters, "models", profile.models),
+        ("drafter.folders", folders, "speculation.drafters", drafters),
+        ("target.head", filter(None, [profile.target.head]), "speculation.drafters", drafters),
+    ):
+        missing = [name for name in named if name not in known]
+        if missing:
+            raise SettingError(f"{key}: {', '.join(missing)} must be among {among} too")
+    if LOOKUP in drafters:
+        raise SettingError(f"speculation.drafters: {LOOKUP} is what drafts from texts themselves are called")
     if speculation.policy == "table" or speculation.table != TABLE:  # the default may be too deep for other policies
-        try:
-            depths_by_batch(speculation.table, speculation.max_depth)
-        except SettingError as error:
-            raise SettingError(f"{path}: {error}") from None
+        depths_by_batch(speculation.table, speculation.max_depth)
     fixed = speculation.drafter_policy.partition("fixed:")[2]
-    if fixed and fixed not in speculation.drafters:
+    if fixed and fixed not in drafters:
         raise SettingError(
-            f"{path}: speculation.drafter_policy: got {speculation.drafter_policy!r}, allowed behind fixed: one of "
-            f"speculation.drafters, {', '.join(speculation.drafters) or 'of which there is none'}"
+            f"speculation.drafter_policy: got {speculation.drafter_policy!r}, allowed behind fixed: one of "
+            f"speculation.drafters, {', '.join(drafters) or 'of which there is none'}"
         )
     names = [entry.split(":")[0] for entry in profile.slo.classes]
     twice = [name for name in names if names.count(name) > 1 or name == CUSTOM]
     if twice:
-        raise SettingError(f"{path}: slo.classes: got {twice[0]!r}, allowed: each name once, and not {CUSTOM}")
-    elsewhere = [entry.split(":", 1)[0] for entry in profile.drafter.folders]
-    unloaded = [name for name in elsewhere if name not in profile.speculation.drafters]
-    if unloaded:
-        raise SettingError(f"{path}: drafter.folders: {', '.join(unloaded)} must be among speculation.drafters too")
-    head = profile.target.head
-    if head and head not in profile.speculation.drafters:
-        raise SettingError(f"{path}: target.head: {head} must be among speculation.drafters too")
-    tables = {} if profile.speculation.costs == AUTO else {"speculation.costs": profile.speculation.costs}
+        raise SettingError(f"slo.classes: got {twice[0]!r}, allowed: each name once, and not {CUSTOM}")
+    files: list[tuple[str, Callable[[str], Path], str]] = [
+        ("speculation.costs", costs_file, "" if speculation.costs == AUTO else speculation.costs)
+    ]
     if profile.target.kind == "emulated":
-        tables["emulated.costs"] = profile.emulated.costs
-        if profile.emulated.guesses:
-            try:
-                guesses_file(profile.emulated.guesses)
-            except SettingError as error:
-                raise SettingError(f"{path}: emulated.guesses: {error}") from None
-    for key, costs in tables.items():
+        files.append(("emulated.costs", costs_file, profile.emulated.costs))
+        files.append(("emulated.guesses", guesses_file, profile.emulated.guesses))
+    for key, file_of, named_file in files:
         try:
-            if costs:
-                costs_file(costs)
+            if named_file:
+                file_of(named_file)
         except SettingError as error:
-            raise SettingError(f"{path}: {key}: {error}") from None
-    return profile
+            raise SettingError(f"{key}: {error}") from None
 
 
 def read(name_or_path: str) -> tuple[JsonDict, Path]:

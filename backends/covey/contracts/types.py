@@ -455,10 +455,6 @@ class DrafterInfo:
     wait_seconds: float = 0.0  # for a turn, of one more sender now
     step_seconds: float = 0.0  # of a level of a draft, of late; 0: not known
     device: str = ""  # whose memory those bytes are of: cpu or cuda; "": the target's
-    block_bytes: int = 0  # of KV memory; 0: it keeps its size
-    total_blocks: int = 0  # of KV memory now, from `least_blocks`, which hold one text, to `most_blocks`
-    least_blocks: int = 0
-    most_blocks: int = 0
     state_width: int = 0  # numbers of the target's states that it reads; 0: it reads tokens alone
 
 

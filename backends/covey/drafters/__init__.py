@@ -36,11 +36,6 @@ class Setting:
         """Return the depth beyond which few calls will ask."""
         return self.profile.speculation.max_depth
 
-    @property
-    def elastic(self) -> bool:
-        """Return whether KV memory of drafters that draft for nobody may have to go."""
-        return self.profile.memory.policy != "off"
-
 
 def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Profile, *, name: str) -> Drafter:
     """Return the drafter of an entry of the model repository, ready to answer at full speed. `target` is the folder of

@@ -37,8 +37,6 @@ from covey.contracts.types import (
     Judged,
     JudgeWork,
     Open,
-    Resized,
-    ResizeStatus,
     RowJudged,
     RowStatus,
     Rule,
@@ -53,7 +51,6 @@ from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequences
 from covey.models.stepper import Call, Stepper
 from covey.noise.noise import Index
-from covey.runtimes.resizing import resize
 from covey.sampling.settings import SettingsTable
 from covey.text.grammar import Grammar, Grammars
 from covey.wire.company import beside, parted
@@ -77,12 +74,11 @@ class NeuralDrafter:
         name: str,
         weights: int = 0,
         identity: str = "",
-        elastic: bool = False,
         folder: str = "",
         state_width: int = 0,
     ) -> None:
-        """`weights` are bytes of the model's own; `folder` is where its tokenizer is. If it is `elastic` its KV memory
-        can shrink to what one text needs. A head's states have `state_width` numbers."""
+        """`weights` are bytes of the model's own; `folder` is where its tokenizer is. A head's
+        states have `state_width` numbers."""
         self._state_width, self._first = state_width, int(state_width > 0)
         self._model = model
         self._stepper = stepper
@@ -92,18 +88,13 @@ class NeuralDrafter:
         self._grammars = Grammars(folder, model.vocab_size)
         self._reader = TextReader(model, self._table, self._grammars, self._first)
         self._ledger: Ledger[Session, DraftReply] = Ledger(self._open, self._close)
-        most = model.blocks
         self._info = DrafterInfo(
             model=name,
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
             epoch=self._ledger.epoch,
-            resident_bytes=weights + stepper.resident_bytes + most * model.bytes_per_block,
+            resident_bytes=weights + stepper.resident_bytes + model.blocks * model.bytes_per_block,
             identity=identity,
-            block_bytes=model.bytes_per_block if elastic else 0,
-            total_blocks=most,
-            least_blocks=min(most, -(-model.max_positions // model.block_size)),
-            most_blocks=most,
             state_width=state_width,
         )
 
@@ -115,38 +106,23 @@ class NeuralDrafter:
         *,
         name: str,
         depth: int = 0,
-        elastic: bool = False,
         target: str | Path | None = None,
     ) -> NeuralDrafter:
-        """Return the drafter in `folder`; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU
-        alone. With a `target`, the folder of that one's model, it is a head."""
+        """Return the drafter in `folder`; few calls will ask for more than `depth`. With a `target`, the folder of that
+        one's model, it is a head."""
         path = Path(folder)
-        opened = (
-            open_drafter(path, settings, depth, elastic=elastic)
-            if target is None
-            else open_head(path, Path(target), settings, elastic=elastic)
-        )
+        opened = open_drafter(path, settings, depth) if target is None else open_head(path, Path(target), settings)
         return cls(
             *(opened.model, opened.stepper, settings),
             name=name,
             weights=sum(path.stat().st_size for path in Path(folder).glob("*.safetensors")),
             identity=opened.identity,
-            elastic=elastic and opened.model.device == "cpu",
             folder=str(target or folder),  # a head has its target's tokens, and seldom their names
             state_width=opened.state_width,
         )
 
     def info(self) -> DrafterInfo:
-        total, known = self._sequences.pool.total, self._info
-        freed = (known.total_blocks - total) * self._model.bytes_per_block
-        return replace(known, total_blocks=total, resident_bytes=known.resident_bytes - freed)
-
-    def resize(self, blocks: int) -> Resized:
-        if not self._info.block_bytes or blocks > self._info.most_blocks:
-            return Resized(ResizeStatus.NOT_HERE, self._sequences.pool.total)
-        while self._sequences.pool.owned > blocks and self._ledger.forget():
-            pass
-        return resize(self._model, self._sequences, blocks, self._info.least_blocks)
+        return self._info
 
     def warm_up(self) -> None:
         """Make the first calls as fast as later ones: a chain, a tree and a reading on a tag of its own."""
@@ -426,10 +402,8 @@ class NeuralDrafter:
         return found
 
 
-def load(
-    folder: str | Path, settings: DrafterSettings, *, name: str, depth: int, elastic: bool = False
-) -> NeuralDrafter:
+def load(folder: str | Path, settings: DrafterSettings, *, name: str, depth: int) -> NeuralDrafter:
     """Load a drafter (see `NeuralDrafter.load`) and make it ready to answer at full speed."""
-    drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth, elastic=elastic)
+    drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth)
     drafter.warm_up()
     return drafter

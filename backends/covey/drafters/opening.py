@@ -39,18 +39,18 @@ class Opened:
     state_width: int = 0  # of a head
 
 
-def open_drafter(folder: Path, settings: DrafterSettings, depth: int, *, elastic: bool) -> Opened:
-    """Return the model in a folder; few calls will ask for more than `depth`. KV memory is `elastic` on a CPU alone."""
+def open_drafter(folder: Path, settings: DrafterSettings, depth: int) -> Opened:
+    """Return the model in a folder; few calls will ask for more than `depth`."""
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
     if on_cpu and settings.dtype in ("auto", "bfloat16", "float32"):
         try:
-            return _natively(folder, settings, elastic)
+            return _natively(folder, settings)
         except UnsupportedModel as error:
             log.info("%s: PyTorch runs it: %s", folder, error)
-    return _by_torch(folder, settings, depth, elastic)
+    return _by_torch(folder, settings, depth)
 
 
-def open_head(folder: Path, target: Path, settings: DrafterSettings, *, elastic: bool) -> Opened:
+def open_head(folder: Path, target: Path, settings: DrafterSettings) -> Opened:
     """Return the head in a folder, for the target in another."""
     from covey.models import heads
     from covey.models.native.head import HeadModel
@@ -66,12 +66,12 @@ def open_head(folder: Path, target: Path, settings: DrafterSettings, *, elastic:
         blocks=blocks,
         threads=threads_for(folder),
         max_pass_tokens=PASS_TOKENS,
-        most_blocks=blocks if elastic else 0,
+        most_blocks=0,
     )
     return Opened(model, HeadStepper(model), _identity(folder, settings), model.width)
 
 
-def _natively(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
+def _natively(folder: Path, settings: DrafterSettings) -> Opened:
     from covey.models.native import architecture
     from covey.models.native.model import NativeModel
     from covey.models.paged_stepper import NativeStepper
@@ -84,7 +84,6 @@ def _natively(folder: Path, settings: DrafterSettings, elastic: bool) -> Opened:
         threads=threads_for(folder),
         numerics="fast",
         max_pass_tokens=PASS_TOKENS,
-        most_blocks=blocks if elastic else 0,
     )
     return Opened(model, NativeStepper(model), _identity(folder, settings))
 
@@ -114,7 +113,7 @@ def threads_for(folder: Path) -> int:
     return len(os.sched_getaffinity(0)) if weights >= LARGE else 1
 
 
-def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool) -> Opened:
+def _by_torch(folder: Path, settings: DrafterSettings, depth: int) -> Opened:
     from covey.models.identity import of_model
     from covey.runtimes.opening import open_model
     from covey.target.runner import blocks_in
@@ -131,7 +130,6 @@ def _by_torch(folder: Path, settings: DrafterSettings, depth: int, elastic: bool
         block_size=settings.block_size,
         numerics="fast",
         max_pass_tokens=PASS_TOKENS,
-        most_blocks=blocks if elastic else 0,
     )
     return Opened(model, torch_stepper(model, depth), of_model(folder, replace(settings, folders=())))
 

@@ -9,9 +9,8 @@ share of all blocks is free. Knows no ports and no names of drafters but as keys
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from covey.contracts.profile import MemorySettings
 
@@ -42,14 +41,12 @@ class Pressure:
 @dataclass(slots=True)
 class Budget:
     """The bytes that drafters and pool may hold of one device together. `held` is what each drafter holds when it is
-    there with all its KV memory, `shrunk` what it has given up of that, and `first` what it held when that was first
-    known."""
+    there, and `first` what it held when that was first known."""
 
     least: int  # blocks, that the pool always has
     block_bytes: int
     limit: int = 0  # bytes; 0: what the pool was loaded with and all drafters held at first
     held: dict[str, int] = field(default_factory=dict)
-    shrunk: dict[str, int] = field(default_factory=dict)
     first: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -57,71 +54,48 @@ class Budget:
         """Return the bytes of pool and drafters. They stay once all were there: one that died may come back larger."""
         return self.limit or self.least * self.block_bytes + sum(self.first.values())
 
-    def learn(self, name: str, held: int, shrunk: int) -> bool:
-        """Note what a drafter says it holds, and return whether it had not been heard of before."""
-        self.held[name], self.shrunk[name] = held, shrunk
-        new = held > 0 and name not in self.first
-        if new:
-            self.first[name] = held
-        return new
+    def learn(self, name: str, held: int) -> None:
+        """Note what a drafter says it holds."""
+        self.held[name] = held
+        if held:
+            self.first.setdefault(name, held)
 
-    def fits(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> bool:
+    def fits(self, resident: Collection[str]) -> bool:
         """Return whether these drafters fit in memory together. Without a limit all of them do, as they did at first,
         and one that holds more by now leaves less to the pool."""
-        return not self.limit or self.spare(resident, shrunk) >= 0
+        return not self.limit or self.spare(resident) >= 0
 
-    def holds(self, name: str) -> int:
-        """Return the bytes of a drafter that is in memory."""
-        return self.held.get(name, 0) - self.shrunk.get(name, 0)
-
-    def spare(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> int:
-        """Return the bytes that the least pool and these drafters leave; negative where they are too many. `shrunk`, if
-        given, is what they count as having given up."""
-        given = self.shrunk if shrunk is None else shrunk
-        drafters = sum(self.held.get(name, 0) - given.get(name, 0) for name in resident)
+    def spare(self, resident: Collection[str]) -> int:
+        """Return the bytes that the least pool and these drafters leave; negative where they are too many."""
+        drafters = sum(self.held.get(name, 0) for name in resident)
         return self.whole - self.least * self.block_bytes - drafters
 
-    def blocks(self, resident: Iterable[str], shrunk: Mapping[str, int] | None = None) -> int:
+    def blocks(self, resident: Collection[str]) -> int:
         """Return how many blocks the pool has with these drafters in memory, rounded down."""
-        spare = max(0, self.spare(resident, shrunk))
+        spare = max(0, self.spare(resident))
         return self.least + (spare // self.block_bytes if self.block_bytes else 0)
 
 
-class Policy(Protocol):
-    """Says when drafters leave memory and come back. Is told of every round, in order; asking it changes nothing."""
-
-    def note(self, pressure: Pressure) -> None: ...
-
-    def gave(self) -> None:
-        """Note that a drafter gave its bytes: the pool's gain is to be felt before another does."""
-        ...
-
-    def expands(self, gain: int) -> bool:
-        """Return whether a drafter is to leave for so many blocks."""
-        ...
-
-    def contracts(self, pressure: Pressure, needed: int) -> bool:
-        """Return whether the pool can spare so many blocks for a drafter."""
-        ...
-
-
 class Never:
-    """Drafters leave when they are told to and at no other time, and the pool keeps its size."""
+    """Says when drafters leave memory and come back: when they are told to and at no other time. Is told of every
+    round, in order; asking it changes nothing."""
 
     def note(self, pressure: Pressure) -> None:
         """Learn nothing."""
 
     def gave(self) -> None:
-        """Do nothing."""
+        """Note that a drafter gave its bytes: the pool's gain is to be felt before another does."""
 
     def expands(self, gain: int) -> bool:  # noqa: ARG002
+        """Return whether a drafter is to leave for so many blocks."""
         return False
 
     def contracts(self, pressure: Pressure, needed: int) -> bool:  # noqa: ARG002
+        """Return whether the pool can spare so many blocks for a drafter."""
         return True
 
 
-class Thresholds:
+class Thresholds(Never):
     """Nightjar's: tau_low as a share of all blocks, T_persist in rounds."""
 
     def __init__(self, low: float, persist: int) -> None:
@@ -144,7 +118,7 @@ class Thresholds:
         return not pressure.drafting and (pressure.starved or pressure.free < self._low * pressure.total)
 
 
-POLICIES: dict[str, Callable[[MemorySettings], Policy]] = {
+POLICIES: dict[str, Callable[[MemorySettings], Never]] = {
     "off": lambda _settings: Never(),
     "thresholds": lambda settings: Thresholds(settings.low, settings.persist_rounds),
 }

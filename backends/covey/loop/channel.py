@@ -142,8 +142,6 @@ class Channel:
             reply = self._take()
         if reply is not None:
             self.roster.answered(self.name)
-            if reply.again_seconds:
-                self.roster.declined(self.name, reply.again_seconds)
         return reply
 
     def settle(self) -> None:
@@ -241,9 +239,9 @@ class Channel:
                 del active.seen[self.name]
             else:
                 active.seen[self.name] = seen  # requests only grow, so this is right however long the call took
+        if reply.again_seconds:
+            self.roster.declined(self.name, reply.again_seconds)
         if reads:
-            if reply.again_seconds:
-                self.roster.declined(self.name, reply.again_seconds)
             self.read_seconds.append(reply.catch_up_seconds + reply.draft_seconds)
             if reply.judged is not None:
                 self._add_judged(call, reply.judged)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from covey.contracts.errors import CoveyError, PortError
 from covey.contracts.ports import Companion, Drafter
-from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import Open, TargetInfo
 from covey.loop.memory import Memory
 from covey.process.guard import Guard
@@ -30,18 +29,6 @@ class EngineConfig:
     # earlier engine of that name left open; engines of different names share a drafter.
     caller: str = ""
     info: TargetInfo | None = None  # what the target has said of itself; None: it is asked
-
-    @classmethod
-    def of(
-        cls,
-        settings: SpeculationSettings,
-        drafters: Mapping[str, Drafter],
-        caller: str = "",
-        info: TargetInfo | None = None,
-        companion: Callable[[Open], Companion] | None = None,
-    ) -> EngineConfig:
-        """Make one as a profile says."""
-        return cls(drafters, companion, settings.max_depth, settings.draft_deadline_ms / 1000, caller, info)
 
 
 @dataclass(frozen=True)

@@ -78,16 +78,6 @@ class Drafting:
                 proposals.append((asked[name], reply.trees))
         return Drafted(joined(len(batch.rows), proposals), answered, seconds, catch_up, read, plan.drafter)
 
-    def offer(self, batch: Batch) -> None:
-        """Have texts that repeat themselves offer drafts for the round that is to be planned."""
-        if self._lookups is not None:
-            self._lookups.offer(batch)
-
-    def end_text(self, active: ActiveRequest) -> None:
-        """Take it that a request's text has ended."""
-        if self._lookups is not None:
-            self._lookups.forget(active)
-
     def read(self, batch: Batch, judges: Sequence[Judge]) -> None:
         """Ask those drafters to read that can be asked and have no such call outstanding."""
         for judge in judges:

@@ -79,10 +79,10 @@ class Engine:
             name: Channel(name, drafter, self.roster, clock, failed, self._origin, sequence, hooks.plain, hooks.worker)
             for name, drafter in config.drafters.items()
         }
-        lookups = None
+        self._lookups = None
         if config.companion is not None:
-            lookups = Lookups(config.companion, hooks.worker("lookup"), config.max_depth)
-        self._drafting = Drafting(channels, self.roster, clock, config.draft_deadline, lookups)
+            self._lookups = Lookups(config.companion, hooks.worker("lookup"), config.max_depth)
+        self._drafting = Drafting(channels, self.roster, clock, config.draft_deadline, self._lookups)
         self.memory = hooks.memory(self.roster, self._drop) if hooks.memory is not None else None
         self._recover = hooks.recover
         self._observe = hooks.observe
@@ -175,7 +175,8 @@ class Engine:
             self._breathe(Pressure(self._free_blocks, self._total_blocks))
             return False
         self._drafting.settle()
-        self._guard(LOOKUPS, self._drafting.offer, batch)
+        if self._lookups is not None:
+            self._guard(LOOKUPS, self._lookups.offer, batch)
         plan = self.planner.plan(batch, self.roster, scheduler.token_budget)
         laps.end()
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
@@ -215,8 +216,6 @@ class Engine:
             key, finish = item
             active = self.scheduler.find(key)
             if active is not None:
-                if key in self.scheduler.running:
-                    self._failures = 0  # the cancelled request may have caused the failures
                 self._close(active)
                 ended.append(active.last_word(finish))
         if ended:
@@ -358,7 +357,8 @@ class Engine:
     def _close(self, active: ActiveRequest) -> None:
         self.scheduler.finish(active)
         self._drafting.forget(active)
-        self._guard(LOOKUPS, self._drafting.end_text, active)
+        if self._lookups is not None:
+            self._guard(LOOKUPS, self._lookups.forget, active)
 
 
 def _no_token(request: Request) -> CoveyError:

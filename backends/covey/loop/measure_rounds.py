@@ -61,7 +61,7 @@ class Bench:
             self._planner,
             _Nobody(),
             clock,
-            EngineConfig.of(profile.speculation, drafters, caller),
+            EngineConfig(drafters, draft_deadline=profile.speculation.draft_deadline_ms / 1000, caller=caller),
             EngineHooks(observe=self._observe),
         )
         for name, drafter in drafters.items():

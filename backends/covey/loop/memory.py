@@ -3,9 +3,6 @@
     RESIDENT --leave--> UNLOADING --its process has ended--> UNLOADED    then the pool grows
     UNLOADED --come--> the pool contracts, then LOADING --it answers, warm--> RESIDENT
 
-Before anybody leaves, drafters that draft for nobody shrink: their KV memory becomes what one text needs, and they go
-on serving. What they gave up comes back last.
-
 One move at a time, each step safe by itself: a drafter's bytes are the pool's only when they are free, and the pool has
 given them back before the drafter takes them. A move that fails is tried again after a rest, in which others may be
 made; until then the bytes in question are nobody's. When is `covey.kv.elastic`'s to say, or an administrator's.
@@ -18,16 +15,15 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from covey.contracts.errors import CoveyError
 from covey.contracts.ports import Clock, Residency, Target
 from covey.contracts.types import JsonDict, ResizeStatus
-from covey.kv.elastic import Budget, Policy, Pressure
+from covey.kv.elastic import Budget, Never, Pressure
 from covey.loop.memory_totals import MemoryTotals
 from covey.loop.pool_size import PoolSize
 from covey.process.worker import Worker
@@ -38,7 +34,6 @@ log = logging.getLogger("covey.memory")
 AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while there are no rounds
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that failed
 LATELY = 0.999  # of what was used before each round counts on
-UNUSED = 2  # rounds without a draft after which a drafter's KV memory may shrink
 STILL = 64  # rounds between looks where nobody is to move
 AWAY = (State.UNLOADING, State.UNLOADED, State.LOADING)
 
@@ -56,8 +51,6 @@ class Act(enum.Enum):
 
     UNLOAD = "unload"
     LOAD = "load"
-    SHRINK = "shrink"  # its KV memory, to what one text needs
-    WIDEN = "widen"  # ... to what it was
 
 
 @dataclass(slots=True)
@@ -79,7 +72,7 @@ class Memory:
         residency: Residency,
         roster: Roster,
         clock: Clock,
-        policy: Policy,
+        policy: Never,
         budget: Budget,
         *,
         worker: Worker,
@@ -87,21 +80,16 @@ class Memory:
         device: str = "",
         calm: float = 5.0,
         breathes: bool = True,
-        remember: Callable[[Mapping[str, int]], None] = lambda _first: None,
     ) -> None:
         """`drop` is told of a drafter that is asked nothing more. Of drafters that hold another `device`'s memory the
         pool gains nothing. Drafters come back when the policy has said so for `calm` seconds. Unless it `breathes` the
-        pool keeps its size. A drafter whose process has ended is left alone until whoever brings it back has.
-        `remember` is told what drafters held at first, when one more is known."""
+        pool keeps its size. A drafter whose process has ended is left alone until whoever brings it back has."""
         self._residency, self._roster, self._clock = residency, roster, clock
         self._policy, self._worker, self._drop = policy, worker, drop
-        self._remember = remember
         self._calm, self._breathes = calm, breathes
         self.budget, self._device = budget, device
         self._wishes: dict[str, Wish] = dict.fromkeys(roster.names, Wish.AUTO)
         self._used: dict[str, float] = dict.fromkeys(roster.names, 0.0)
-        self._drafted: dict[str, int] = dict.fromkeys(roster.names, -UNUSED)  # when it last did, in ticks
-        self._yields: dict[str, int] = {}  # bytes that a drafter gives up when it shrinks
         self._rests: dict[str, tuple[Act, float, float]] = {}  # what failed, until when it rests, and how long that is
         self._move: _Move | None = None
         self._calm_since: float | None = None
@@ -130,7 +118,7 @@ class Memory:
             name: {
                 "state": self._state(name).value,
                 "wish": self._wishes[name].value,
-                "bytes": self.budget.holds(name),
+                "bytes": self.budget.held.get(name, 0),
             }
             for name in self._roster.names
         }
@@ -146,7 +134,7 @@ class Memory:
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels, value."""
         away = {name for name in self._roster.names if self._state(name) in AWAY}
-        drafters = sum(self.budget.holds(name) for name in self._roster.names if name not in away)
+        drafters = sum(self.budget.held.get(name, 0) for name in self._roster.names if name not in away)
         for part, size in (
             ("budget", self.budget.whole),
             ("pool", self._pool.total * self.budget.block_bytes),
@@ -173,10 +161,7 @@ class Memory:
         self._stirs = False  # before the wishes are looked at, which may come now
         self._policy.note(pressure)
         for name in self._used:
-            rows = pressure.drafters.get(name, 0)
-            self._used[name] = LATELY * self._used[name] + rows
-            if rows:
-                self._drafted[name] = self._ticks
+            self._used[name] = LATELY * self._used[name] + pressure.drafters.get(name, 0)
         self._learn()
         if self._move is None:
             self._move = self._next(pressure)
@@ -193,11 +178,7 @@ class Memory:
             facts = self._roster.facts(name)
             if facts is None or (self._move is not None and self._move.name == name):
                 continue
-            here = facts.device in ("", self._device)
-            shrunk = (facts.most_blocks - facts.total_blocks) * facts.block_bytes if here else 0
-            self._yields[name] = (facts.most_blocks - facts.least_blocks) * facts.block_bytes if here else 0
-            if self.budget.learn(name, facts.resident_bytes + shrunk if here else 0, shrunk):
-                self._remember(self.budget.first)
+            self.budget.learn(name, facts.resident_bytes if facts.device in ("", self._device) else 0)
 
     # ---- what to do next --------------------------------------------------------------------------------------------
 
@@ -216,56 +197,41 @@ class Memory:
         return None
 
     def _leaves(self) -> tuple[str, Act] | None:
-        """Return the drafter whose bytes the pool is to have, if any: first KV memory that nobody drafts with, then the
-        drafter that drafts least."""
+        """Return the drafter whose bytes the pool is to have, if any: the one that drafts least."""
         resident = self._resident()
         spare, blocks = self.budget.spare(resident), self.budget.blocks(resident)
         crowded = not self.budget.fits(resident)
         free = [name for name in resident if self._wishes[name] is Wish.AUTO and self._roster.serves(name)]
-        free.sort(key=self._used.__getitem__)
-        unused = [name for name in free if self._ticks - self._drafted[name] > UNUSED]
-        for act, names in ((Act.SHRINK, unused), (Act.UNLOAD, free)):
-            for name in names:
-                after = self._after(name, act)
-                gain = self.budget.blocks(*after) - blocks
-                must = crowded and self.budget.spare(*after) > spare
-                more = gain > 0 and blocks <= self._pool.total  # else the pool is yet to take what it was given
-                if not self._may(name, act) or not (must or more):
-                    continue
-                return (name, act) if must or self._policy.expands(gain) else None
+        for name in sorted(free, key=self._used.__getitem__):
+            after = [each for each in resident if each != name]
+            gain = self.budget.blocks(after) - blocks
+            must = crowded and self.budget.spare(after) > spare
+            more = gain > 0 and blocks <= self._pool.total  # else the pool is yet to take what it was given
+            if self._may(name, Act.UNLOAD) and (must or more):
+                return (name, Act.UNLOAD) if must or self._policy.expands(gain) else None
         return None
 
     def _comes(self, pressure: Pressure) -> tuple[str, Act] | None:
-        """Return the drafter that is to be back, once there has been room for a while: those that are away before those
-        that shrank."""
-        away = [name for name in self._wishes if self._state(name) is State.UNLOADED]
-        shrunk = [name for name in self._wishes if self.budget.shrunk.get(name) and self._roster.serves(name)]
-        act, names = (Act.LOAD, away) if away else (Act.WIDEN, shrunk)
-        back = [name for name in names if self._wishes[name] is Wish.AUTO and self._may(name, act)]
+        """Return the drafter that is to be back, once there has been room for a while."""
+        away = [name for name, wish in self._wishes.items() if wish is Wish.AUTO]
+        back = [name for name in away if self._state(name) is State.UNLOADED and self._may(name, Act.LOAD)]
         if not back:
             self._calm_since = None
             return None
         name = max(back, key=lambda each: (self._used[each], -self.budget.held.get(each, 0)))
-        after, now = self._after(name, act), self._clock.now()
-        needed = max(0, self._pool.total - self.budget.blocks(*after))
-        if not self.budget.fits(*after) or not self._policy.contracts(pressure, needed):
+        after, now = [*self._resident(), name], self._clock.now()
+        needed = max(0, self._pool.total - self.budget.blocks(after))
+        if not self.budget.fits(after) or not self._policy.contracts(pressure, needed):
             self._calm_since = None
             return None
         if self._calm_since is None:
             self._calm_since = now
-        return (name, act) if now - self._calm_since >= self._calm else None
+        return (name, Act.LOAD) if now - self._calm_since >= self._calm else None
 
     def _may(self, name: str, act: Act) -> bool:
         """Return whether this move of the drafter is possible now, and has not failed just before."""
         failed, until, _ = self._rests.get(name, (None, 0.0, 0.0))
-        known = act in (Act.LOAD, Act.UNLOAD) or self._roster.facts(name) is not None
-        return known and self._state(name) is not State.ENDED and (failed is not act or self._clock.now() >= until)
-
-    def _after(self, name: str, act: Act) -> tuple[list[str], dict[str, int]]:
-        """Return the drafters that will be in memory, and how many bytes each will have given up."""
-        others = [each for each in self._resident() if each != name]
-        shrunk = self.budget.shrunk | {name: self._yields.get(name, 0) if act is Act.SHRINK else 0}
-        return others if act is Act.UNLOAD else [*others, name], shrunk
+        return self._state(name) is not State.ENDED and (failed is not act or self._clock.now() >= until)
 
     # ---- doing it ---------------------------------------------------------------------------------------------------
 
@@ -280,27 +246,19 @@ class Memory:
 
     def _made_room(self, move: _Move) -> bool:
         """Return whether the pool has given back what the drafter will hold or holds. May shrink the pool by a step."""
-        if not self._breathes or move.act not in (Act.LOAD, Act.WIDEN) or self._state(move.name) is State.LOADING:
+        if not self._breathes or move.act is Act.UNLOAD or self._state(move.name) is State.LOADING:
             return True
-        goal = self.budget.blocks(*self._after(move.name, move.act))
+        goal = self.budget.blocks([*self._resident(), move.name])
         return self._pool.total <= goal or self._pool.step(goal) is ResizeStatus.OK
 
     def _begin(self, move: _Move) -> None:
         name, act, started = move.name, move.act, self._clock.now()
-        if act in (Act.LOAD, Act.UNLOAD):
-            self._roster.moves(name, State.LOADING if act is Act.LOAD else State.UNLOADING)
-            self._drop(name)
-            call: Callable[[str], Any] = self._residency.load if act is Act.LOAD else self._residency.unload
-        else:
-            facts = self._roster.facts(name)
-            assert facts is not None, "who has none is not resized"
-            blocks = facts.least_blocks if act is Act.SHRINK else facts.most_blocks
-            call = partial(self._residency.resize, blocks=blocks)
-        if act in (Act.LOAD, Act.WIDEN):
-            self.budget.shrunk[name] = 0
+        self._roster.moves(name, State.LOADING if act is Act.LOAD else State.UNLOADING)
+        self._drop(name)
+        call: Callable[[str], Any] = self._residency.load if act is Act.LOAD else self._residency.unload
         self._calm_since = None
         move.future = self._worker.submit(call, name)
-        operation = "reload_dispatch" if act is Act.LOAD else f"{act.value}_dispatch"
+        operation = "reload_dispatch" if act is Act.LOAD else "unload_dispatch"
         self._totals.paused(operation, self._clock.now() - started)
 
     def _end(self, move: _Move, done: Future[Any]) -> None:
@@ -315,12 +273,11 @@ class Memory:
         if act is Act.UNLOAD:
             held: int = done.result()
             if self.budget.held.get(name) and held:  # it has grown since it came
-                self.budget.held[name] = held + self.budget.shrunk.get(name, 0)
+                self.budget.held[name] = held
             self._roster.moves(name, State.UNLOADED)
+            self._policy.gave()
         else:
             self._roster.came(name, done.result())
-        if act in (Act.UNLOAD, Act.SHRINK):
-            self._policy.gave()
         log.info("%s of %s took %.3g s", act.value, name, now - move.started)
 
     def _failed(self, move: _Move, error: BaseException) -> None:

@@ -42,7 +42,6 @@ from covey.text.grammar_verdicts import Verdicts
 from covey.text.streaming import Streamer
 from covey.text.tokenization import load_tokenizer, tokenizer_digest
 from covey.tritonio.fields import RequestParser
-from covey.tritonio.remembered import Remembered
 from covey.tritonio.reports import Reports
 from covey_client.costs.table import CostTable
 
@@ -112,8 +111,13 @@ class Builder:
             memory=partial(self._memory, info),
             guard=guard,
         )
-        config = EngineConfig.of(
-            chosen.speculation, drafters, self.caller, info, self._companion() if drafters else None
+        config = EngineConfig(
+            drafters,
+            self._companion() if drafters else None,
+            chosen.speculation.max_depth,
+            chosen.speculation.draft_deadline_ms / 1000,
+            self.caller,
+            info,
         )
         engine = Engine(self.target, self._scheduler(info), planner, streamer, self.clock, config, hooks)
         roster, memory = engine.roster, engine.memory
@@ -166,20 +170,19 @@ class Builder:
         )
 
     def _memory(self, info: TargetInfo, roster: Roster, drop: Callable[[str], None]) -> Memory:
-        settings, remembered = self.profile.memory, Remembered(self.model)
+        settings = self.profile.memory
         return Memory(
             self.target,
             self.residency,
             roster,
             self.clock,
             POLICIES[settings.policy](settings),
-            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20, first=remembered.recall()),
+            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20),
             worker=Thread("residency"),
             drop=drop,
             device=info.device.partition(":")[0],
             calm=settings.calm_seconds,
             breathes=settings.policy != "off" and info.block_bytes > 0,
-            remember=remembered.remember,
         )
 
     def _keeper(self, info: TargetInfo, planner: Kept, drafters: tuple[str, ...]) -> learnt.Keeper | None:

@@ -9,21 +9,13 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, TargetInfo
+from covey.loop.engine import Engine
 from covey.loop.memory import AWAY
 from covey.requests.roster import Roster, State
 
 log = logging.getLogger("covey.orchestrator")
-
-
-class Joining(Protocol):
-    """The protocol that this module needs of the engine."""
-
-    roster: Roster
-
-    def suspect(self) -> None: ...
 
 
 class DrafterFacts:
@@ -35,7 +27,7 @@ class DrafterFacts:
         self.target, self._failed = target, failed
         self._known: dict[str, DrafterInfo] = {}
         self._changed = threading.Condition()
-        self._engine: Joining | None = None
+        self._engine: Engine | None = None
         self._info: TargetInfo | None = None
 
     def came(self, model: str, facts: DrafterInfo | None) -> None:
@@ -67,7 +59,7 @@ class DrafterFacts:
             self._changed.wait_for(lambda: self._known.keys() >= set(names), seconds)
             return dict(self._known)
 
-    def join(self, engine: Joining, info: TargetInfo) -> set[str]:
+    def join(self, engine: Engine, info: TargetInfo) -> set[str]:
         """Tell the engine of all drafters, now and from now on. Returns those that are missing."""
         with self._changed:
             self._engine, self._info = engine, info

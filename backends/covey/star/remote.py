@@ -153,7 +153,7 @@ class RemoteDrafter:
         left = SHARE * (work.patience or self._deadline) if work.judging is None else READ_SECONDS
         frees, place.frees = place.frees, ()
         sent = replace(work, frees=frees + work.frees, patience=left if work.judging is None else 0.0)
-        message = codec.encode_draft_work(sent)
+        message = codec.encode(sent)
         codec.seal(message, self._token)
         try:
             try:

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from covey.contracts.errors import CoveyError, PortError
-from covey.contracts.ports import Drafter, ElasticDrafter, SharedDrafter
-from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Resized, ResizeStatus
+from covey.contracts.ports import Drafter, SharedDrafter
+from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork
 from covey.star.accounts import AGAIN, UNLIMITED, Accounts
 from covey.star.callers import HERE
 from covey.star.calls import Answered, Call, plainly
@@ -74,13 +74,6 @@ class DraftService:
             ahead = self._serving + self._queue.calls()
         wait = sum(self._speed.seconds(call.beams, call.depth) for call in ahead)
         return replace(self._drafter.info(), wait_seconds=wait, step_seconds=self._speed.step(1))
-
-    def resize(self, blocks: int) -> Resized:
-        """Have the drafter's KV memory grow or shrink, between two calls."""
-        if not isinstance(self._drafter, ElasticDrafter):
-            return Resized(ResizeStatus.NOT_HERE, 1)
-        with self._turn:
-            return self._drafter.resize(blocks)
 
     def at_once(self, work: DraftWork, caller: str) -> DraftReply | None:
         """Serve the call in this thread if its sender is alone; else return None, and do nothing. Raises CoveyError

@@ -86,7 +86,7 @@ class BlsTarget:
         tokens = work.chunk + work.trees.sizes
         size = int(tokens.sum()) + int(tokens.astype(np.int64) @ work.base) // CONTEXT
         with self._calls.call(self.model, size, least=_least(work.opens)):
-            reply = deliver(self.model, codec.encode_target_work(work))
+            reply = deliver(self.model, codec.encode(work))
         return codec.decode_target_reply(reply, len(work.tags))
 
     def resize(self, blocks: int) -> Resized:
@@ -107,16 +107,11 @@ class BlsDrafter:
             reply = call(self.model, codec.pack(codec.INFO_REQUEST))
         return codec.decode_drafter_info(reply)
 
-    def resize(self, blocks: int) -> Resized:
-        with self._calls.question(self.model):
-            reply = deliver(self.model, codec.encode_resize(blocks))
-        return codec.decode_resized(reply)
-
     def draft(self, work: DraftWork) -> DraftReply:
         opened = sum(len(opening.tokens) for opening in work.opens)
         tokens = opened + len(work.tokens) + int(work.depth.sum())
         with self._calls.call(self.model, tokens, DRAFTERS_SECONDS, _least(work.opens)):
-            reply = deliver(self.model, codec.encode_draft_work(work))
+            reply = deliver(self.model, codec.encode(work))
         return codec.decode_draft_reply(reply, len(work.tags))
 
 

@@ -13,7 +13,6 @@ import logging
 import os
 import shutil
 import socket
-import struct
 import tempfile
 import threading
 from collections.abc import Callable
@@ -165,19 +164,13 @@ def connect(model: str, receive: Receive, lost: Lost, server: int | None = None)
 
 
 def _dialled(path: Path) -> Connection:
-    """Connect to a model's socket. Waits no longer than for an answer where the model accepts nobody, as it does while
-    it has too many callers: a caller that is stuck would hold up whoever is to end it."""
+    """Connect to a model's socket. Does not wait where the model accepts nobody, as it does while it has too many
+    callers: a caller that is stuck would hold up whoever is to end it."""
     with socket.socket(socket.AF_UNIX) as line:
-        _bound(line, ANSWER_SECONDS)
+        line.setblocking(False)
         line.connect(str(path))
-        _bound(line, 0.0)
+        line.setblocking(True)
         return Connection(line.detach())
-
-
-def _bound(line: socket.socket, seconds: float) -> None:
-    """Bound how many seconds the link may hold up whoever calls or sends; 0 removes the bound."""
-    micro = round(seconds * 1e6)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", micro // 1_000_000, micro % 1_000_000))
 
 
 def refuse_requests(model: str, server: int) -> int | None:

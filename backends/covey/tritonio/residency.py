@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 
 from covey.care.calls import Calls
 from covey.care.control import InnerControl
 from covey.contracts.errors import CoveyError, PortError
-from covey.contracts.types import DrafterInfo, ResizeStatus
+from covey.contracts.types import DrafterInfo
 from covey.tritonio import bls
-
-RESIZE_SECONDS, LOOK_SECONDS = 30.0, 0.01  # for pages to come or go; between looks
 
 
 class TritonResidency:
@@ -35,14 +32,6 @@ class TritonResidency:
             with suppress(CoveyError):  # one that died stays dead until it has been unloaded
                 self._control.release(name)
             raise
-
-    def resize(self, name: str, blocks: int) -> DrafterInfo:
-        drafter, deadline = self._drafter(name), time.monotonic() + RESIZE_SECONDS
-        while (answer := drafter.resize(blocks)).status is ResizeStatus.LATER and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-        if answer.status is not ResizeStatus.OK:
-            raise PortError(f"{name}: KV memory of {blocks} blocks: {answer.status.name}, it has {answer.total_blocks}")
-        return drafter.info()
 
     def _drafter(self, name: str) -> bls.BlsDrafter:
         return bls.BlsDrafter(name, self._calls)

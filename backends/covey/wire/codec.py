@@ -49,7 +49,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 15
+VERSION = 16
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -152,6 +152,13 @@ DRAFT_REPLY = Layout(
 RESIZE = Layout(7, {"head": "i8"}, head=("blocks",))
 RESIZED = Layout(8, {"head": "i8"}, head=("status", "total_blocks"))
 
+_LAYOUTS: dict[type, Layout] = {
+    TargetWork: TARGET_WORK,
+    TargetReply: TARGET_REPLY,
+    DraftWork: DRAFT_WORK,
+    DraftReply: DRAFT_REPLY,
+    Resized: RESIZED,
+}
 _SETTINGS = tuple(field.name for field in fields_of(Sampling))
 _TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8", "u2")}
 _NOTHING = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items()}
@@ -225,8 +232,16 @@ def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
     return fields
 
 
-def encode_target_work(work: TargetWork) -> Ints:
-    return _encode(TARGET_WORK, work, **_opens_out(work.opens, work.frees))
+def encode(value: TargetWork | TargetReply | DraftWork | DraftReply | Resized | TargetInfo | DrafterInfo) -> Ints:
+    """Return the message that holds a value."""
+    if isinstance(value, (TargetInfo, DrafterInfo)):
+        return pack(INFO_REPLY, info=asdict(value))
+    layout = _LAYOUTS[type(value)]
+    fields = _opens_out(value.opens, value.frees) if isinstance(value, (TargetWork, DraftWork)) else {}
+    fields["head"] = [-1 if (number := _at(value, path)) is None else number for path in layout.head]
+    if layout.seconds:
+        fields["seconds"] = [_at(value, path) for path in layout.seconds]
+    return pack(layout, **fields | {path: _at(value, path) for path in layout.fields.keys() - fields.keys()})
 
 
 def decode_target_work(message: Ints) -> TargetWork:
@@ -237,10 +252,6 @@ def decode_target_work(message: Ints) -> TargetWork:
     work = TargetWork(trees=_trees_in(parts["trees"]), opens=opens, frees=frees, **fields)
     check_target_work(work)
     return work
-
-
-def encode_target_reply(reply: TargetReply) -> Ints:
-    return _encode(TARGET_REPLY, reply)
 
 
 def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
@@ -283,18 +294,10 @@ def decode_resize(message: Ints) -> int:
     return blocks
 
 
-def encode_resized(answer: Resized) -> Ints:
-    return _encode(RESIZED, answer)
-
-
 def decode_resized(message: Ints) -> Resized:
     status, total_blocks = _decode(RESIZED, message)[""].values()
     must(status in tuple(ResizeStatus) and total_blocks >= 1, "status %d of a pool of %d blocks", status, total_blocks)
     return Resized(ResizeStatus(status), total_blocks)
-
-
-def encode_draft_work(work: DraftWork) -> Ints:
-    return _encode(DRAFT_WORK, work, **_opens_out(work.opens, work.frees))
 
 
 def decode_draft_work(message: Ints) -> DraftWork:
@@ -313,10 +316,6 @@ def decode_draft_work(message: Ints) -> DraftWork:
     return work
 
 
-def encode_draft_reply(reply: DraftReply) -> Ints:
-    return _encode(DRAFT_REPLY, reply)
-
-
 def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
     """Return the answer to a message of so many `rows`, where that is known."""
     parts = _decode(DRAFT_REPLY, message)
@@ -324,10 +323,6 @@ def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
     reply = DraftReply(trees=_trees_in(parts["trees"]), judged=judged, **parts[""])
     check_draft_reply(reply, rows)
     return reply
-
-
-def encode_info(info: TargetInfo | DrafterInfo) -> Ints:
-    return pack(INFO_REPLY, info=asdict(info))
 
 
 def decode_target_info(message: Ints) -> TargetInfo:
@@ -347,17 +342,6 @@ def decode_drafter_info(message: Ints) -> DrafterInfo:
         raise PortError(f"damaged message: facts of a drafter: {error}") from None
     check_info(info)
     return info
-
-
-def _encode(layout: Layout, value: Any, **fields: Any) -> Ints:
-    """Return the message that holds a value, with those `fields` that are no attributes of it."""
-    fields["head"] = [-1 if (number := _at(value, path)) is None else number for path in layout.head]
-    if layout.seconds:
-        fields["seconds"] = [_at(value, path) for path in layout.seconds]
-    for path in layout.fields:
-        if path not in fields:
-            fields[path] = _at(value, path)
-    return pack(layout, **fields)
 
 
 def _at(value: Any, path: str) -> Any:

@@ -3,8 +3,8 @@
     |<- 4 bytes: length of the head ->|<- head, JSON ->|<- the arrays' bytes, one behind the other ->|
 
 The head is [exchange, kind, value, arrays], and says of each array its name, type, shape and bytes. Nothing that is
-read can run: numbers, texts and lists of them, and arrays of a few types. Texts are arrays of bytes objects; each has
-its length in 4 bytes before it. safetensors has no texts, and takes three times as long to write a message.
+read can run: numbers, texts and lists of them, and arrays of a few types. An array of bytes objects stands in the head,
+where others have their bytes' number. safetensors has no texts, and takes three times as long to write a message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from covey.wire.checks import must
 
 MOST_BYTES = (1 << 30) + (1 << 26)  # the longest prompt that a profile can allow, and room for the rest
 _HEAD = struct.Struct("=I")
-_TEXTS = "texts"
+_TEXTS, _BYTES = "texts", "latin-1"  # in which each byte is a character
 _NUMBERS = {dtype.str: dtype for dtype in map(np.dtype, "?bBhHiIqQefd")}
 
 Array = npt.NDArray[Any]
@@ -41,15 +41,18 @@ class Message(NamedTuple):
 
 def encode(message: Message) -> bytes:
     """Raises BadField for what is longer than a frame may be, TypeError for what has no place in one."""
-    described, parts = [], []
+    described: list[list[Any]] = []
+    parts: list[bytes] = []
     for name, array in message.arrays.items():
-        texts = array.dtype == np.object_
-        data = _texts_out(array) if texts else np.ascontiguousarray(array).tobytes()
-        if not texts and array.dtype.str not in _NUMBERS:
+        if array.dtype == np.object_:
+            described.append([name, _TEXTS, array.shape, [str(text, _BYTES) for text in array.reshape(-1)]])
+        elif array.dtype.str in _NUMBERS:
+            parts.append(np.ascontiguousarray(array).tobytes())
+            described.append([name, array.dtype.str, array.shape, len(parts[-1])])
+        else:
             raise TypeError(f"{name}: arrays of {array.dtype} do not go over the link")
-        described.append([name, _TEXTS if texts else array.dtype.str, array.shape, len(data)])
-        parts.append(data)
-    head = json.dumps([message.exchange, message.kind, message.value, described]).encode()
+    text = json.dumps([message.exchange, message.kind, message.value, described], ensure_ascii=False)
+    head = text.encode(errors="surrogatepass")
     length = _HEAD.size + len(head) + sum(map(len, parts))
     if length > MOST_BYTES:
         raise BadField("request", f"{length} bytes", f"at most {MOST_BYTES} bytes in all")
@@ -62,10 +65,13 @@ def decode(frame: bytes) -> Message:
     at = _HEAD.size + _HEAD.unpack_from(frame)[0]
     must(at <= len(frame), "a head of %d bytes in %d", at, len(frame))
     try:
-        exchange, kind, value, described = json.loads(frame[_HEAD.size : at])
+        exchange, kind, value, described = json.loads(frame[_HEAD.size : at].decode(errors="surrogatepass"))
         arrays = {}
-        for name, dtype, shape, size in described:
-            arrays[name], at = _array(frame, at, dtype, tuple(shape), size), at + size
+        for name, dtype, shape, given in described:
+            if dtype == _TEXTS:
+                arrays[name] = _texts(given).reshape(shape)
+            else:
+                arrays[name], at = _numbers(frame, at, dtype, tuple(shape), given), at + given
     except (TypeError, ValueError, KeyError, struct.error) as error:
         raise PortError(f"damaged message: {type(error).__name__}: {error}") from None
     must(at == len(frame), "%d bytes where its arrays end after %d", len(frame), at)
@@ -73,35 +79,14 @@ def decode(frame: bytes) -> Message:
     return Message(exchange, kind, value, arrays)
 
 
-def _array(frame: bytes, at: int, dtype: str, shape: tuple[int, ...], size: int) -> Array:
-    count = math.prod(shape)
+def _numbers(frame: bytes, at: int, dtype: str, shape: tuple[int, ...], size: int) -> Array:
+    count, kind = math.prod(shape), _NUMBERS[dtype]
     must(min(shape, default=0) >= 0 and 0 <= size <= len(frame) - at, "%d bytes for an array of %s", size, shape)
-    if dtype == _TEXTS:
-        return _texts_in(frame, at, size, count).reshape(shape)
-    kind = _NUMBERS[dtype]
     must(count * kind.itemsize == size, "%d bytes for an array of %s", size, shape)
     return np.frombuffer(frame, kind, count, at).reshape(shape).copy()
 
 
-def _texts_out(array: Array) -> bytes:
-    pieces = []
-    for text in array.reshape(-1):
-        if not isinstance(text, bytes):
-            raise TypeError(f"{type(text).__name__} among texts: due are bytes")
-        pieces += [_HEAD.pack(len(text)), text]
-    return b"".join(pieces)
-
-
-def _texts_in(frame: bytes, at: int, size: int, count: int) -> Array:
-    end, texts = at + size, []
-    must(count * _HEAD.size <= size, "%d texts in %d bytes", count, size)
-    for _ in range(count):
-        start = at + _HEAD.size
-        must(start <= end, "a text begins behind the last")
-        at = start + _HEAD.unpack_from(frame, at)[0]
-        must(at <= end, "a text ends behind the last")
-        texts.append(frame[start:at])
-    must(at == end, "bytes behind the last text")
-    array = np.empty(count, np.object_)
-    array[:] = texts
+def _texts(given: list[str]) -> Array:
+    array = np.empty(len(given), np.object_)
+    array[:] = [bytes(text, _BYTES) for text in given]
     return array

@@ -213,13 +213,6 @@ class Ledger(Generic[State, Reply]):
             self._close(first[max(fair, key=lambda each: (each[0], held[each[1]]))], ended=False)
         return bool(fair)
 
-    def forget(self) -> bool:
-        """Forget the tag that was used longest ago. False when there is none."""
-        for key in self._open:
-            self._close(key, ended=False)
-            return True
-        return False
-
     def clear(self) -> None:
         """Forget all callers and close their tags."""
         for caller in self._callers.values():

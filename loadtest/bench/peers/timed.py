@@ -34,7 +34,7 @@ class Timed:
         self._models: dict[str, tuple[Compute, Any]] = {
             PASS: open_target(target, served, budget, 0, 0),
             FAST: open_target(target, replace(served, numerics="fast"), budget, 0, 0),
-            LEVEL: (Compute(), open_drafter(Path(drafter), drafts, 0, elastic=False).model),
+            LEVEL: (Compute(), open_drafter(Path(drafter), drafts, 0).model),
         }
         return {"threads": settings.target.threads or os.cpu_count() or 1}
 
