@@ -235,8 +235,8 @@ class Supervisor:
         if health.ended:
             return
         found = broken(health, self._loads, lambda health: health.answers(self._answered))
-        if found is not None:
-            log.warning("%s", found[1])
+        if found:
+            log.warning("%s %s and its process is ended", health.name, found)
             if health.loading:
                 self._loads.ended(health.name)
             self._kill(fd)

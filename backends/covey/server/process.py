@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import logging
 import math
-import re
 import signal
 import socket
 import subprocess
@@ -76,10 +75,7 @@ class Server:
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
         self._placed = False
-        self._ports: port_claim.PortClaim | None = None
-        self._claim: shared_memory.Claim | None = None
-        self._backends: backend_dir.Assembled | None = None
-        self._guardian: Guardian | None = None
+        self._held = contextlib.ExitStack()  # what a start took, given back in turn
         self._supervisor: Supervisor | None = None
         self._silence: Watch | None = None
         self._roles: dict[str, str] = {}  # of the models that have processes
@@ -147,20 +143,26 @@ class Server:
         preflight.gpu(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)
         self.models = tuple(name for name in self.models if name not in self.left_out)
-        self.options, self._ports = port_claim.settle(self.options)
+        self.options, ports = port_claim.settle(self.options)
+        where = self.options.http_port, self.options.host
+        self._held.callback(ports.release)
         try:
-            self._backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
+            guardian = Guardian(self.options.host, [getattr(self.options, name) for name in preflight.PORTS])
+            self._held.callback(guardian.dismiss)  # it sees to what follows where the launcher is killed
+            backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
+            self._held.callback(backends.release)
             backend_dir.prune(self.options.state)
             self.swept = shared_memory.sweep()
             link.sweep()
             leftovers.sweep()
-            self._claim = shared_memory.claim(self.options.http_port)
-            ports = [getattr(self.options, name) for name in preflight.PORTS]
-            self._guardian = Guardian(self._claim.prefix, self.options.host, ports)
-            self._secret = admin.settle(self.options.http_port, self.options.admin_secret, self.options.host)
-            self._guardian.tell(self._secret)
+            claim = shared_memory.claim(self.options.http_port)
+            self._held.callback(claim.release)
+            guardian.tell(claim.prefix)
+            self._secret = admin.settle(where[0], self.options.admin_secret, where[1])
+            self._held.callback(admin.forget, where[0], self._secret, where[1])
+            guardian.tell(self._secret)
             settled = replace(self.options, admin_secret=self._secret)
-            words = command.command(settled, triton, self._backends.path, self.models, self._claim.prefix)
+            words = command.command(settled, triton, backends.path, self.models, claim.prefix)
             with self._open_log() as output:
                 self._process = unseen.start(
                     words,
@@ -170,11 +172,12 @@ class Server:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C is for the launcher, which drains
-                    pass_fds=(self._claim.fd, self._backends.fd),
+                    pass_fds=(claim.fd, backends.fd),
                     umask=private_memory.UMASK,
                     preexec_fn=_in_child(),  # system calls alone, looked up before
                 )
-            self._guardian.tell(str(self.pid))
+            self._held.callback(self._end_process, claim.prefix)
+            guardian.tell(str(self.pid))
             self._roles = roles(self.options.repository_folder(), self.models)
             self._supervisor = Supervisor(
                 self.control,
@@ -185,7 +188,7 @@ class Server:
                 died=self.deaths.note,
             )
             self._wait_until_ready(self._supervisor, meanwhile)
-            if shared_memory.open_to_others(self._claim.prefix):
+            if shared_memory.open_to_others(claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
             self.deaths.serving(True)
         except BaseException:
@@ -206,8 +209,7 @@ class Server:
         backend's model under that name is ready at once."""
         if ORCHESTRATOR not in self.models or ORCHESTRATOR not in loaded:
             return ORCHESTRATOR not in self.models
-        written = (self.options.repository_folder() / ORCHESTRATOR / "config.pbtxt").read_text()
-        if not re.search(r'backend: "(orchestrator|router)"', written):
+        if self._roles.get(ORCHESTRATOR) not in backend_dir.OWN_LIBRARY:
             return True
         try:
             return link.serves(ORCHESTRATOR, self.pid)
@@ -270,29 +272,18 @@ class Server:
     def kill(self) -> None:
         """End every process of this server at once and remove its shared memory. Does nothing the second time."""
         self.deaths.serving(False)
-        if self._process is not None:
-            if self._process.poll() is None:
-                self._process.kill()
-            if self._claim is not None:
-                processes.kill(self._claim.prefix)  # stubs that outlive their server
-            self._process.wait()
-            link.forget(self._process.pid)
-            self._process = None
+        self._held.close()
+
+    def _end_process(self, prefix: str) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.kill()
+        processes.kill(prefix)  # stubs that outlive their server
+        self._process.wait()
+        link.forget(self._process.pid)
+        self._process = None
         self._end_silence()
         self._end_supervisor()
-        if self._ports is not None:  # nothing of a server that has the port now is touched
-            admin.forget(self.options.http_port, self._secret, self.options.host)
-            self._ports.release()
-            self._ports = None
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
-        if self._backends is not None:
-            self._backends.release()
-            self._backends = None
-        if self._guardian is not None:  # last: who kills the launcher meanwhile leaves nothing either
-            self._guardian.dismiss()
-            self._guardian = None
 
     def _watch_silence(self) -> Watch:
         silence = Silence("tritonserver", lambda: self.pid, partial(answers, self.http_url), SILENT_SECONDS)
