@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,10 +15,12 @@ from typing import Any
 import pytest
 
 from covey.care import processes
-from covey.server import FREE_PORTS, Options, Server
+from covey.server import Server
 from covey_client import Client, InvalidRequest
+from covey_client.cli import main
 from covey_client.reports import Reports
 from tests import waiting
+from tests.e2e.serving import served
 
 pytestmark = pytest.mark.e2e
 
@@ -58,15 +62,6 @@ kv_token_bytes = 524288
 drafter_mb = 160
 acceptance = ["draft_code:0.6", "draft_math:0.6"]
 """
-
-
-@contextmanager
-def served(profile: str, folder: Path) -> Iterator[Server]:
-    (folder / "elastic.toml").write_text(profile)
-    options = Options(profile=str(folder / "elastic.toml"), log_file=folder / "log", drain_seconds=5.0, **FREE_PORTS)
-    with Server(options) as server:
-        yield server
-        server.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 @pytest.fixture(scope="module")
@@ -229,3 +224,20 @@ def test_only_the_administrator_decides(emulated: Server) -> None:
     with pytest.raises(InvalidRequest, match="admin_secret"):
         Reports(emulated.http_url).wish("unload", "draft_code", "guessed")
     assert memory(emulated)["drafters"]["draft_code"]["wish"] == "auto"
+
+
+@pytest.mark.parametrize("model", ["covey", "covey_unary", "ensemble"])
+def test_every_model_says_that_it_is_emulated(emulated: Server, model: str) -> None:
+    body = json.dumps({"text_input": PROMPT, "max_tokens": 4}).encode()
+    with urllib.request.urlopen(f"http://{emulated.http_url}/v2/models/{model}/generate", body, timeout=60) as answer:
+        assert json.load(answer)["emulated"] is True
+
+
+def test_status_says_so_too(emulated: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--url", emulated.http_url, "--metrics-url", emulated.metrics_url.split("/")[2]]
+    assert main(["status", *where]) == 0
+    said = capsys.readouterr().out
+    assert "emulated emulated-7b-24g-five: on emulated" in said
+    assert "no model runs" in said
+    assert main(["status", *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["emulated"] is True
