@@ -26,7 +26,7 @@ class World:
     """One model's process: what it does with its time, and what Triton says of the model."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.health = Health("model", 11)
+        self.health = Health("model", 11, self.answered)
         self.loads = Loads(UNKNOWN, {"model": TOOK})
         self.state, self.kernel = READY, "S"
         self.ran, self.waited = 0.0, 0.0  # shares of each second
@@ -55,8 +55,8 @@ class World:
             self.first = self.first[0] + self.ran * look, self.first[1] + self.waited * look
             self.total += (self.ran + self.children) * look
             self.moves += self.works
-            self.health.look(look, self.state, self.answered)
-            found = broken(self.health, self.loads, lambda health: health.answers(self.answered))
+            self.health.look(look, self.state, judged=True)
+            found = broken(self.health, self.loads)
             if found:
                 return found
         return ""
@@ -198,5 +198,5 @@ def test_who_is_not_judged_may_be_busy_for_ever(world: World) -> None:
     world.ran = 1.0
     for _ in range(100):
         world.first = world.first[0] + LOOK, 0.0
-        world.health.look(LOOK, READY)
-        assert broken(world.health, world.loads, lambda _health: False) == ""
+        world.health.look(LOOK, READY, judged=False)
+        assert broken(world.health, world.loads) == ""

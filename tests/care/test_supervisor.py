@@ -257,9 +257,9 @@ def test_who_is_ended_is_found_by_what_the_kernel_knows_it_by(triton: Triton, ca
 
 
 def test_only_who_does_nothing_but_take_requests_is_judged_by_its_answers(cared: Supervisor) -> None:
-    assert {model for model in ROLES if cared._judge(Health(model, 0))} == {"tokenize", "covey"}
+    assert {model for model in ROLES if cared._is_judged(Health(model, 0, cared._answered))} == {"tokenize", "covey"}
     cared._starting = True  # the server answers nobody yet
-    assert not any(cared._judge(Health(model, 0)) for model in ROLES)
+    assert not any(cared._is_judged(Health(model, 0, cared._answered)) for model in ROLES)
 
 
 def test_nobody_s_own_server_is_judged() -> None:

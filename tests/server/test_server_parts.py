@@ -116,7 +116,7 @@ def test_free_ports_are_chosen_and_differ() -> None:
     ports = {chosen.http_port, chosen.grpc_port, chosen.metrics_port}
     assert len(ports) == 3
     assert all(ports)
-    with pytest.raises(StartError, match="three different"):
+    with pytest.raises(StartError, match="no other port of this server"):
         preflight.with_ports(replace(chosen, grpc_port=chosen.http_port))
     with pytest.raises(StartError, match="http_port: got 70000"):
         preflight.with_ports(replace(chosen, http_port=70000))

@@ -17,7 +17,6 @@ loads its first models.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from covey.care.health import Health
@@ -59,9 +58,9 @@ class Loads:
         self.patience[model] = 2 * self.patience.get(model, 1.0)
 
 
-def broken(health: Health, loads: Loads, answers: Callable[[Health], bool]) -> str:
-    """Return what the process does that it may not, behind its name; "" if it breaks no rule. An answered request, as
-    `answers` tells, excuses one that never sleeps."""
+def broken(health: Health, loads: Loads) -> str:
+    """Return what the process does that it may not, behind its name; "" if it breaks no rule. An answered request
+    excuses one that never sleeps."""
     if health.paused >= PAUSED_SECONDS:
         return f"has been paused for {health.paused:.1f} s"
     if health.loading >= loads.bound(health):
@@ -69,6 +68,6 @@ def broken(health: Health, loads: Loads, answers: Callable[[Health], bool]) -> s
     if health.asleep >= loads.asleep(health):
         return f"loads and has done nothing for {health.asleep:.1f} s"
     longest = CIRCLES_SECONDS if health.loading else BUSY_SECONDS
-    if health.busy >= longest and health.ran >= RAN_SECONDS and not answers(health):
+    if health.busy >= longest and health.ran >= RAN_SECONDS and not health.answers():
         return f"has run for {health.busy:.0f} s without an answer"
     return ""

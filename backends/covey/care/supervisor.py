@@ -23,7 +23,7 @@ from pathlib import Path
 
 from covey.care import processes
 from covey.care.control import FAILED, LOAD_SECONDS, LOADING, READY, UNLOADED, Control, ControlError
-from covey.care.health import Answered, Health
+from covey.care.health import Health
 from covey.care.revival import Revival
 from covey.care.rules import DRAFTER, JUDGED, TARGET, Loads, broken
 from covey.contracts.errors import CoveyError
@@ -152,7 +152,7 @@ class Supervisor:
             return
         for fd, health in list(self._healths.items()):
             state = LOADING if self._starting and health.name == processes.SERVER else READY
-            health.look(seconds, self._said.get(health.name, state), self._judge(health))
+            health.look(seconds, self._said.get(health.name, state), judged=self._is_judged(health))
             self.worked += health.loading > 0 and not health.asleep
             self._end_if_broken(fd, health)
         self._found += seconds
@@ -219,9 +219,8 @@ class Supervisor:
                 if health.name == processes.SERVER:
                     self._kill(fd)
 
-    def _judge(self, health: Health) -> Answered | None:
-        judged = health.loading or (not self._starting and self._roles.get(health.name) in JUDGED)
-        return self._answered if judged else None
+    def _is_judged(self, health: Health) -> bool:
+        return health.loading > 0 or (not self._starting and self._roles.get(health.name) in JUDGED)
 
     def _answered(self, health: Health) -> int | None:
         if health.loading:
@@ -234,7 +233,7 @@ class Supervisor:
     def _end_if_broken(self, fd: int, health: Health) -> None:
         if health.ended:
             return
-        found = broken(health, self._loads, lambda health: health.answers(self._answered))
+        found = broken(health, self._loads)
         if found:
             log.warning("%s %s and its process is ended", health.name, found)
             if health.loading:
@@ -251,7 +250,7 @@ class Supervisor:
     def _follow(self, name: str, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it ended just now
             fd = os.pidfd_open(pid)
-            self._healths[fd] = Health(name, pid)
+            self._healths[fd] = Health(name, pid, self._answered)
             self._ends.register(fd, select.POLLIN)
             if name in self._last:
                 self._last[name] = NOBODY
