@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -82,16 +81,10 @@ def test_a_load_that_hangs_in_triton_is_ended_and_begun_again(
 
 
 @pytest.mark.parametrize("outright", [0.0, 1.5], ids=["at once", "later"])
-def test_a_launcher_that_is_killed_while_its_server_starts_leaves_nothing(
-    canned_folder: Make, tmp_path: Path, outright: float
-) -> None:
+def test_a_launcher_that_is_killed_while_its_server_starts_leaves_nothing(canned_folder: Make, outright: float) -> None:
     canned = canned_folder()
     canned.add("slow", sleep="5")
-    (tmp_path / "tiny.toml").write_text('models = ["covey", "slow"]\n')
-    words = [sys.executable, "-m", "covey.server", "--profile", str(tmp_path / "tiny.toml")]
-    words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-    words += ["--model-repository", str(canned.folder / "models"), "--backends", str(canned.folder / "backends")]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as launcher:
+    with subprocess.Popen(canned.command("covey", "slow"), stderr=subprocess.DEVNULL) as launcher:
         server = until(lambda: _server(launcher.pid), launcher.poll)
         port = _words(server, "--http-port=")
         time.sleep(outright)

@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -119,14 +118,6 @@ def test_a_server_that_dies_is_noticed_and_cleaned_up_after(canned_folder: Make)
     assert not _regions(server)
 
 
-def _command(canned: Any, folder: Path, *arguments: str) -> list[str]:
-    profile = folder / "tiny.toml"
-    profile.write_text('models = ["covey"]\n')
-    ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-    where = ["--model-repository", str(canned.folder / "models"), "--backends", str(canned.folder / "backends")]
-    return [sys.executable, "-m", "covey.server", "--profile", str(profile), *ports, *where, *arguments]
-
-
 def _launch(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -141,8 +132,8 @@ def _until_ready(process: subprocess.Popen[str]) -> str:
     return said
 
 
-def test_the_command_serves_until_it_is_told_to_stop(canned_folder: Make, tmp_path: Path) -> None:
-    with _launch(_command(canned_folder(), tmp_path)) as process:
+def test_the_command_serves_until_it_is_told_to_stop(canned_folder: Make) -> None:
+    with _launch(canned_folder().command("covey")) as process:
         said = _until_ready(process)
         assert "/v2/models/covey/generate_stream" in said
         grpc = said.partition("covey generate --url ")[2].split()[0]
@@ -157,8 +148,8 @@ def test_the_command_serves_until_it_is_told_to_stop(canned_folder: Make, tmp_pa
         assert "Traceback" not in errors
 
 
-def test_a_second_interrupt_stops_at_once(canned_folder: Make, tmp_path: Path) -> None:
-    with _launch(_command(canned_folder(), tmp_path)) as process:
+def test_a_second_interrupt_stops_at_once(canned_folder: Make) -> None:
+    with _launch(canned_folder().command("covey")) as process:
         grpc = _until_ready(process).partition("covey generate --url ")[2].split()[0]
         with Client(grpc, timeout=30) as client:
             stream = client.stream("slow 400")
@@ -185,10 +176,10 @@ def test_requests_are_said_to_be_in_flight_by_who_could_count_them(
     assert f"{said} in flight after 0 s" in capsys.readouterr().err
 
 
-def test_a_launcher_that_can_write_to_nobody_starts_its_server_again(canned_folder: Make, tmp_path: Path) -> None:
+def test_a_launcher_that_can_write_to_nobody_starts_its_server_again(canned_folder: Make) -> None:
     """Its log is on a full disk."""
     with Path("/dev/full").open("w") as full:
-        words = _command(canned_folder(), tmp_path)
+        words = canned_folder().command("covey")
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=full, text=True) as process:
             try:
                 http = _until_ready(process).partition("curl -s http://")[2].partition("/")[0]
@@ -230,9 +221,9 @@ def test_the_command_says_in_one_line_why_it_cannot_start(canned_folder: Make, t
     with canned.server("covey") as server:
         taken = str(server.options.http_port)
         cases = {
-            (*_command(canned, tmp_path), "--http-port", taken): "is not free",
-            (*_command(canned, tmp_path), "--model", "/nowhere"): "no such folder",
-            (*_command(canned, tmp_path), "--profile", "nosuch"): "nosuch",
+            (*canned.command("covey"), "--http-port", taken): "is not free",
+            (*canned.command("covey"), "--model", "/nowhere"): "no such folder",
+            (*canned.command("covey"), "--profile", "nosuch"): "nosuch",
         }
         for words, said in cases.items():
             found = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
@@ -241,7 +232,7 @@ def test_the_command_says_in_one_line_why_it_cannot_start(canned_folder: Make, t
             assert said in found.stderr
             assert found.stderr.count("\n") == 1
     (tmp_path / "bad.toml").write_text("modells = []\n")
-    words = (*_command(canned, tmp_path), "--profile", str(tmp_path / "bad.toml"))
+    words = (*canned.command("covey"), "--profile", str(tmp_path / "bad.toml"))
     found = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     assert found.returncode == 2
     assert "modells" in found.stderr
