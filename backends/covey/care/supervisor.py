@@ -77,7 +77,6 @@ class Supervisor:
         self._seen: set[str] = set()  # models that load and have had a process since they began
         self._said: dict[str, str] = {}  # Triton's states at the last look that asked
         self._found = 0.0  # seconds since processes were searched for
-        self.worked = 0  # looks at which a model came up or one that loads used a processor
         self.killed: list[str] = []  # whom this one has ended, in order
         self._revival = Revival(replace(control, seconds=LOAD_SECONDS), self._lacks)
         self._stopped = threading.Event()
@@ -153,7 +152,6 @@ class Supervisor:
         for fd, health in list(self._healths.items()):
             state = LOADING if self._starting and health.name == processes.SERVER else READY
             health.look(seconds, self._said.get(health.name, state), judged=self._is_judged(health))
-            self.worked += health.loading > 0 and not health.asleep
             self._end_if_broken(fd, health)
         self._found += seconds
         if self._found >= FIND_SECONDS or not self._settled():
@@ -191,7 +189,6 @@ class Supervisor:
         for health in self._healths.values():
             if self._said.get(health.name) == LOADING and states.get(health.name) == READY:
                 self._loads.succeeded(health.name, health.loading)
-                self.worked += 1
         loading = {model for model, state in states.items() if state == LOADING}
         self._seen = loading & (self._seen | living.keys())
         self._said = dict(states)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import math
 import signal
 import socket
 import subprocess
@@ -47,7 +46,6 @@ from covey.tritonio import link
 
 Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
 POLL_SECONDS = 0.1
-LEAST_START_SECONDS, START_TIMES = 60.0, 3.0  # what a start may take; so many times what the last one took
 LEAVE_SECONDS = 30.0  # that a stop may take beyond its drain
 STOPPED_SECONDS = 1.0  # for tritonserver to end when its models had as long as they may
 LOST_SECONDS = 2.0  # for Triton to notice that a model's process has ended which it unloads
@@ -80,7 +78,6 @@ class Server:
         self._silence: Watch | None = None
         self._roles: dict[str, str] = {}  # of the models that have processes
         self.runs: int | None = None  # requests that `covey` had when a drain last asked; None where it did not say
-        self._took = 0.0  # seconds of the last start that succeeded
 
     @property
     def http_url(self) -> str:
@@ -339,11 +336,10 @@ class Server:
         return {name: READY if name in came_up else LOADING if name in begun else "" for name in self.models}
 
     def _wait_until_ready(self, supervisor: Supervisor, meanwhile: Callable[[], None]) -> None:
-        """Wait for all models. Raises StartError if there is no progress for long, or if the start cannot succeed."""
-        began = moved = time.monotonic()
-        limit = min(self.options.load_seconds, max(LEAST_START_SECONDS, START_TIMES * (self._took or math.inf)))
+        """Wait for all models. Raises StartError if that takes too long, or if the start cannot succeed. What hangs
+        meanwhile the supervisor ends, much sooner."""
+        began = time.monotonic()
         seen: tuple[str, ...] | None = None
-        worked = 0
         while True:
             meanwhile()
             silent = self._silent_ports()
@@ -361,21 +357,15 @@ class Server:
             if not self.running:
                 assert self._process is not None
                 raise self._ended(self._process.returncode, supervisor.killed)
-            now = time.monotonic()
             if ready:
-                self._took = now - began
                 return
-            if supervisor.worked != worked:
-                worked, moved = supervisor.worked, now
-            if now > min(moved, began + self.options.load_seconds - limit) + limit:
+            took = time.monotonic() - began
+            if took > self.options.load_seconds:
                 late = [name for name in self.models if name not in came_up]
-                if late:
-                    waiting = f"still loading: {', '.join(late)}"
-                else:
-                    waiting = (
-                        f"nobody listens on {', '.join(silent)}" if silent else "a model that was loaded is not ready"
-                    )
-                raise StartError(f"not ready after {now - began:.0f} s, {waiting} [log: {self.log_file}]")
+                waiting = "a model that was loaded is not ready"
+                if late or silent:
+                    waiting = f"still loading: {', '.join(late)}" if late else f"nobody listens on {', '.join(silent)}"
+                raise StartError(f"not ready after {took:.0f} s, {waiting} [log: {self.log_file}]")
             time.sleep(POLL_SECONDS)
 
     def _ended(self, code: int, killed: list[str]) -> StartError:
