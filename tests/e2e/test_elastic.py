@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from covey.care import processes
@@ -115,23 +116,15 @@ def given_back(found: dict[str, Any], before: dict[str, Any]) -> bool:
 
 
 def private(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+    return sum(each.private_clean + each.private_dirty for each in psutil.Process(pid).memory_maps())
 
 
 def largest(pid: int) -> int:
     """Private memory of its largest mapping that is no file's: the pool's. The others grow, too: models keep what they
     have prepared for each shape."""
-    sizes, held = [(0, 0)], 0
-    for words in map(str.split, Path(f"/proc/{pid}/smaps").read_text().splitlines()):
-        if "-" in words[0]:
-            start, end = (int(each, 16) for each in words[0].split("-"))
-            sizes.append((0 if len(words) > 5 else end - start, 0))
-            held = 0
-        elif words[0].startswith("Private_"):
-            held += int(words[1]) << 10
-            sizes[-1] = (sizes[-1][0], held)
-    return max(sizes)[1]
+    maps = psutil.Process(pid).memory_maps(grouped=False)
+    pool = max((each for each in maps if each.path == "[anon]"), key=lambda each: int(each.size))
+    return int(pool.private_clean + pool.private_dirty)
 
 
 @contextmanager
