@@ -92,10 +92,10 @@ class Canned:
     def command(self, *models: str) -> list[str]:
         """The command line of a launcher."""
         (self.folder / "tiny.toml").write_text(f"models = {list(models)}\n")
-        where = {"profile": self.folder / "tiny.toml", "model-repository": self.folder / "models"}
-        where |= {"backends": self.folder / "backends"}
-        ports = dict.fromkeys(("http-port", "grpc-port", "metrics-port"), 0)
-        return [sys.executable, "-m", "covey.server", *(f"--{name}={each}" for name, each in (where | ports).items())]
+        words = ["--profile", str(self.folder / "tiny.toml"), "--model-repository", str(self.folder / "models")]
+        words += ["--backends", str(self.folder / "backends")]
+        words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+        return [sys.executable, "-m", "covey.server", *words]
 
     def server(self, *models: str, **changes: object) -> Server:
         return Server(replace(self.options(*models), **changes))  # type: ignore[arg-type]

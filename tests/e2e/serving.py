@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.server import FREE_PORTS, Options, Server
+from covey_client import Client, CoveyClientError
 
 
 @contextmanager
@@ -29,3 +30,12 @@ def total(server: Server, name: str, **labels: str) -> float:
         text = response.read().decode()
     series = re.findall(rf"^{name}{{(.*?)}} (\S+)$", text, re.MULTILINE)
     return sum(float(value) for found, value in series if all(f'{key}="{labels[key]}"' in found for key in labels))
+
+
+def works(server: Server, model: str) -> bool:
+    """Whether a model answers a request."""
+    try:
+        with Client(server.http_url, transport="http", model=model, timeout=20) as client:
+            return bool(client.generate("Once upon a time", max_tokens=3, speculation="off").tokens)
+    except CoveyClientError:
+        return False

@@ -18,7 +18,8 @@ import pytest
 
 from covey.care import processes
 from covey.server import Server
-from covey_client import Client, CoveyClientError
+from covey_client import Client
+from tests.e2e.serving import works
 
 pytestmark = pytest.mark.e2e
 
@@ -116,14 +117,6 @@ def until_back(server: Server, model: str, before: int) -> tuple[list[int], list
         finally:
             back.set()
     return of_server, of_model
-
-
-def works(server: Server, model: str) -> bool:
-    try:
-        with Client(server.http_url, transport="http", model=model, timeout=20) as client:
-            return bool(client.generate(PROMPT, max_tokens=3, speculation="off").tokens)
-    except CoveyClientError:
-        return False
 
 
 def use_all(server: Server) -> None:
