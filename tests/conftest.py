@@ -20,6 +20,7 @@ import atexit
 import gc
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
@@ -87,6 +88,14 @@ class Canned:
             drain_seconds=5.0,
             stop_seconds=1.0,
         )
+
+    def command(self, *models: str) -> list[str]:
+        """The command line of a launcher."""
+        (self.folder / "tiny.toml").write_text(f"models = {list(models)}\n")
+        words = ["--profile", str(self.folder / "tiny.toml"), "--model-repository", str(self.folder / "models")]
+        words += ["--backends", str(self.folder / "backends")]
+        words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+        return [sys.executable, "-m", "covey.server", *words]
 
     def server(self, *models: str, **changes: object) -> Server:
         return Server(replace(self.options(*models), **changes))  # type: ignore[arg-type]

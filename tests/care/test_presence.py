@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from covey.care import presence, processes
-from covey.care.presence import FIND_EVERY, Presence
+from covey.care.presence import Presence
 from covey.contracts.errors import PortError
 from tests.care.model_control import SECONDS, Triton
 from tests.waiting import until
@@ -42,7 +42,7 @@ class Told:
     def _came(self, model: str, facts: str) -> None:
         self.came.append((model, facts))
 
-    def looks(self, count: int = FIND_EVERY) -> Told:
+    def looks(self, count: int = 1) -> Told:
         for _ in range(count):
             self.presence.look()
         return self
@@ -54,7 +54,7 @@ def test_who_is_there_is_asked_until_it_answers_and_then_no_more() -> None:
     told.fails = 3
     until(lambda: told.looks().came)
     assert told.fails == 0
-    told.looks(10 * FIND_EVERY)
+    told.looks(10)
     assert told.came == [("one", "facts of one")]
     told.presence.close()
 
@@ -63,7 +63,7 @@ def test_who_is_there_is_asked_until_it_answers_and_then_no_more() -> None:
 def test_one_that_does_not_answer_keeps_nobody_waiting() -> None:
     told = Told("one", "two")
     told.answer.clear()
-    told.looks(3 * FIND_EVERY)
+    told.looks(3)
     assert not told.came
     told.answer.set()
     until(lambda: len(told.looks().came) == 2)
@@ -89,8 +89,8 @@ def test_an_end_is_told_once_and_the_next_process_is_asked(triton: Triton) -> No
     for deaths in range(1, 3):
         triton.kill("one")
         os.waitid(os.P_PID, triton.running["one"].pid, os.WEXITED | os.WNOWAIT)  # a zombie stays
-        assert told.looks(1).ended == ["one"] * deaths
-        assert told.looks(2 * FIND_EVERY).ended == ["one"] * deaths, "the zombie is not followed"
+        assert told.looks().ended == ["one"] * deaths
+        assert told.looks(2).ended == ["one"] * deaths, "the zombie is not followed"
         triton.running["one"].wait()
         triton.run("one")
         until(lambda want=2 + deaths: len(told.looks().came) == want)  # type: ignore[misc]

@@ -26,7 +26,7 @@ class World:
     """One model's process: what it does with its time, and what Triton says of the model."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.health = Health("model", 11)
+        self.health = Health("model", 11, self.answered)
         self.loads = Loads(UNKNOWN, {"model": TOOK})
         self.state, self.kernel = READY, "S"
         self.ran, self.waited = 0.0, 0.0  # shares of each second
@@ -50,15 +50,15 @@ class World:
         return self.moves if health.loading else self.answers
 
     def passes(self, seconds: float, *, look: float = LOOK) -> str:
-        """The rule that is broken by then; "" for none."""
+        """What is said of the rule that is broken by then; "" for none."""
         for _ in range(round(seconds / look)):
             self.first = self.first[0] + self.ran * look, self.first[1] + self.waited * look
             self.total += (self.ran + self.children) * look
             self.moves += self.works
-            self.health.look(look, self.state, self.answered)
-            found = broken(self.health, self.loads, lambda health: health.answers(self.answered))
+            self.health.look(look, self.state, judged=True)
+            found = broken(self.health, self.loads)
             if found:
-                return found[0]
+                return found
         return ""
 
 
@@ -74,7 +74,7 @@ def test_who_is_paused_for_too_long(world: World) -> None:
         world.kernel = "S"
         assert not world.passes(10.0)
     world.kernel = "T"
-    assert world.passes(PAUSED_SECONDS) == "paused"
+    assert "has been paused" in world.passes(PAUSED_SECONDS)
 
 
 @pytest.mark.parametrize(("took", "bound"), [(TOOK, TIMES * TOOK), (0.1, LEAST_SECONDS)])
@@ -82,14 +82,14 @@ def test_who_loads_for_far_longer_than_the_last_time(world: World, took: float, 
     world.loads.succeeded("model", took)
     world.state, world.ran = LOADING, 1.0
     assert not world.passes(bound - LOOK)
-    assert world.passes(LOOK) == "loading"
+    assert "has been loading" in world.passes(LOOK)
 
 
 def test_a_load_after_one_that_was_ended_may_take_twice_as_long_until_one_succeeds(world: World) -> None:
     world.loads.ended("model")
     world.state, world.ran = LOADING, 1.0
     assert not world.passes(2 * TIMES * TOOK - LOOK)
-    assert world.passes(LOOK) == "loading"
+    assert "has been loading" in world.passes(LOOK)
     world.loads.succeeded("model", TOOK)
     assert world.loads.bound(world.health) == TIMES * TOOK
 
@@ -103,7 +103,7 @@ def test_a_first_load_may_take_long_and_one_that_wants_a_processor_longer(world:
     world.loads.succeeded("model", TOOK)
     world.state, world.ran, world.waited = LOADING, 0.2, 0.8
     assert not world.passes(5 * TIMES * TOOK - LOOK)
-    assert world.passes(LOOK) == "loading", "it is not spared for ever"
+    assert "has been loading" in world.passes(LOOK), "it is not spared for ever"
 
 
 def test_who_loads_and_does_nothing_unless_it_waits_for_its_children(world: World) -> None:
@@ -112,7 +112,7 @@ def test_who_loads_and_does_nothing_unless_it_waits_for_its_children(world: Worl
     assert not world.passes(2 * ASLEEP_SECONDS)
     world.children = 0.0
     assert not world.passes(ASLEEP_SECONDS - LOOK)
-    assert world.passes(2 * LOOK) == "asleep"
+    assert "has done nothing" in world.passes(2 * LOOK)
 
 
 def test_who_loads_and_runs_in_circles(world: World) -> None:
@@ -121,7 +121,7 @@ def test_who_loads_and_runs_in_circles(world: World) -> None:
     assert not world.passes(1.5 * CIRCLES_SECONDS)
     world.works = False
     assert not world.passes(CIRCLES_SECONDS / 2)
-    assert world.passes(2 * CIRCLES_SECONDS) == "spinning"
+    assert "without an answer" in world.passes(2 * CIRCLES_SECONDS)
 
 
 def test_how_long_a_whole_start_may_take_is_known_to_whoever_starts_it(world: World) -> None:
@@ -133,7 +133,7 @@ def test_how_long_a_whole_start_may_take_is_known_to_whoever_starts_it(world: Wo
 def test_who_never_sleeps_and_answers_nobody(world: World) -> None:
     world.ran = 1.0
     assert not world.passes(BUSY_SECONDS - LOOK)
-    assert world.passes(2 * LOOK) == "spinning"
+    assert "without an answer" in world.passes(2 * LOOK)
 
 
 def test_who_works_and_who_rests_now_and_then_are_left_alone(world: World) -> None:
@@ -162,7 +162,7 @@ def test_what_it_waits_is_told_when_it_runs_again(world: World) -> None:
     world.ran = 0.0
     world.passes(SLACK_SECONDS)
     world.ran = 1.0
-    assert world.passes(1.0) == "spinning"
+    assert "without an answer" in world.passes(1.0)
 
 
 def test_who_is_on_its_way_out_is_not_judged_by_its_answers(world: World) -> None:
@@ -175,13 +175,13 @@ def test_a_load_that_sleeps_may_sleep_twice_as_long_after_one_that_was_ended(wor
     world.loads.ended("model")
     world.state = LOADING
     assert not world.passes(2 * ASLEEP_SECONDS - LOOK)
-    assert world.passes(2 * LOOK) == "asleep"
+    assert "has done nothing" in world.passes(2 * LOOK)
 
 
 def test_who_waits_for_a_processor_has_longer_and_is_found_all_the_same(world: World) -> None:
     world.ran, world.waited = 0.1, 0.9
     assert not world.passes(RAN_SECONDS / 0.1 - LOOK)
-    assert world.passes(3 * LOOK) == "spinning"
+    assert "without an answer" in world.passes(3 * LOOK)
 
 
 def test_what_the_server_does_not_say_ends_nobody(world: World) -> None:
@@ -198,5 +198,5 @@ def test_who_is_not_judged_may_be_busy_for_ever(world: World) -> None:
     world.ran = 1.0
     for _ in range(100):
         world.first = world.first[0] + LOOK, 0.0
-        world.health.look(LOOK, READY)
-        assert broken(world.health, world.loads, lambda _health: False) is None
+        world.health.look(LOOK, READY, judged=False)
+        assert broken(world.health, world.loads) == ""

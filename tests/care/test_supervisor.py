@@ -95,7 +95,7 @@ def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, cared: Supervi
     assert triton.calls.count(("load", "tokenize")) == 3
 
 
-@pytest.mark.parametrize(("model", "comes"), [("draft", False), ("tokenize", False), ("target", True)])
+@pytest.mark.parametrize(("model", "comes"), [("draft", False), ("target", True)])
 def test_what_somebody_unloads_stays_away_but_for_a_target(
     triton: Triton, cared: Supervisor, model: str, comes: bool
 ) -> None:
@@ -239,7 +239,7 @@ def test_a_load_that_hangs_is_ended_and_begun_again(
     for patience in ({}, {"target": 2.0}):
         assert triton.began.acquire(timeout=SECONDS), "whoever loads it waits for ever"
         assert cared._loads.patience == patience
-    until(lambda: [health for health in list(cared._healths.values()) if health.name == "target" and health.loading])
+    until(lambda: [each for each in list(cared._healths.values()) if each.loading and not each.ended])
     triton.hold.set()
     until_followed(cared, triton)
     assert cared.killed == ["target"]
@@ -257,9 +257,9 @@ def test_who_is_ended_is_found_by_what_the_kernel_knows_it_by(triton: Triton, ca
 
 
 def test_only_who_does_nothing_but_take_requests_is_judged_by_its_answers(cared: Supervisor) -> None:
-    assert {model for model in ROLES if cared._judge(Health(model, 0))} == {"tokenize", "covey"}
+    assert {model for model in ROLES if cared._is_judged(Health(model, 0, cared._answered))} == {"tokenize", "covey"}
     cared._starting = True  # the server answers nobody yet
-    assert not any(cared._judge(Health(model, 0)) for model in ROLES)
+    assert not any(cared._is_judged(Health(model, 0, cared._answered)) for model in ROLES)
 
 
 def test_nobody_s_own_server_is_judged() -> None:

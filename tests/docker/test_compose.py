@@ -143,16 +143,6 @@ def test_whoever_calls_the_server_waits_until_it_is_healthy() -> None:
             assert " up -d" not in line or "--wait" in line, f"{path.name}: {line}"
 
 
-def test_the_overlays_that_are_described_publish_what_they_promise() -> None:
-    head = (DOCKER / "compose.yaml").read_text(encoding="utf-8").split("\nname:", 1)[0]
-    promised = next(line for line in head.splitlines() if "compose.open.yaml" in line).lower()
-    opened = {name for name, service in services(DOCKER / "compose.open.yaml").items() if published(service)}
-    assert opened == {"covey", "prometheus", "grafana"}
-    assert "locust" not in promised
-    assert "prometheus" in promised
-    assert "grafana" in promised
-
-
 def test_both_targets_of_the_image_are_alike_and_not_root() -> None:
     stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
     by_name = {re.search(r"AS (\w+)", stage)[1]: stage.split("\n", 1)[1] for stage in stages}  # type: ignore[index]

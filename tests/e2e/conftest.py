@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey.server.front import Front
+from tests.e2e.serving import served
 from tests.fronts import fronting
 
 PROFILE = """
@@ -34,12 +35,8 @@ LIMIT = 512  # threads and processes; the usual default of a container is 2,048
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Started on first use. `server.http_url` and `server.grpc_url` are host:port; `server.log_text()` says why."""
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "server.toml").write_text(PROFILE)
-    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
-    with Server(Options(**ports, profile=str(folder / "server.toml"), log_file=folder / "log")) as running:
+    with served(PROFILE, tmp_path_factory.mktemp("server")) as running:
         yield running
-        running.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 @contextmanager
@@ -74,7 +71,7 @@ def limited() -> Iterator[Path | None]:
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that tests may hurt, as long as all of it is back when they end, under a container's limit."""
     log_file = tmp_path_factory.mktemp("full") / "log"
-    server = Server(Options(http_port=FREE, grpc_port=FREE, metrics_port=FREE, log_file=log_file))
+    server = Server(Options(**FREE_PORTS, log_file=log_file))
     group = None
     try:
         with limited() as group:

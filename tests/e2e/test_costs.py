@@ -13,7 +13,7 @@ import pytest
 
 from covey.contracts.errors import SettingError
 from covey.planner.cost_table import load_costs
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.cli import main
 from covey_client.reports import Reports
@@ -36,8 +36,7 @@ state = "{state}"
 def options(folder: Path, costs: Path) -> Options:
     profile = folder / "mine.toml"
     profile.write_text(PROFILE.format(costs=costs, state=folder / "state"))
-    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
-    return Options(**ports, profile=str(profile), log_file=folder / "tritonserver.log", drain_seconds=10.0)
+    return Options(**FREE_PORTS, profile=str(profile), log_file=folder / "tritonserver.log", drain_seconds=10.0)
 
 
 @contextlib.contextmanager
@@ -111,9 +110,8 @@ def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(
     """An emulated device: its times hardly depend on what else this machine does."""
     profile = tmp_path / "untold.toml"
     profile.write_text(UNTOLD)
-    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
     kept = tmp_path / "kept"
-    given = Options(**ports, profile=str(profile), log_file=tmp_path / "tritonserver.log", kept=kept)
+    given = Options(**FREE_PORTS, profile=str(profile), log_file=tmp_path / "tritonserver.log", kept=kept)
     with _quiet(given) as first:
         assert ANEW in first.log_text(), "before anybody was told that it is ready"
         (curves,) = (kept / "curves").iterdir()

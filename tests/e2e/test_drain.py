@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import threading
 import time
@@ -17,8 +16,9 @@ from typing import Any
 import pytest
 
 from covey.care import processes
-from covey.server import FREE, Options, Server
+from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client, CoveyClientError
+from tests.e2e.serving import served, total
 
 pytestmark = pytest.mark.e2e
 
@@ -49,17 +49,9 @@ def generate(server: Server, model: str, tokens: int) -> dict[str, Any]:
             return {"status": error.code} | dict(json.loads(error.read()))
 
 
-def running(server: Server) -> int:
-    with urllib.request.urlopen(server.metrics_url, timeout=5) as response:
-        found = re.search(r"^covey_requests_running\S* (\S+)$", response.read().decode(), re.MULTILINE)
-    return int(float(found[1])) if found else 0
-
-
 def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -> None:
     options = Options(
-        http_port=FREE,
-        grpc_port=FREE,
-        metrics_port=FREE,
+        **FREE_PORTS,
         log_file=tmp_path / "tritonserver.log",
         models=("target", "tokenize", "detokenize", *PUBLIC),
         drain_seconds=60.0,
@@ -74,7 +66,7 @@ def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -
         for thread in threads:
             thread.start()
         until = time.monotonic() + 60
-        while running(server) < len(PUBLIC):
+        while total(server, "covey_requests_running") < len(PUBLIC):
             assert time.monotonic() < until, answers
         drained: list[bool] = []
         stopping = threading.Thread(target=lambda: drained.append(server.stop()))
@@ -100,16 +92,13 @@ def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -
         pytest.param("target", signal.SIGKILL, True, marks=pytest.mark.slow),
         ("target", signal.SIGSTOP, True),
         ("covey", signal.SIGKILL, False),
-        ("tritonserver", signal.SIGKILL, False),
+        pytest.param("tritonserver", signal.SIGKILL, False, marks=pytest.mark.slow),
     ],
 )
 def test_who_is_hurt_while_a_server_drains(tmp_path: Path, hurt: str, way: signal.Signals, whole: bool) -> None:
     """Whoever can still be answered is, and nobody waits for the others; what is said of them is true."""
-    (tmp_path / "small.toml").write_text(PROFILE)
-    ports = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
-    options = Options(**ports, profile=str(tmp_path / "small.toml"), log_file=tmp_path / "log", drain_seconds=3600.0)
     settings = {"max_tokens": EMULATED, "min_tokens": EMULATED, "temperature": 1.0, "seed": 5}
-    with Server(options) as server, Client(server.grpc_url, timeout=SECONDS) as client:
+    with served(PROFILE, tmp_path, drain_seconds=3600.0) as server, Client(server.grpc_url, timeout=SECONDS) as client:
         known = client.generate("Once upon a time", **settings).tokens
         found: list[tuple[int, ...]] = []
 

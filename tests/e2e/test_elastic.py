@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from covey.care import processes
-from covey.server import FREE_PORTS, Options, Server
+from covey.server import Server
 from covey_client import Client, InvalidRequest
+from covey_client.cli import main
 from covey_client.reports import Reports
 from tests import waiting
+from tests.e2e.serving import served
 
 pytestmark = pytest.mark.e2e
 
@@ -58,15 +63,6 @@ kv_token_bytes = 524288
 drafter_mb = 160
 acceptance = ["draft_code:0.6", "draft_math:0.6"]
 """
-
-
-@contextmanager
-def served(profile: str, folder: Path) -> Iterator[Server]:
-    (folder / "elastic.toml").write_text(profile)
-    options = Options(profile=str(folder / "elastic.toml"), log_file=folder / "log", drain_seconds=5.0, **FREE_PORTS)
-    with Server(options) as server:
-        yield server
-        server.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 @pytest.fixture(scope="module")
@@ -120,23 +116,15 @@ def given_back(found: dict[str, Any], before: dict[str, Any]) -> bool:
 
 
 def private(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+    return sum(each.private_clean + each.private_dirty for each in psutil.Process(pid).memory_maps())
 
 
 def largest(pid: int) -> int:
     """Private memory of its largest mapping that is no file's: the pool's. The others grow, too: models keep what they
     have prepared for each shape."""
-    sizes, held = [(0, 0)], 0
-    for words in map(str.split, Path(f"/proc/{pid}/smaps").read_text().splitlines()):
-        if "-" in words[0]:
-            start, end = (int(each, 16) for each in words[0].split("-"))
-            sizes.append((0 if len(words) > 5 else end - start, 0))
-            held = 0
-        elif words[0].startswith("Private_"):
-            held += int(words[1]) << 10
-            sizes[-1] = (sizes[-1][0], held)
-    return max(sizes)[1]
+    maps = psutil.Process(pid).memory_maps(grouped=False)
+    pool = max((each for each in maps if each.path == "[anon]"), key=lambda each: int(each.size))
+    return int(pool.private_clean + pool.private_dirty)
 
 
 @contextmanager
@@ -227,3 +215,20 @@ def test_only_the_administrator_decides(emulated: Server) -> None:
     with pytest.raises(InvalidRequest, match="admin_secret"):
         Reports(emulated.http_url).wish("unload", "draft_code", "guessed")
     assert memory(emulated)["drafters"]["draft_code"]["wish"] == "auto"
+
+
+@pytest.mark.parametrize("model", ["covey", "covey_unary", "ensemble"])
+def test_every_model_says_that_it_is_emulated(emulated: Server, model: str) -> None:
+    body = json.dumps({"text_input": PROMPT, "max_tokens": 4}).encode()
+    with urllib.request.urlopen(f"http://{emulated.http_url}/v2/models/{model}/generate", body, timeout=60) as answer:
+        assert json.load(answer)["emulated"] is True
+
+
+def test_status_says_so_too(emulated: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--url", emulated.http_url, "--metrics-url", emulated.metrics_url.split("/")[2]]
+    assert main(["status", *where]) == 0
+    said = capsys.readouterr().out
+    assert "emulated emulated-7b-24g-five: on emulated" in said
+    assert "no model runs" in said
+    assert main(["status", *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["emulated"] is True

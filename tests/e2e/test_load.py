@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import re
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from covey import prompts
 from covey.server import Server
 from covey_client import Client
+from tests.e2e.serving import total
 
 pytestmark = pytest.mark.e2e
 
@@ -22,23 +21,12 @@ def server(crowded: Server) -> Server:
     return crowded
 
 
-def metric(server: Server, name: str, **labels: str) -> float:
-    """The sum over the series of a metric that carry the labels."""
-    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
-        text = response.read().decode()
-    total = 0.0
-    for found in re.finditer(rf"^{name}{{(.*?)}} (\S+)$", text, re.MULTILINE):
-        if all(f'{key}="{value}"' in found[1] for key, value in labels.items()):
-            total += float(found[2])
-    return total
-
-
 def settled(server: Server, seconds: float = 20.0) -> bool:
     """Whether the server comes to rest with every block free."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        busy = metric(server, "covey_requests_running") + metric(server, "covey_requests_waiting")
-        if busy == 0 and metric(server, "covey_kv_blocks", state="used") == 0:
+        busy = total(server, "covey_requests_running") + total(server, "covey_requests_waiting")
+        if busy == 0 and total(server, "covey_kv_blocks", state="used") == 0:
             return True
         time.sleep(0.2)
     return False
@@ -79,7 +67,7 @@ def test_sixty_four_streams_with_cancellations_leave_nothing_behind(server: Serv
 
 
 def test_a_cancelled_stream_frees_its_blocks_at_once(server: Server) -> None:
-    before = metric(server, "covey_requests_total", outcome="cancelled")
+    before = total(server, "covey_requests_total", outcome="cancelled")
     with Client(server.grpc_url) as client:
         with client.stream("Once upon a time", max_tokens=1500, temperature=1.0, seed=1) as stream:
             next(stream)
@@ -87,9 +75,9 @@ def test_a_cancelled_stream_frees_its_blocks_at_once(server: Server) -> None:
         assert settled(server, 5.0)
         assert time.monotonic() - started < 3.0, "1500 tokens take far longer than this"
     deadline = time.monotonic() + 3
-    while metric(server, "covey_requests_total", outcome="cancelled") == before and time.monotonic() < deadline:
+    while total(server, "covey_requests_total", outcome="cancelled") == before and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert metric(server, "covey_requests_total", outcome="cancelled") == before + 1
+    assert total(server, "covey_requests_total", outcome="cancelled") == before + 1
 
 
 def test_prompts_that_start_alike_reuse_their_kv(server: Server) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from covey.care.processes import named
-from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
+from tests.e2e.serving import served
 
 pytestmark = pytest.mark.e2e
 
@@ -36,9 +36,7 @@ def ran(pid: int) -> dict[str, float]:
 @pytest.mark.parametrize(("runtime", "team"), [("native", ["compute", "compute-1"]), ("torch", ["compute"] * 2)])
 def test_one_thread_and_its_helpers_compute(runtime: str, team: list[str], tmp_path: Path) -> None:
     """OpenMP names the helpers of one thread as that thread."""
-    profile = tmp_path / "two.toml"
-    profile.write_text(PROFILE.format(runtime=runtime))
-    with Server(Options(**FREE_PORTS, profile=str(profile), log_file=tmp_path / "tritonserver.log")) as server:
+    with served(PROFILE.format(runtime=runtime), tmp_path) as server:
         pid = named(server.pid)["target"]
         before = ran(pid)
         with Client(server.grpc_url) as client:
@@ -48,4 +46,3 @@ def test_one_thread_and_its_helpers_compute(runtime: str, team: list[str], tmp_p
         assert sum(spent.pop(name) for name in set(team)) > sum(spent.values()), "what the others do is messages"
         names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
         assert all(names.count(name) >= team.count(name) for name in team)
-        server.kill()

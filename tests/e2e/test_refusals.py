@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -66,11 +66,16 @@ def refusal(server: Server, model: str, body: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("model", ["covey", "covey_unary"])
-def test_each_is_refused_by_name(server: Server, model: str) -> None:
-    for field, body in REFUSED:
-        text = refusal(server, model, body)
-        assert text.startswith(f"[INVALID_ARG] {field}: got "), (body, text)
-        assert "allowed:" in text
+def test_each_is_refused_by_name_and_a_stream_beside_it_is_untouched(server: Server, model: str) -> None:
+    with Client(server.grpc_url) as client, ThreadPoolExecutor(1) as beside:
+        alone = client.generate("Once", max_tokens=120).text
+        running = beside.submit(client.generate, "Once", max_tokens=120)
+        for field, body in REFUSED:
+            text = refusal(server, model, body)
+            assert text.startswith(f"[INVALID_ARG] {field}: got "), (body, text)
+            assert "allowed:" in text
+        assert running.result().text == alone
+    assert server.control.ready()
 
 
 def test_a_model_of_one_response_does_not_stream(server: Server) -> None:
@@ -114,17 +119,3 @@ def test_generate_makes_tensors_of_settings_wherever_a_body_has_them(server: Ser
     request = urllib.request.Request(f"http://{server.http_url}/v2/models/{model}/generate", body)
     with urllib.request.urlopen(request, timeout=30) as response:
         assert json.loads(response.read())["num_output_tokens"] == 3
-
-
-def test_other_streams_are_untouched(server: Server) -> None:
-    with Client(server.grpc_url) as client:
-        alone = client.generate("Once", max_tokens=120).text
-        done: list[str] = []
-        thread = threading.Thread(target=lambda: done.append(client.generate("Once", max_tokens=120).text))
-        thread.start()
-        for _field, body in REFUSED:
-            refusal(server, "covey", body)
-        thread.join()
-    assert done == [alone]
-    with urllib.request.urlopen(f"http://{server.http_url}/v2/models/covey/ready", timeout=5) as response:
-        assert response.status == 200

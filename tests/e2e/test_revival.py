@@ -18,7 +18,8 @@ import pytest
 
 from covey.care import processes
 from covey.server import Server
-from covey_client import Client, CoveyClientError
+from covey_client import Client
+from tests.e2e.serving import works
 
 pytestmark = pytest.mark.e2e
 
@@ -118,14 +119,6 @@ def until_back(server: Server, model: str, before: int) -> tuple[list[int], list
     return of_server, of_model
 
 
-def works(server: Server, model: str) -> bool:
-    try:
-        with Client(server.http_url, transport="http", model=model, timeout=20) as client:
-            return bool(client.generate(PROMPT, max_tokens=3, speculation="off").tokens)
-    except CoveyClientError:
-        return False
-
-
 def use_all(server: Server) -> None:
     """Some threads begin with the first request of their kind."""
     with streams(server, "draft_ngram"):
@@ -136,28 +129,15 @@ def test_an_idle_server_fits_into_a_container(crowded: Server) -> None:
     assert threads(crowded).total() < IDLE
 
 
-@pytest.mark.parametrize(
-    ("model", "needed_by"),
-    [("tokenize", "ensemble"), ("detokenize", "ensemble"), ("covey_unary", "covey_unary")],
-)
-def test_a_small_model_whose_process_dies_is_back_at_once(crowded: Server, model: str, needed_by: str) -> None:
+def test_a_small_model_whose_process_dies_is_back_at_once(crowded: Server) -> None:
     use_all(crowded)
-    before, pid = threads(crowded), processes.named(crowded.pid)[model]
+    before, pid = threads(crowded), processes.named(crowded.pid)["detokenize"]
     with streams(crowded, "draft_ngram"):
-        kill(crowded, model)
-        for said in until_back(crowded, model, pid):
+        kill(crowded, "detokenize")
+        for said in until_back(crowded, "detokenize", pid):
             assert set(said) > {200}, "readiness did not say so"
-        assert works(crowded, needed_by)
+        assert works(crowded, "ensemble")
     until_ended(crowded, before, 8)  # nobody had called it when it died: nothing of it stays
-
-
-def test_the_orchestrator_too(crowded: Server) -> None:
-    pid = processes.named(crowded.pid)["covey"]
-    kill(crowded, "covey")
-    until_back(crowded, "covey", pid)
-    deadline = time.monotonic() + SECONDS
-    while not all(works(crowded, model) for model in ("covey", "covey_unary", "ensemble")):
-        assert time.monotonic() < deadline
 
 
 def test_what_is_unloaded_stays_unloaded(crowded: Server) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import os
-import re
 import signal
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tritonclient.http as over_http
 
 from covey.care.processes import by_model
-from covey.server import FREE, Options, Server
+from covey.server import Server
 from covey_client import Client, InvalidRequest
+from tests.e2e.serving import served, total
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -50,11 +48,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("targets")
     for name, entry in zip(TARGETS, ("draft_general", "draft_code")):
         (folder / f"{name}.toml").write_text(ONE.format(folder=REPOSITORY / entry / "1"))
-    (folder / "server.toml").write_text(SERVER)
-    log, profile = folder / "server.log", str(folder / "server.toml")
-    with Server(Options("127.0.0.1", FREE, FREE, FREE, profile=profile, log_file=log, drain_seconds=5.0)) as server:
+    with served(SERVER, folder) as server:
         yield server
-        server.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +62,9 @@ def plain(server: Server) -> dict[str, tuple[int, ...]]:
         }
 
 
-def figures(server: Server, name: str) -> dict[str, float]:
-    with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
-        text = response.read().decode()
-    return {labels: float(value) for labels, value in re.findall(rf"^{name}\{{(.*)\}} (\S+)$", text, re.MULTILINE)}
-
-
-def of(model: str, found: dict[str, float]) -> float:
-    return sum(value for labels, value in found.items() if f'model="{model}"' in labels)
+def each(server: Server, name: str) -> list[float]:
+    """The sums of a metric over each target's series."""
+    return [total(server, name, model=f"covey_{target}") for target in TARGETS]
 
 
 def test_each_target_s_text_is_its_own_while_both_are_drafted_for(
@@ -101,30 +91,14 @@ def test_each_target_s_text_is_its_own_while_both_are_drafted_for(
         (name, turn): plain[name] for name in TARGETS for turn in range(3)
     }
     assert all(drafted > 20 for _, drafted in found.values()), "nobody closes the other's tags"
-    time.sleep(1.0)  # metrics are written a few times a second
-    emitted = figures(server, "covey_generation_tokens_total")
-    assert all(of(f"covey_{name}", emitted) >= 120 for name in TARGETS), emitted
-    assert of("covey", emitted) == 0
+    until(lambda: min(each(server, "covey_generation_tokens_total")) >= 120)  # metrics are written a few times a second
+    assert total(server, "covey_generation_tokens_total", model="covey") == 0
 
 
-def test_the_doors_that_answer_once_lead_to_both(server: Server, plain: dict[str, tuple[int, ...]]) -> None:
-    with over_http.InferenceServerClient(server.http_url.removeprefix("http://")) as client:
-        for model in ("covey_unary",):
-            for name in TARGETS:
-                given = {"text_input": PROMPT.encode(), "target": name.encode()}
-                inputs = [over_http.InferInput(key, [1], "BYTES") for key in given]
-                for tensor, value in zip(inputs, given.values()):
-                    tensor.set_data_from_numpy(np.array([value], np.object_))
-                for key, dtype, kind in (
-                    ("max_tokens", "INT32", np.int32),
-                    ("min_tokens", "INT32", np.int32),
-                    ("temperature", "FP32", np.float32),
-                    ("seed", "UINT64", np.uint64),
-                ):
-                    inputs.append(over_http.InferInput(key, [1], dtype))
-                    inputs[-1].set_data_from_numpy(np.array([SETTINGS[key]], kind))
-                answer = client.infer(model, inputs)
-                assert tuple(answer.as_numpy("output_ids").tolist()) == plain[name]
+def test_the_door_that_answers_once_leads_to_both(server: Server, plain: dict[str, tuple[int, ...]]) -> None:
+    with Client(server.http_url, transport="http", model="covey_unary") as client:
+        for name in TARGETS:
+            assert client.generate(PROMPT, target=name, timeout=120, **SETTINGS).tokens == plain[name]
 
 
 def test_a_pipeline_s_text_is_made_behind_the_router(server: Server, plain: dict[str, tuple[int, ...]]) -> None:
@@ -142,7 +116,7 @@ def test_a_target_that_is_not_here_is_refused(server: Server) -> None:
 
 
 def test_without_a_name_the_load_is_shared_and_a_prompt_goes_where_it_was(server: Server) -> None:
-    before = figures(server, "covey_generation_tokens_total")
+    before = each(server, "covey_generation_tokens_total")
 
     def run(index: int) -> None:
         with Client(server.grpc_url) as client:
@@ -153,10 +127,7 @@ def test_without_a_name_the_load_is_shared_and_a_prompt_goes_where_it_was(server
         thread.start()
     for thread in threads:
         thread.join(120)
-    time.sleep(1.0)
-    after = figures(server, "covey_generation_tokens_total")
-    shares = [of(f"covey_{name}", after) - of(f"covey_{name}", before) for name in TARGETS]
-    assert min(shares) > 0, shares
+    until(lambda: all(map(operator.lt, before, each(server, "covey_generation_tokens_total"))))
     long = "Every morning the old man walked down to the harbour to look at the boats. " * 8
     with Client(server.grpc_url) as client:
         client.generate(long, max_tokens=4, timeout=60)
@@ -169,7 +140,7 @@ def test_a_client_that_leaves_ends_its_request_behind_the_router(server: Server)
         for chunk in client.stream(PROMPT, target="small", max_tokens=400, min_tokens=400, timeout=120):
             if chunk.tokens:
                 break
-    until(lambda: not of("covey_small", figures(server, "covey_requests_running")), seconds=15.0)
+    until(lambda: not total(server, "covey_requests_running", model="covey_small"), seconds=15.0)
 
 
 def test_a_stream_whose_target_dies_goes_on_from_where_it_was(server: Server) -> None:
@@ -196,13 +167,10 @@ def test_a_shared_drafter_that_dies_within_calls_drafts_again_for_both(
             while not ended.is_set():
                 texts.append((name, client.generate(PROMPT, target=name, timeout=120, **SETTINGS).tokens))
 
-    def drafts() -> dict[str, float]:
-        found = figures(server, "covey_spec_decode_num_drafts_total")
-        return {name: of(f"covey_{name}", found) for name in TARGETS}
-
     def draft_for_both() -> None:
-        before = drafts()
-        until(lambda: all(now > before[name] for name, now in drafts().items()), lambda: server.log_text()[-2000:])
+        drafts = "covey_spec_decode_num_drafts_total"
+        before = each(server, drafts)
+        until(lambda: all(map(operator.lt, before, each(server, drafts))), lambda: server.log_text()[-2000:])
 
     threads = [threading.Thread(target=run, args=(name,)) for name in TARGETS for _ in range(2)]
     for thread in threads:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from covey.contracts.errors import PortError
-from covey.server import FREE, Options, Server
+from covey.server import Server
 from covey.star.callers import token_of
 from covey.tritonio.grpc import GrpcModel, Tls
 from covey.wire import codec
 from tests.certificates import Authority, needs_openssl
+from tests.e2e.serving import served
 
 pytestmark = [pytest.mark.e2e, needs_openssl]
 
@@ -25,21 +26,17 @@ callers = "{callers}"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Authority, Authority]]:
+def drafters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Authority, Authority]]:
     folder = tmp_path_factory.mktemp("tls")
     ours, theirs = Authority.make(folder / "ours"), Authority.make(folder / "theirs")
     callers = folder / "callers"
     callers.touch(0o600)
     callers.write_text(f"east {SECRET}\n")
-    profile = folder / "drafters.toml"
-    profile.write_text(PROFILE.format(callers=callers))
     certificate, key = ours.issue("localhost")
     flags = {"server-cert": certificate, "server-key": key, "root-cert": str(ours.root)}
     extra = ("--grpc-use-ssl-mutual=true", *(f"--grpc-{name}={value}" for name, value in flags.items()))
-    log = folder / "server.log"
-    with Server(Options("127.0.0.1", FREE, FREE, FREE, profile=str(profile), log_file=log, extra=extra)) as server:
+    with served(PROFILE.format(callers=callers), folder, extra=extra) as server:
         yield server, ours, theirs
-        server.kill()  # in order it takes long; that is for `test_drain` to see
 
 
 def asked(server: Server, tls: Tls | None) -> int:
@@ -53,8 +50,8 @@ def asked(server: Server, tls: Tls | None) -> int:
         model.close()
 
 
-def test_certificates_decide_who_comes_through(served: tuple[Server, Authority, Authority]) -> None:
-    server, ours, theirs = served
+def test_certificates_decide_who_comes_through(drafters: tuple[Server, Authority, Authority]) -> None:
+    server, ours, theirs = drafters
     mine, foreign = ours.issue("east"), theirs.issue("east")
     assert asked(server, Tls(str(ours.root), *mine)) >= 0
     for tls in (

@@ -6,22 +6,20 @@ import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from covey.contracts.errors import PortError
-from covey.contracts.profile import SchedulerSettings, TargetSettings
-from covey.contracts.types import DraftReply, DraftWork, Open, Sampling, TargetReply, TargetWork, Trees
+from covey.contracts.profile import SchedulerSettings
+from covey.contracts.types import NO_INTS, DraftReply, DraftWork, Open, Sampling, TargetReply, TargetWork, Trees
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.process.log_about import MOST, about, current, only, safe, told
 from covey.process.worker import Thread
 from covey.requests.scheduler import Scheduler
-from covey.target.runner import TargetRunner
+from covey.wire.ledger import Ledger
 from tests.fakes import Collector, HashTarget, ManualClock, request
-from tests.models import tiny_models
 from tests.planner.test_round_planner import PrefixDrafter
 from tests.static_planner import StaticPlanner
 from tests.waiting import until
@@ -101,14 +99,16 @@ def test_who_was_asked_of_a_model_that_fails_is_in_the_engine_s_lines(lines: lis
     assert [line for line in lines if line.startswith(said) and line.endswith(" [request chatcmpl-1, 1]")], lines
 
 
-def test_the_target_s_own_lines_name_a_request_as_its_message_does(lines: list[str], tmp_path: Path) -> None:
-    """Here there is no tokenizer, which a grammar needs."""
-    folder = tiny_models.build(tmp_path / "target", "llama")
-    settings = TargetSettings(dtype="float32", device="cpu", threads=1, kv_blocks=8, numerics="fast")
-    target = TargetRunner.load(folder, settings, token_budget=64, name="target")
-    tokens = np.asarray([5, 6, 7], np.int32)
-    opened = Open(3, tokens, 3, Sampling(grammar="start: /a/", end_ids=(1,)), name="chatcmpl-3")
-    work = TargetWork(np.asarray([3], np.int32), tokens[:1] * 0 + 3, tokens[:1] * 0 + 3, Trees.empty(1), (opened,))
-    target.step(replace(work, sequence=1))
-    target.close()
-    assert [line for line in lines if "grammar is not known" in line and line.endswith(" [request chatcmpl-3]")], lines
+def test_a_model_s_own_lines_name_a_request_as_its_message_does(lines: list[str]) -> None:
+    def opened(_opening: Open) -> None:
+        logging.getLogger("covey.model").warning("unknown grammar")
+
+    ledger: Ledger[None, DraftReply] = Ledger(opened, lambda _state, _ended: None)
+
+    def answer(work: DraftWork) -> DraftReply:
+        ledger.update(work)
+        return DraftReply(NO_INTS, NO_INTS, Trees.empty(0), ledger.epoch, 0.0, 0.0)
+
+    opening, nothing = Open(3, np.ones(3, np.int32), 3, Sampling(), name="chatcmpl-3"), (NO_INTS,) * 6
+    ledger.once(DraftWork(np.asarray([3], np.int32), *nothing, opens=(opening,), origin=1), answer)
+    assert lines == ["unknown grammar [request chatcmpl-3]"]

@@ -15,7 +15,6 @@ import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from covey.care.control import Control
 from covey.contracts.errors import SettingError
 from covey.server import Server, admin
 from covey_client import Client, InvalidRequest, status
@@ -186,27 +185,6 @@ def test_own_tools_need_no_settings_and_no_log_has_the_secret(
     assert secret
     assert secret not in running.log_text()
     assert secret not in repr(running.options)
-
-
-@pytest.mark.e2e
-def test_each_server_has_its_own_secret_and_a_restart_another(
-    running: Server, canned_folder: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("COVEY_ADMIN_SECRET", raising=False)
-    theirs = tools.kept(running.options.http_port)
-    other = canned_folder().server("covey")
-    seen = []
-    for _start in range(2):
-        with other:
-            port = other.options.http_port
-            seen.append(tools.kept(port))
-            assert Control("127.0.0.1", port, seen[-1]).states() == other.control.states() == {"covey": "READY"}
-            for wrong in (theirs, *seen[:-1]):
-                assert asked(other, "POST", "/v2/repository/index", **{"admin-key": wrong})[0] == 403
-        assert tools.kept(port) == ""
-    assert len({theirs, *seen}) == 3
-    assert tools.kept(running.options.http_port) == theirs
-    other.kill()
 
 
 @pytest.mark.e2e

@@ -49,11 +49,6 @@ def gguf_file(at: Path) -> Path:
     return at / "model-q4.gguf"
 
 
-def gguf_folder(at: Path) -> Path:
-    gguf_file(at)
-    return at
-
-
 def gguf_beside_a_configuration(at: Path) -> Path:
     (written(at) / "model.safetensors").unlink()
     gguf_file(at)
@@ -192,13 +187,7 @@ DEEP, LONG = "[" * 200_000, "n" * 100_000
 INDEX, SAME = "model.safetensors.index.json", "safetensors files of the same folder"
 REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "an index of another folder": (indexed("../out.safetensors"), (f"{INDEX}: names '../out.safetensors' as", SAME)),
-    "an index of the machine": (indexed("/etc/hostname"), ("names '/etc/hostname' as a file of weights", SAME)),
-    "an index of a process": (indexed("/proc/self/environ"), ("names '/proc/self/environ'", SAME)),
-    "an index of no weights": (indexed("config.json"), ("names 'config.json'", SAME)),
-    "an index of a number": (indexed(7), ("names 7 as", SAME)),
     "an index of a name too long": (indexed(LONG + ".safetensors"), (f"{INDEX}: names 'nnn", SAME)),
-    "an index of two lines": (indexed("a\nb.safetensors"), (SAME,)),
-    "a deep index": (with_text(INDEX, DEEP), (f"{INDEX}: not a JSON object: nested deeper than", "copy it again")),
     "an index with a deep map": (
         with_text(INDEX, '{"metadata": {}, "weight_map": ' + "[" * 500 + "]" * 500 + "}"),
         (f"{INDEX}: not a JSON object: nested deeper than", "copy it again"),
@@ -215,12 +204,9 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ("transformers_weights of config.json is '../out.safetensors'", "a file of the same folder"),
     ),
     "a model type too long": (saying(model_type=LONG), ("model type 'nnn", "serve a family of docs/models.md")),
-    "a layer type too long": (saying(layer_types=[LONG]), ("layer type nnn", "is not supported")),
     "layers without end": (saying(num_hidden_layers=10**9), ("num_hidden_layers of config.json is 1000000000",)),
     "an endless vocabulary": (saying(vocab_size=math.inf), ("vocab_size of config.json is inf",)),
     "an MPT of numbers": (saying(model_type="mpt", attn_config=[3]), ("attn_config [3] of an MPT is not supported",)),
-    "deep generation": (with_text("generation_config.json", DEEP), ("generation_config.json: not a JSON object",)),
-    "ends too long": (generating({"eos_token_id": [LONG]}), ("eos_token_id: got ['nnn", "allowed: one token id")),
     "a deep tokenizer": (with_text("tokenizer.json", DEEP), ("tokenizer.json: not a tokenizer", "copy it again")),
     "a tokenizer of one long name": (
         with_text("tokenizer.json", json.dumps({"version": LONG})),
@@ -229,10 +215,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "a deep header": (headed(DEEP.encode()), ("model.safetensors cannot be read as safetensors: copy it again",)),
     "a header of bad shapes": (
         headed(b'{"model.embed_tokens.weight": {"dtype": "F32", "shape": "ab", "data_offsets": [0, 4]}}'),
-        ("model.safetensors cannot be read as safetensors: copy it again",),
-    ),
-    "a header of an endless offset": (
-        headed(b'{"a.weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1e999]}}'),
         ("model.safetensors cannot be read as safetensors: copy it again",),
     ),
     "a header of bytes before the file": (
@@ -244,19 +226,13 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ("embed_tokens.weight has 1 tokens",),
     ),
     "a tensor's name too long": (holding(LONG + ".weight", "I8", 4), ("weights of type I8", "that it was made from")),
-    "a deep adapter": (
-        lambda at: (adapter()(at) / "adapter_config.json").write_text(DEEP) and at,
-        ("adapter_config.json: not a JSON object: nested deeper", "copy it again"),
-    ),
     "an adapter of a base too long": (
         adapter(base_model_name_or_path=LONG),
         ("adapter_config.json names no base_model_name_or_path",),
     ),
-    "an adapter of two lines": (adapter(base_model_name_or_path="a\nb"), ("names no base_model_name_or_path",)),
     "nowhere": (lambda at: at / "nowhere", ("no such folder",)),
     "empty": (lambda at: at, ("no config.json",)),
     "gguf file": (gguf_file, ("GGUF is not read", "base_model of its card")),
-    "gguf folder": (gguf_folder, ("GGUF is not read", "base_model of its card")),
     "gguf and a configuration": (gguf_beside_a_configuration, ("GGUF is not read", "base_model of its card")),
     "pytorch_model.bin": (pickled, ("pytorch_model.bin is not read", "save_pretrained(")),
     "another library's": (pth, ("consolidated.00.pth is not read: fetch the model's safetensors",)),
@@ -273,7 +249,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ("its tokenizer has 4096 tokens, its model 97",),
     ),
     "adapter of what is refused": (adapter(), ("an adapter needs its base", "a state-space layer")),
-    "adapter of nothing": (adapter(base_model_name_or_path=""), ("write the base's folder or name there",)),
     "adapter of what is gone": (
         adapter(base_model_name_or_path="/gone"),
         ("needs its base: /gone: no such folder",),
@@ -297,7 +272,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "mamba": (saying(model_type="mamba"), ("a state-space layer", "serve a model with attention")),
     "bert": (saying(model_type="bert"), ("attention that sees later tokens", "decoder-only")),
     "deepseek": (saying(model_type="deepseek_v3"), ("multi-head latent attention", "serve a model with key heads")),
-    "deepseek's way": (saying(model_type="mine", kv_lora_rank=512), ("multi-head latent attention",)),
     "embeddings of text": (
         saying(model_type="gemma3_text", use_bidirectional_attention=True),
         ("attention that sees later tokens",),
@@ -311,17 +285,20 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "no language model": (saying(architectures=["LlamaForSequenceClassification"]), ("ForSequenceClassification",)),
     "dynamic": (saying(rope_scaling={"type": "dynamic", "factor": 2.0}), ("dynamic rotary scaling",)),
     "no key heads": (saying(num_key_value_heads=0), ("num_key_value_heads of config.json is 0", "from 1")),
-    "heads in words": (saying(num_attention_heads="4"), ("num_attention_heads of config.json is '4'",)),
     "layers of nothing": (saying(num_hidden_layers=None), ("num_hidden_layers of config.json is None",)),
     "ends in words": (generating({"eos_token_id": ["<end>"]}), ("eos_token_id: got ['<end>']", "one token id or a")),
-    "ends in halves": (saying(eos_token_id=1.5), ("eos_token_id: got 1.5",)),
+    "an index of no weights": (indexed("config.json"), ("names 'config.json'", SAME)),
+    "an index of a number": (indexed(7), ("names 7 as", SAME)),
+    "an adapter of two lines": (adapter(base_model_name_or_path="a\nb"), ("names no base_model_name_or_path",)),
+    "adapter of nothing": (adapter(base_model_name_or_path=""), ("write the base's folder or name there",)),
+    "deepseek's way": (saying(model_type="mine", kv_lora_rank=512), ("multi-head latent attention",)),
+    "heads in words": (saying(num_attention_heads="4"), ("num_attention_heads of config.json is '4'",)),
+    "layers by number": (saying(layer_types=2), ("layer_types of config.json is 2, allowed: a list",)),
+    "an index of nothing": (indexed_nothing, ("names no file",)),
+    "in transformers alone": (saying(model_type="vit"), ("model type 'vit' is not supported",)),
     "gemma 4's way": (saying(global_head_dim=512), ("a layer of another shape", "serve a Gemma 3")),
     "a layer of its own": (saying(per_layer_config={"1": {"head_dim": 64}}), ("a layer of another shape",)),
     "types in a list": (saying(model_type=["llama"]), ("model type ['llama'] is not supported",)),
-    "layers by number": (saying(layer_types=2), ("layer_types of config.json is 2, allowed: a list",)),
-    "an index of nothing": (indexed_nothing, ("names no file",)),
-    "generation by a list": (generating([1]), ("generation_config.json: not a JSON object: list",)),
-    "in transformers alone": (saying(model_type="vit"), ("model type 'vit' is not supported",)),
 }
 
 
@@ -346,9 +323,8 @@ def test_an_adapter_in_a_profile_is_said_to_belong_behind_model(tmp_path: Path) 
         preflight.weights(Options(profile=str(tmp_path / "own.toml")), ("target",))
 
 
-@pytest.mark.parametrize("model_type", ["mamba", "no_such_model"])
-def test_the_command_takes_seconds(model_type: str, tmp_path: Path) -> None:
-    folder = written(tmp_path, model_type=model_type)
+def test_the_command_takes_seconds(tmp_path: Path) -> None:
+    folder = written(tmp_path, model_type="no_such_model")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     words = [sys.executable, "-m", "covey.server", "--model", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)

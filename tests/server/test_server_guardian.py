@@ -22,8 +22,8 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pau
 LAUNCHER = """
 import signal, sys
 from covey.server.guardian import Guardian
-guardian = Guardian(sys.argv[1][::-1], "127.0.0.1", [int(sys.argv[2])], 0.1)
-for line in sys.argv[3:]:
+guardian = Guardian("127.0.0.1", [int(sys.argv[2])], 0.1)
+for line in (sys.argv[1][::-1], *sys.argv[3:]):
     guardian.tell(line)
 print("begun", flush=True)
 signal.pause()
@@ -74,7 +74,8 @@ def test_a_guardian_that_was_told_nothing_ends_nobody(monkeypatch: pytest.Monkey
 
 
 def test_a_guardian_that_is_dismissed_touches_nothing(prefix: str, server: subprocess.Popen[bytes]) -> None:
-    made = Guardian(prefix, "127.0.0.1", [1], 0.1)
+    made = Guardian("127.0.0.1", [1], 0.1)
+    made.tell(prefix)
     process = made._process
     assert process.poll() is None
     made.dismiss()

@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from covey.care.control import Control, ControlError
 from covey.care.restarts import Restarts
 from covey.server import Server, ServerDied, StartError, shared_memory
 from covey.server.__main__ import _serve, _started_again
-from covey_client import Client, CoveyClientError, Overloaded, running
+from covey_client import Client, CoveyClientError, Overloaded, running, secret
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -33,7 +32,8 @@ def _regions(server: Server) -> list[str]:
     return [path.name for path in shared_memory.FOLDER.glob(f"covey_{server.options.http_port}_*")]
 
 
-def test_two_servers_start_at_once_and_leave_nothing(canned_folder: Make) -> None:
+def test_two_servers_start_at_once_and_leave_nothing(canned_folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COVEY_ADMIN_SECRET", raising=False)
     canned = canned_folder()
     seen: list[tuple[str, ...]] = []
     servers = [Server(canned.options("covey"), lambda loaded, _all: seen.append(loaded)) for _ in range(2)]
@@ -49,13 +49,17 @@ def test_two_servers_start_at_once_and_leave_nothing(canned_folder: Make) -> Non
             with Client(server.grpc_url) as client:
                 assert client.generate("count 2").tokens == (0, 1)
         assert servers[0].log_file != servers[1].log_file
+        one, other = (secret.kept(server.options.http_port) for server in servers)
+        with pytest.raises(ControlError, match=r"403|restricted"):
+            replace(servers[0].control, secret=other).states()
+        assert replace(servers[0].control, secret=one).states() == {"covey": "READY"}
         servers[0].stop()
         with Client(servers[1].http_url, transport="http") as client:
             assert client.generate("count 2").tokens == (0, 1)
     finally:
         for server in servers:
             server.stop(drain_seconds=0)
-    assert not any(_regions(server) for server in servers)
+    assert not any(_regions(server) or secret.kept(server.options.http_port) for server in servers)
 
 
 def test_a_model_that_fails_says_why_in_one_line(canned_folder: Make) -> None:
@@ -114,26 +118,6 @@ def test_a_server_that_dies_is_noticed_and_cleaned_up_after(canned_folder: Make)
     assert not _regions(server)
 
 
-def test_model_control_can_be_kept_to_oneself(canned_folder: Make) -> None:
-    with canned_folder().server("covey", admin_secret="open sesame") as server:
-        stranger = Control(server.options.host, server.options.http_port)
-        assert stranger.ready()
-        with pytest.raises(ControlError, match=r"403|restricted"):
-            stranger.unload("covey")
-        assert server.control.states() == {"covey": "READY"}
-        with Client(server.grpc_url) as client:
-            assert client.generate("count 2").tokens == (0, 1)
-        assert server.stop()
-
-
-def _command(canned: Any, folder: Path, *arguments: str) -> list[str]:
-    profile = folder / "tiny.toml"
-    profile.write_text('models = ["covey"]\n')
-    ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-    where = ["--model-repository", str(canned.folder / "models"), "--backends", str(canned.folder / "backends")]
-    return [sys.executable, "-m", "covey.server", "--profile", str(profile), *ports, *where, *arguments]
-
-
 def _launch(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -148,18 +132,15 @@ def _until_ready(process: subprocess.Popen[str]) -> str:
     return said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_told_to_stop(
-    canned_folder: Make, tmp_path: Path, number: signal.Signals
-) -> None:
-    with _launch(_command(canned_folder(), tmp_path)) as process:
+def test_the_command_serves_until_it_is_told_to_stop(canned_folder: Make) -> None:
+    with _launch(canned_folder().command("covey")) as process:
         said = _until_ready(process)
         assert "/v2/models/covey/generate_stream" in said
         grpc = said.partition("covey generate --url ")[2].split()[0]
         with Client(grpc) as client:
             assert client.generate("count 2").tokens == (0, 1)
         assert [each.pid for each in running.servers() if each.at(each.grpc) == grpc] == [process.pid]
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=20)
         assert process.pid not in [each.pid for each in running._read()]
         assert process.returncode == 0
@@ -167,8 +148,8 @@ def test_the_command_serves_until_it_is_told_to_stop(
         assert "Traceback" not in errors
 
 
-def test_a_second_interrupt_stops_at_once(canned_folder: Make, tmp_path: Path) -> None:
-    with _launch(_command(canned_folder(), tmp_path)) as process:
+def test_a_second_interrupt_stops_at_once(canned_folder: Make) -> None:
+    with _launch(canned_folder().command("covey")) as process:
         grpc = _until_ready(process).partition("covey generate --url ")[2].split()[0]
         with Client(grpc, timeout=30) as client:
             stream = client.stream("slow 400")
@@ -195,10 +176,10 @@ def test_requests_are_said_to_be_in_flight_by_who_could_count_them(
     assert f"{said} in flight after 0 s" in capsys.readouterr().err
 
 
-def test_a_launcher_that_can_write_to_nobody_starts_its_server_again(canned_folder: Make, tmp_path: Path) -> None:
+def test_a_launcher_that_can_write_to_nobody_starts_its_server_again(canned_folder: Make) -> None:
     """Its log is on a full disk."""
     with Path("/dev/full").open("w") as full:
-        words = _command(canned_folder(), tmp_path)
+        words = canned_folder().command("covey")
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=full, text=True) as process:
             try:
                 http = _until_ready(process).partition("curl -s http://")[2].partition("/")[0]
@@ -235,32 +216,14 @@ def test_a_start_that_fails_for_want_of_anything_is_tried_again() -> None:
     assert not problems
 
 
-def test_a_killed_launcher_takes_its_server_along_and_the_next_one_cleans_up(
-    canned_folder: Make, tmp_path: Path
-) -> None:
-    canned = canned_folder()
-    with _launch(_command(canned, tmp_path)) as process:
-        http = _until_ready(process).partition("curl -s http://")[2].partition("/")[0]
-        process.kill()
-        process.communicate()
-    host, _, port = http.partition(":")
-    until(lambda: not Control(host, int(port)).ready())
-
-    def swept() -> bool:
-        shared_memory.sweep()
-        return not list(shared_memory.FOLDER.glob(f"covey_{port}_*"))
-
-    until(swept)
-
-
 def test_the_command_says_in_one_line_why_it_cannot_start(canned_folder: Make, tmp_path: Path) -> None:
     canned = canned_folder()
     with canned.server("covey") as server:
         taken = str(server.options.http_port)
         cases = {
-            (*_command(canned, tmp_path), "--http-port", taken): "is not free",
-            (*_command(canned, tmp_path), "--model", "/nowhere"): "no such folder",
-            (*_command(canned, tmp_path), "--profile", "nosuch"): "nosuch",
+            (*canned.command("covey"), "--http-port", taken): "is not free",
+            (*canned.command("covey"), "--model", "/nowhere"): "no such folder",
+            (*canned.command("covey"), "--profile", "nosuch"): "nosuch",
         }
         for words, said in cases.items():
             found = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
@@ -269,15 +232,7 @@ def test_the_command_says_in_one_line_why_it_cannot_start(canned_folder: Make, t
             assert said in found.stderr
             assert found.stderr.count("\n") == 1
     (tmp_path / "bad.toml").write_text("modells = []\n")
-    words = (*_command(canned, tmp_path), "--profile", str(tmp_path / "bad.toml"))
+    words = (*canned.command("covey"), "--profile", str(tmp_path / "bad.toml"))
     found = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     assert found.returncode == 2
     assert "modells" in found.stderr
-
-
-def test_options_of_a_running_server_are_the_ones_it_got(canned_server: tuple[Server, Any]) -> None:
-    server, canned = canned_server
-    assert replace(server.options, http_port=0, grpc_port=0, metrics_port=0, drain_seconds=5.0) == canned.options(
-        "covey", "covey_unary", "doomed"
-    )
-    assert server.http_url.startswith("127.0.0.1:")

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from covey.care import processes
 from covey.server import (
     FREE,
     FREE_PORTS,
@@ -32,6 +31,7 @@ from covey.server import (
 from covey.tritonio import link
 from covey_client import Client
 from covey_client import secret as tools
+from tests.waiting import until
 
 Make = Callable[[], Any]
 
@@ -115,8 +115,7 @@ def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatc
     for path in (gone, another, living, elsewhere):
         path.parent.mkdir(mode=0o700)
     gone.touch()
-    while server.pid not in processes.called("tritonserver"):  # the kernel names it a moment after it has begun
-        assert server.poll() is None
+    until(lambda: Path(f"/proc/{server.pid}/comm").read_text() == "tritonserver\n")  # a moment after it has begun
     with server, multiprocessing.connection.Listener(str(elsewhere), "AF_UNIX"):
         link.sweep()
         assert not gone.parent.exists()
@@ -130,35 +129,14 @@ def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatc
 
 def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(processes, "called", {"tritonserver": [1]}.get)
     child = subprocess.Popen(["true"])
     child.wait()
-    environment, filled = tmp_path / "python_env_a", tmp_path / "python_env_b"
     dead, living = (tmp_path / f"covey-ranks-{pid}-x" for pid in (child.pid, os.getpid()))
-    for path in (environment, filled, dead, living):
+    for path in (dead, living):
         path.mkdir()
-    (filled / "lib").touch()
     (dead / "socket").touch()
-    leftovers.sweep(tmp_path)
-    assert not dead.exists()
-    assert living.exists()
-    assert environment.exists(), "it may be that of the server that lives"
-    monkeypatch.setattr(processes, "called", {"tritonserver": []}.get)
-    leftovers.sweep(tmp_path)
-    assert not environment.exists()
-    assert filled.exists(), "Covey's are empty"
-
-
-def test_programs_are_found_by_name_while_they_live(tmp_path: Path) -> None:
-    program = tmp_path / "some_program"
-    shutil.copy("/bin/sleep", program)
-    with subprocess.Popen([program, "60"]) as running:
-        while not processes.called("some_program"):
-            assert running.poll() is None
-        assert processes.called("some_program") == [running.pid]
-        running.kill()
-        os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
-        assert processes.called("some_program") == [], "it has ended, and its parent does not know it yet"
+    leftovers.sweep()
+    assert list(tmp_path.iterdir()) == [living]
 
 
 def test_a_folder_that_another_server_removes_meanwhile_is_nobody_s_trouble(

@@ -17,9 +17,7 @@ BUSY = 0.95  # share of the time in which a thread that never sleeps ran, or wai
 SLACK_SECONDS = 0.5  # the kernel tells what a thread waits when it runs again
 ASLEEP = 0.01  # share of the time that one has at most of a processor which does nothing
 
-# How many requests the process's model has answered, or how far it has come while it loads; None where that is not
-# known.
-Answered = Callable[["Health"], int | None]
+Answered = Callable[["Health"], "int | None"]
 
 
 @dataclass
@@ -28,6 +26,8 @@ class Health:
 
     name: str  # of its model, or of the server
     pid: int
+    # How many requests its model has answered, or how far it has come while it loads; None where that is not known.
+    answered: Answered
     ended: bool = False  # it was killed, and the kernel has not said that it has ended yet
     paused: float = 0.0  # by SIGSTOP
     loading: float = 0.0
@@ -39,9 +39,9 @@ class Health:
     _slept: tuple[float, float] | None = None  # what the first thread had run and waited when `busy` began
     _answers: int | None = None  # soon after that
 
-    def look(self, seconds: float, state: str, answered: Answered | None = None) -> None:
+    def look(self, seconds: float, state: str, *, judged: bool) -> None:
         """Note what became of the process in so many seconds. `state` is Triton's state of its model, or LOADING for a
-        server that loads its first ones; `answered` is None if nothing judges how busy it is."""
+        server that loads its first ones; `judged` says whether it may not be busy for long without an answer."""
         self.paused = self.paused + seconds if processes.state(self.pid) == "T" else 0.0
         if state == LOADING:
             counted = self._starved.counted([self.pid], seconds)
@@ -49,8 +49,8 @@ class Health:
             self.asleep = self.asleep + counted if self._idle(seconds) else 0.0
         else:
             self.loading = self.asleep = 0.0
-        if answered is not None and state in (READY, LOADING):
-            self._look_busy(seconds, answered)
+        if judged and state in (READY, LOADING):
+            self._look_busy(seconds)
         else:
             self._rested(None)
 
@@ -61,7 +61,7 @@ class Health:
         before, self._spent = self._spent, processes.spent(self.pid)
         return self._spent - before < ASLEEP * seconds
 
-    def _look_busy(self, seconds: float, answered: Answered) -> None:
+    def _look_busy(self, seconds: float) -> None:
         spent = times(self.pid)
         if self._slept is None:
             self._slept = spent
@@ -71,12 +71,12 @@ class Health:
         if self.ran + waited < BUSY * (self.busy - SLACK_SECONDS):
             self._rested(spent)
         elif self._answers is None and self.busy > SLACK_SECONDS:
-            self._answers = answered(self)
+            self._answers = self.answered(self)
 
-    def answers(self, answered: Answered) -> bool:
+    def answers(self) -> bool:
         """Return whether the model has answered a request since it became busy, or come further with its load, or
         whether that is not known. If so, count the process as busy from now on."""
-        now = answered(self)
+        now = self.answered(self)
         if now is not None and now == self._answers:
             return False
         self._rested(times(self.pid))

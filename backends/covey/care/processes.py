@@ -6,6 +6,7 @@ Process groups do not serve: once tritonserver has been waited for, its number m
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -21,12 +22,7 @@ SERVER = "tritonserver"
 
 def named(server: int) -> dict[str, int]:
     """Return a running server's processes by name: `tritonserver`, and each model's whose parent it is."""
-    return {name: pid for pid, name in names(server).items()}
-
-
-def names(server: int) -> dict[int, str]:
-    """Return names by process, since a model's earlier process may live beside its successor."""
-    return {server: SERVER} | {pid: name.removesuffix("_0_0") for name, pid in _instances(server)}
+    return {SERVER: server} | {name.removesuffix("_0_0"): pid for name, pid in _instances(server)}
 
 
 def by_model(server: int) -> dict[str, list[int]]:
@@ -62,17 +58,12 @@ def age(pid: int) -> float:
 def spent(pid: int) -> float:
     """Return the seconds of processors that the process and its descendants had."""
     total = 0.0
-    try:
+    with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return total
-    for member in family:
-        try:
-            times = member.cpu_times()
-        except psutil.Error:  # it has ended meanwhile
-            continue
-        total += times.user + times.system
+        for member in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+                times = member.cpu_times()
+                total += times.user + times.system
     return total
 
 
@@ -89,49 +80,19 @@ def moves(pid: int) -> int:
 def end(pids: Iterable[int]) -> None:
     """Send SIGKILL to the processes that are still there."""
     for pid in pids:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(pid).kill()
-        except psutil.NoSuchProcess:
-            continue
-
-
-def called(name: str) -> list[int]:
-    """Return this user's living processes of a program's name."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.name() == name and process.uids().real == os.getuid() and lives(process.pid):
-                found.append(process.pid)
-        except psutil.Error:  # it has ended meanwhile
-            continue
-    return found
-
-
-def named_by(marker: str) -> bool:
-    """Return whether a process has `marker` on its command line."""
-    return any(True for _ in _marked(marker))
 
 
 def kill(marker: str) -> int:
     """Send SIGKILL to every process but this one with `marker` on its command line; return how many were killed."""
     killed = 0
-    for process in _marked(marker):
-        if process.pid != os.getpid():
-            try:
-                process.kill()
-            except psutil.Error:  # it has ended meanwhile, or is not ours
-                continue
-            killed += 1
-    return killed
-
-
-def _marked(marker: str) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
-        try:
-            if any(marker in word for word in process.cmdline()):
-                yield process
-        except psutil.Error:
-            continue
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is not ours
+            if process.pid != os.getpid() and any(marker in word for word in process.cmdline()):
+                process.kill()
+                killed += 1
+    return killed
 
 
 def _instances(server: int) -> Iterator[tuple[str, int]]:
@@ -141,9 +102,8 @@ def _instances(server: int) -> Iterator[tuple[str, int]]:
     except psutil.Error:
         return
     for child in children:
-        try:
+        found: list[str] = []
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             found = [word for word in child.cmdline() if INSTANCE.fullmatch(word)]
-        except psutil.Error:  # it has ended meanwhile
-            continue
         if found:
             yield found[-1], child.pid

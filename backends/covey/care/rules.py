@@ -1,4 +1,4 @@
-"""The rules by which a process is ended: one row for each way of hanging. `covey.care.silence` and `covey.care.calls`
+"""The rules by which a process is ended: one for each way of hanging. `covey.care.silence` and `covey.care.calls`
 have those of ports and calls.
 
 A paused process answers nobody, and one that goes on after a while finds locks of Triton's that have timed out, which
@@ -17,7 +17,6 @@ loads its first models.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from covey.care.health import Health
@@ -59,37 +58,16 @@ class Loads:
         self.patience[model] = 2 * self.patience.get(model, 1.0)
 
 
-@dataclass(frozen=True)
-class HangRule:
-    """A way of hanging. `said` completes the sentence that begins with the process's name."""
-
-    said: str
-    seconds: Callable[[Health], float]
-    bound: Callable[[Health, Loads], float]
-    also: Callable[[Health], bool] = lambda _health: True
-    asks: bool = False  # whether an answered request excuses it
-
-
-RULES: Mapping[str, HangRule] = {
-    "paused": HangRule("has been paused for {:.1f} s", lambda h: h.paused, lambda _h, _l: PAUSED_SECONDS),
-    "loading": HangRule("has been loading for {:.1f} s", lambda h: h.loading, lambda h, loads: loads.bound(h)),
-    "asleep": HangRule("loads and has done nothing for {:.1f} s", lambda h: h.asleep, lambda h, loads: loads.asleep(h)),
-    "spinning": HangRule(
-        "has run for {:.0f} s without an answer",
-        lambda h: h.busy,
-        lambda h, _l: CIRCLES_SECONDS if h.loading else BUSY_SECONDS,
-        also=lambda h: h.ran >= RAN_SECONDS,
-        asks=True,
-    ),
-}
-
-
-def broken(health: Health, loads: Loads, answers: Callable[[Health], bool]) -> tuple[str, str] | None:
-    """Return the first rule that the process breaks, by name, and the log line about it; None if there is none."""
-    for name, rule in RULES.items():
-        seconds = rule.seconds(health)
-        if seconds and seconds >= rule.bound(health, loads) and rule.also(health):
-            if rule.asks and answers(health):
-                continue
-            return name, f"{health.name} {rule.said.format(seconds)} and its process is ended"
-    return None
+def broken(health: Health, loads: Loads) -> str:
+    """Return what the process does that it may not, behind its name; "" if it breaks no rule. An answered request
+    excuses one that never sleeps."""
+    if health.paused >= PAUSED_SECONDS:
+        return f"has been paused for {health.paused:.1f} s"
+    if health.loading >= loads.bound(health):
+        return f"has been loading for {health.loading:.1f} s"
+    if health.asleep >= loads.asleep(health):
+        return f"loads and has done nothing for {health.asleep:.1f} s"
+    longest = CIRCLES_SECONDS if health.loading else BUSY_SECONDS
+    if health.busy >= longest and health.ran >= RAN_SECONDS and not health.answers():
+        return f"has run for {health.busy:.0f} s without an answer"
+    return ""

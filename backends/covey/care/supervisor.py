@@ -23,7 +23,7 @@ from pathlib import Path
 
 from covey.care import processes
 from covey.care.control import FAILED, LOAD_SECONDS, LOADING, READY, UNLOADED, Control, ControlError
-from covey.care.health import Answered, Health
+from covey.care.health import Health
 from covey.care.revival import Revival
 from covey.care.rules import DRAFTER, JUDGED, TARGET, Loads, broken
 from covey.contracts.errors import CoveyError
@@ -77,7 +77,6 @@ class Supervisor:
         self._seen: set[str] = set()  # models that load and have had a process since they began
         self._said: dict[str, str] = {}  # Triton's states at the last look that asked
         self._found = 0.0  # seconds since processes were searched for
-        self.worked = 0  # looks at which a model came up or one that loads used a processor
         self.killed: list[str] = []  # whom this one has ended, in order
         self._revival = Revival(replace(control, seconds=LOAD_SECONDS), self._lacks)
         self._stopped = threading.Event()
@@ -152,8 +151,7 @@ class Supervisor:
             return
         for fd, health in list(self._healths.items()):
             state = LOADING if self._starting and health.name == processes.SERVER else READY
-            health.look(seconds, self._said.get(health.name, state), self._judge(health))
-            self.worked += health.loading > 0 and not health.asleep
+            health.look(seconds, self._said.get(health.name, state), judged=self._is_judged(health))
             self._end_if_broken(fd, health)
         self._found += seconds
         if self._found >= FIND_SECONDS or not self._settled():
@@ -191,7 +189,6 @@ class Supervisor:
         for health in self._healths.values():
             if self._said.get(health.name) == LOADING and states.get(health.name) == READY:
                 self._loads.succeeded(health.name, health.loading)
-                self.worked += 1
         loading = {model for model, state in states.items() if state == LOADING}
         self._seen = loading & (self._seen | living.keys())
         self._said = dict(states)
@@ -219,9 +216,8 @@ class Supervisor:
                 if health.name == processes.SERVER:
                     self._kill(fd)
 
-    def _judge(self, health: Health) -> Answered | None:
-        judged = health.loading or (not self._starting and self._roles.get(health.name) in JUDGED)
-        return self._answered if judged else None
+    def _is_judged(self, health: Health) -> bool:
+        return health.loading > 0 or (not self._starting and self._roles.get(health.name) in JUDGED)
 
     def _answered(self, health: Health) -> int | None:
         if health.loading:
@@ -234,9 +230,9 @@ class Supervisor:
     def _end_if_broken(self, fd: int, health: Health) -> None:
         if health.ended:
             return
-        found = broken(health, self._loads, lambda health: health.answers(self._answered))
-        if found is not None:
-            log.warning("%s", found[1])
+        found = broken(health, self._loads)
+        if found:
+            log.warning("%s %s and its process is ended", health.name, found)
             if health.loading:
                 self._loads.ended(health.name)
             self._kill(fd)
@@ -251,7 +247,7 @@ class Supervisor:
     def _follow(self, name: str, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # it ended just now
             fd = os.pidfd_open(pid)
-            self._healths[fd] = Health(name, pid)
+            self._healths[fd] = Health(name, pid, self._answered)
             self._ends.register(fd, select.POLLIN)
             if name in self._last:
                 self._last[name] = NOBODY

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from covey.contracts.errors import SettingError
@@ -30,6 +33,22 @@ def checked(path: Path) -> Path:
     if reason:
         raise SettingError(reason)
     return path
+
+
+@contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which becomes `final` as a whole or not at all. Another process may be quicker."""
+    building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
+    try:
+        yield building
+        building.chmod(0o755)
+        try:
+            building.rename(final)
+        except OSError:
+            if not final.is_dir():
+                raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
 
 
 def private_text(path: str | Path) -> str:

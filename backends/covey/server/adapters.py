@@ -29,15 +29,7 @@ log = logging.getLogger(__name__)
 # What changes nothing once an adapter is trained, and what is read below. Of the other keys, any that is set is
 # refused: peft's releases add some.
 _KNOWN = {
-    *(
-        "base_model_name_or_path",
-        "revision",
-        "peft_type",
-        "task_type",
-        "inference_mode",
-        "auto_mapping",
-        "peft_version",
-    ),
+    *("base_model_name_or_path", "revision", "peft_type", "task_type", "inference_mode", "peft_version"),
     *("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "bias", "init_lora_weights"),
     *("lora_dropout", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "eva_config"),
     *("auto_mapping", "megatron_core", "qalora_group_size", "runtime_config"),
@@ -134,7 +126,7 @@ def _changes(adapter: Path, where: Mapping[str, stored.Stored]) -> dict[str, _Ch
         if leaf == "A.weight":
             a, b = held[name], held[f"{_PREFIX}{module}.lora_B.weight"]
             changes[_stored_name(adapter, f"{module}.weight", where)] = _Change(
-                a, b, _scaled(adapter, config, module, len(a))
+                a, b, _scale(adapter, config, module, len(a))
             )
     if not changes:
         raise SettingError(f"{adapter}: {WEIGHTS} is empty; save the adapter with peft's save_pretrained")
@@ -149,18 +141,14 @@ def _stored_name(adapter: Path, name: str, where: Mapping[str, stored.Stored]) -
     return found[0]
 
 
-def _scaled(adapter: Path, config: Mapping[str, Any], module: str, rank: int) -> float:
+def _scale(adapter: Path, config: Mapping[str, Any], module: str, rank: int) -> float:
     try:
-        return _scale(config, module, rank)
+        alphas = config.get("alpha_pattern") or {}
+        own = (alpha for key, alpha in alphas.items() if re.match(rf"(.*\.)?({key})$", module))
+        alpha = float(next(own, config.get("lora_alpha", 8)))
+        return alpha / (rank**0.5 if config.get("use_rslora") else rank)
     except (ValueError, TypeError, AttributeError, ArithmeticError, re.error) as error:
         raise SettingError(f"{adapter}: lora_alpha or alpha_pattern of {CONFIG} is no scale: {error}") from error
-
-
-def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
-    alphas = config.get("alpha_pattern") or {}
-    own = (alpha for key, alpha in alphas.items() if re.match(rf"(.*\.)?({key})$", module))
-    alpha = float(next(own, config.get("lora_alpha", 8)))
-    return alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 
 def _write(source: Path, to: Path, changes: Mapping[str, _Change], transposed: bool) -> None:

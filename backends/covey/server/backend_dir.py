@@ -7,16 +7,15 @@ holds a shared lock on its own, which its processes inherit; what nobody holds i
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.care import processes
-from covey.process.private import private_folder
+from covey.process.lock import lock
+from covey.process.private import private_folder, whole_folder
 from covey.server.errors import StartError
 from covey.server.installation import Installation
 
@@ -59,39 +58,26 @@ def assemble(installation: Installation, backends: Path, state: Path) -> Assembl
     while True:
         if not final.is_dir():
             _build(final, copies, links)
-        try:
-            fd = os.open(final / LOCK, os.O_RDONLY)
-        except FileNotFoundError:  # another start has removed it meanwhile
-            continue
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        if (final / LOCK).exists() and os.path.samestat(os.stat(final / LOCK), os.fstat(fd)):
-            return Assembled(final, fd)
-        os.close(fd)
+        with suppress(FileNotFoundError):  # another start has removed it meanwhile
+            fd = lock(final / LOCK, shared=True)
+            if fd is not None:
+                return Assembled(final, fd)
 
 
 def prune(state: Path) -> tuple[str, ...]:
     """Remove the directories that no server holds; returns their names."""
     removed = []
     for folder in sorted(state.glob("backends-*")):
-        try:
-            fd = os.open(folder / LOCK, os.O_RDONLY)
-        except FileNotFoundError:  # an earlier release's: its servers had no lock, but name it
-            if not processes.named_by(str(folder)):
+        with suppress(FileNotFoundError):  # another start has removed it meanwhile
+            fd = lock(folder / LOCK)
+            if fd is not None:
                 removed.append(_remove(folder))
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            removed.append(_remove(folder))
-        except BlockingIOError:  # it is in use
-            pass
-        finally:
-            os.close(fd)
+                os.close(fd)
     return tuple(removed)
 
 
 def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None:
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
-    try:
+    with whole_folder(final) as building:
         (building / "python").mkdir()
         for name, path in copies.items():
             shutil.copy2(path, building / "python" / name)
@@ -103,12 +89,6 @@ def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None
             else:
                 (building / name).symlink_to(path)
         (building / LOCK).touch()
-        building.chmod(0o755)
-        os.rename(building, final)
-    except OSError:
-        if not final.is_dir():  # else another server was quicker, with the same links
-            raise
-        shutil.rmtree(building)
 
 
 def _remove(folder: Path) -> str:

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from covey.models.identity import identity
-from covey.process.private import private_folder
+from covey.process.private import private_folder, whole_folder
 from covey.server.errors import StartError
 
 SMALL = ("*.json", "*.txt", "*.jinja", "*.model")  # what a model's folder has beside its weights
@@ -51,16 +50,12 @@ def derive(state: Path, kind: str, of: Path, parts: Iterable[Path], build: Calla
 def _make(final: Path, build: Callable[[Path], None]) -> None:
     for left in final.parent.glob(".building-*"):  # of launchers that were killed
         shutil.rmtree(left, ignore_errors=True)
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
-    try:
+    with whole_folder(final) as building:
         build(building)
         (building / _HELD).write_text(json.dumps(_sizes(building)), encoding="utf-8")
         if final.exists():
             log.warning("%s is not what was made: it is made again", final)
             shutil.rmtree(final)
-        building.rename(final)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
 def _whole(folder: Path) -> bool:

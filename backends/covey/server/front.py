@@ -169,22 +169,8 @@ def with_ports(options: Options) -> Options:
     for name in options.served_model_name:
         if name in _folders(options):
             raise StartError(f"--served-model-name: got {name!r}, allowed: names that no target has")
-    held = []
-    chosen: dict[str, int] = {}
-    try:
-        for name, variable in PORTS.items():
-            port = getattr(options, name)
-            others = [getattr(options, other) for other in preflight.PORTS] + list(chosen.values())
-            if port is None or not 0 <= port <= 65535 or (port and port in others):
-                raise StartError(f"{name}: got {port}, allowed: 0 to 65535, and no other port of this server")
-            held.append(preflight.listen(options.front_host, port, variable))
-            while held[-1].getsockname()[1] in others:  # chosen for Triton, which does not listen yet
-                held.append(preflight.listen(options.front_host, port, variable))
-            chosen[name] = int(held[-1].getsockname()[1])
-    finally:
-        for listener in held:
-            listener.close()
-    return replace(options, front_http_port=chosen["front_http_port"], front_grpc_port=chosen["front_grpc_port"])
+    tritons = [getattr(options, name) for name in preflight.PORTS]
+    return replace(options, **preflight.chosen(options, options.front_host, PORTS, tritons))
 
 
 def _folders(options: Options) -> dict[str, str]:

@@ -27,18 +27,17 @@ PATIENCE_SECONDS = 5.0  # for tritonserver to end in order, in which the policy 
 class Guardian:
     """The process that cleans up after one tritonserver whose launcher was killed."""
 
-    def __init__(self, prefix: str, host: str, ports: Sequence[int], patience: float = PATIENCE_SECONDS) -> None:
-        """`prefix` of the server's shared memory is on the command lines of all of its processes. `host` and `ports`
-        say where the server listens, first for HTTP, by which its secret is stored."""
+    def __init__(self, host: str, ports: Sequence[int], patience: float = PATIENCE_SECONDS) -> None:
+        """`host` and `ports` say where the server listens, first for HTTP, by which its secret is stored."""
         words = [sys.executable, "-m", "covey.server.guardian", str(patience), host, *map(str, ports)]
         nowhere = subprocess.DEVNULL
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
         )
-        self.tell(prefix)
 
     def tell(self, line: str) -> None:
-        """Tell the guardian first the server's secret, then its process."""
+        """Tell the guardian first the prefix of the server's shared memory, which is on the command lines of all of its
+        processes, then its secret, then its process."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # somebody has killed it
             self._process.stdin.write(f"{line}\n".encode())

@@ -3,13 +3,12 @@ first's. A port that nobody listens on may be that of a server that still loads 
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey.process.lock import lock
 from covey.process.private import private_folder
 from covey.server import preflight
 from covey.server.errors import StartError
@@ -47,7 +46,7 @@ def forget(host: str, ports: Iterable[int]) -> None:
     """Remove a killed launcher's claim, unless another server has these ports by now."""
     for port in ports:
         path = secret.folder() / _name(host, port)
-        fd = _locked(path)
+        fd = lock(path)
         if fd is not None:
             PortClaim({path: fd}).release()
 
@@ -62,7 +61,7 @@ def _claim(options: Options) -> PortClaim:
     for name, variable in preflight.PORTS.items():
         port = getattr(options, name)
         path = folder / _name(options.host, port)
-        fd = _locked(path)
+        fd = lock(path)
         if fd is None:
             held.release()
             raise StartError(
@@ -71,18 +70,3 @@ def _claim(options: Options) -> PortClaim:
             )
         held.locks[path] = fd
     return held
-
-
-def _locked(path: Path) -> int | None:
-    """Open and lock the file; None if another process holds it."""
-    while True:
-        fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(path), os.fstat(fd)):
-                return fd
-        os.close(fd)  # whoever had it removed it meanwhile

@@ -6,8 +6,10 @@ import ipaddress
 import re
 import socket
 import subprocess
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from covey.contracts import profile, registry
 from covey.contracts.errors import SettingError
@@ -44,25 +46,28 @@ def exposure(options: Options) -> None:
 
 
 def with_ports(options: Options) -> Options:
-    """Return the same options with every FREE port chosen; refuses ports in use."""
-    chosen: dict[str, int] = {}
+    """Return the same options with every FREE port of Triton's chosen; refuses ports in use."""
+    return replace(options, **chosen(options, options.host, PORTS))
+
+
+def chosen(options: Options, host: str, names: Mapping[str, str], others: Collection[int] = ()) -> dict[str, Any]:
+    """Return these ports of the options with every FREE one chosen, which is none of `others`. Raises StartError for
+    one that is in use, and says by which variable another is chosen."""
+    found: dict[str, Any] = {}  # fields of options
     held: list[socket.socket] = []
     try:
-        for name, variable in sorted(PORTS.items(), key=lambda port: getattr(options, port[0]) == FREE):
-            port = int(getattr(options, name))  # a FREE one is chosen last, when the named ones are held
-            if not 0 <= port <= 65535 or port in chosen.values():
-                raise StartError(f"{name}: got {port}, allowed: 0 to 65535, three different ones")
-            held.append(listen(options.host, port, variable))
-            chosen[name] = int(held[-1].getsockname()[1])
+        for name in sorted(names, key=lambda name: bool(getattr(options, name) == FREE)):  # named ones are held first
+            port, taken = int(getattr(options, name)), {*others, *found.values()}
+            if not 0 <= port <= 65535 or port in taken:
+                raise StartError(f"{name}: got {port}, allowed: 0 to 65535, and no other port of this server")
+            held.append(listen(host, port, names[name]))
+            while held[-1].getsockname()[1] in taken:  # chosen for Triton, which does not listen yet
+                held.append(listen(host, port, names[name]))
+            found[name] = held[-1].getsockname()[1]
     finally:
         for listener in held:
             listener.close()
-    return replace(
-        options,
-        http_port=chosen["http_port"],
-        grpc_port=chosen["grpc_port"],
-        metrics_port=chosen["metrics_port"],
-    )
+    return found
 
 
 def listen(host: str, port: int, variable: str) -> socket.socket:

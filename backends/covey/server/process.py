@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import math
-import re
 import signal
 import socket
 import subprocess
@@ -48,7 +46,6 @@ from covey.tritonio import link
 
 Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
 POLL_SECONDS = 0.1
-LEAST_START_SECONDS, START_TIMES = 60.0, 3.0  # what a start may take; so many times what the last one took
 LEAVE_SECONDS = 30.0  # that a stop may take beyond its drain
 STOPPED_SECONDS = 1.0  # for tritonserver to end when its models had as long as they may
 LOST_SECONDS = 2.0  # for Triton to notice that a model's process has ended which it unloads
@@ -76,15 +73,11 @@ class Server:
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
         self._placed = False
-        self._ports: port_claim.PortClaim | None = None
-        self._claim: shared_memory.Claim | None = None
-        self._backends: backend_dir.Assembled | None = None
-        self._guardian: Guardian | None = None
+        self._held = contextlib.ExitStack()  # what a start took, given back in turn
         self._supervisor: Supervisor | None = None
         self._silence: Watch | None = None
         self._roles: dict[str, str] = {}  # of the models that have processes
         self.runs: int | None = None  # requests that `covey` had when a drain last asked; None where it did not say
-        self._took = 0.0  # seconds of the last start that succeeded
 
     @property
     def http_url(self) -> str:
@@ -147,20 +140,26 @@ class Server:
         preflight.gpu(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)
         self.models = tuple(name for name in self.models if name not in self.left_out)
-        self.options, self._ports = port_claim.settle(self.options)
+        self.options, ports = port_claim.settle(self.options)
+        where = self.options.http_port, self.options.host
+        self._held.callback(ports.release)
         try:
-            self._backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
+            guardian = Guardian(self.options.host, [getattr(self.options, name) for name in preflight.PORTS])
+            self._held.callback(guardian.dismiss)  # it sees to what follows where the launcher is killed
+            backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
+            self._held.callback(backends.release)
             backend_dir.prune(self.options.state)
             self.swept = shared_memory.sweep()
             link.sweep()
             leftovers.sweep()
-            self._claim = shared_memory.claim(self.options.http_port)
-            ports = [getattr(self.options, name) for name in preflight.PORTS]
-            self._guardian = Guardian(self._claim.prefix, self.options.host, ports)
-            self._secret = admin.settle(self.options.http_port, self.options.admin_secret, self.options.host)
-            self._guardian.tell(self._secret)
+            claim = shared_memory.claim(self.options.http_port)
+            self._held.callback(claim.release)
+            guardian.tell(claim.prefix)
+            self._secret = admin.settle(where[0], self.options.admin_secret, where[1])
+            self._held.callback(admin.forget, where[0], self._secret, where[1])
+            guardian.tell(self._secret)
             settled = replace(self.options, admin_secret=self._secret)
-            words = command.command(settled, triton, self._backends.path, self.models, self._claim.prefix)
+            words = command.command(settled, triton, backends.path, self.models, claim.prefix)
             with self._open_log() as output:
                 self._process = unseen.start(
                     words,
@@ -170,11 +169,12 @@ class Server:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C is for the launcher, which drains
-                    pass_fds=(self._claim.fd, self._backends.fd),
+                    pass_fds=(claim.fd, backends.fd),
                     umask=private_memory.UMASK,
                     preexec_fn=_in_child(),  # system calls alone, looked up before
                 )
-            self._guardian.tell(str(self.pid))
+            self._held.callback(self._end_process, claim.prefix)
+            guardian.tell(str(self.pid))
             self._roles = roles(self.options.repository_folder(), self.models)
             self._supervisor = Supervisor(
                 self.control,
@@ -185,7 +185,7 @@ class Server:
                 died=self.deaths.note,
             )
             self._wait_until_ready(self._supervisor, meanwhile)
-            if shared_memory.open_to_others(self._claim.prefix):
+            if shared_memory.open_to_others(claim.prefix):
                 _log.warning("other users of this machine can read the prompts of this server in %s", "/dev/shm")
             self.deaths.serving(True)
         except BaseException:
@@ -206,8 +206,7 @@ class Server:
         backend's model under that name is ready at once."""
         if ORCHESTRATOR not in self.models or ORCHESTRATOR not in loaded:
             return ORCHESTRATOR not in self.models
-        written = (self.options.repository_folder() / ORCHESTRATOR / "config.pbtxt").read_text()
-        if not re.search(r'backend: "(orchestrator|router)"', written):
+        if self._roles.get(ORCHESTRATOR) not in backend_dir.OWN_LIBRARY:
             return True
         try:
             return link.serves(ORCHESTRATOR, self.pid)
@@ -270,29 +269,18 @@ class Server:
     def kill(self) -> None:
         """End every process of this server at once and remove its shared memory. Does nothing the second time."""
         self.deaths.serving(False)
-        if self._process is not None:
-            if self._process.poll() is None:
-                self._process.kill()
-            if self._claim is not None:
-                processes.kill(self._claim.prefix)  # stubs that outlive their server
-            self._process.wait()
-            link.forget(self._process.pid)
-            self._process = None
+        self._held.close()
+
+    def _end_process(self, prefix: str) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.kill()
+        processes.kill(prefix)  # stubs that outlive their server
+        self._process.wait()
+        link.forget(self._process.pid)
+        self._process = None
         self._end_silence()
         self._end_supervisor()
-        if self._ports is not None:  # nothing of a server that has the port now is touched
-            admin.forget(self.options.http_port, self._secret, self.options.host)
-            self._ports.release()
-            self._ports = None
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
-        if self._backends is not None:
-            self._backends.release()
-            self._backends = None
-        if self._guardian is not None:  # last: who kills the launcher meanwhile leaves nothing either
-            self._guardian.dismiss()
-            self._guardian = None
 
     def _watch_silence(self) -> Watch:
         silence = Silence("tritonserver", lambda: self.pid, partial(answers, self.http_url), SILENT_SECONDS)
@@ -348,11 +336,10 @@ class Server:
         return {name: READY if name in came_up else LOADING if name in begun else "" for name in self.models}
 
     def _wait_until_ready(self, supervisor: Supervisor, meanwhile: Callable[[], None]) -> None:
-        """Wait for all models. Raises StartError if there is no progress for long, or if the start cannot succeed."""
-        began = moved = time.monotonic()
-        limit = min(self.options.load_seconds, max(LEAST_START_SECONDS, START_TIMES * (self._took or math.inf)))
+        """Wait for all models. Raises StartError if that takes too long, or if the start cannot succeed. What hangs
+        meanwhile the supervisor ends, much sooner."""
+        began = time.monotonic()
         seen: tuple[str, ...] | None = None
-        worked = 0
         while True:
             meanwhile()
             silent = self._silent_ports()
@@ -370,21 +357,15 @@ class Server:
             if not self.running:
                 assert self._process is not None
                 raise self._ended(self._process.returncode, supervisor.killed)
-            now = time.monotonic()
             if ready:
-                self._took = now - began
                 return
-            if supervisor.worked != worked:
-                worked, moved = supervisor.worked, now
-            if now > min(moved, began + self.options.load_seconds - limit) + limit:
+            took = time.monotonic() - began
+            if took > self.options.load_seconds:
                 late = [name for name in self.models if name not in came_up]
-                if late:
-                    waiting = f"still loading: {', '.join(late)}"
-                else:
-                    waiting = (
-                        f"nobody listens on {', '.join(silent)}" if silent else "a model that was loaded is not ready"
-                    )
-                raise StartError(f"not ready after {now - began:.0f} s, {waiting} [log: {self.log_file}]")
+                waiting = "a model that was loaded is not ready"
+                if late or silent:
+                    waiting = f"still loading: {', '.join(late)}" if late else f"nobody listens on {', '.join(silent)}"
+                raise StartError(f"not ready after {took:.0f} s, {waiting} [log: {self.log_file}]")
             time.sleep(POLL_SECONDS)
 
     def _ended(self, code: int, killed: list[str]) -> StartError:

@@ -6,12 +6,14 @@ that the launcher locks and that tritonserver and its stubs inherit: whoever can
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from covey.process.lock import lock
 
 FOLDER = Path("/dev/shm")
 LOCK = re.compile(r"(covey_\d+_[0-9a-f]{8}_)lock")
@@ -35,12 +37,9 @@ def claim(port: int, folder: Path = FOLDER) -> Claim:
     """Return a fresh prefix, locked."""
     while True:
         prefix = f"covey_{port}_{secrets.token_hex(4)}_"
-        path = folder / f"{prefix}lock"
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if _same_file(path, fd):  # else a sweep came between the two lines above and took it for a leftover
+        fd = lock(folder / f"{prefix}lock")
+        if fd is not None:
             return Claim(prefix, fd, folder)
-        os.close(fd)
 
 
 def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
@@ -50,18 +49,11 @@ def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
         match = LOCK.fullmatch(path.name)
         if match is None:
             continue
-        try:
-            fd = os.open(path, os.O_RDWR)
-        except OSError:  # gone meanwhile, or another user's
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same_file(path, fd):
+        with suppress(OSError):  # another user's
+            fd = lock(path)
+            if fd is not None:
                 removed += remove(match[1], folder)
-        except BlockingIOError:  # it is in use
-            pass
-        finally:
-            os.close(fd)
+                os.close(fd)
     return tuple(removed)
 
 
@@ -76,10 +68,3 @@ def remove(prefix: str, folder: Path = FOLDER) -> list[str]:
     for path in [*regions, folder / f"{prefix}lock"]:  # the lock last: a sweep that is killed can be repeated
         path.unlink(missing_ok=True)
     return [path.name for path in regions]
-
-
-def _same_file(path: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except FileNotFoundError:
-        return False

@@ -11,15 +11,11 @@ With one target nothing of this is made, and `covey` is its orchestrator. What i
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import tempfile
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from covey.contracts import profile
-from covey.process.private import private_folder
+from covey.process.private import private_folder, whole_folder
 from covey.server.errors import StartError
 from covey.server.options import ORCHESTRATOR, Options
 
@@ -38,12 +34,8 @@ def placed(options: Options) -> Options:
     if options.model:
         raise StartError("--model is for one target: with several, each one's profile says it (target.folder)")
     files = _configurations(options.repository_folder(), {name: own for name, (own, _) in named.items()})
-    return replace(options, models=(*wanted, *_made(named)), model_repository=_build(options, files))
-
-
-def _made(names: dict[str, tuple[str, profile.Profile]]) -> list[str]:
-    """Return the entries to load, targets first: an orchestrator needs its own when it starts."""
-    return [f"{kind}_{name}" for kind in (TARGET, ORCHESTRATOR) for name in names]
+    made = (f"{kind}_{name}" for kind in (TARGET, ORCHESTRATOR) for name in named)  # an orchestrator needs its target
+    return replace(options, models=(*wanted, *made), model_repository=_build(options, files))
 
 
 def _configurations(repository: Path, profiles: dict[str, str]) -> dict[str, str]:
@@ -76,15 +68,11 @@ def _build(options: Options, files: dict[str, str]) -> Path:
     final = state / f"repository-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if final.is_dir():
         return final
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=state))
-    for path in entries:
-        (building / path.name).symlink_to(path)
-    for name, configuration in files.items():
-        (building / name).mkdir()
-        (building / name / "config.pbtxt").write_text(configuration, encoding="utf-8")
-        (building / name / "1").symlink_to(repository / name.partition("_")[0] / "1")
-    building.chmod(0o755)
-    with suppress(OSError):  # another server was quicker, with the same links
-        os.rename(building, final)
-    shutil.rmtree(building, ignore_errors=True)
+    with whole_folder(final) as building:
+        for path in entries:
+            (building / path.name).symlink_to(path)
+        for name, configuration in files.items():
+            (building / name).mkdir()
+            (building / name / "config.pbtxt").write_text(configuration, encoding="utf-8")
+            (building / name / "1").symlink_to(repository / name.partition("_")[0] / "1")
     return final
