@@ -75,7 +75,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False, parents=[machine])
     common.add_argument("--data", type=Path, help="folder of the corpora")
     common.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to write to")
-    common.add_argument("--runs", type=Path, default=Path("runs/training"), help="folder of checkpoints and curves")
+    common.add_argument("--runs", type=Path, default=Path("runs/training"), help="folder of checkpoints and histories")
     budget = argparse.ArgumentParser(add_help=False)
     given = budget.add_mutually_exclusive_group()
     given.add_argument("--minutes", type=float, help="stop, decayed, after so long on the clock")
@@ -83,7 +83,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     budget.add_argument("--compile", action="store_true", help="compile the losses: slow to start, then faster")
     shown = argparse.ArgumentParser(add_help=False)
     shown.add_argument("--json", type=Path, help="where to write the measurements")
-    shown.add_argument("--png", type=Path, help="where to draw the heat map")
     shown.add_argument("--tokens", type=int, default=96, help="tokens of each sample")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("tokenizer", parents=[common], help="learn the vocabulary")
@@ -169,7 +168,7 @@ def train_target(options: argparse.Namespace) -> None:
     else:
         end_of_text = tokenizer.end_of_text(learned)
         model = architecture.target(learned.get_vocab_size(), end_of_text).to(options.device)
-    history = target.train(
+    target.train(
         model,
         Mixture(training, target.TURNS),
         {domain: held_out_rows(stream) for domain, stream in validation.items()},
@@ -179,7 +178,6 @@ def train_target(options: argparse.Namespace) -> None:
         on_check=lambda model: architecture.save_model(model, options.out, TARGET, vocabulary),
     )
     architecture.save_model(model, options.out, TARGET, vocabulary)
-    report.draw_loss_curve(history, options.runs / "target.png")
 
 
 def train_drafters(options: argparse.Namespace) -> None:
@@ -195,7 +193,7 @@ def train_drafters(options: argparse.Namespace) -> None:
     for name in names:
         student = architecture.load_model(options.out, name) if options.warm else new_drafter(model, options)
         students[name] = student.to(options.device)
-    history = distil.train(
+    distil.train(
         students,
         by_drafter,
         model,
@@ -207,7 +205,6 @@ def train_drafters(options: argparse.Namespace) -> None:
     )
     for name, student in students.items():
         architecture.save_model(student, options.out, name, vocabulary)
-    report.draw_acceptance_curve(history, options.runs / f"{options.only or 'drafters'}.png")
 
 
 def new_drafter(model: LlamaForCausalLM, options: argparse.Namespace) -> LlamaForCausalLM:
@@ -238,8 +235,6 @@ def measure(options: argparse.Namespace) -> None:
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(comparison.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if options.png is not None:
-        report.draw_heat_map(comparison, options.png)
 
 
 def train_all(options: argparse.Namespace) -> None:
