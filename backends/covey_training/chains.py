@@ -18,8 +18,6 @@ from covey_training.evaluate import ROWS, acceptances, sample_acceptances
 from covey_training.head_model import Head
 from covey_training.sampling import Sample
 
-__all__ = ["DEPTH", "Measured", "of_head", "of_others"]
-
 DEPTH = 5
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["load", "save"]
-
 
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write `path`, and `state["history"]` next to it; a process killed meanwhile leaves the previous one."""

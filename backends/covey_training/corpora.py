@@ -16,8 +16,6 @@ from pathlib import Path
 from covey.prompts import DOMAINS
 from covey_training import edits as editing
 
-__all__ = ["CODE_MARKER", "MissingCorpus", "documents", "held_out", "split"]
-
 CODE_MARKER = "# Python\n"
 CODE_PIECE_CHARACTERS = 3000
 PASSAGE_CHARACTERS = 900

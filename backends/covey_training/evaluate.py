@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 import torch
@@ -19,10 +19,6 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerF
 from covey_client.progress import LINE_SECONDS, Steps
 from covey_training.edits import AFTER
 from covey_training.sampling import Sample, sample
-
-__all__ = [
-    "DEPTH", "Report", "acceptances", "accepted_lengths", "compare", "copied", "sample_acceptances", "step_ratio",
-]  # fmt: skip
 
 DEPTH = 4
 ROWS = 8
@@ -41,9 +37,6 @@ class Report:
     step_ratio: dict[str, float] = field(default_factory=dict)
     copied: float | None = None
     samples: dict[str, list[str]] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def acceptances(target_logits: torch.Tensor, drafter_logits: torch.Tensor) -> torch.Tensor:

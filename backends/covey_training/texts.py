@@ -25,8 +25,6 @@ from covey.server import hub
 from covey.server.options import state_folder
 from covey_training.sampling import Sample, ends_of, sample
 
-__all__ = ["HELD_OUT", "Target", "add_arguments", "attention_of", "kept", "open_target", "read_prompts"]
-
 HELD_OUT = 10  # of so many prompts one teaches nothing
 
 

@@ -15,15 +15,9 @@ from covey_client.reports import ServerFacts
 
 FACTS = ServerFacts(
     *("m", "cpu", "bfloat16", "fast", "demo"),
-    vocab_size=4096,
-    max_positions=2048,
-    block_size=16,
-    total_blocks=2048,
     drafters=("a", "b"),
     max_depth=6,
     max_width=3,
-    max_running=64,
-    token_budget=256,
 )
 
 

@@ -1,5 +1,6 @@
 import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_compare_gives_the_target_itself_full_acceptance(
     assert report.specialist_gain(found) == pytest.approx(found.accepted_length["math"]["draft_math"] / 4, abs=1e-4)
     found.step_ratio = evaluate.step_ratio(tiny_target, {"draft_math": tiny_drafter}, context=4, rounds=1)
     report.print_report(found, Console(quiet=True))
-    assert json.loads(json.dumps(found.as_json()))["acceptance"] == found.acceptance
+    assert json.loads(json.dumps(asdict(found)))["acceptance"] == found.acceptance
 
 
 @pytest.mark.parametrize(

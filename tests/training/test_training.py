@@ -157,24 +157,6 @@ def test_specialists_start_from_the_general_drafter(
     assert torch.equal(results[0], results[2])
 
 
-def test_drafters_of_an_earlier_run_go_on_from_their_own_weights(
-    tiny_drafter: LlamaForCausalLM, tiny_target: LlamaForCausalLM, lessons: teacher.Lessons, tmp_path: Path
-) -> None:
-    def trained(specialist: LlamaForCausalLM, general: LlamaForCausalLM, name: str) -> torch.Tensor:
-        students = {"draft_general": copy.deepcopy(general), "draft_math": copy.deepcopy(specialist)}
-        same = dict.fromkeys(students, lessons)
-        path = tmp_path / f"{name}.pt"
-        distil.train(students, same, tiny_target, Budget(steps=8), path, seed=0, joined=True, settings=DISTIL)
-        return weights(students["draft_math"])
-
-    other = copy.deepcopy(tiny_drafter)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(1.1)
-    assert torch.equal(trained(tiny_drafter, tiny_drafter, "one"), trained(tiny_drafter, other, "two"))
-    assert not torch.equal(trained(other, tiny_drafter, "three"), trained(tiny_drafter, tiny_drafter, "four"))
-
-
 def test_lessons_hold_the_target_s_logits(tiny_target: LlamaForCausalLM, lessons: teacher.Lessons) -> None:
     with torch.no_grad():
         expected = tiny_target(input_ids=lessons.tokens, use_cache=False).logits

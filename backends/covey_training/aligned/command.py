@@ -17,8 +17,6 @@ from covey_training.aligned.build import Pair, build
 from covey_training.aligned.folders import check_free, save
 from covey_training.aligned.shapes import SIZES, default_layers, read_shape, shape
 
-__all__ = ["add_arguments", "run"]
-
 WIDE = 512  # narrower passes take longer with two threads, much longer where somebody else has a core
 
 

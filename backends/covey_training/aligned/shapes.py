@@ -12,8 +12,6 @@ from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models.loading import check_config
 from covey.text.model_folder import read_object
 
-__all__ = ["SIZES", "check_layers", "default_layers", "read_shape", "shape"]
-
 KINDS: Mapping[str, type[PretrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config}
 END_OF_TEXT = 0  # the id in the bundled tokenizer, which every pair is saved with
 SPECIAL = 2  # ids of that tokenizer that stand for no text: end of text and padding
