@@ -44,6 +44,7 @@ from covey_client import interruption
 from covey_client.progress import Steps, status
 from covey_training import (
     architecture,
+    checkpoint,
     corpora,
     distil,
     evaluate,
@@ -260,7 +261,7 @@ def read_lessons(
     made_with = f"{digest(options.out / TARGET / '1')} {options.samples} {options.corpus_tokens}"
     if path.is_file():
         state = torch.load(path, weights_only=True)
-        if state.get("made_with") == made_with:
+        if state["made_with"] == made_with:
             return teacher.Lessons(state["tokens"], state["hidden"])
         print(f"{path} is of another target or tokenizer: making the lessons anew")
     documents, _ = corpora.split(domain, options.data)
@@ -269,8 +270,7 @@ def read_lessons(
     vocabulary = tokenizer.load(options.out / TARGET / "1")
     amounts = teacher.LessonSettings(corpus_tokens=options.corpus_tokens, samples=options.samples)
     lessons = teacher.prepare(model, vocabulary, domain, documents, stream, seed=options.seed, settings=amounts)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"tokens": lessons.tokens, "hidden": lessons.hidden, "made_with": made_with}, path)
+    checkpoint.write(path, {"tokens": lessons.tokens, "hidden": lessons.hidden, "made_with": made_with})
     return lessons
 
 

@@ -71,29 +71,20 @@ def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(
     assert torch.equal(whole, run_target(tiny_target, streams, stopped))
 
 
-@pytest.mark.parametrize("module", ["covey.training", "covey.server"])
-def test_commands_run_in_the_folder_that_the_clone_is_in(tmp_path: Path, module: str) -> None:
+def test_commands_run_in_the_folder_that_the_clone_is_in(tmp_path: Path) -> None:
     """There `covey` is a folder without code, too."""
     (tmp_path / "covey").symlink_to(Path(corpora.__file__).parents[2])
-    words = [sys.executable, "-m", module, "--help"]
+    words = [sys.executable, "-m", "covey.server", "--help"]
     ran = subprocess.run(words, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    assert module in ran.stdout
+    assert "covey.server" in ran.stdout
 
 
-def test_training_is_deterministic_and_lowers_the_loss(
-    tiny_target: LlamaForCausalLM, streams: dict[str, Stream], tmp_path: Path
-) -> None:
-    histories, results = [], []
-    for name in ("first.pt", "second.pt"):
-        model = copy.deepcopy(tiny_target)
-        budget = Budget(steps=30)
-        histories.append(target.train(model, Mixture(streams), {}, budget, tmp_path / name, settings=SETTINGS))
-        results.append(weights(model))
-    assert torch.equal(*results)
-    losses = [[entry["loss"] for entry in history if "loss" in entry] for history in histories]
-    assert losses[0] == losses[1]
-    assert losses[0][-1] < losses[0][0] - 0.4
+def test_training_lowers_the_loss(tiny_target: LlamaForCausalLM, streams: dict[str, Stream], tmp_path: Path) -> None:
+    path = tmp_path / "target.pt"
+    history = target.train(tiny_target, Mixture(streams), {}, Budget(steps=30), path, settings=SETTINGS)
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert losses[-1] < losses[0] - 0.4
 
 
 def test_the_last_share_of_the_budget_reads_long_windows() -> None:
