@@ -1,6 +1,6 @@
-"""`python -m covey.training`: tokenizer, then target, then drafters, then evaluate; or `all` of them; or `aligned`.
+"""`python -m covey.training`: tokenizer, then target, then drafters, then evaluate; or one of the others below.
 
-    python -m covey.training all --data data --minutes 120
+    python -m covey.training target --data data --minutes 90
 
 `--data` holds the corpora (`covey_training.corpora` names the files), `--out` is the model repository whose version
 folders receive the weights, and `--runs` keeps checkpoints: the same command again goes on where it was stopped.
@@ -29,7 +29,7 @@ import hashlib
 import json
 import signal
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -44,6 +44,7 @@ from covey_client import interruption
 from covey_client.progress import Steps, status
 from covey_training import (
     architecture,
+    checkpoint,
     corpora,
     distil,
     evaluate,
@@ -63,8 +64,7 @@ from covey_training.streams import Mixture, Stream, encode
 TARGET = "target"
 HELD_OUT_ROWS = 8
 EDITS = 40  # held out, that are answered greedily
-TARGET_SHARE_OF_ALL = 0.75
-NEED_DATA = ("tokenizer", "target", "drafters", "all")
+NEED_DATA = ("tokenizer", "target", "drafters")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -75,24 +75,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False, parents=[machine])
     common.add_argument("--data", type=Path, help="folder of the corpora")
     common.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to write to")
-    common.add_argument("--runs", type=Path, default=Path("runs/training"), help="folder of checkpoints and curves")
+    common.add_argument("--runs", type=Path, default=Path("runs/training"), help="folder of checkpoints and histories")
     budget = argparse.ArgumentParser(add_help=False)
     given = budget.add_mutually_exclusive_group()
     given.add_argument("--minutes", type=float, help="stop, decayed, after so long on the clock")
     given.add_argument("--steps", type=int, help="stop after so many steps: reproducible")
     budget.add_argument("--compile", action="store_true", help="compile the losses: slow to start, then faster")
-    shown = argparse.ArgumentParser(add_help=False)
-    shown.add_argument("--json", type=Path, help="where to write the measurements")
-    shown.add_argument("--png", type=Path, help="where to draw the heat map")
-    shown.add_argument("--tokens", type=int, default=96, help="tokens of each sample")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("tokenizer", parents=[common], help="learn the vocabulary")
     taught = commands.add_parser("target", parents=[common, budget], help="train the target")
     taught.add_argument("--rows", type=int, default=target.TargetSettings.rows, help="windows of a step")
     taught.add_argument("--warm", action="store_true", help="begin with the target and tokenizer in --out")
     drafters = commands.add_parser("drafters", parents=[common, budget], help="distil the drafters")
-    drafters.add_argument("--only", choices=architecture.DRAFTERS, help="distil one drafter")
-    drafters.add_argument("--warm", action="store_true", help="begin with the drafters in --out, not with new ones")
     drafters.add_argument("--rows", type=int, default=distil.DistilSettings.rows, help="windows of a step")
     drafters.add_argument(
         "--samples",
@@ -103,10 +97,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     drafters.add_argument(
         "--corpus-tokens", type=int, default=teacher.LessonSettings.corpus_tokens, help="tokens of each domain's corpus"
     )
-    commands.add_parser("evaluate", parents=[common, shown], help="measure acceptance on the bundled prompts")
-    every = commands.add_parser("all", parents=[common, budget, shown], help="every step, one after the other")
-    amounts = teacher.LessonSettings()
-    every.set_defaults(rows=4, warm=False, only=None, samples=amounts.samples, corpus_tokens=amounts.corpus_tokens)
+    measured = commands.add_parser("evaluate", parents=[common], help="measure acceptance on the bundled prompts")
+    measured.add_argument("--json", type=Path, help="where to write the measurements")
+    measured.add_argument("--tokens", type=int, default=96, help="tokens of each sample")
     routing = commands.add_parser("router", help="train the learned choice of drafters on the bundled prompts")
     routing.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to read")
     routing.add_argument("--weights", type=Path, required=True, help="file to write, as drafters/router.npz")
@@ -120,7 +113,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.command in NEED_DATA and options.data is None:
         parser.error(f"{options.command} needs --data, the folder of the corpora")
     if (
-        options.command in ("target", "drafters", "drafter", "head", "all")
+        options.command in ("target", "drafters", "drafter", "head")
         and options.minutes is None
         and options.steps is None
     ):
@@ -138,7 +131,6 @@ def main(arguments: list[str]) -> None:
         "target": train_target,
         "drafters": train_drafters,
         "evaluate": measure,
-        "all": train_all,
         "router": lambda options: router.run(options.out / TARGET / "1", options.weights),
         "aligned": aligned.run,
         "drafter": own.run,
@@ -169,17 +161,15 @@ def train_target(options: argparse.Namespace) -> None:
     else:
         end_of_text = tokenizer.end_of_text(learned)
         model = architecture.target(learned.get_vocab_size(), end_of_text).to(options.device)
-    history = target.train(
+    target.train(
         model,
         Mixture(training, target.TURNS),
         {domain: held_out_rows(stream) for domain, stream in validation.items()},
         Budget(steps=options.steps, minutes=options.minutes),
         options.runs / "target.pt",
         settings=replace(target.TargetSettings(), rows=options.rows, compiled=options.compile),
-        on_check=lambda model: architecture.save_model(model, options.out, TARGET, vocabulary),
     )
     architecture.save_model(model, options.out, TARGET, vocabulary)
-    report.draw_loss_curve(history, options.runs / "target.png")
 
 
 def train_drafters(options: argparse.Namespace) -> None:
@@ -190,24 +180,18 @@ def train_drafters(options: argparse.Namespace) -> None:
     by_drafter = {architecture.GENERAL: teacher.Lessons.join(list(lessons.values()))}
     own = [(architecture.SPECIALISTS[domain], lesson) for domain, lesson in lessons.items()]
     by_drafter |= {name: lesson for name, lesson in own if name in architecture.DRAFTERS}
-    names = [options.only] if options.only else list(architecture.DRAFTERS)
-    students: dict[str, LlamaForCausalLM] = {}
-    for name in names:
-        student = architecture.load_model(options.out, name) if options.warm else new_drafter(model, options)
-        students[name] = student.to(options.device)
-    history = distil.train(
+    students = {name: new_drafter(model, options).to(options.device) for name in architecture.DRAFTERS}
+    distil.train(
         students,
         by_drafter,
         model,
         Budget(steps=options.steps, minutes=options.minutes),
-        options.runs / f"{options.only or 'drafters'}.pt",
+        options.runs / "drafters.pt",
         seed=options.seed,
-        joined=options.warm,
         settings=replace(distil.DistilSettings(), rows=options.rows, compiled=options.compile),
     )
     for name, student in students.items():
         architecture.save_model(student, options.out, name, vocabulary)
-    report.draw_acceptance_curve(history, options.runs / f"{options.only or 'drafters'}.png")
 
 
 def new_drafter(model: LlamaForCausalLM, options: argparse.Namespace) -> LlamaForCausalLM:
@@ -237,19 +221,7 @@ def measure(options: argparse.Namespace) -> None:
     report.print_report(comparison, console)
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(comparison.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if options.png is not None:
-        report.draw_heat_map(comparison, options.png)
-
-
-def train_all(options: argparse.Namespace) -> None:
-    """The target takes three quarters of the minutes; steps are the same number for target and drafters."""
-    learn_tokenizer(options)
-    minutes = options.minutes
-    for command, share in ((train_target, TARGET_SHARE_OF_ALL), (train_drafters, 1 - TARGET_SHARE_OF_ALL)):
-        options.minutes = minutes and minutes * share
-        command(options)
-    measure(options)
+        options.json.write_text(json.dumps(asdict(comparison), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def tokenizer_folder(options: argparse.Namespace) -> Path:
@@ -289,7 +261,7 @@ def read_lessons(
     made_with = f"{digest(options.out / TARGET / '1')} {options.samples} {options.corpus_tokens}"
     if path.is_file():
         state = torch.load(path, weights_only=True)
-        if state.get("made_with") == made_with:
+        if state["made_with"] == made_with:
             return teacher.Lessons(state["tokens"], state["hidden"])
         print(f"{path} is of another target or tokenizer: making the lessons anew")
     documents, _ = corpora.split(domain, options.data)
@@ -298,8 +270,7 @@ def read_lessons(
     vocabulary = tokenizer.load(options.out / TARGET / "1")
     amounts = teacher.LessonSettings(corpus_tokens=options.corpus_tokens, samples=options.samples)
     lessons = teacher.prepare(model, vocabulary, domain, documents, stream, seed=options.seed, settings=amounts)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"tokens": lessons.tokens, "hidden": lessons.hidden, "made_with": made_with}, path)
+    checkpoint.write(path, {"tokens": lessons.tokens, "hidden": lessons.hidden, "made_with": made_with})
     return lessons
 
 

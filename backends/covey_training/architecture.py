@@ -12,8 +12,6 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from covey.prompts import DOMAINS
 from covey_training import tokenizer
 
-__all__ = ["DRAFTERS", "GENERAL", "POSITIONS", "SPECIALISTS", "drafter", "load_model", "save_model", "staged", "target"]
-
 POSITIONS = 2048
 GENERAL = "draft_general"
 SPECIALISTS: Mapping[str, str] = {

@@ -14,11 +14,9 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from covey.contracts.errors import SettingError
-from covey_training.evaluate import ROWS, acceptances, sample_acceptances
+from covey_training.evaluate import acceptances, padded, sample_acceptances
 from covey_training.head_model import Head
 from covey_training.sampling import Sample
-
-__all__ = ["DEPTH", "Measured", "of_head", "of_others"]
 
 DEPTH = 5
 
@@ -61,20 +59,17 @@ def of_head(target: PreTrainedModel, head: Head, samples: Sequence[Sample]) -> M
     """The chain whose first token is at position p begins at index p - 2: the token at p - 1 is the one that the target
     drew last."""
     kept, agreed = [], []
-    for start in range(0, len(samples), ROWS):
-        chosen = samples[start : start + ROWS]
-        texts = [[*one.prompt, *one.continuation] for one in chosen]
-        width = max(map(len, texts))
-        tokens = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=target.device)
+    for chosen, tokens in padded(samples, target.device):
+        places = tokens.shape[1] - DEPTH
         taps, embeddings, expected = head.read(target, tokens)
         rates, same = [], []
         with torch.autocast(tokens.device.type, torch.bfloat16):
             for step, logits in enumerate(head.unroll(taps, embeddings, DEPTH)):
                 drafted, wanted = head.widen(logits), expected[:, step:]
-                rates.append(acceptances(wanted, drafted)[:, : width - DEPTH])
-                same.append((wanted.argmax(-1) == drafted.argmax(-1))[:, : width - DEPTH])
-        for row, (one, text) in enumerate(zip(chosen, texts)):
-            begun = slice(max(0, len(one.prompt) - 2), max(0, len(text) - DEPTH - 1))
+                rates.append(acceptances(wanted, drafted)[:, :places])
+                same.append((wanted.argmax(-1) == drafted.argmax(-1))[:, :places])
+        for row, one in enumerate(chosen):
+            begun = slice(max(0, len(one.prompt) - 2), max(0, len(one.prompt) + len(one.continuation) - DEPTH - 1))
             kept.append(torch.stack([step[row, begun] for step in rates], -1).double())
             agreed.append(torch.stack([step[row, begun] for step in same], -1).double())
     return measured(torch.cat(kept), torch.cat(agreed))

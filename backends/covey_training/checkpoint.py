@@ -8,16 +8,19 @@ from typing import Any
 
 import torch
 
-__all__ = ["load", "save"]
-
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Write `path`, and `state["history"]` next to it; a process killed meanwhile leaves the previous one."""
+    """Write `path`, and `state["history"]` next to it."""
+    write(path, state)
+    path.with_suffix(".json").write_text(json.dumps(state["history"], indent=1) + "\n", encoding="utf-8")
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Write `path` alone; a process killed meanwhile leaves the previous one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     torch.save(state, partial)
     partial.replace(path)
-    path.with_suffix(".json").write_text(json.dumps(state["history"], indent=1) + "\n", encoding="utf-8")
 
 
 def load(path: Path, device: torch.device) -> dict[str, Any] | None:

@@ -11,12 +11,11 @@ import re
 import sysconfig
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 from covey.prompts import DOMAINS
 from covey_training import edits as editing
-
-__all__ = ["CODE_MARKER", "MissingCorpus", "documents", "held_out", "split"]
 
 CODE_MARKER = "# Python\n"
 CODE_PIECE_CHARACTERS = 3000
@@ -132,11 +131,10 @@ def summarisation(data: Path) -> Iterator[str]:
 def chat(data: Path) -> Iterator[str]:
     for path in sorted((data / "chat").glob("topical_chat_*.json.gz")):
         for conversation in json.loads(read(path)).values():
-            turns = merge_turns(
-                [(turn["agent"], " ".join(turn["message"].split())) for turn in conversation["content"]]
-            )
+            turns = groupby(conversation["content"], lambda turn: turn["agent"])  # one speaker's messages are one turn
+            messages = [" ".join(" ".join(turn["message"].split()) for turn in said) for _, said in turns]
             speakers = ("User", "Assistant")
-            yield "\n".join(f"{speakers[index % 2]}: {message}" for index, message in enumerate(turns))
+            yield "\n".join(f"{speakers[index % 2]}: {message}" for index, message in enumerate(messages))
     if not any((data / "chat").glob("topical_chat_*.json.gz")):
         raise MissingCorpus(f"no topical_chat_*.json.gz in {data / 'chat'}: point --data at the corpora")
 
@@ -148,17 +146,6 @@ def edits(data: Path) -> Iterator[str]:
         abstract = document.removeprefix("Abstract: ").split("\nSummary:")[0]
         yield from editing.edited_passages([abstract[:PASSAGE_CHARACTERS].rsplit(". ", 1)[0] + "."])
     yield from editing.edited_forms(FORMS)
-
-
-def merge_turns(turns: list[tuple[str, str]]) -> list[str]:
-    """Return messages that alternate: consecutive ones of one speaker become one."""
-    merged: list[tuple[str, str]] = []
-    for agent, message in turns:
-        if merged and merged[-1][0] == agent:
-            merged[-1] = (agent, f"{merged[-1][1]} {message}")
-        else:
-            merged.append((agent, message))
-    return [message for _, message in merged]
 
 
 def read(path: Path) -> str:

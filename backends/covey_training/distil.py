@@ -1,10 +1,9 @@
 """Distils drafters from the target's distributions: cross-entropy first, then mostly total variation.
 
 Acceptance is one minus the total variation, so the loss ends on what is measured; it begins with the KL divergence,
-whose gradients do not vanish where a drafter is far off. Unless all begin with the weights of an earlier run, the
-general drafter begins alone, and the specialists start from a copy of it; from there all take the same steps with the
-same number of tokens, so that the general one spends on six domains what each specialist spends on one, and every
-drafter has as many updates behind it as any other.
+whose gradients do not vanish where a drafter is far off. The general drafter begins alone, and the specialists start
+from a copy of it; from there all take the same steps with the same number of tokens, so that the general one spends on
+six domains what each specialist spends on one, and every drafter has as many updates behind it as any other.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ from covey_training import checkpoint
 from covey_training.interrupts import held_back
 from covey_training.optimiser import Budget, Optimisers, Rates
 from covey_training.teacher import Lessons
-
-__all__ = ["DistilSettings", "distance", "fit", "rows_of_step", "start_from_target", "train"]
 
 Loss = tuple[torch.Tensor, torch.Tensor]  # what a step goes down by, and the mean total variation
 
@@ -111,14 +108,12 @@ def train(
     path: Path,
     *,
     seed: int,
-    joined: bool = False,
     settings: DistilSettings = DistilSettings(),
     stop: Callable[[int], bool] = lambda _: False,
 ) -> list[dict[str, Any]]:
     """Train the drafters side by side, each on its lessons, until the budget is spent or `stop(step)`.
 
-    The first of them is the one that begins, unless they are `joined` from the start; a drafter that is alone simply
-    trains.
+    The first of them is the one that begins; a drafter that is alone simply trains.
     """
     device = next(target.parameters()).device
     teach = taught_by(target)
@@ -132,7 +127,7 @@ def train(
         tokens, hidden = lessons[name].tokens[chosen], lessons[name].hidden[chosen]
         return loss_of(module, parameters[name], teach, tokens, hidden, weight)
 
-    return fit(students, loss, budget, path, device=device, joined=joined, settings=settings, stop=stop)
+    return fit(students, loss, budget, path, device=device, settings=settings, stop=stop)
 
 
 def fit(
@@ -142,14 +137,13 @@ def fit(
     path: Path,
     *,
     device: torch.device,
-    joined: bool = False,
     settings: DistilSettings = DistilSettings(),
     stop: Callable[[int], bool] = lambda _: False,
 ) -> list[dict[str, Any]]:
     """Train any drafters as `train` does; `loss_of(name, step, weight of total variation)` is what one learns by."""
     optimisers = {name: Optimisers(student, settings.rates) for name, student in students.items()}
     first, *others = students
-    step, joined, history = 0, joined or not others, list[dict[str, Any]]()
+    step, joined, history = 0, not others, list[dict[str, Any]]()
     if (state := checkpoint.load(path, device)) is not None:
         for name, student in students.items():
             student.load_state_dict(state["models"][name])

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["AFTER", "Function", "edited_forms", "edited_functions", "edited_passages", "functions_of", "source_key"]
-
 BEFORE, AFTER = "\nBefore:\n", "\nAfter:"
 LINES, CHARACTERS = (3, 60), 2400
 EDITS_OF_FUNCTION = 3

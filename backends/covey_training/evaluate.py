@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 import torch
@@ -19,10 +19,6 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerF
 from covey_client.progress import LINE_SECONDS, Steps
 from covey_training.edits import AFTER
 from covey_training.sampling import Sample, sample
-
-__all__ = [
-    "DEPTH", "Report", "acceptances", "accepted_lengths", "compare", "copied", "sample_acceptances", "step_ratio",
-]  # fmt: skip
 
 DEPTH = 4
 ROWS = 8
@@ -42,9 +38,6 @@ class Report:
     copied: float | None = None
     samples: dict[str, list[str]] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
-
 
 def acceptances(target_logits: torch.Tensor, drafter_logits: torch.Tensor) -> torch.Tensor:
     """Return 1 - TV at every position of (..., vocabulary) logits."""
@@ -54,14 +47,20 @@ def acceptances(target_logits: torch.Tensor, drafter_logits: torch.Tensor) -> to
 
 def accepted_lengths(rates: Sequence[float], depth: int = DEPTH) -> list[float]:
     """Return the expected accepted tokens of the rounds that start at each position with `depth` positions left."""
-    lengths = []
-    for start in range(len(rates) - depth + 1):
-        total, survival = 0.0, 1.0
-        for rate in rates[start : start + depth]:
-            survival *= rate
-            total += survival
-        lengths.append(total)
+    if len(rates) < depth:
+        return []
+    rounds = torch.tensor(rates, dtype=torch.float64).unfold(0, depth, 1)
+    lengths: list[float] = rounds.cumprod(1).sum(1).tolist()
     return lengths
+
+
+def padded(samples: Sequence[Sample], device: torch.device) -> Iterator[tuple[Sequence[Sample], torch.Tensor]]:
+    """Yield the samples a few at a time with their tokens, (rows, width); padding on the right changes nothing."""
+    for start in range(0, len(samples), ROWS):
+        chosen = samples[start : start + ROWS]
+        texts = [[*one.prompt, *one.continuation] for one in chosen]
+        width = max(map(len, texts))
+        yield chosen, torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
 
 
 def compare(
@@ -114,14 +113,9 @@ def copied(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, document
 def sample_acceptances(
     target: PreTrainedModel, drafters: Mapping[str, LlamaForCausalLM], samples: Sequence[Sample]
 ) -> dict[str, list[list[float]]]:
-    """Return, per drafter and sample, the acceptance at each sampled position; padding on the right changes nothing."""
-    device = next(target.parameters()).device
+    """Return, per drafter and sample, the acceptance at each sampled position."""
     rates: dict[str, list[list[float]]] = {name: [] for name in drafters}
-    for start in range(0, len(samples), ROWS):
-        chosen = samples[start : start + ROWS]
-        texts = [[*one.prompt, *one.continuation] for one in chosen]
-        width = max(map(len, texts))
-        ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
+    for chosen, ids in padded(samples, target.device):
         expected = target(input_ids=ids, use_cache=False).logits
         for name, drafter in drafters.items():
             likely = acceptances(expected, drafter(input_ids=ids, use_cache=False).logits)

@@ -34,8 +34,6 @@ from covey_training.head_model import Head
 from covey_training.optimiser import Budget
 from covey_training.sampling import Sample, ends_of
 
-__all__ = ["add_arguments", "make", "run"]
-
 HEAD = "draft_head"
 STEPS = 4  # of a draft, in training
 FADE = 0.8  # from the weight of a step to the next one's

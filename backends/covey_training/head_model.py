@@ -28,8 +28,6 @@ from transformers.models.llama.modeling_llama import (
 from covey.contracts.errors import UnsupportedModel
 from covey.models import loading
 
-__all__ = ["Head", "begin", "check", "save", "tapped_layers"]
-
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 Past = list[tuple[torch.Tensor, torch.Tensor]]

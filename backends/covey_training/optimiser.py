@@ -12,8 +12,6 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
-__all__ = ["Budget", "Optimisers", "Rates"]
-
 
 @dataclass(frozen=True)
 class Rates:

@@ -30,8 +30,6 @@ from covey_training.optimiser import Budget
 from covey_training.sampling import Sample, ends_of
 from covey_training.teacher import Lessons, hidden_states
 
-__all__ = ["describe", "looked_up", "make", "run", "work"]
-
 
 @dataclass(frozen=True, slots=True)
 class Made:

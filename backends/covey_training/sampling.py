@@ -12,8 +12,6 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from covey_client.progress import Steps
 
-__all__ = ["Sample", "ends_of", "sample"]
-
 
 @dataclass(frozen=True)
 class Sample:

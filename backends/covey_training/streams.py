@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-__all__ = ["Mixture", "Stream", "encode"]
-
 
 def encode(tokenizer: Tokenizer, documents: Sequence[str], end_of_text: int) -> list[NDArray[np.uint16]]:
     """Return the documents' tokens, each ended by the end-of-text token."""

@@ -17,9 +17,6 @@ from covey_training.interrupts import held_back
 from covey_training.optimiser import Budget, Optimisers, Rates
 from covey_training.streams import Mixture
 
-__all__ = ["TURNS", "TargetSettings", "cross_entropy", "train", "validate"]
-
-
 RATES = Rates(muon=0.012, adam=1.5e-3)
 # Copying takes the most practice; of the others, small corpora would be learned by heart if they had larger shares.
 TURNS = (
@@ -64,7 +61,6 @@ def train(
     *,
     settings: TargetSettings = TargetSettings(),
     stop: Callable[[int], bool] = lambda _: False,
-    on_check: Callable[[LlamaForCausalLM], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Train until the budget is spent, or `stop(step)`; returns the history, which the checkpoint keeps as well."""
     device = next(model.parameters()).device
@@ -100,7 +96,6 @@ def train(
             if budget.seconds - checked_at > settings.check_seconds:
                 history.append({"step": step, "validation": validate(model, validation)})
                 bar.console.log(history[-1])
-                on_check(model)
                 checked_at = budget.seconds
             if budget.seconds - saved_at > settings.save_seconds:
                 save()

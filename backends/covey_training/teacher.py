@@ -20,8 +20,6 @@ from covey_training.edits import AFTER
 from covey_training.sampling import sample
 from covey_training.streams import Stream
 
-__all__ = ["LessonSettings", "Lessons", "cut_prompt", "hidden_states", "prepare"]
-
 SENTENCE = re.compile(r"(?<=[.!?]) ")
 
 

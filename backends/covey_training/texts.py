@@ -23,9 +23,8 @@ from covey.contracts.errors import SettingError
 from covey.models import loading, refusals
 from covey.server import hub
 from covey.server.options import state_folder
+from covey_training import checkpoint
 from covey_training.sampling import Sample, ends_of, sample
-
-__all__ = ["HELD_OUT", "Target", "add_arguments", "attention_of", "kept", "open_target", "read_prompts"]
 
 HELD_OUT = 10  # of so many prompts one teaches nothing
 
@@ -113,8 +112,5 @@ def kept(path: Path, made_with: str, make: Callable[[], dict[str, Any]]) -> dict
             )
         return found
     made = make() | {"made_with": made_with}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    torch.save(made, partial)
-    partial.replace(path)
+    checkpoint.write(path, made)
     return made

@@ -9,8 +9,6 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-__all__ = ["END_OF_TEXT", "VOCABULARY", "end_of_text", "load", "save", "train"]
-
 VOCABULARY = 4096
 END_OF_TEXT = "<|endoftext|>"
 PADDING = "<|pad|>"

@@ -20,22 +20,31 @@ from covey_client.response import Chunk, from_grpc
 OTHER_PROTOCOL = "Failed parsing HTTP/2"  # in gRPC's words for what answers by HTTP/1
 
 
-class GrpcTransport:
-    """gRPC for threads."""
+class _Channel:
+    """A channel of either of gRPC's libraries."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, library: Any) -> None:
         self._metadata = tuple((name.lower(), value) for name, value in address.headers.items())
         options = _channel_options(address)
         if address.tls:
-            self._channel = grpc.secure_channel(address.target, _credentials(address), options)
+            self._channel = library.secure_channel(address.target, _credentials(address), options)
         else:
-            self._channel = grpc.insecure_channel(address.target, options)
+            self._channel = library.insecure_channel(address.target, options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
+    def _stream(self, request: Request, deadline: Deadline) -> Any:
+        message = iter((request.to_grpc(),))
+        return self._stub.ModelStreamInfer(message, timeout=deadline.left(), metadata=self._metadata)
+
+
+class GrpcTransport(_Channel):
+    """gRPC for threads."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address, grpc)
+
     def call(self, request: Request, deadline: Deadline) -> GrpcCall:
-        message = request.to_grpc()
-        stream = self._stub.ModelStreamInfer(iter((message,)), timeout=deadline.left(), metadata=self._metadata)
-        return GrpcCall(stream, deadline)
+        return GrpcCall(self._stream(request, deadline), deadline)
 
     def close(self) -> None:
         self._channel.close()
@@ -62,23 +71,15 @@ class GrpcCall:
         self._stream.cancel()
 
 
-class AsyncGrpcTransport:
+class AsyncGrpcTransport(_Channel):
     """gRPC in one event loop; made inside it."""
 
     def __init__(self, address: Address) -> None:
-        self._metadata = tuple((name.lower(), value) for name, value in address.headers.items())
-        options = _channel_options(address)
-        if address.tls:
-            self._channel = grpc.aio.secure_channel(address.target, _credentials(address), options)
-        else:
-            self._channel = grpc.aio.insecure_channel(address.target, options)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        super().__init__(address, grpc.aio)
         self._calls: weakref.WeakSet[AsyncGrpcCall] = weakref.WeakSet()
 
     def call(self, request: Request, deadline: Deadline) -> AsyncGrpcCall:
-        message = request.to_grpc()
-        stream = self._stub.ModelStreamInfer(iter((message,)), timeout=deadline.left(), metadata=self._metadata)
-        call = AsyncGrpcCall(stream, deadline)
+        call = AsyncGrpcCall(self._stream(request, deadline), deadline)
         self._calls.add(call)
         return call
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from covey_client import errors, sse
 from covey_client.address import NOT_HTTP, Address
+from covey_client.asking import connection
 from covey_client.deadline import Deadline
 from covey_client.request import Request
 from covey_client.response import Chunk, from_json
@@ -26,13 +27,8 @@ class HttpTransport:
         self._calls: weakref.WeakSet[HttpCall] = weakref.WeakSet()
 
     def call(self, request: Request, deadline: Deadline) -> HttpCall:
-        host, port, left = self._address.host, self._address.port, deadline.left()
-        connection = (
-            http.client.HTTPSConnection(host, port, timeout=left, context=self._context)
-            if self._context is not None
-            else http.client.HTTPConnection(host, port, timeout=left)
-        )
-        call = HttpCall(connection, request, dict(self._address.headers), deadline)
+        asked = connection(self._address, self._context, deadline.left())
+        call = HttpCall(asked, request, dict(self._address.headers), deadline)
         with self._lock:
             self._calls.add(call)
         return call

@@ -21,22 +21,16 @@ MEASURE_SECONDS = 1200.0
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The model that is served, and the limits within which it is."""
+    """The model that is served, its drafters, and the largest tree that they draft."""
 
     model: str
     device: str
     dtype: str
     numerics: str
     profile: str
-    vocab_size: int
-    max_positions: int
-    block_size: int
-    total_blocks: int
     drafters: Sequence[str]
     max_depth: int
     max_width: int
-    max_running: int
-    token_budget: int
 
 
 @dataclass(frozen=True)

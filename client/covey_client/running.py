@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from covey_client.address import Address
@@ -91,9 +91,7 @@ def usual() -> str:
 def _read() -> Iterator[RunningServer]:
     for path in sorted(folder().glob("*" + SUFFIX)):
         with suppress(OSError, ValueError, TypeError):
-            found = RunningServer(**json.loads(path.read_text()))
-            if type(found.host) is str and all(type(value) is int for value in astuple(found)[1:]):
-                yield found
+            yield RunningServer(**json.loads(path.read_text()))
 
 
 def started(pid: int) -> int:

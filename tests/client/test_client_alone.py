@@ -80,9 +80,9 @@ def test_what_needs_the_server_s_package_says_so(installed: Path) -> None:
     assert "allowed: a path that ends in .json" in command(installed, "profile", "mine", status=2)
 
 
-def test_tables_are_read_and_drawn(installed: Path) -> None:
+def test_tables_are_read(installed: Path) -> None:
     table = Path(__file__).parents[2] / "profiles" / "costs" / "emulated-7b-24g.json"
-    read = "from covey_client.costs import curves, surface, table; print(table.CostTable.load(sys.argv[1]).name)"
+    read = "from covey_client.costs import surface, table; print(table.CostTable.load(sys.argv[1]).name)"
     code = REFUSING + read
     done = subprocess.run([sys.executable, "-c", code, installed, table], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "emulated-7b-24g"

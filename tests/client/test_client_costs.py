@@ -1,4 +1,4 @@
-"""`covey profile`: the table that a server measures, as a file and as a picture."""
+"""`covey profile`: the table that a server measures, as a file."""
 
 from __future__ import annotations
 
@@ -10,21 +10,14 @@ import pytest
 from covey.planner.cost_table import load_costs
 from covey_client.cli import main
 from covey_client.commands.profile import with_constants
-from covey_client.costs import curves
 from covey_client.costs.table import CostTable
 from covey_client.reports import ServerFacts
 
 FACTS = ServerFacts(
     *("m", "cpu", "bfloat16", "fast", "demo"),
-    vocab_size=4096,
-    max_positions=2048,
-    block_size=16,
-    total_blocks=2048,
     drafters=("a", "b"),
     max_depth=6,
     max_width=3,
-    max_running=64,
-    token_budget=256,
 )
 
 
@@ -52,12 +45,6 @@ def test_what_was_measured_is_not_lost_where_no_guesses_are_to_search_with(
     assert with_constants(TABLE, FACTS) == TABLE
     assert "no constants of policy adaserve: recorded guesses" in capsys.readouterr().out
     assert with_constants(CostTable(), FACTS).adaserve == {}, "nobody drafts"
-
-
-@pytest.mark.parametrize("empty", [True, False])
-def test_a_picture_is_drawn_of_whatever_was_measured(tmp_path: Path, empty: bool) -> None:
-    curves.draw(CostTable("mine", "made up") if empty else TABLE, tmp_path / "mine.png")
-    assert (tmp_path / "mine.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_table_that_is_there_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

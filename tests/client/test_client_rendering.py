@@ -9,24 +9,9 @@ from covey_client.chat import Chat, Template
 from covey_client.rendering import apart
 
 DOUBLED = "{% set ns = namespace(s='aaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
-LARGE = [
-    "{{ 'a' * (10 ** 10) }}",
-    "{{ [1] * 10 ** 10 }}",
-    "{{ 'a' | center(10 ** 10) }}",
-    "{{ '%10000000000d' % 1 }}",
-    "{{ '%*d' | format(2000000000, 1) }}",
-    "{{ '{:>10000000000}'.format(1) }}",
-    "{{ 'a'.ljust(10 ** 10) }}",
-    "{{ ('a' * 10000).replace('a', 'a' * 1000000) }}",
-    "{{ range(99999) | join('a' * 100000) }}",
-    "{{ 'a\\nb' | indent(10 ** 10) }}",
-    "{{ 'a\\tb'.expandtabs(2000000000) }}",
-    DOUBLED,
-]
+LARGE = ["{{ 'a' * (10 ** 10) }}", "{{ range(99999) | join('a' * 100000) }}", DOUBLED]
 ENDLESS = [
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "{% macro f(x) %}{% if x %}{{ f(x - 1) }}{{ f(x - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
-    "{{ (7 ** 99999999) % 10 }}",
     "{{ [[1] * 60000] * 60000 == [[1] * 60000] * 60000 }}",  # one call into C, which looks for no signals
 ]
 

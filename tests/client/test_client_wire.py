@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from covey_client import Chunk, Completion, InvalidRequest, Overloaded, ServerError, Usage
+from covey_client import Cancelled, Chunk, Completion, InvalidRequest, Overloaded, ServerError, Usage
 from covey_client.address import Address
 from covey_client.errors import CoveyClientError, from_message
 from covey_client.request import Request
@@ -122,6 +122,9 @@ def test_answers_that_are_none(line: str) -> None:
     [
         ("in ensemble 'ensemble', [INVALID_ARG] top_p: got 2.0, allowed: (0, 1]", 400, InvalidRequest, "top_p"),
         ("[INVALID_ARG] a prompt is needed", 400, InvalidRequest, ""),
+        ("[UNAVAILABLE] the queue is full (256 waiting)", 0, Overloaded, None),
+        ("[CANCELLED] given up", 0, Cancelled, None),
+        ("[INTERNAL] the target failed", 0, ServerError, None),
         ("Request for unknown model: 'covey' has no available versions", 400, Overloaded, None),
         ("Request for unknown model: 'x' is not found", 404, InvalidRequest, "model"),
         ("unexpected inference input 'nope' for model 'covey'", 400, InvalidRequest, "nope"),

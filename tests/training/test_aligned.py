@@ -198,7 +198,9 @@ def test_a_configuration_file_is_a_shape(tmp_path: Path) -> None:
     assert pair.measured.coupled == pytest.approx(0.6, abs=0.03)
     assert pair.target.lm_head.weight.data_ptr() != pair.target.model.embed_tokens.weight.data_ptr()
     assert config.eos_token_id == 0
-    assert read_shape(path, vocabulary=300).vocab_size == 300
+    path.write_text(json.dumps(own | {"vocab_size": 100}))
+    with pytest.raises(SettingError, match="vocabulary: got 100, allowed: 258 or more"):
+        read_shape(path)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -209,9 +211,8 @@ def test_a_drafter_is_a_small_part_of_its_target(size: str) -> None:
 
 def test_the_command_builds_and_says_how_to_serve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "my pair"
-    shape_of = ["--size", "tiny", "--vocabulary", "300", "--layers", "2"]
     drawn_as = ["--agreement", "0.8", "--seed", "3", "--device", "cpu", "--dtype", "float32"]
-    main(["aligned", *shape_of, *drawn_as, "--out", str(out)])
+    main(["aligned", "--size", "tiny", "--layers", "2", *drawn_as, "--out", str(out)])
     printed = capsys.readouterr().out
     assert f"make serve PROFILE='{out}/aligned.toml'" in printed
     assert profile.load(str(out / "aligned.toml")).drafter.folder_of(DRAFTER) == str(out / DRAFTER)
@@ -225,7 +226,6 @@ def test_the_command_builds_and_says_how_to_serve(tmp_path: Path, capsys: pytest
     [
         ("--size tiny --agreement 1.5", "agreement: got 1.5, allowed: between 0 and 1"),
         ("--size tiny --agreement 0.5 --layers 8", "layers: got 8, allowed: 1 to 7"),
-        ("--size tiny --agreement 0.5 --vocabulary 100", "vocabulary: got 100, allowed: 258 or more"),
         ("--size tiny --agreement 0.5 --seed -1", "seed: got -1"),
         ("--size tiny --agreement 0.5 --dtype int8", "dtype: got 'int8'"),
         ("--size tiny --agreement 0.5 --device abacus", "device: got 'abacus'"),

@@ -1,5 +1,6 @@
 import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_samples_are_of_bf16_weights_at_exact_positions(
 
 
 def test_compare_gives_the_target_itself_full_acceptance(
-    tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, tokenizer_folder: Path, tmp_path: Path
+    tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, tokenizer_folder: Path
 ) -> None:
     vocabulary = tokenizer.load(tokenizer_folder)
     found = evaluate.compare(
@@ -87,16 +88,7 @@ def test_compare_gives_the_target_itself_full_acceptance(
     assert report.specialist_gain(found) == pytest.approx(found.accepted_length["math"]["draft_math"] / 4, abs=1e-4)
     found.step_ratio = evaluate.step_ratio(tiny_target, {"draft_math": tiny_drafter}, context=4, rounds=1)
     report.print_report(found, Console(quiet=True))
-    report.draw_heat_map(found, tmp_path / "map.png")
-    assert (tmp_path / "map.png").stat().st_size > 0
-    assert json.loads(json.dumps(found.as_json()))["acceptance"] == found.acceptance
-
-
-def test_curves_are_drawn(tmp_path: Path) -> None:
-    target = [{"step": 10, "tokens": 100, "loss": 5.0}, {"step": 10, "validation": {"math": 4.0}}]
-    report.draw_loss_curve(target, tmp_path / "target.png")
-    report.draw_acceptance_curve([{"step": 10, "acceptance": {"draft_math": 0.5}}], tmp_path / "drafters.png")
-    assert {path.name for path in tmp_path.iterdir()} == {"target.png", "drafters.png"}
+    assert json.loads(json.dumps(asdict(found)))["acceptance"] == found.acceptance
 
 
 @pytest.mark.parametrize(

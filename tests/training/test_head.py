@@ -245,7 +245,7 @@ def test_a_resumed_head_has_the_weights_of_an_uninterrupted_one(
 
 
 def trained(target: Path, out: Path, *more: str) -> head.Report:
-    words = ["head", "--target", str(target), "--out", str(out), "--samples", "60", "--tokens", "24", "--device", "cpu"]
+    words = ["head", "--target", str(target), "--out", str(out), "--device", "cpu", "--samples", "60", "--tokens", "24"]
     folder, report = head.make(parse([*words, *more]))
     assert folder == out
     return report
@@ -300,7 +300,7 @@ def test_with_corpora_all_bundled_prompts_are_held_out(
     monkeypatch.setattr(corpora, "library_sources", lambda: some)
     out, own = tmp_path / "head", tmp_path / "data"
     own.symlink_to(data)  # corpora are kept by their folder, and these serve nobody else
-    trained(target, out, "--steps", "1", "--data", str(own))
+    trained(target, out, "--steps", "1", "--data", str(own), "--samples", "12", "--tokens", "6")
     kept = torch.load(tmp_path / ".head.run" / "texts.pt", weights_only=True)
     assert {domain: len(samples) for domain, samples in kept["held_out"].items()} == dict.fromkeys(prompts.DOMAINS, 40)
 

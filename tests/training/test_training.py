@@ -71,29 +71,20 @@ def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(
     assert torch.equal(whole, run_target(tiny_target, streams, stopped))
 
 
-@pytest.mark.parametrize("module", ["covey.training", "covey.server"])
-def test_commands_run_in_the_folder_that_the_clone_is_in(tmp_path: Path, module: str) -> None:
+def test_commands_run_in_the_folder_that_the_clone_is_in(tmp_path: Path) -> None:
     """There `covey` is a folder without code, too."""
     (tmp_path / "covey").symlink_to(Path(corpora.__file__).parents[2])
-    words = [sys.executable, "-m", module, "--help"]
+    words = [sys.executable, "-m", "covey.server", "--help"]
     ran = subprocess.run(words, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    assert module in ran.stdout
+    assert "covey.server" in ran.stdout
 
 
-def test_training_is_deterministic_and_lowers_the_loss(
-    tiny_target: LlamaForCausalLM, streams: dict[str, Stream], tmp_path: Path
-) -> None:
-    histories, results = [], []
-    for name in ("first.pt", "second.pt"):
-        model = copy.deepcopy(tiny_target)
-        budget = Budget(steps=30)
-        histories.append(target.train(model, Mixture(streams), {}, budget, tmp_path / name, settings=SETTINGS))
-        results.append(weights(model))
-    assert torch.equal(*results)
-    losses = [[entry["loss"] for entry in history if "loss" in entry] for history in histories]
-    assert losses[0] == losses[1]
-    assert losses[0][-1] < losses[0][0] - 0.4
+def test_training_lowers_the_loss(tiny_target: LlamaForCausalLM, streams: dict[str, Stream], tmp_path: Path) -> None:
+    path = tmp_path / "target.pt"
+    history = target.train(tiny_target, Mixture(streams), {}, Budget(steps=30), path, settings=SETTINGS)
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert losses[-1] < losses[0] - 0.4
 
 
 def test_the_last_share_of_the_budget_reads_long_windows() -> None:
@@ -155,24 +146,6 @@ def test_specialists_start_from_the_general_drafter(
     results = [weights(student) for student in students.values()]
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
-
-
-def test_drafters_of_an_earlier_run_go_on_from_their_own_weights(
-    tiny_drafter: LlamaForCausalLM, tiny_target: LlamaForCausalLM, lessons: teacher.Lessons, tmp_path: Path
-) -> None:
-    def trained(specialist: LlamaForCausalLM, general: LlamaForCausalLM, name: str) -> torch.Tensor:
-        students = {"draft_general": copy.deepcopy(general), "draft_math": copy.deepcopy(specialist)}
-        same = dict.fromkeys(students, lessons)
-        path = tmp_path / f"{name}.pt"
-        distil.train(students, same, tiny_target, Budget(steps=8), path, seed=0, joined=True, settings=DISTIL)
-        return weights(students["draft_math"])
-
-    other = copy.deepcopy(tiny_drafter)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(1.1)
-    assert torch.equal(trained(tiny_drafter, tiny_drafter, "one"), trained(tiny_drafter, other, "two"))
-    assert not torch.equal(trained(other, tiny_drafter, "three"), trained(tiny_drafter, tiny_drafter, "four"))
 
 
 def test_lessons_hold_the_target_s_logits(tiny_target: LlamaForCausalLM, lessons: teacher.Lessons) -> None:

@@ -19,8 +19,6 @@ from covey.sampling.drawing import draw
 from covey.sampling.settings import SettingsTable
 from covey_training.aligned.shapes import SPECIAL
 
-__all__ = ["Agreement", "Panel", "entropies", "looping", "measure", "random_ids"]
-
 PROMPT = 16
 ROWS = 8  # texts that are read at once: their logits are the largest thing in memory
 LONGEST_LOOP = 16

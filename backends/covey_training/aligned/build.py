@@ -20,8 +20,6 @@ from covey_training.aligned.agreement import Agreement, Panel, entropies, loopin
 from covey_training.aligned.shapes import check_layers
 from covey_training.aligned.weights import blank, damp, draw_head, draw_weights, first_layers
 
-__all__ = ["ENTROPY", "TOLERANCE", "Pair", "build"]
-
 ENTROPY = 3.0  # bits per token at temperature 1: language models have 2 to 4 on ordinary text
 TOLERANCE = 0.03  # how far the agreement may be off on texts that the search has not seen
 CLOSE = 0.005  # the search stops this close; what is left of the tolerance is for chance

@@ -17,8 +17,6 @@ from covey_training.aligned.build import Pair, build
 from covey_training.aligned.folders import check_free, save
 from covey_training.aligned.shapes import SIZES, default_layers, read_shape, shape
 
-__all__ = ["add_arguments", "run"]
-
 WIDE = 512  # narrower passes take longer with two threads, much longer where somebody else has a core
 
 
@@ -30,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--agreement", type=float, required=True, help="how often the drafter says what the target says, as 0.7"
     )
     parser.add_argument("--layers", type=int, help="layers of the drafter (default: a tenth of the target's cost)")
-    parser.add_argument("--vocabulary", type=int, metavar="N", help="another vocabulary than the shape's")
     parser.add_argument("--dtype", default="auto", help="auto, bfloat16, float16 or float32")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="empty or new folder to write to")
 
@@ -39,10 +36,7 @@ def run(options: argparse.Namespace) -> None:
     """Build, save and show the pair that the options describe."""
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
-    if options.config is not None:
-        config = read_shape(options.config, options.vocabulary)
-    else:
-        config = shape(options.size, options.vocabulary)
+    config = shape(options.size) if options.config is None else read_shape(options.config)
     layers = default_layers(config) if options.layers is None else options.layers
     check_free(options.out)
     if device.type == "cpu" and config.hidden_size < WIDE:

@@ -13,8 +13,6 @@ from covey_training.aligned.build import Pair
 from covey_training.aligned.shapes import END_OF_TEXT
 from covey_training.architecture import staged
 
-__all__ = ["DRAFTER", "PROFILE", "check_free", "fitted", "save"]
-
 TARGET, DRAFTER, PROFILE = "target", "draft_aligned", "aligned.toml"
 SHARD = "4GB"
 ROOM = """

@@ -12,8 +12,6 @@ from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models.loading import check_config
 from covey.text.model_folder import read_object
 
-__all__ = ["SIZES", "check_layers", "default_layers", "read_shape", "shape"]
-
 KINDS: Mapping[str, type[PretrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config}
 END_OF_TEXT = 0  # the id in the bundled tokenizer, which every pair is saved with
 SPECIAL = 2  # ids of that tokenizer that stand for no text: end of text and padding
@@ -40,19 +38,19 @@ SIZES: Mapping[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def shape(size: str, vocabulary: int | None = None) -> PretrainedConfig:
-    """Return the configuration of a named size, by default with that size's own vocabulary."""
+def shape(size: str) -> PretrainedConfig:
+    """Return the configuration of a named size."""
     if size not in SIZES:
         raise SettingError(f"size: got {size!r}, allowed: {', '.join(SIZES)}, or the file of a configuration")
-    return configured(COMMON | SIZES[size], f"size {size}", vocabulary)
+    return configured(COMMON | SIZES[size], f"size {size}")
 
 
-def read_shape(path: Path, vocabulary: int | None = None) -> PretrainedConfig:
+def read_shape(path: Path) -> PretrainedConfig:
     """Return the configuration in a Hugging Face config.json."""
-    return configured(read_object(path), str(path), vocabulary)
+    return configured(read_object(path), str(path))
 
 
-def configured(settings: Mapping[str, Any], where: str, vocabulary: int | None) -> PretrainedConfig:
+def configured(settings: Mapping[str, Any], where: str) -> PretrainedConfig:
     kind = str(settings.get("model_type"))
     if kind not in KINDS:
         raise UnsupportedModel(f"{where}: model_type {kind!r} is not supported: allowed are {', '.join(KINDS)}")
@@ -63,9 +61,8 @@ def configured(settings: Mapping[str, Any], where: str, vocabulary: int | None) 
         "eos_token_id": END_OF_TEXT,
         "pad_token_id": None,
     }
-    changes = own | ({} if vocabulary is None else {"vocab_size": vocabulary})
     try:
-        config = KINDS[kind](**{**settings, **changes})
+        config = KINDS[kind](**{**settings, **own})
     except Exception as error:  # the library has many kinds of complaint; each says what is wrong
         raise SettingError(f"{where}: not a configuration that can be built: {error}") from None
     check_config(Path(where), config)

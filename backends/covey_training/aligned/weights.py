@@ -22,8 +22,6 @@ from covey.contracts.errors import SettingError
 from covey.server.preflight import available_memory
 from covey_training.aligned.shapes import SPECIAL
 
-__all__ = ["blank", "damp", "draw_head", "draw_weights", "first_layers"]
-
 SHARPNESS = 2.0  # standard deviation of attention scores: a few tokens of a context weigh most
 BRANCH = 2.0  # deviation of a branch's last matrix, for inputs that are smaller than its outputs should be
 LAST = ("self_attn.o_proj", "mlp.down_proj")  # the ends of a layer's two branches: all that it adds goes through them

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from covey_client.commands import flags
 from covey_client.errors import InvalidRequest
-from covey_client.star import paper, picture
 from covey_client.star.model import Star, StarPoint
 
 
@@ -30,12 +28,9 @@ def add(subparsers: flags.Subparsers) -> None:
     times.add_argument("--transfer-ms", type=float, default=0.0, metavar="T", help="t_c: messages of a round")
     times.add_argument("--cold-step-ms", type=float, default=0.0, metavar="T", help="t_s after a long gap")
     times.add_argument("--cold-after-ms", type=float, default=10.0, metavar="T", help="that gap")
-    times.add_argument("--half-verify-ms", type=float, metavar="T", help="a pass over half the rows: two lanes' gain")
     parser.add_argument("--acceptance", type=float, metavar="B", help="share of drafts accepted behind accepted ones")
     parser.add_argument("--depth", type=int, default=4, metavar="D", help="tokens of a draft (default: 4)")
     parser.add_argument("--most", type=int, default=8, metavar="N", help="targets in the table (default: 8)")
-    parser.add_argument("--paper", action="store_true", help="instead: StarSD's Table 1 beside the formula")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .png or .svg")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=run)
 
@@ -43,19 +38,14 @@ def add(subparsers: flags.Subparsers) -> None:
 def run(given: argparse.Namespace) -> int:
     if given.most < 1:
         raise InvalidRequest(f"most: got {given.most}, allowed: 1 and above")
-    star = paper.star() if given.paper else _star(given)
+    star = _star(given)
     points = [star.point(count) for count in range(1, given.most + 1)]
-    if given.plot is not None:
-        picture.draw(star, points, given.plot)
     if given.json:
-        lanes = None if given.half_verify_ms is None else star.two_lanes(1, given.half_verify_ms / 1000)
-        found = {"full": star.full, "most": star.most, "tokens_per_round": star.tokens, "two_lanes": lanes}
+        found = {"full": star.full, "most": star.most, "tokens_per_round": star.tokens}
         print(json.dumps(found | {"points": [dataclasses.asdict(point) for point in points]}))
         return 0
-    Console().print(_beside(points) if given.paper else _table(points))
+    Console().print(_table(points))
     print(f"N_full {star.full}, N_max {star.most}, {star.tokens:.2f} tokens a round")
-    if given.half_verify_ms is not None:
-        print(f"two lanes: {star.two_lanes(1, given.half_verify_ms / 1000):.2f} times as fast at one target")
     return 0
 
 
@@ -84,20 +74,4 @@ def _table(points: list[StarPoint]) -> Table:
     for point in points:
         numbers = (point.whole, point.each, 1e3 * point.round, 1e3 * point.wait, 1e3 * point.idle)
         table.add_row(str(point.targets), *(f"{number:.1f}" for number in numbers), f"{point.load:.0%}")
-    return table
-
-
-def _beside(points: list[StarPoint]) -> Table:
-    """Return the paper's figures, each followed by the formula's, with both of its throughputs where they differ."""
-    table = Table("N", "R_q", "", "R_p", "", "wait", "", "idle", "", "load", "", "O", "N O_i", box=None, padding=(0, 1))
-    for row, point in zip(paper.TABLE, points):
-        pairs = (
-            (row.calls, point.calls),
-            (row.rounds, 1 / point.round),
-            (row.wait, 1e3 * point.wait),
-            (row.idle, 1e3 * point.gap),
-            (row.load, 100 * point.load),
-            (row.whole, row.targets * row.each),
-        )
-        table.add_row(str(row.targets), *(f"{number:.1f}" for pair in pairs for number in pair))
     return table

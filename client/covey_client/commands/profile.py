@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from covey_client.commands import flags
-from covey_client.costs import curves
 from covey_client.costs.table import CostTable
 from covey_client.errors import InvalidRequest, ServerError
 from covey_client.progress import status
@@ -25,7 +24,7 @@ def add(subparsers: flags.Subparsers) -> None:
         "profile",
         help="measure a server's cost curves",
         description="Have a running server measure what its rounds take, by batch size and draft depth, and write a "
-        "cost table and a picture of it. A request to the server ends it.",
+        "cost table. A request to the server ends it.",
     )
     parser.add_argument("name", help="the table's name in profiles/costs, or a path that ends in .json")
     parser.add_argument("--quick", action="store_true", help="what every server measures before it serves, in seconds")
@@ -51,10 +50,8 @@ def run(given: argparse.Namespace) -> int:
         raise ServerError("no round had the shape that was wanted: is the token budget or the KV pool very small?")
     table = with_constants(replace(found, name=path.stem, origin=_origin(found, facts)), facts)
     table.save(path)
-    picture = path.with_suffix(".png")
-    curves.draw(table, picture)
     _print(table)
-    print(f"{path}\n{picture}")
+    print(path)
     return 0
 
 

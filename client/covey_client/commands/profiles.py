@@ -10,7 +10,6 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -29,18 +28,6 @@ if TYPE_CHECKING:
     from covey.contracts.profile import Profile
 
 BROKEN = 1  # exit status of a check that found something
-
-
-@dataclass(frozen=True)
-class Explained:
-    """A setting of a profile."""
-
-    name: str  # as the TOML file nests it: section.key
-    value: Any
-    default: Any
-    origin: str  # `default` or `file`
-    meaning: str
-    allowed: str
 
 
 def add(subparsers: flags.Subparsers) -> None:
@@ -98,28 +85,31 @@ def run_explain(given: argparse.Namespace) -> int:
         path, found = profile.find(given.name), profile.load(given.name)
     except SettingError as error:
         raise InvalidRequest(str(error)) from None
-    rows = list(explained(found, path))
+    rows = list(_settings(found, tomllib.loads(path.read_text(encoding="utf-8"))))
     if given.json:
-        print(json.dumps({"profile": found.name, "settings": [dataclasses.asdict(row) for row in rows]}))
+        print(json.dumps({"profile": found.name, "settings": rows}))
     else:
         _print(found, path, rows)
     return 0
 
 
-def explained(found: Profile, path: Path) -> Iterator[Explained]:
-    """Yield every setting of a profile that was loaded from `path`, in the order in which they are declared."""
-    yield from _section(found, tomllib.loads(path.read_text(encoding="utf-8")), "")
-
-
-def _section(section: Any, table: dict[str, Any], prefix: str) -> Iterator[Explained]:
+def _settings(section: Any, table: dict[str, Any], prefix: str = "") -> Iterator[dict[str, Any]]:
+    """Yield every setting of a profile, or of a section of it, that was read from this table. Names are nested as the
+    file has them, `section.key`; an origin is `default` or `file`."""
     for field in dataclasses.fields(section):
         value, name = getattr(section, field.name), prefix + field.name
         if dataclasses.is_dataclass(value):
-            yield from _section(value, table.get(field.name, {}), f"{name}.")
+            yield from _settings(value, table.get(field.name, {}), f"{name}.")
         elif field.default is not dataclasses.MISSING:  # the name has none, and is no setting
             origin = "file" if field.name in table else "default"
-            meaning = str(field.metadata["meaning"])
-            yield Explained(name, value, field.default, origin, meaning, _allowed(field.metadata, field.default))
+            yield {
+                "name": name,
+                "value": value,
+                "default": field.default,
+                "origin": origin,
+                "meaning": field.metadata["meaning"],
+                "allowed": _allowed(field.metadata, field.default),
+            }
 
 
 def _allowed(limits: Any, default: Any) -> str:
@@ -130,22 +120,23 @@ def _allowed(limits: Any, default: Any) -> str:
     return {bool: "true or false", tuple: "a list"}.get(type(default), "")
 
 
-def _print(found: Profile, path: Path, rows: list[Explained]) -> None:
+def _print(found: Profile, path: Path, rows: list[dict[str, Any]]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]{found.name}[/bold]", f"({path})")
     console.print(found.description, markup=False)
     section = ""
     for row in rows:
-        table, _, key = row.name.rpartition(".")
+        table, _, key = row["name"].rpartition(".")
         if table != section:
             section = table
             console.print(f"\n[{section}]", style="bold", markup=False)
-        if row.name != "description":
-            style = "green" if row.origin == "file" else ""
-            console.print(f"{key} = {shown(row.value)}", style=style, markup=False, end="  ")
-            usual = f", default {shown(row.default)}" if row.origin == "file" and row.default != row.value else ""
-            console.print(f"({row.origin}{usual})", style="dim", markup=False)
-            console.print(f"    {row.meaning}{f' [{row.allowed}]' if row.allowed else ''}", style="dim", markup=False)
+        if row["name"] != "description":
+            style = "green" if row["origin"] == "file" else ""
+            console.print(f"{key} = {shown(row['value'])}", style=style, markup=False, end="  ")
+            usual = "" if row["default"] == row["value"] else f", default {shown(row['default'])}"
+            console.print(f"({row['origin']}{usual})", style="dim", markup=False)
+            allowed = f" [{row['allowed']}]" if row["allowed"] else ""
+            console.print(f"    {row['meaning']}{allowed}", style="dim", markup=False)
 
 
 def shown(value: Any) -> str:

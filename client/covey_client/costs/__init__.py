@@ -1,1 +1,1 @@
-"""Cost tables: what rounds of one server take, by shape, as files, as pictures and interpolated."""
+"""Cost tables: what rounds of one server take, by shape, as files and interpolated."""

@@ -175,10 +175,6 @@ class TargetLoad:
                 high = middle
         return found
 
-    def reading(self, rows: int, tokens: float) -> float:
-        """Return how much longer the passes of so many rows are for a prompt of so many tokens that joins them."""
-        return self._longer(rows, self.rounds[max(1, rows) - 1][0], [tokens])
-
     def _best(self, rows: int) -> tuple[int, float, float]:
         choices = [(0, self._plain(rows), 1.0)]
         for depth in range(1, self.depth + 1) if self.drafter else ():

@@ -91,13 +91,6 @@ class Star:
             whole=targets * self.tokens / whole,
         )
 
-    def two_lanes(self, targets: int, half: float) -> float:
-        """Return how many times as fast a target is that has two halves of its batch in turn, one verified while the
-        other is drafted for; a pass over half the rows takes it `half`, a call to the drafter as long as for all."""
-        one = self.point(targets)
-        lane = max(2 * half, one.service + self.transfer + half, 2 * targets * one.service)
-        return one.round / lane
-
 
 @dataclass(frozen=True, slots=True)
 class StarPoint:
