@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from rich.console import Console
+
 from covey.care.restarts import Restarts
 from covey.contracts.errors import SettingError
 from covey.front.tls import Tls
@@ -31,13 +33,15 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, _interrupt)
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("covey").setLevel(logging.INFO)
-    server = Server(parse(arguments), LoadProgress())
+    progress = LoadProgress(Console(stderr=True))
+    server = Server(parse(arguments), progress)
     frontend: front.Front | None = None
     try:
         if front.wanted(server.options):
             front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
             Tls.of(server.options.deployment().front)
-        server.start()
+        with progress:
+            server.start()
         if front.wanted(server.options):
             frontend = front.Front(server.options, server.deaths)
             frontend.start()
