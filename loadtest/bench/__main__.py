@@ -27,7 +27,6 @@ BENCHES = {
     "star": "one drafter for one to three targets on real servers, beside StarSD's formula",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI, vLLM on a CPU and the machine's own limit, in turns",
-    "engine": "Covey's proposer inside vLLM on a CPU, beside vLLM's own, in turns",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -74,12 +73,12 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--profile", metavar="NAME")
     add("--model", metavar="FOLDER", help="Hugging Face folder of another target")
     add("--data", type=Path, metavar="PATH", help="Azure's trace, or the folder it is in")
-    pair = "of `emulated`: this pair alone; of `elastic`, `peers`, `engine`: an aligned one"
+    pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
     add("--dataset", metavar="NAME", help="of `emulated`: whose lengths")
-    part = "of `exactness`, `gpu`, `elastic`, `peers`, `engine`, `slo`, `tax`: this alone"
+    part = "of `exactness`, `gpu`, `elastic`, `peers`, `slo`, `tax`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
-    peer = "of `peers` and `engine`: openvino or vllm, and the Python of an environment that has it; may be repeated"
+    peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"))
