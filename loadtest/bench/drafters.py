@@ -13,7 +13,6 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 
 from rich.console import Console
@@ -225,8 +224,7 @@ def _per_round(answers: Sequence[Answer]) -> float | None:
     return tokens / rounds if rounds else None
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show tables, and draw a picture beside the JSON."""
+def show(result: JsonDict, console: Console) -> None:
     found = {name: part for name, part in result.items() if isinstance(part, dict) and "covey_over_general" in part}
     for name in (ALONE, "mixed16"):
         table = found.get(name, {}).get("speedups", {})
@@ -236,12 +234,3 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     rows = [[name, *(report.between(part[key], 3) for key in AGAINST)] for name, part in found.items()]
     console.print(report.table("covey", ["", *(key.removeprefix("covey_").replace("_", " ") for key in AGAINST)], rows))
     console.print(report.grid("Tokens per round", {name: part["tokens_per_round"] for name, part in found.items()}))
-    callers = {1: ALONE, 2: "mixed2", 4: "mixed4", 16: "mixed16"}
-    rates = {count: found[case]["tokens_per_second"] for count, case in callers.items() if case in found}
-    lines = {
-        name: [(float(c), by[name]["median"] / by[OFF]["median"]) for c, by in rates.items() if by.get(name)]
-        for name in dict.fromkeys(name for by in rates.values() for name in by)
-        if name != OFF
-    }
-    panel = report.Panel("Speed-up", "callers", "over plain decoding", lines, log_x=True, from_zero=False)
-    report.panels(picture, "Which drafter, bundled models", [panel])

@@ -214,8 +214,7 @@ def _served(by_arm: dict[str, list[Peaks]]) -> JsonDict:
     return found
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:  # noqa: ARG001 - no curve
-    """Show the tables."""
+def show(result: JsonDict, console: Console) -> None:
     rows = [
         [
             name,

@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -182,8 +181,7 @@ def _alternating(model: Whole, fast: Whole, case: PassCase, times: int, seed: in
     return found
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the tables, and the price over keys as a picture."""
+def show(result: JsonDict, console: Console) -> None:
     rows = [
         [f"{name} ({found['mode']})", *(str(found[key]) for key in ("positions", "ids_differing", "bits_differing"))]
         for name, found in result["models"].items()
@@ -201,11 +199,3 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         for kind, by_keys in found.items()
     ]
     console.print(report.table("A pass, invariant over fast", ["", *(f"{keys} keys" for keys in KEYS)], rows))
-    lines = {
-        f"{name}, {kind}": report.line({keys: value["over_fast"] for keys, value in by_keys.items()})
-        for name, found in prices.items()
-        for kind, by_keys in found.items()
-    }
-    if lines:
-        panel = report.Panel("Medians", "keys", "time of a pass over that in mode fast", lines, log_x=True)
-        report.panels(picture, "What exactness costs", [panel])

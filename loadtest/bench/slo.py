@@ -10,10 +10,8 @@ systems whose passes an operator has cut to what this device reads its weights f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -137,7 +135,6 @@ def _as_json(point: Point) -> JsonDict:
         "accepted_per_verification": point.accepted,
         "nodes_per_verification": point.drafted,
         "requests": point.requests,
-        "reliability": [list(each) for each in point.reliability],
     }
 
 
@@ -183,32 +180,11 @@ def _jobs(
                     yield (name, rate, system.name), play, (device.pair, system, load, seed, device.unloaded)
 
 
-def _reliability(points: JsonDict) -> dict[str, list[tuple[float, float]]]:
-    """Return how often drafted nodes were right over how likely they were said to be, at the last rate."""
-    last = list(points.values())[-1] if points else {}
-    return {
-        name: [(said, right) for said, right, _ in point["reliability"]]
-        for name, point in last.items()
-        if point["reliability"]
-    }
-
-
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show tables, and draw a picture of each device: the first one's is `picture`, the others' are beside it."""
-    for place, (device, found) in enumerate(result["emulated"].items()):
-        panels, points = [], found["points"]
+def show(result: JsonDict, console: Console) -> None:
+    """Show tables of each device."""
+    for device, found in result["emulated"].items():
         for key in KEYS:
-            values = {rate: {name: point[key] for name, point in at.items()} for rate, at in points.items()}
+            values = {rate: {name: point[key] for name, point in at.items()} for rate, at in found["points"].items()}
             console.print(report.grid(f"{device}, {key} by rate", values, 0 if key == "goodput" else 3))
-            if len(points) > 1:
-                lines = {name: report.line(by_rate) for name, by_rate in report.turned(values).items()}
-                panels.append(report.Panel(f"{key} by rate".replace("_", " "), "requests/s", "", lines))
         for key in ("hardest", "hardest_tuned"):
             console.print(f"{key}, {device}: {found[key]}")
-        said = _reliability(points)
-        if said:
-            panels.append(report.Panel("reliability", "said", "right", {**said, "said": [(0, 0), (1, 1)]}))
-        if panels:
-            slug = "-".join(re.findall(r"\w+", device)).lower()
-            beside = picture.with_name(f"{picture.stem}-{slug}{picture.suffix}")
-            report.panels(beside if place else picture, f"Latency objectives: {device}", panels)

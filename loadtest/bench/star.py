@@ -177,8 +177,8 @@ def seen(before: Mapping[str, float], after: Mapping[str, float], rate: float, t
     return Star(step, away, 0.0, paper.star().acceptance, round(levels / calls), plain=1.0)
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
-    """Show the table and the ratios; there is no curve."""
+def show(result: JsonDict, console: Console) -> None:
+    """Show the table and the ratios."""
     rows = [[name, report.number(cell, 1)] for name, cell in result["servers"].items()]
     if rows:
         console.print(report.table("Real servers, emulated devices", ("targets", "tokens/s"), rows))

@@ -164,8 +164,7 @@ def _repetition(
             measured.rounds[competitor.name, concurrency].append(phases)
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the table, and throughput over concurrency as a picture."""
+def show(result: JsonDict, console: Console) -> None:
     columns = ["", *(f"at {c}" for c in CONCURRENCIES)]
 
     def row(label: str, values: JsonDict, digits: int = 2) -> list[str]:
@@ -184,9 +183,6 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         row("tokens in a chunk, p99", result["chunk_tokens_p99"], 0),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
-    lines = {name: report.line(rates[name]) for name in NAMES}
-    panel = report.Panel("Medians", "concurrency", "tokens per second", lines, log_x=True)
-    report.panels(picture, "One engine, in process and behind Triton", [panel])
 
 
 def _vocabulary(folder: str) -> int:

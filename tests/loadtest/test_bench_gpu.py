@@ -69,7 +69,6 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
         assert point["covey_over_best_static"] > 0
         assert point["best_fixed_over_off"] > 0
         assert point["depth"]["fixed:2"] > 1.0
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="kernels run as they are")

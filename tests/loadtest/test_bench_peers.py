@@ -283,9 +283,7 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
         assert all(found[key][callers]["turns"] == 2 for callers in ("1", "4"))
     assert all(found["bound"][label][callers]["over_openvino"] > 0 for label in ("greedy", "t1") for callers in "14")
     assert all(set(stages) == set(STAGES) for stages in found["waterfall_ms"].values())
-    peers.show(found, Console(quiet=True), tmp_path / "out.png")
-    for name in ("out.png", "out-waterfall.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    peers.show(found, Console(quiet=True))
 
 
 def test_of_depths_in_processes_of_their_own_the_best_over_all_callers_is_kept(
@@ -407,8 +405,7 @@ def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
     session = Session("peers", Wanted(tmp_path / "out.json"), Console(quiet=True), PeerRuns().summary)
     found = session.write()
     assert found["best_over_openvino"] == found["limit_share"] == found["waterfall_ms"] == {}
-    peers.show(found, Console(quiet=True), tmp_path / "out.png")
-    assert not list(tmp_path.glob("*.png"))
+    peers.show(found, Console(quiet=True))
 
 
 @pytest.mark.parametrize("chance", [0.2, 0.7, 0.95])

@@ -26,4 +26,4 @@ def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
     session = Session("star", Wanted(tmp_path / "star.json"), Console(quiet=True), star.StarRates().summary)
     found = session.write()
     assert [found[key] for key in star.KEYS] == [None] * 4
-    star.show(found, Console(quiet=True), tmp_path / "star.png")
+    star.show(found, Console(quiet=True))

@@ -11,13 +11,11 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
-from loadtest.bench import report
 from loadtest.bench.gpu import shown as gpu_shown
 from loadtest.bench.gpu.attention import attention
 from loadtest.bench.gpu.exactness import exactness
@@ -80,14 +78,9 @@ def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
     session.write()
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show a table of each part that was measured, with what was to be reached, and draw two curves."""
+def show(result: JsonDict, console: Console) -> None:
+    """Show a table of each part that was measured, with what was to be reached."""
     for table in gpu_shown.tables(result):
         console.print(table)
     for name, failure in result["failures"].items():
         console.print(f"{name}: failed: {failure['error']}", markup=False)
-    panels = gpu_shown.panels(result)
-    if panels:
-        report.panels(
-            picture, f"{result['hardware']['gpu'] or result['device']}, pair {result['pair']['size']}", panels
-        )

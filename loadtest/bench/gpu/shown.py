@@ -1,4 +1,4 @@
-"""Shows what the bench `gpu` found, as tables and curves; each number is beside what it was to reach on an H200."""
+"""Shows what the bench `gpu` found, as tables; each number is beside what it was to reach on an H200."""
 
 from __future__ import annotations
 
@@ -164,19 +164,3 @@ SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "exactness": _exactness,
     "speculation": _speculation,
 }
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    """Return panels of throughput by policy over none, and of plain decoding's share of the limit; those that have
-    points."""
-    points = (result.get("speculation") or {}).get("points") or {}
-    made = policies.panels(points) if points else []
-    shares = result.get("plain") or {}
-    lines = {
-        label: report.line({context: each[key] for context, each in shares.items()})
-        for label, key in (("pass alone", "pass_share_of_limit"), ("token, end to end", "share_of_limit"))
-    }
-    known = {label: line for label, line in lines.items() if line}
-    if known:
-        made.append(report.Panel("Plain decoding", "context, tokens", "share of the bandwidth limit", known))
-    return made

@@ -56,10 +56,8 @@ def _turns(session: Session, measured: PeerRuns, folder: str, *, alone: bool) ->
         session.notes["peers"] = {name: peer.version for name, peer in cast.peers.items()}
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the tables and pictures of what was measured."""
+def show(result: JsonDict, console: Console) -> None:
     for table in shown.tables(result):
         console.print(table)
     for name, problem in result.get("failures", {}).items():
         console.print(f"{name}: {problem}", markup=False)
-    shown.pictures(result, picture)
