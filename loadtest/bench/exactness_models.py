@@ -68,14 +68,14 @@ SHAPES = {
 }
 
 
-def load(source: RandomModel | str, numerics: str, rows: int, settings: TargetSettings) -> Whole:
+def load(source: RandomModel | str, rows: int, settings: TargetSettings) -> Whole:
     """Return the model with room for so many rows of all positions; a folder's model has the type that the settings ask
     for."""
     if isinstance(source, RandomModel):
         given: Source = source.modules()
         dtype = "auto"
     else:
-        served = replace(typed(source, replace(settings, device="cpu")), numerics=numerics)
+        served = replace(typed(source, replace(settings, device="cpu")), numerics="auto")
         if served.runtime == NATIVE:
             served = replace(served, kv_blocks=rows * POSITIONS // served.block_size)
             _, model = open_target(source, served, PASS_TOKENS, 0, 0)
@@ -88,6 +88,6 @@ def load(source: RandomModel | str, numerics: str, rows: int, settings: TargetSe
         device="cpu",
         blocks=rows * POSITIONS // BLOCK_SIZE,
         block_size=BLOCK_SIZE,
-        numerics=numerics,
+        numerics="auto",
         max_pass_tokens=PASS_TOKENS,
     )

@@ -16,7 +16,6 @@ from typing import Any
 
 from rich.console import Console
 
-from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
@@ -35,7 +34,6 @@ from loadtest.bench.slo_serving import (
 
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
 KEYS = ("attainment", "goodput", "accepted_per_verification")  # that are shown; the last is the paper's Figure 12
-RATE = "rate"
 HARDEST = 0.45
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 200, 1000, 12
 QUICK_SYSTEMS = ("off", "adaserve", "covey")
@@ -144,7 +142,8 @@ def run(session: Session) -> None:
     session.summarise = measured.summary
     trace = loads.azure(wanted.data)
     count = session.repetitions(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
-    jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, wanted.parts))
+    devices = wanted.parts_of(DEVICES)
+    jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, devices))
     session.notes |= {"clock": "virtual", "requests": count, "arrivals": "azure" if trace else "poisson"}
     for (device, rate, system), point in session.side_by_side(jobs):
         systems = measured.add(device, rate, system, point)
@@ -159,25 +158,16 @@ def _attained(systems: dict[str, Point]) -> str:
 
 
 def _jobs(
-    count: int, quick: bool, trace: Sequence[Arrival] | None, seed: int, parts: Sequence[str]
+    count: int, quick: bool, trace: Sequence[Arrival] | None, seed: int, devices: Sequence[str]
 ) -> Iterator[tuple[tuple[str, float, str], Callable[..., Point], tuple[Any, ...]]]:
     """Yield device, rate and system of each point, and the call that plays it."""
-    every = [system.name for system in SYSTEMS]
-    named = [name for name in every if name in parts] or (QUICK_SYSTEMS if quick else every)
-    systems = [system for system in SYSTEMS if system.name in named]
-    devices = [device for device in DEVICES if device in parts] or list(DEVICES)
-    rates = [part for part in parts if part not in DEVICES and part not in named]  # "rate", or "rate:10"
-    for part in rates:
-        if part.partition(":")[0] != RATE:
-            allowed = ", ".join((RATE, *DEVICES, *every))
-            raise SettingError(f"--part: got {part!r}, allowed: {allowed}; one of the rates: rate:10")
+    systems = [system for system in SYSTEMS if not quick or system.name in QUICK_SYSTEMS]
     for name in devices:
         device = DEVICES[name]
         for rate in device.rates[: 1 if quick else None]:
-            if not rates or RATE in rates or f"{RATE}:{rate:g}" in rates:
-                load = tuple(asked(loads.at_rate(rate, count, trace, seed), MIX, seed))
-                for system in systems:
-                    yield (name, rate, system.name), play, (device.pair, system, load, seed, device.unloaded)
+            load = tuple(asked(loads.at_rate(rate, count, trace, seed), MIX, seed))
+            for system in systems:
+                yield (name, rate, system.name), play, (device.pair, system, load, seed, device.unloaded)
 
 
 def show(result: JsonDict, console: Console) -> None:

@@ -130,7 +130,7 @@ def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int)
 
 def _profile(server: str, path: Path) -> Path:
     if server == SMALL:
-        path.write_text(elastic_bundled.PROFILE.format(arm=elastic_bundled.Arm("demo", "thresholds")))
+        path.write_text(elastic_bundled.PROFILE.format(policy="thresholds"))
         return path
     if server == EMULATED:
         return derive(profile.load("emulated-7b"), path, scheduler={"max_running": FEW_PLACES})

@@ -81,7 +81,6 @@ def test_parts_that_launch_kernels_run_interpreted(tmp_path: Path) -> None:
     assert found["failures"] == {}
     for case in found["attention"].values():
         assert case["launched_as"]["parts"] >= 1
-        assert len(case["sweep"]) == 2
     assert all(each["bytes"] > 0 for each in found["moves"].values())
 
 

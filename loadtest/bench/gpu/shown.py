@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from rich.table import Table
 
@@ -60,34 +60,12 @@ def _moves(found: JsonDict) -> Iterator[Table]:
 
 
 def _attention(found: JsonDict) -> Iterator[Table]:
-    rows = []
-    for case, each in found.items():
-        known = each or {}
-        as_is, best = known.get("launched_as"), known.get("best")
-        shares = [number((each or {}).get("share_of_copy")) for each in (known, best)]
-        rows.append([case, shares[0], _setting(as_is), shares[1], _setting(best)])
-    setting = "keys, warps, parts, stages"
-    columns = ["rows x tokens at context", "share of copy", setting, "best share", setting]
-    yield report.table("Attention over all layers", columns, rows)
-    for case, each in found.items():
-        if each and any(entry["bytes_per_s"] for entry in each["sweep"]):
-            yield _sweep(case, each["sweep"])
-
-
-def _sweep(case: str, sweep: Sequence[JsonDict]) -> Table:
-    """Return a table of TB/s, with a column for each count of parts."""
-    parts = sorted({entry["parts"] for entry in sweep})
-    by = {tuple(entry[key] for key in ("keys", "warps", "stages", "parts")): entry["bytes_per_s"] for entry in sweep}
-    rows = []
-    for row in sorted({(entry["keys"], entry["warps"], entry["stages"]) for entry in sweep}):
-        rates = [by.get((*row, count)) for count in parts]
-        rows.append([", ".join(map(str, row)), *(number(rate and rate / 1e12) for rate in rates)])
-    columns = ["keys, warps, stages", *(f"{count} parts" for count in parts)]
-    return report.table(f"Attention, {case}: TB/s", columns, rows)
-
-
-def _setting(found: JsonDict | None) -> str:
-    return "-" if found is None else f"{found['keys']}, {found['warps']}, {found['parts']}, {found['stages']}"
+    rows = [
+        [case, number(each["share_of_copy"]), ", ".join(f"{k} {v}" for k, v in each["launched_as"].items())]
+        for case, each in found.items()
+        if each
+    ]
+    yield report.table("Attention over all layers", ["rows x tokens at context", "share of copy", "launched as"], rows)
 
 
 def _plain(found: JsonDict) -> Iterator[Table]:

@@ -1,13 +1,17 @@
 """Covey's engine and target alone in a process, of which one thread computes: `python -m loadtest.bench.peers.alone`,
-asked over a pipe. Nothing is computed ahead: there is no way to and fro to hide.
+asked over a pipe. Nothing is computed ahead: there is no way to and fro to hide. Single passes of the same model are
+timed apart.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +23,13 @@ from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
-from covey.target.runner import TargetRunner
+from covey.target.runner import TargetRunner, open_target, typed
+from loadtest.bench.passes import PassCase
 from loadtest.bench.peers.scripts.answering import answer
 
 BLOCKS = 512
+CONTEXT = 56  # tokens that a row has behind it in a single pass: a short prompt and half of an answer
+REPEATS = 7
 
 
 class TokenSink:
@@ -40,18 +47,17 @@ class TokenSink:
 
 
 class Alone:
-    """Owns the engine and the target. `numerics` is the mode that passes are computed in."""
+    """Owns the engine and the target."""
 
     def __init__(self) -> None:
         self._keys = count(1)
         self._records: list[RoundRecord] = []
 
-    def load(self, target: str, profile_name: str, numerics: str, dtype: str = "") -> JsonDict:
+    def load(self, target: str, profile_name: str, dtype: str = "") -> JsonDict:
         """Load the target in a folder under a profile's settings."""
         settings = profile.load(profile_name)
         wanted = replace(
             settings.target,
-            numerics=numerics,
             dtype=dtype or settings.target.dtype,
             device="cpu",
             kv_blocks=BLOCKS,
@@ -67,7 +73,13 @@ class Alone:
         self._engine = Engine(
             runner, scheduler, planner, self._sink, RealClock(), hooks=EngineHooks(observe=self._records.append)
         )
-        return {"numerics": info.numerics, "dtype": info.dtype, "vocabulary": info.vocab_size}
+        self._compute, self._model = open_target(target, typed(target, wanted), limits.token_budget, 0, 0)
+        return {
+            "numerics": info.numerics,
+            "dtype": info.dtype,
+            "vocabulary": info.vocab_size,
+            "threads": wanted.threads or os.cpu_count() or 1,
+        }
 
     def generate(
         self, prompts: list[list[int]], tokens: int, temperature: float, seed: int, depth: int = 0
@@ -92,6 +104,23 @@ class Alone:
             "round_ms": _milliseconds([_whole(record) for record in plain]),
         }
 
+    def passes(self, rows: list[int]) -> JsonDict:
+        """Return the milliseconds of a pass of one token of each of so many rows. All take turns."""
+        seconds: list[list[float]] = [[] for _ in rows]
+        for turn in range(1 + REPEATS):
+            for each, taken in zip(rows, seconds):
+                passed = self._compute.run(_pass, self._model, PassCase(each, CONTEXT))
+                if turn:  # the first of each compiles what it needs
+                    taken.append(passed)
+        return {"ms": [1000 * median(taken) for taken in seconds]}
+
+
+def _pass(model: Any, case: PassCase) -> float:
+    work = case.work(model.blocks, case.rows, model.padding_slot, model.block_size)
+    started = time.perf_counter()
+    model.forward(work)
+    return time.perf_counter() - started
+
 
 def _milliseconds(seconds: Sequence[float]) -> float | None:
     return 1000 * median(seconds) if seconds else None
@@ -103,4 +132,4 @@ def _whole(record: RoundRecord) -> float:
 
 if __name__ == "__main__":
     alone = Alone()
-    answer({"load": alone.load, "generate": alone.generate})
+    answer({"load": alone.load, "generate": alone.generate, "passes": alone.passes})

@@ -17,7 +17,6 @@ RATIOS = {  # key -> what it is
     "best_over_vllm": "policy covey over vLLM's best",
     "best_over_vllm_t1": "... temperature 1",
     "limit_share": "the machine's limit over a plain pass",
-    "limit_share_fast": "... in mode fast",
     "pass_in_server_over_alone": "a pass in the server over alone",
 }
 PLAIN = {"plain_over_openvino": "OpenVINO's", "plain_over_vllm": "vLLM's"}
@@ -37,10 +36,6 @@ def tables(result: JsonDict) -> Iterator[Table]:
         for ours, by in result[key].items()
     ]
     rows += [[said, *(report.between(result[key].get(callers)) for callers in columns)] for key, said in RATIOS.items()]
-    for label, by in result["bound"].items():
-        for key in ("over_plain", "over_openvino"):
-            values = (report.number((by.get(callers) or {}).get(key)) for callers in columns)
-            rows.append([f"bound by acceptance and costs, {label}: {key.replace('_', ' ')}", *values])
     if columns:
         yield report.table("Ratios of turns, by callers: median (95 %)", ["", *columns], rows)
     falls = result["waterfall_ms"]
@@ -51,19 +46,6 @@ def tables(result: JsonDict) -> Iterator[Table]:
         ]
         heads = [head for callers in falls for head in (f"at {callers}, ms", "of limit")]
         yield report.table("From the limit to a token at the client", ["", *heads], rows)
-    if result.get("texts"):
-        rows = [
-            [
-                name,
-                *(
-                    (found["error"], "")
-                    if "error" in found
-                    else (f"{found['same']} of {found['texts']}", str(found["first_difference"]))
-                ),
-            ]
-            for name, found in result["texts"].items()
-        ]
-        yield report.table("Greedy texts in float32, beside Covey's", ["", "the same", "first difference at"], rows)
 
 
 def _times(by_stage: Mapping[str, float], stage: str) -> str:
