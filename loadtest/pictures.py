@@ -105,20 +105,6 @@ def pictures(run: RecordedRun) -> list[Picture]:
             whole=True,
         ),
         Picture(
-            "Drafted tokens accepted",
-            "%",
-            "Accepted over drafted tokens, by the server's counters.",
-            [Line("acceptance", _acceptance(), compared=True)],
-            top=100,
-        ),
-        Picture(
-            "Drafted tokens accepted, by kind of prompt",
-            "%",
-            f"Accepted over drafted tokens of the {per}.",
-            [Line(topic or "any", _by_topic(topic)) for topic in summary.topics(run)],
-            top=100,
-        ),
-        Picture(
             "Depth of drafts (gamma)",
             "tokens a tree",
             "Drafted and accepted tokens of a verified tree, on average.",
@@ -245,12 +231,6 @@ def _attainment(level: str) -> Callable[[RecordedRun], Points]:
         return percent(share([attained(run, record) for record in rows if record.level == level]))
 
     return lambda run: over_time(run, partial(value, run))
-
-
-def _by_topic(topic: str) -> Callable[[RecordedRun], Points]:
-    return lambda run: over_time(
-        run, lambda rows: summary.acceptance([record for record in rows if record.finished and record.topic == topic])
-    )
 
 
 def _values(run: RecordedRun, metric: str, label: str) -> list[str]:

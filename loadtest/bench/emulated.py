@@ -10,7 +10,7 @@ token; latency is from arrival to last token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
-from loadtest.bench.emulated_pairs import DATASETS, PAIRS, EmulatedPair, requests
+from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
 from loadtest.bench.session import QUICK, Session, Wanted
@@ -96,13 +96,12 @@ def run(session: Session) -> None:
     policies = QUICK_POLICIES if wanted.size == QUICK else POLICIES
     measured = EmulatedRuns(policies)
     session.summarise = measured.summary
-    chosen = _chosen(wanted.pairs, wanted.dataset)
+    chosen = _chosen(wanted.pairs)
     repetitions = session.repetitions(1, FULL_REPETITIONS)
     trace = loads.azure(wanted.data)
     session.notes |= {
         "clock": "virtual",
         "repetitions": repetitions,
-        "dataset": wanted.dataset,
         "acceptance": {pair.name: pair.right() for pair in chosen},
         "capacity_without_speculation": {pair.name: pair.capacity() for pair in chosen},
     }
@@ -126,15 +125,12 @@ def _loads(pair: EmulatedPair, wanted: Wanted, trace: Sequence[Arrival] | None, 
     return made | loads.around(capacity, served / (loads.MEAN * capacity), trace, seed)
 
 
-def _chosen(names: Sequence[str], dataset: str) -> list[EmulatedPair]:
-    datasets = {each.name: each for each in DATASETS}
-    if dataset not in datasets:
-        raise SettingError(f"--dataset: got {dataset!r}, allowed: {', '.join(datasets)}")
-    known = {pair.name: replace(pair, dataset=datasets[dataset]) for pair in PAIRS}
+def _chosen(names: Sequence[str]) -> list[EmulatedPair]:
+    known = {pair.name: pair for pair in PAIRS}
     for name in names:
         if name not in known:
             raise SettingError(f"--pair: got {name!r}, allowed: {', '.join(known)}")
-    return [known[name] for name in names] or list(known.values())
+    return [known[name] for name in names] or list(PAIRS)
 
 
 def _ratio(by_policy: dict[str, list[Served]], above: str, below: str, of: str = "throughput") -> float:

@@ -46,7 +46,7 @@ def run(session: Session) -> None:
         warm_up(session, entrants)
         concurrencies = QUICK_CONCURRENCIES if quick else CONCURRENCIES
         requests = {concurrency: REQUESTS[concurrency] for concurrency in concurrencies}
-        take_turns(session, measured, entrants, requests, asks, repetitions)
+        take_turns(session, measured.runs, entrants, requests, asks, repetitions)
 
 
 @contextmanager

@@ -60,14 +60,15 @@ class PolicyRuns:
 
 def take_turns(
     session: Session,
-    measured: PolicyRuns,
+    runs: dict[int, dict[str, list[Run]]],
     entrants: Sequence[Competitor],
     requests: Mapping[int, int],
     asks: Callable[[int, int], list[Ask]],
     repetitions: int,
 ) -> None:
     """Ask every entrant at every concurrency, so many `requests` each, in an order drawn anew each time; fewer times
-    when time is up. `asks`: a number of requests by a seed, the same for every entrant."""
+    when time is up. `runs` are by concurrency and entrant. `asks`: a number of requests by a seed, the same for every
+    entrant."""
     for repetition in range(repetitions):
         seed = session.wanted.seed * 1000 + repetition
         steps = [
@@ -80,7 +81,7 @@ def take_turns(
                 return
             tenant = f"{repetition} {entrant.name} {concurrency}"  # finds nothing of the others' in any cache
             done = entrant.run(asks(requests[concurrency], seed), concurrency, tenant=tenant)
-            measured.runs[concurrency][entrant.name].append(done)
+            runs[concurrency][entrant.name].append(done)
         session.notes["repetitions"] = repetition + 1
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
 from rich.console import Console
@@ -26,7 +26,7 @@ from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import DATASETS, PAIRS, SHAREGPT, SPECBENCH, Dataset, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import QUICK, Session
-from loadtest.bench.statistics import geometric_mean, interval, ratios
+from loadtest.bench.statistics import interval, ratios
 
 OFF, TRACE = "off", "trace"
 SEVEN, THIRTEEN = "emulated-7b", "emulated-13b-40g"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import tempfile
 import time
@@ -45,7 +44,6 @@ class Wanted:
     repetitions: int = 0  # 0: the bench's own number for this size
     data: Path | None = None  # a trace, or the folder of outside data
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
-    dataset: str = "ShareGPT"  # whose lengths emulated requests have
     parts: tuple[str, ...] = ()  # as `parts_of` has them
     peers: tuple[str, ...] = ()  # NAME=PYTHON
     device: str = "auto"  # of `gpu`: auto, cuda, cpu or interpreted
@@ -112,30 +110,15 @@ class Session:
         """Show what is done meanwhile."""
         return status(self.console, doing)
 
-    def turns(self, count: int) -> Iterator[int]:
-        """Yield 0, 1, 2 ..., the first of them whatever it takes. None of the others begins that will not fit in the
-        time that is left, if it takes as long as the longest before it."""
-        longest = 0.0
-        for turn in range(count):
-            if turn and longest > self.seconds_left:
-                return
-            began = time.monotonic()
-            yield turn
-            longest = max(longest, time.monotonic() - began)
-
-    def steps(self, labels: Sequence[str], seconds: float = math.inf) -> Iterator[str]:
-        """Yield the labels one by one, shown; fewer if not all fit in `seconds`, by the rule of `turns`."""
-        began, longest = time.monotonic(), 0.0
+    def steps(self, labels: Sequence[str]) -> Iterator[str]:
+        """Yield the labels one by one, shown."""
         with Steps(self.console) as progress:
             task = progress.add_task(self.bench, total=len(labels))
             for done, label in enumerate(labels):
                 started = time.monotonic()
-                if done and started + longest > began + seconds:
-                    return
                 progress.update(task, completed=done, description=label)
                 yield label
-                longest = max(longest, time.monotonic() - started)
-                self._longest = max(self._longest, longest)
+                self._longest = max(self._longest, time.monotonic() - started)
 
     def each(self, labelled: Sequence[tuple[str, V]]) -> Iterator[V]:
         """Yield the values, each while its label is shown."""

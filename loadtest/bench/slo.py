@@ -80,14 +80,6 @@ def _device(rates: dict[float, dict[str, Point]]) -> JsonDict:
         },
         "hardest": hardest(rates, BLIND),
         "hardest_tuned": hardest(rates, TUNED_SYSTEMS),
-        "min_goodput_covey_over_adaserve": min(
-            (
-                systems["covey"].goodput / max(1e-9, systems["adaserve"].goodput)
-                for systems in rates.values()
-                if {"covey", "adaserve"} <= systems.keys()
-            ),
-            default=None,
-        ),
     }
 
 

@@ -25,6 +25,7 @@ from loadtest.bench import report, workload
 from loadtest.bench.in_process import InProcess
 from loadtest.bench.over_openai import OverOpenAI
 from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.policies import take_turns
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import median_ratio, percentile
 from loadtest.bench.work import Ask, Competitor, Run
@@ -42,16 +43,16 @@ REPETITIONS, FULL_REPETITIONS = 7, 20
 
 @dataclass
 class TaxRuns:
-    """Holds all runs so far, by competitor and concurrency, in the order of repetitions."""
+    """Holds all runs so far, by concurrency and competitor, in the order of repetitions."""
 
-    runs: dict[tuple[str, int], list[Run]] = field(default_factory=lambda: defaultdict(list))
+    runs: dict[int, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
     def rates(self, name: str, concurrency: int) -> list[float]:
-        return [run.rate for run in self.runs[name, concurrency]]
+        return [run.rate for run in self.runs[concurrency][name]]
 
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
-        by = {str(c): c for c in CONCURRENCIES if any(self.runs[name, c] for name in NAMES)}
+        by = {str(c): c for c in CONCURRENCIES if self.runs[c]}
 
         def over(name: str, other: str) -> JsonDict:
             return {key: median_ratio(self.rates(name, c), self.rates(other, c)) for key, c in by.items()}
@@ -68,7 +69,7 @@ class TaxRuns:
 
     def _first(self, name: str, concurrency: int) -> float | None:
         """Return the median milliseconds until the first token, over all requests."""
-        found = [answer.first for run in self.runs[name, concurrency] for answer in run.answers if answer.first]
+        found = [answer.first for run in self.runs[concurrency][name] for answer in run.answers if answer.first]
         return 1000 * percentile(found, 0.5) if found else None
 
 
@@ -107,14 +108,12 @@ def run(session: Session) -> None:
         if OPENAI in parts:
             competitors.append(OverOpenAI(front.http_url, OPENAI, asked))
         _warm_up(session, competitors)
-        for repetition in session.turns(repetitions):
-            longest = SHORTEST * 2 if quick else LONGEST
-            asks = {
-                c: workload.mixed(requests[c], shortest=SHORTEST, longest=longest, seed=wanted.seed * 1000 + repetition)
-                for c in CONCURRENCIES
-            }
-            _repetition(session, measured, repetition, asks, competitors)
-            session.notes["repetitions"] = repetition + 1
+        longest = SHORTEST * 2 if quick else LONGEST
+
+        def asks(count: int, seed: int) -> list[Ask]:
+            return workload.mixed(count, shortest=SHORTEST, longest=longest, seed=seed)
+
+        take_turns(session, measured.runs, competitors, requests, asks, repetitions)
 
 
 def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
@@ -123,25 +122,6 @@ def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
             for concurrency in CONCURRENCIES:
                 asks = workload.mixed(concurrency, shortest=4, longest=8, seed=0)
                 competitor.run(asks, concurrency, tenant="warm-up")
-
-
-def _repetition(
-    session: Session,
-    measured: TaxRuns,
-    repetition: int,
-    asks: dict[int, list[Ask]],
-    competitors: Sequence[Competitor],
-) -> None:
-    """Ask every competitor once at every concurrency, in an order drawn anew each time."""
-    steps = [
-        (f"repetition {repetition + 1}: {competitor.name} at {c}", (c, competitor))
-        for c in CONCURRENCIES
-        for competitor in workload.shuffled(competitors, repetition, c)
-    ]
-    for concurrency, competitor in session.each(steps):
-        tenant = f"{repetition} {competitor.name} {concurrency}"
-        done = competitor.run(asks[concurrency], concurrency, tenant=tenant)
-        measured.runs[competitor.name, concurrency].append(done)
 
 
 def show(result: JsonDict, console: Console) -> None:

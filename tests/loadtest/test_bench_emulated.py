@@ -98,12 +98,6 @@ def test_what_was_printed_stands_beside_ratios_of_the_same_requests(tmp_path: Pa
         assert each["total_throughput"] > each["output_throughput"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "known"),
-    [(["published", "--part", "table 9"], "figure 2"), (["emulated", "--dataset", "C4"], "Alpaca")],
-)
-def test_an_unknown_experiment_or_dataset_is_named_with_those_there_are(
-    arguments: list[str], known: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*arguments, "--json", str(tmp_path / "out.json")]) == 1
-    assert known in capsys.readouterr().err
+def test_an_unknown_experiment_is_named_with_those_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["published", "--part", "table 9", "--json", str(tmp_path / "out.json")]) == 1
+    assert "figure 2" in capsys.readouterr().err

@@ -26,7 +26,7 @@ def made_up_tax() -> tax.TaxRuns:
         for concurrency in tax.CONCURRENCIES:
             for repetition in (1, 2, 3):
                 answer = Answer(tuple(range(10)), seconds * repetition, seconds / 10)
-                measured.runs[name, concurrency].append(Run((answer,), seconds * repetition))
+                measured.runs[concurrency][name].append(Run((answer,), seconds * repetition))
     return measured
 
 

@@ -45,14 +45,6 @@ def test_speedup_asks_every_depth(tmp_path: Path) -> None:
     assert found["drafters"] == {"code": "draft_code"}
 
 
-def test_a_repetition_is_shortened_to_what_fits_in_the_minutes(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    assert main(["speedup", "--quick", "--minutes", "0.01", "--json", str(out)]) == 0
-    found = json.loads(out.read_text())
-    assert (found["repetitions"], found["asks_of_a_repetition"]) == (1, 1)
-    assert found["overall"]["tokens_per_second"].keys() == {"off", "fixed:2", "fixed:4", "auto"}
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_bench_with_what_it_has_measured(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out.json"

@@ -51,7 +51,6 @@ def run(session: Session) -> None:
         "dtype": str(rig.dtype).removeprefix("torch."),
         "run_ahead": rig.run_ahead,
         "streams": "one for target and drafter",
-        "bars": gpu_shown.BARS,
         "failures": failures,
     }
     session.summarise = lambda: {name: rig.results.get(name) for name in PARTS}
@@ -79,7 +78,7 @@ def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
 
 
 def show(result: JsonDict, console: Console) -> None:
-    """Show a table of each part that was measured, with what was to be reached."""
+    """Show a table of each part that was measured."""
     for table in gpu_shown.tables(result):
         console.print(table)
     for name, failure in result["failures"].items():

@@ -1,4 +1,4 @@
-"""Shows what the bench `gpu` found, as tables; each number is beside what it was to reach on an H200."""
+"""Shows what the bench `gpu` found, as tables."""
 
 from __future__ import annotations
 
@@ -10,29 +10,11 @@ from covey.contracts.types import JsonDict
 from loadtest.bench import policies, report
 from loadtest.bench.report import number
 
-SHARE, OVER_STATIC, MOVES, CHANGED = 0.75, 0.98, 0.7, 0
-OUTSIDE_MS = {"1": 0.5, "64": 1.5}
-BARS: JsonDict = {
-    "plain: share_of_limit": SHARE,
-    "speculation: covey_over_best_static": OVER_STATIC,
-    "moves: over_copy": MOVES,
-    "exactness: changed requests in mode invariant": CHANGED,
-    "overhead: outside_ms, at most": OUTSIDE_MS,
-}
-
 
 def tables(result: JsonDict) -> Iterator[Table]:
     for name, shown in SHOWN.items():
         if result.get(name):
             yield from shown(result[name])
-
-
-def judged(value: float | None, bar: float | None, *, most: bool = False) -> str:
-    """Say whether a number reached its bar; a dash where there is no number or no bar."""
-    if value is None or bar is None:
-        return "-"
-    met = value <= bar if most else value >= bar
-    return f"{'met' if met else 'MISSED'} ({'at most' if most else 'at least'} {bar:g})"
 
 
 def _ceilings(found: JsonDict) -> Iterator[Table]:
@@ -55,8 +37,8 @@ def _moves(found: JsonDict) -> Iterator[Table]:
     rows = []
     for count, each in found.items():
         over, speed, call = ((each or {}).get(key) for key in ("over_copy", "bytes_per_s", "call_ms"))
-        rows.append([count, number(speed and speed / 1e12), number(over), number(call, 3), judged(over, MOVES)])
-    yield report.table("Blocks moved", ["blocks", "TB/s", "over a plain copy", "call, ms", "bar"], rows)
+        rows.append([count, number(speed and speed / 1e12), number(over), number(call, 3)])
+    yield report.table("Blocks moved", ["blocks", "TB/s", "over a plain copy", "call, ms"], rows)
 
 
 def _attention(found: JsonDict) -> Iterator[Table]:
@@ -74,11 +56,10 @@ def _plain(found: JsonDict) -> Iterator[Table]:
             context,
             *(number(each[key], 3) for key in ("pass_ms", "forward_ms", "token_ms")),
             *(number(each[key]) for key in ("pass_share_of_limit", "share_of_limit")),
-            judged(each["share_of_limit"], SHARE),
         ]
         for context, each in found.items()
     ]
-    columns = ["context", "pass, ms", "forward, ms", "token, ms", "pass: share of limit", "token: share", "bar"]
+    columns = ["context", "pass, ms", "forward, ms", "token, ms", "pass: share of limit", "token: share"]
     yield report.table("Plain decoding, one row", columns, rows)
 
 
@@ -88,25 +69,17 @@ def _overhead(found: JsonDict) -> Iterator[Table]:
         [
             f"{count}, {label}",
             *(number(each[key], 3) for key in ("round_ms", "device_ms", "outside_ms")),
-            judged(each["outside_ms"], OUTSIDE_MS.get(count), most=True),
         ]
         for (count, label), each in rounds.items()
     ]
-    yield report.table("Rounds, ms", ["rows", "round", "passes on the device", "outside them", "bar"], rows)
+    yield report.table("Rounds, ms", ["rows", "round", "passes on the device", "outside them"], rows)
     parts = {f"{count}, {label}": each["parts_ms"] for (count, label), each in rounds.items() if each["parts_ms"]}
     if parts:
         yield report.grid("Where a round's time goes on the host, ms", report.turned(parts), 3)
 
 
 def _speculation(found: JsonDict) -> Iterator[Table]:
-    points = found["points"]
-    yield policies.shown("Policies in process, tokens per second", points)
-    bar = OVER_STATIC if found["on_gpu"] else None
-    yield report.table(
-        "covey over best static",
-        ["at", "bar"],
-        [[c, judged(p["covey_over_best_static"], bar)] for c, p in points.items()],
-    )
+    yield policies.shown("Policies in process, tokens per second", found["points"])
 
 
 def _exactness(found: JsonDict) -> Iterator[Table]:
@@ -118,10 +91,6 @@ def _exactness(found: JsonDict) -> Iterator[Table]:
     ]
     rows += [[f"{mode} is absent: {each['absent']}"[:90], ""] for mode, each in found.items() if "absent" in each]
     invariant = found.get("invariant", {})
-    exact = [each["changed"] for each in invariant.get("texts", {}).values()]
-    if exact:
-        most = max(count for counts in exact for count in counts.values())
-        rows.append(["bar of invariant", judged(most, CHANGED, most=True)])
     yield report.table("Requests whose tokens are others than alone", ["", ""], rows)
     passes = {mode: each["pass_ms"] for mode, each in found.items() if "pass_ms" in each}
     price = invariant.get("over_fast", {})
