@@ -50,14 +50,13 @@ class Wanted:
     shape: str = ""  # of `gpu`'s pair; "": what suits the device
     agreement: float = 0.7  # ... and how often its drafter is right
 
-    def parts_of(self, allowed: Iterable[str], usual: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return the parts that are wanted; where none is named, the usual ones, else all. SettingError for any
-        other."""
+    def parts_of(self, allowed: Iterable[str]) -> tuple[str, ...]:
+        """Return the parts that are wanted; where none is named, all. SettingError for any other."""
         allowed = tuple(allowed)
         for part in self.parts:
             if part not in allowed:
                 raise SettingError(f"--part: got {part!r}, allowed: {', '.join(allowed)}")
-        return self.parts or tuple(usual) or allowed
+        return self.parts or allowed
 
     def sized(self, usual: V, full: V, quick: V) -> V:
         """Return what a bench of the wanted size has of these."""

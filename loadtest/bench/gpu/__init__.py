@@ -19,7 +19,7 @@ from covey.contracts.types import JsonDict
 from loadtest.bench.gpu import shown as gpu_shown
 from loadtest.bench.gpu.attention import attention
 from loadtest.bench.gpu.exactness import exactness
-from loadtest.bench.gpu.kernels import ceilings, draws, moves
+from loadtest.bench.gpu.kernels import ceilings, draws
 from loadtest.bench.gpu.policies import speculation
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.gpu.rounds import overhead, plain
@@ -30,7 +30,6 @@ Part = Callable[[Rig, JsonDict], None]  # fills what it finds into the dictionar
 PARTS: Mapping[str, Part] = {  # the short ones first
     "ceilings": ceilings,
     "draws": draws,
-    "moves": moves,
     "attention": attention,
     "plain": plain,
     "overhead": overhead,

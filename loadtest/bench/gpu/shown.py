@@ -33,14 +33,6 @@ def _draws(found: JsonDict) -> Iterator[Table]:
     yield report.table("Draws of so many rows, ms", ["rows, temperature", "kernels alone", "call", "on the host"], rows)
 
 
-def _moves(found: JsonDict) -> Iterator[Table]:
-    rows = []
-    for count, each in found.items():
-        over, speed, call = ((each or {}).get(key) for key in ("over_copy", "bytes_per_s", "call_ms"))
-        rows.append([count, number(speed and speed / 1e12), number(over), number(call, 3)])
-    yield report.table("Blocks moved", ["blocks", "TB/s", "over a plain copy", "call, ms"], rows)
-
-
 def _attention(found: JsonDict) -> Iterator[Table]:
     rows = [
         [case, number(each["share_of_copy"]), ", ".join(f"{k} {v}" for k, v in each["launched_as"].items())]
@@ -104,7 +96,6 @@ def _exactness(found: JsonDict) -> Iterator[Table]:
 SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "ceilings": _ceilings,
     "draws": _draws,
-    "moves": _moves,
     "attention": _attention,
     "plain": _plain,
     "overhead": _overhead,

@@ -1,6 +1,5 @@
-"""Covey's engine and target alone in a process, of which one thread computes: `python -m loadtest.bench.peers.alone`,
-asked over a pipe. Nothing is computed ahead: there is no way to and fro to hide. Single passes of the same model are
-timed apart.
+"""Covey's engine and target alone in a process: `python -m loadtest.bench.peers.alone`, asked over a pipe. Nothing is
+computed ahead: there is no way to and fro to hide. Single passes of the same model are timed apart.
 """
 
 from __future__ import annotations
@@ -9,48 +8,27 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from covey.contracts import profile
-from covey.contracts.clock import RealClock
-from covey.contracts.types import JsonDict, Progress, Request, Sampling
-from covey.loop.configuration import EngineHooks
-from covey.loop.engine import Engine
-from covey.planner.build import build
+from covey.contracts.types import JsonDict
 from covey.requests.rounds import RoundRecord
-from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner, open_target, typed
+from loadtest.bench.in_process import InProcess
 from loadtest.bench.passes import PassCase
 from loadtest.bench.peers.scripts.answering import answer
+from loadtest.bench.work import Ask
 
 BLOCKS = 512
 CONTEXT = 56  # tokens that a row has behind it in a single pass: a short prompt and half of an answer
 REPEATS = 7
 
 
-class TokenSink:
-    """Takes the engine's progress: tokens by request."""
-
-    def __init__(self) -> None:
-        self.tokens: dict[int, list[int]] = {}
-        self.errors: list[Exception] = []
-
-    def publish(self, batch: Sequence[Progress]) -> None:
-        for item in batch:
-            self.tokens.setdefault(item.key, []).extend(item.tokens.tolist())
-            if item.error is not None:
-                self.errors.append(item.error)
-
-
 class Alone:
     """Owns the engine and the target."""
 
     def __init__(self) -> None:
-        self._keys = count(1)
         self._records: list[RoundRecord] = []
 
     def load(self, target: str, profile_name: str, dtype: str = "") -> JsonDict:
@@ -64,16 +42,11 @@ class Alone:
             prefix_reuse=False,
             run_ahead=False,
         )
-        limits = settings.scheduler
-        runner = TargetRunner.load(target, wanted, token_budget=limits.token_budget, name="target")
-        info = runner.info()
-        self._sink = TokenSink()
-        scheduler = Scheduler.of(limits, info.block_size)
-        planner = build(settings.speculation, (), max_rows=limits.max_running)
-        self._engine = Engine(
-            runner, scheduler, planner, self._sink, RealClock(), hooks=EngineHooks(observe=self._records.append)
-        )
-        self._compute, self._model = open_target(target, typed(target, wanted), limits.token_budget, 0, 0)
+        budget = settings.scheduler.token_budget
+        runner = TargetRunner.load(target, wanted, token_budget=budget, name="target")
+        self._engine = InProcess("alone", replace(settings, target=wanted), runner, observe=self._records.append)
+        self._compute, self._model = open_target(target, typed(target, wanted), budget, 0, 0)
+        info = self._engine.target
         return {
             "numerics": info.numerics,
             "dtype": info.dtype,
@@ -88,18 +61,11 @@ class Alone:
         `round_ms` the whole round's; medians, null where there was no such round."""
         assert not depth, "nobody drafts here"
         self._records.clear()
-        keys = [next(self._keys) for _ in prompts]
-        for row, (key, prompt) in enumerate(zip(keys, prompts)):
-            ids = np.asarray(prompt, np.int32)
-            sampling = Sampling(temperature, seed=seed + row)
-            self._engine.submit(Request(key, ids, tokens, sampling, len(ids), speculation="off"))
-        while self._engine.round():
-            pass
-        if self._sink.errors:
-            raise self._sink.errors.pop()
+        asks = [Ask("", tokens, temperature, seed + row, ids=tuple(prompt)) for row, prompt in enumerate(prompts)]
+        run = self._engine.run(asks, len(asks))
         plain = [record for record in self._records if record.decoding == len(prompts) and not record.prefill_tokens]
         return {
-            "tokens": [self._sink.tokens.pop(key) for key in keys],
+            "tokens": [list(each.tokens) for each in run.answers],
             "pass_ms": _milliseconds([record.pass_seconds for record in plain]),
             "round_ms": _milliseconds([_whole(record) for record in plain]),
         }
