@@ -61,12 +61,6 @@ class SloPoints:
 
     points: dict[str, dict[float, dict[str, Point]]] = field(default_factory=dict)
 
-    def add(self, device: str, rate: float, system: str, point: Point) -> dict[str, Point]:
-        """Add a point; return all systems' of that rate so far."""
-        systems = self.points.setdefault(device, {}).setdefault(rate, {})
-        systems[system] = point
-        return systems
-
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
         return {"emulated": {device: _device(rates) for device, rates in self.points.items()}}
@@ -138,15 +132,7 @@ def run(session: Session) -> None:
     jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, devices))
     session.notes |= {"clock": "virtual", "requests": count, "arrivals": "azure" if trace else "poisson"}
     for (device, rate, system), point in session.side_by_side(jobs):
-        systems = measured.add(device, rate, system, point)
-        if len(systems) == sum((device, rate) == key[:2] for key, _, _ in jobs):
-            session.console.print(f"{device}, {rate:g} a second: {_attained(systems)}")
-
-
-def _attained(systems: dict[str, Point]) -> str:
-    best = max((name for name in systems if name in BLIND), key=lambda name: systems[name].attainment, default="")
-    shown = [name for name in (best, *(name for name in ("adaserve", "covey") if name in systems)) if name]
-    return ", ".join(f"{name} {systems[name].attainment:.3f}" for name in shown)
+        measured.points.setdefault(device, {}).setdefault(rate, {})[system] = point
 
 
 def _jobs(

@@ -130,9 +130,7 @@ def test_levels_have_the_server_s_view_beside_the_client_s(tmp_path: Path) -> No
 def test_a_run_without_requests_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(tmp_path, ())
     assert figure(run, "TTFT p50") is None
-    assert "<svg" in pictures.draw(
-        next(each for each in pictures.pictures(run) if "first token" in each.title), run, None
-    )
+    assert pictures.draw(pictures.pictures(run)[2], run, None).startswith("<svg")
     monkeypatch.setattr(pictures, "draw", lambda *_: "")
     assert "No request finished" in report.html(run)
 
