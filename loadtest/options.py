@@ -30,7 +30,6 @@ class Plan:
     http_url: str
     metrics_url: str
     transports: tuple[str, ...]
-    model: str
     seconds: float
     grace: float
     timeout: float
@@ -61,7 +60,6 @@ def add(parser: Any) -> None:
     parser.add_argument("--http-url", default="", help=f"HTTP port, {beside} 8000)")
     parser.add_argument("--metrics-url", default="", help=f"metrics port, {beside} 8002)")
     parser.add_argument("--transport", choices=tuple(TRANSPORTS), default="grpc", help=f"gRPC, generate_stream {USUAL}")
-    parser.add_argument("--covey-model", default="covey", help=f"Triton model to ask {USUAL}")
     parser.add_argument("--shape", default="closed:8", help=f"arrivals: {', '.join(arrivals.SHAPES)} {USUAL}")
     parser.add_argument(
         "--rate", type=float, default=0.0, help="stretch a trace to so many requests a second, on average of the whole"
@@ -141,7 +139,6 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         http_url=http.target,
         metrics_url=metrics.target,
         transports=TRANSPORTS[given.transport],
-        model=given.covey_model,
         seconds=seconds,
         grace=grace,
         timeout=given.request_timeout,
@@ -156,7 +153,6 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
             "started": time.strftime("%Y-%m-%d %H:%M:%S"),
             "server": grpc.target,
             "transport": given.transport,
-            "model": given.covey_model,
             "shape": _without_folder(given.shape),
             "trace_rate": given.rate or None,
             "length_scale": given.length_scale,

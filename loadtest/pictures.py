@@ -16,10 +16,10 @@ from matplotlib.ticker import MaxNLocator
 
 from covey_client.rates import MetricsSnapshot, Span
 from loadtest import records, summary
-from loadtest.bench.report import COLOURS
 from loadtest.records import Record, RecordedRun
 from loadtest.summary import Points, attained, counted, gauge, over_time, percent, share, streamed
 
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b8a800")  # for all eyes
 PHASES = ("plan", "draft", "pass", "transport", "commit")
 RESIDENT = "covey_drafter_resident_bytes"
 GENERATED, DRAFTED, ACCEPTED, TREES = (
@@ -103,20 +103,6 @@ def pictures(run: RecordedRun) -> list[Picture]:
                 Line("waiting", _gauge("covey_requests_waiting")),
             ],
             whole=True,
-        ),
-        Picture(
-            "Drafted tokens accepted",
-            "%",
-            "Accepted over drafted tokens, by the server's counters.",
-            [Line("acceptance", _acceptance(), compared=True)],
-            top=100,
-        ),
-        Picture(
-            "Drafted tokens accepted, by kind of prompt",
-            "%",
-            f"Accepted over drafted tokens of the {per}.",
-            [Line(topic or "any", _by_topic(topic)) for topic in summary.topics(run)],
-            top=100,
         ),
         Picture(
             "Depth of drafts (gamma)",
@@ -245,12 +231,6 @@ def _attainment(level: str) -> Callable[[RecordedRun], Points]:
         return percent(share([attained(run, record) for record in rows if record.level == level]))
 
     return lambda run: over_time(run, partial(value, run))
-
-
-def _by_topic(topic: str) -> Callable[[RecordedRun], Points]:
-    return lambda run: over_time(
-        run, lambda rows: summary.acceptance([record for record in rows if record.finished and record.topic == topic])
-    )
 
 
 def _values(run: RecordedRun, metric: str, label: str) -> list[str]:

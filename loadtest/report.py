@@ -15,7 +15,7 @@ from loadtest.records import RecordedRun
 from loadtest.summary import Figure
 
 FILE = "report.html"
-COMPARED = ("started", "server", "model", "speculation", "ran_seconds", "complete")  # may differ in a comparison
+COMPARED = ("started", "server", "speculation", "ran_seconds", "complete")  # may differ in a comparison
 WIDE = 8  # columns, beyond which a table is set smaller
 SAME = 0.03  # relative differences below this are not called better or worse
 STYLE = """

@@ -74,9 +74,8 @@ class Traffic:
         self._clients: dict[str, Client] = {}
         for transport in plan.transports:
             url = plan.grpc_url if transport == "grpc" else plan.http_url
-            self._clients[transport] = Client(
-                url, transport=cast("Literal['grpc', 'http']", transport), model=plan.model, timeout=plan.timeout
-            )
+            kind = cast("Literal['grpc', 'http']", transport)
+            self._clients[transport] = Client(url, transport=kind, timeout=plan.timeout)
 
     def closed(self, transport: str) -> None:
         """Take one user's turn: one request, to its end, and what is left of its period. Periods vary by half, so that

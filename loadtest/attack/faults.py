@@ -17,10 +17,11 @@ from loadtest.attack import verdict
 from loadtest.attack.far import REMOTE, Far
 from loadtest.attack.injection import Injection, turns, wanted
 from loadtest.attack.launched import Launched
-from loadtest.attack.starts import Cycles
+from loadtest.attack.starts import DEADLINE, Cycles
 from loadtest.attack.streams import Streams, asks
 
 LOOK_SECONDS = 0.1
+OVERLAP = 0.2  # share of faults that wait for no recovery
 SETTLE_SECONDS = 30.0  # for blocks of streams that left to be freed
 PROFILE = """
 models = [
@@ -42,9 +43,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=120.0, help="after which no more faults begin")
     parser.add_argument("--streams", type=int, default=32, help="clients that ask at once")
     parser.add_argument("--tokens", type=int, default=96, help="of an answer")
-    parser.add_argument("--deadline", type=float, default=180.0, help="seconds of a request")
     parser.add_argument("--pause", type=float, default=2.0, help="mean seconds between a recovery and the next fault")
-    parser.add_argument("--overlap", type=float, default=0.2, help="share of faults that wait for no recovery")
     parser.add_argument("--only", default="", metavar="WORDS", help="kinds of faults that hold one of these, by comma")
     parser.add_argument("--profile", default="", help="of the server; default: one with every kind of process")
 
@@ -81,7 +80,7 @@ def _profile(out: Path, far: Far | None) -> str:
 
 def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonDict:
     names, shared = sorted(server.processes()), server.shared_bytes()
-    streams = Streams(server, asks(given.streams, given.tokens, given.seed, server.drafters()), given.deadline)
+    streams = Streams(server, asks(given.streams, given.tokens, given.seed, server.drafters()), DEADLINE)
     streams.undisturbed()
     streams.start()
     injection = Injection(server)
@@ -131,7 +130,7 @@ def _inject(
             now = time.monotonic()
             if left and due and now >= due and (overlaps or not injection.open):
                 left -= injection.hurt(*next(order))
-                overlaps, due = drawn.random() < given.overlap, 0.0
+                overlaps, due = drawn.random() < OVERLAP, 0.0
             if not due and (overlaps or not injection.open):
                 due = now + drawn.expovariate(1 / given.pause)
             time.sleep(LOOK_SECONDS)

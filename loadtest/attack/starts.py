@@ -31,6 +31,7 @@ kv_memory_mb = 256
 drafters = ["draft_ngram"]
 """
 OUTRIGHT = 0.2  # share of launchers that are killed
+DEADLINE = 180.0  # seconds of a request
 START, DRAIN = "at the start", "at the end"
 BEGIN_SECONDS = 60.0  # until all streams have begun
 SLACK_SECONDS = 5.0  # that a launcher may take longer to leave, on a machine that does much else
@@ -119,12 +120,12 @@ class Cycles:
             return self._serve(server, self._said(blow))
 
     def _serve(self, server: Launched, before: str) -> list[str]:
-        streams = Streams(server, self._asks, self._given.deadline, self._known)
+        streams = Streams(server, self._asks, DEADLINE, self._known)
         if not self._known:
             self._kinds = wanted(self._given.only, server)
             streams.undisturbed()
             self._known = streams.known
-        first = Streams(server, self._asks[: len(DOORS)], self._given.deadline, self._known)
+        first = Streams(server, self._asks[: len(DOORS)], DEADLINE, self._known)
         first.once()
         problems = first.stop() + [_told(answer) for answer in first.answers if not _right(answer)]
         streams.once()

@@ -19,15 +19,14 @@ BENCHES = {
     "tax": "what Triton and the front cost over the engine in process",
     "speedup": "what fixed speculation gains over none, one request at a time",
     "load": "policies against fixed depths in a closed loop, over concurrency",
-    "exactness": "whether a token's draw is the same bits in any company, at every length, and what that costs",
+    "exactness": "whether a token's draw is the same bits in any company, at every length",
     "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies",
     "drafters": "who drafts: policies that choose beside each drafter alone",
     "elastic": "drafters that leave so that the KV pool can grow, on and off: emulated in virtual time, and bundled",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
-    "star": "one drafter for one to three targets on real servers, beside StarSD's formula",
+    "star": "one drafter for one to three targets on real servers",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI, vLLM on a CPU and the machine's own limit, in turns",
-    "engine": "Covey's proposer inside vLLM on a CPU, beside vLLM's own, in turns",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         session.notes["error"] = repr(error)
         session.write()
         raise
-    bench.show(session.write(), Console(), wanted.out.with_suffix(".png"))
+    bench.show(session.write(), Console())
     return status
 
 
@@ -66,7 +65,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     )
     add = parser.add_argument
     add("name", choices=list(BENCHES), metavar="NAME")
-    add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json; picture beside it")
+    add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="a smoke run, below a minute")
     size.add_argument("--full", action="store_const", dest="size", const=FULL, help="more repetitions")
@@ -74,12 +73,11 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--profile", metavar="NAME")
     add("--model", metavar="FOLDER", help="Hugging Face folder of another target")
     add("--data", type=Path, metavar="PATH", help="Azure's trace, or the folder it is in")
-    pair = "of `emulated`: this pair alone; of `elastic`, `peers`, `engine`: an aligned one"
+    pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
-    add("--dataset", metavar="NAME", help="of `emulated`: whose lengths")
-    part = "of `exactness`, `gpu`, `elastic`, `peers`, `engine`, `slo`, `tax`: this alone"
+    part = "of `exactness`, `gpu`, `elastic`, `peers`, `slo`, `tax`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
-    peer = "of `peers` and `engine`: openvino or vllm, and the Python of an environment that has it; may be repeated"
+    peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"))

@@ -13,8 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 from rich.console import Console
 
@@ -39,7 +38,7 @@ from loadtest.bench.drafters_servers import (
 )
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.session import FULL, QUICK, Session
-from loadtest.bench.statistics import geometric_mean, interval, ratios
+from loadtest.bench.statistics import interval, ratios
 from loadtest.bench.work import Answer, Ask
 
 REPETITIONS, FULL_REPETITIONS, QUICK_REPETITIONS = 12, 20, 2
@@ -47,7 +46,7 @@ OUTPUT_TOKENS, QUICK_TOKENS = 128, 24
 EACH = 2  # prompts of a domain that one caller asks in a repetition
 TEMPERATURE = 1.0
 WARM_UP = 2  # requests of each domain
-ALONE = "c1"  # the case of one caller
+CALLERS = {"c1": 1, "mixed16": 16}  # by case
 QUICK_SYSTEMS = (OFF, GENERAL, COVEY, ORACLE)
 AGAINST = {
     "covey_over_best_single": (GENERAL, SUFFIX, HEAD),
@@ -61,21 +60,8 @@ AGAINST = {
 Entrants = Mapping[str, OverTriton]  # by system
 
 
-@dataclass(frozen=True)
-class DrafterCase:
-    """Says how many callers ask, and which systems."""
-
-    callers: int = 1
-    systems: tuple[str, ...] = tuple(COMPARED)
-
-
-def cases(size: str) -> dict[str, DrafterCase]:
-    if size == QUICK:
-        return {ALONE: DrafterCase(systems=QUICK_SYSTEMS), "mixed16": DrafterCase(16, QUICK_SYSTEMS)}
-    if size == FULL:
-        everybody = {ALONE: DrafterCase(1, tuple(ALL)), "mixed16": DrafterCase(16, tuple(ALL))}
-        return everybody | {f"mixed{callers}": DrafterCase(callers) for callers in (2, 4)}
-    return {ALONE: DrafterCase(), "mixed16": DrafterCase(16)}
+def systems_of(size: str) -> tuple[str, ...]:
+    return {QUICK: QUICK_SYSTEMS, FULL: tuple(ALL)}.get(size, tuple(COMPARED))
 
 
 def is_served(system: str, drafters: Sequence[str]) -> bool:
@@ -149,55 +135,50 @@ def run(session: Session) -> None:
     session.summarise = measured.summary
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, QUICK_REPETITIONS)
     tokens = QUICK_TOKENS if wanted.size == QUICK else OUTPUT_TOKENS
-    chosen = cases(wanted.size)
     there = profile.load(wanted.profile).speculation.drafters
-    chosen = {
-        name: replace(case, systems=tuple(system for system in case.systems if is_served(system, there)))
-        for name, case in chosen.items()
-    }
-    systems = {name: ALL[name] for name in dict.fromkeys(name for case in chosen.values() for name in case.systems)}
+    systems = {name: ALL[name] for name in systems_of(wanted.size) if is_served(name, there)}
     session.notes |= {"output_tokens": tokens, "systems": {n: dict(s.speculation) for n, s in systems.items()}}
     with serving(session, systems) as asked:
         _warm_up(session, asked)
         for repetition in range(repetitions):
-            for name, case in chosen.items():
+            for case, callers in CALLERS.items():
                 if repetition and session.out_of_time():
                     return
-                asks_now = asks(case, repetition, repetitions, tokens, wanted.seed)
-                _turns(session, measured, name, repetition, asks_now, {s: asked[s] for s in case.systems})
+                asks_now = asks(callers, repetition, repetitions, tokens, wanted.seed)
+                _turns(session, measured, case, repetition, asks_now, asked)
             session.notes["repetitions"] = repetition + 1
 
 
 def _turns(
-    session: Session, measured: DrafterRuns, name: str, repetition: int, asks: Sequence[Ask], asked: Entrants
+    session: Session, measured: DrafterRuns, case: str, repetition: int, asks: Sequence[Ask], asked: Entrants
 ) -> None:
     """Put to all systems in turn one request after the other, or those of several callers at once. The tenant is a
     system's own in a case: what it has learnt stays with it, and nobody finds another's prompts in a cache."""
-    batches = [[ask] for ask in asks] if name == ALONE else [asks]
+    batches = [[ask] for ask in asks] if CALLERS[case] == 1 else [asks]
     steps = [
-        (f"repetition {repetition + 1}: {name}", (batch, system))
+        (f"repetition {repetition + 1}: {case}", (batch, system))
         for index, batch in enumerate(batches)
         for system in workload.shuffled(list(asked), session.wanted.seed, repetition, index)
     ]
     for batch, system in session.each(steps):
-        done = asked[system].run([ALL[system].ask(ask) for ask in batch], len(batch), tenant=f"{system} {name}")
-        if name != ALONE:
-            measured.seconds[name, system, repetition] = done.seconds
-        measured.answers[name][system][repetition] += [(a.domain, each) for a, each in zip(batch, done.answers)]
+        done = asked[system].run([ALL[system].ask(ask) for ask in batch], len(batch), tenant=f"{system} {case}")
+        if CALLERS[case] > 1:
+            measured.seconds[case, system, repetition] = done.seconds
+        measured.answers[case][system][repetition] += [(a.domain, each) for a, each in zip(batch, done.answers)]
 
 
-def asks(case: DrafterCase, repetition: int, repetitions: int, tokens: int, seed: int) -> list[Ask]:
+def asks(callers: int, repetition: int, repetitions: int, tokens: int, seed: int) -> list[Ask]:
     """Return this repetition's requests: one caller's have the same number of each domain, several callers have one
     each, of mixed domains."""
-    rng = random.Random(f"{seed} {repetition} {case.callers}")
-    each = EACH if case.callers == 1 else -(-case.callers // len(prompts.DOMAINS))
+    rng = random.Random(f"{seed} {repetition} {callers}")
+    each = EACH if callers == 1 else -(-callers // len(prompts.DOMAINS))
     asks = [
         Ask(text, tokens, TEMPERATURE, domain=domain)
         for domain in prompts.DOMAINS
         for text in workload.by_repetition(domain, repetitions, each, seed=seed)[repetition]
     ]
     rng.shuffle(asks)
-    return [replace(ask, seed=rng.randrange(1 << 30)) for ask in asks[: None if case.callers == 1 else case.callers]]
+    return [replace(ask, seed=rng.randrange(1 << 30)) for ask in asks[: None if callers == 1 else callers]]
 
 
 def _warm_up(session: Session, asked: Entrants) -> None:
@@ -225,10 +206,9 @@ def _per_round(answers: Sequence[Answer]) -> float | None:
     return tokens / rounds if rounds else None
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show tables, and draw a picture beside the JSON."""
+def show(result: JsonDict, console: Console) -> None:
     found = {name: part for name, part in result.items() if isinstance(part, dict) and "covey_over_general" in part}
-    for name in (ALONE, "mixed16"):
+    for name in CALLERS:
         table = found.get(name, {}).get("speedups", {})
         domains = list(next(iter(table.values()), {}))
         rows = [[system, *(report.number(row[domain]) for domain in domains)] for system, row in table.items()]
@@ -236,12 +216,3 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
     rows = [[name, *(report.between(part[key], 3) for key in AGAINST)] for name, part in found.items()]
     console.print(report.table("covey", ["", *(key.removeprefix("covey_").replace("_", " ") for key in AGAINST)], rows))
     console.print(report.grid("Tokens per round", {name: part["tokens_per_round"] for name, part in found.items()}))
-    callers = {1: ALONE, 2: "mixed2", 4: "mixed4", 16: "mixed16"}
-    rates = {count: found[case]["tokens_per_second"] for count, case in callers.items() if case in found}
-    lines = {
-        name: [(float(c), by[name]["median"] / by[OFF]["median"]) for c, by in rates.items() if by.get(name)]
-        for name in dict.fromkeys(name for by in rates.values() for name in by)
-        if name != OFF
-    }
-    panel = report.Panel("Speed-up", "callers", "over plain decoding", lines, log_x=True, from_zero=False)
-    report.panels(picture, "Which drafter, bundled models", [panel])

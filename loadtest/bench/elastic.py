@@ -4,15 +4,13 @@ server.
 Emulated: all runs have the same requests and start from nothing learnt. `as it is` is the pair of its profile. In
 `drafts seldom right` drafters agree with a tenth of the texts, so that a length policy that learns drafts little. The
 peaks rise as far above what can be served as Nightjar's 35 requests a second do above what `emulated-7b` serves.
-`closed_form` is what the cost table says of a full pool of either size: rows that fit, over what their pass takes.
 **None of this is hardware.**
 
 Bundled: the bundled target with so little KV memory that requests wait for it, and two of its drafters, whose processes
-hold many times that; a third server counts the drafters' weights and KV memory alone. Callers in a closed loop: many in
-a peak, two before and after it. The servers take turns.
+hold many times that. Callers in a closed loop: many in a peak, two before and after it. The servers take turns.
 
 `throughput_on_over_off` is where drafts are seldom right, and on the real server. Throughput is output tokens a second
-within the peaks; at a constant rate, from the first arrival to the last token.
+within the peaks.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ from rich.console import Console
 
 from covey.contracts.profile import MemorySettings
 from covey.contracts.types import JsonDict
-from covey_client.costs.surface import Surface
 from loadtest.bench import elastic_bundled, loads, report
-from loadtest.bench.elastic_bundled import Arm, Peaks
+from loadtest.bench.elastic_bundled import Peaks
 from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import QUICK, Session
@@ -43,10 +40,6 @@ FIVE, SEVEN = "emulated-7b-five", "emulated-7b"
 KEY_CASE = f"{FIVE}, drafts seldom right"
 SELDOM = 0.1  # how often drafts are right where they are of no use
 LOW, HIGH = 0.1, 2.5  # requests a second between the peaks and in them, of what plain decoding can serve
-CONSTANT = 8.0  # requests a second, more than the pair of five can serve
-DRAWN = 4096  # requests, for their means
-ON_WEIGHTS = "thresholds, weights and KV alone"
-ARMS = (Arm(OFF, OFF), Arm(THRESHOLDS, THRESHOLDS), Arm(ON_WEIGHTS, THRESHOLDS, "weights"))
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 240, 720, 16
 REPETITIONS, FULL_REPETITIONS = 2, 5
 
@@ -58,46 +51,21 @@ class ElasticCase:
     name: str
     pair: EmulatedPair
     length_policy: str = "covey"
-    rate: float = 0.0  # requests a second; 0: two peaks
 
     def times(self, count: int, seed: int) -> loads.Times:
         """Return when about `count` requests come."""
-        if self.rate:
-            return loads.poisson(self.rate, count, seed)
         capacity = self.pair.capacity()
         return loads.two_peaks(LOW * capacity, HIGH * capacity, self._seconds(count), seed)
 
     def throughput(self, served: Served, count: int) -> float:
         """Return the throughput in the peaks, while more comes than can be served."""
-        if self.rate:
-            return served.throughput
         whole, angle = self._seconds(count), math.asin(((1 - LOW) / (HIGH - LOW)) ** 0.25)
         return served.throughput_within(
             [((turn + angle / math.pi) * whole / 2, (turn + 1 - angle / math.pi) * whole / 2) for turn in range(2)]
         )
 
-    def closed_form(self) -> float:
-        """Return what a pool with all drafters' bytes serves over what it serves without."""
-        emulated, held = self.pair.profile.emulated, len(self.pair.drafters) * self.pair.profile.emulated.drafter_mb
-        gained = (held << 20) // (emulated.kv_token_bytes * self.pair.profile.target.block_size)
-        return serves(self.pair, gained) / serves(self.pair)
-
     def _seconds(self, count: int) -> float:
         return count / ((LOW + (HIGH - LOW) * 3 / 8) * self.pair.capacity())  # the mean of a sine's fourth power is 3/8
-
-
-def serves(pair: EmulatedPair, gained: int = 0) -> float:
-    """Return the tokens a second of plain decoding while the pool, with so many blocks more, is full. A request that
-    runs is more often a long one than a request that comes, and half of its last block is empty."""
-    drawn = requests(pair, DRAWN, 0)
-    prompts, outputs = sum(each.prompt for each in drawn), sum(each.output for each in drawn)
-    size, budget = pair.profile.target.block_size, pair.profile.scheduler.token_budget
-    held = sum(each.output * (each.prompt + each.output / 2) for each in drawn) / outputs + size / 2
-    rows = min(pair.profile.scheduler.max_running, (pair.blocks + gained) * size / held)
-    verify = Surface(pair.table.verify)
-    below = math.floor(rows)
-    time = verify(below, below) + (rows - below) * (verify(below + 1, below + 1) - verify(below, below))
-    return outputs / (outputs * time / rows + prompts * verify(1, budget) / budget)
 
 
 def cases(size: str) -> Iterator[ElasticCase]:
@@ -109,7 +77,6 @@ def cases(size: str) -> Iterator[ElasticCase]:
     }
     yield ElasticCase(KEY_CASE, seldom)
     if size != QUICK:
-        yield ElasticCase(f"{KEY_CASE}, {CONSTANT:g}/s", seldom, rate=CONSTANT)
         for name in (FIVE, SEVEN):
             yield ElasticCase(f"{name}, as it is", pairs[name])
             yield ElasticCase(f"{name}, as it is, nightjar", pairs[name], "nightjar")
@@ -121,12 +88,11 @@ class ElasticRun:
 
     throughput: float
     served: Served
-    closed_form: float
 
 
 @dataclass
 class ElasticRuns:
-    """Holds all runs so far: emulated by case and memory policy, on servers by arm."""
+    """Holds all runs so far: emulated by case and memory policy, on servers by policy."""
 
     emulated: dict[str, dict[str, list[ElasticRun]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
@@ -137,12 +103,11 @@ class ElasticRuns:
         """Return the JSON's keys; what was not measured is null."""
         found = {name: _case(by_policy) for name, by_policy in self.emulated.items() if len(by_policy) == len(ALL)}
         key = found.get(KEY_CASE)
-        servers = _served(self.bundled) if len(self.bundled) == len(ARMS) else {}
+        servers = _served(self.bundled) if len(self.bundled) == len(ALL) else {}
         return {
             "throughput_on_over_off": {
                 EMULATED: key and key[THRESHOLDS]["throughput_on_over_off"],
                 BUNDLED: servers and servers[THRESHOLDS]["throughput_on_over_off"],
-                f"{BUNDLED}_weights_and_kv": servers and servers[ON_WEIGHTS]["throughput_on_over_off"],
             },
             "pause_ms_p99": servers and servers[THRESHOLDS]["pause_ms_p99"],
             "emulated_cases": found,
@@ -166,22 +131,22 @@ def run(session: Session) -> None:
         for (name, policy), played in session.side_by_side(jobs):
             measured.emulated[name][policy].append(played)
     if BUNDLED in parts:
-        turns = list(ARMS) * session.repetitions(1, FULL_REPETITIONS)
+        turns = ALL * session.repetitions(1, FULL_REPETITIONS)
         with tempfile.TemporaryDirectory() as folder:
-            for arm in session.each([(arm.name, arm) for arm in turns]):
-                measured.bundled[arm.name].append(elastic_bundled.play(session, Path(folder), arm))
+            for policy in session.each([(policy, policy) for policy in turns]):
+                measured.bundled[policy].append(elastic_bundled.play(session, Path(folder), policy))
 
 
 def _play(case: ElasticCase, policy: str, seed: int, count: int) -> ElasticRun:
     times = case.times(count, seed)
     asked = requests(case.pair, len(times), seed)
     served = play(case.pair, case.length_policy, times, asked, seed, elastic=MemorySettings(policy=policy))
-    return ElasticRun(case.throughput(served, count), replace(served, emitted=()), case.closed_form())
+    return ElasticRun(case.throughput(served, count), replace(served, emitted=()))
 
 
 def _case(by_policy: dict[str, list[ElasticRun]]) -> JsonDict:
     off = by_policy[OFF]
-    found: JsonDict = {"closed_form": off[0].closed_form}
+    found: JsonDict = {}
     for policy, runs in by_policy.items():
         operations = [run.served.memory["operations"] for run in runs]
         ratios = [one.throughput / other.throughput for one, other in zip(runs, off)]  # of the same requests
@@ -198,15 +163,15 @@ def _case(by_policy: dict[str, list[ElasticRun]]) -> JsonDict:
     return found
 
 
-def _served(by_arm: dict[str, list[Peaks]]) -> JsonDict:
-    off = by_arm[OFF]
+def _served(by_policy: dict[str, list[Peaks]]) -> JsonDict:
+    off = by_policy[OFF]
     found: JsonDict = {}
-    for arm, runs in by_arm.items():
+    for policy, runs in by_policy.items():
         pauses: dict[str, list[float]] = defaultdict(list)
         for run_ in runs:
             for operation, seconds in run_.pauses.items():
                 pauses[operation] += seconds
-        found[arm] = {
+        found[policy] = {
             "throughput_on_over_off": median(one.throughput / other.throughput for one, other in zip(runs, off)),
             "pause_ms_p99": {name: 1000 * (percentile(each, 0.99) or 0.0) for name, each in pauses.items()},
             "runs": [run_.as_json() for run_ in runs],
@@ -214,30 +179,27 @@ def _served(by_arm: dict[str, list[Peaks]]) -> JsonDict:
     return found
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:  # noqa: ARG001 - no curve
-    """Show the tables."""
+def show(result: JsonDict, console: Console) -> None:
     rows = [
         [
             name,
             report.number(case[THRESHOLDS]["throughput_on_over_off"], 3),
-            report.number(case["closed_form"], 3),
             report.number(case[OFF]["throughput"], 0),
             *(str(case[THRESHOLDS][key]) for key in ("blocks_gained", "transitions")),
             report.number(case[OFF]["depth"]),
         ]
         for name, case in result["emulated_cases"].items()
     ]
-    shown = ("closed form", "tokens/s off", "gained", "moves", "depth off")
-    heads = ("emulated", "on over off", *shown)
+    heads = ("emulated", "on over off", "tokens/s off", "gained", "moves", "depth off")
     console.print(report.table("Memory that breathes", heads, rows))
     rows = [
         [
-            arm,
+            policy,
             report.number(found["throughput_on_over_off"], 3),
             *(report.number(median(run_[key] for run_ in found["runs"]), 1) for key in elastic_bundled.SHOWN),
             ", ".join(f"{name} {value:.3g}" for name, value in found["pause_ms_p99"].items()),
         ]
-        for arm, found in result["servers"].items()
+        for policy, found in result["servers"].items()
     ]
     columns = ("bundled, in the peaks", "on over off", *elastic_bundled.SHOWN, "pauses, p99 ms")
     console.print(report.table("Memory that breathes, real servers", columns, rows))

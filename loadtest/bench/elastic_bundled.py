@@ -15,10 +15,10 @@ from pathlib import Path
 
 from covey import prompts
 from covey.contracts.types import JsonDict
-from covey_client import Client
-from covey_client.rates import Span
+from covey.server import Server
+from covey_client import Client, status
+from covey_client.rates import MetricsSnapshot, Span
 from covey_client.reports import Reports
-from loadtest.bench import scrape
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import percentile
 
@@ -26,6 +26,7 @@ PEAK, QUIET = 48, 2  # callers
 PEAK_SECONDS, QUIET_SECONDS, QUICK_SECONDS = 20.0, 15.0, 4.0
 TOKENS = 128
 SHOWN = ("throughput", "latency_p99", "preemptions", "blocks_gained")
+FLUSHED = 0.6  # seconds after which the server has brought its counters up to date
 PATIENCE = 600.0  # seconds for a request: a busy machine is no error
 PROFILE = """
 models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_general", "draft_code"]
@@ -38,19 +39,9 @@ drafters = ["draft_general", "draft_code"]
 [drafter]
 kv_memory_mb = 6
 [memory]
-policy = "{arm.policy}"
-counted = "{arm.counted}"
+policy = "{policy}"
 calm_seconds = 2.0
 """
-
-
-@dataclass(frozen=True)
-class Arm:
-    """Says when drafters leave, and which of their bytes the pool has then."""
-
-    name: str
-    policy: str
-    counted: str = "process"
 
 
 @dataclass(frozen=True)
@@ -79,30 +70,36 @@ class Peaks:
         }
 
 
-def play(session: Session, folder: Path, arm: Arm) -> Peaks:
+def play(session: Session, folder: Path, policy: str) -> Peaks:
     """Play quiet, a peak, quiet and a peak on a server of its own."""
     profile = folder / "elastic.toml"
-    profile.write_text(PROFILE.format(arm=arm))
+    profile.write_text(PROFILE.format(policy=policy))
     quick = session.wanted.size == QUICK
     asked = [prompt for domain in prompts.DOMAINS for prompt in prompts.load(domain)]
     tokens = seconds = 0.0
     latencies: list[float] = []
     gained = 0
     with session.server(session.wanted.options(profile)) as server:
-        url = server.metrics_url
         reports = Reports(server.http_url)
         for callers, lasts in ((QUIET, QUIET_SECONDS), (PEAK, PEAK_SECONDS)) * 2:
-            before, began = scrape.read(url), time.monotonic()
+            before, began = _look(server), time.monotonic()
             ended = _call(server.grpc_url, asked, callers, QUICK_SECONDS if quick else lasts)
-            after, took = scrape.read(url), time.monotonic() - began
+            after, took = _look(server), time.monotonic() - began
             gained = max(gained, int(reports.memory()["blocks_gained"]))
             if callers == PEAK:
                 tokens += Span(before, after).grew("covey_generation_tokens_total") or 0.0
                 seconds += took
                 latencies += ended
         found = reports.memory()
-        preempted = scrape.read(url).value("covey_preemptions_total") or 0.0
+        preempted = _look(server).value("covey_preemptions_total") or 0.0
     return Peaks(tokens, seconds, latencies, preempted, gained, found["operations"], found["pauses"])
+
+
+def _look(server: Server) -> MetricsSnapshot:
+    """Read the server's counters, when it has brought them up to date."""
+    time.sleep(FLUSHED)
+    samples = status.read(server.http_url, server.metrics_url.split("/")[2]).samples
+    return MetricsSnapshot(time.monotonic(), samples)
 
 
 def _call(url: str, asked: Sequence[str], callers: int, seconds: float) -> list[float]:

@@ -9,9 +9,8 @@ token; latency is from arrival to last token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 
 from rich.console import Console
@@ -22,7 +21,7 @@ from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
-from loadtest.bench.emulated_pairs import DATASETS, PAIRS, EmulatedPair, requests
+from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
 from loadtest.bench.session import QUICK, Session, Wanted
@@ -97,13 +96,12 @@ def run(session: Session) -> None:
     policies = QUICK_POLICIES if wanted.size == QUICK else POLICIES
     measured = EmulatedRuns(policies)
     session.summarise = measured.summary
-    chosen = _chosen(wanted.pairs, wanted.dataset)
+    chosen = _chosen(wanted.pairs)
     repetitions = session.repetitions(1, FULL_REPETITIONS)
     trace = loads.azure(wanted.data)
     session.notes |= {
         "clock": "virtual",
         "repetitions": repetitions,
-        "dataset": wanted.dataset,
         "acceptance": {pair.name: pair.right() for pair in chosen},
         "capacity_without_speculation": {pair.name: pair.capacity() for pair in chosen},
     }
@@ -127,15 +125,12 @@ def _loads(pair: EmulatedPair, wanted: Wanted, trace: Sequence[Arrival] | None, 
     return made | loads.around(capacity, served / (loads.MEAN * capacity), trace, seed)
 
 
-def _chosen(names: Sequence[str], dataset: str) -> list[EmulatedPair]:
-    datasets = {each.name: each for each in DATASETS}
-    if dataset not in datasets:
-        raise SettingError(f"--dataset: got {dataset!r}, allowed: {', '.join(datasets)}")
-    known = {pair.name: replace(pair, dataset=datasets[dataset]) for pair in PAIRS}
+def _chosen(names: Sequence[str]) -> list[EmulatedPair]:
+    known = {pair.name: pair for pair in PAIRS}
     for name in names:
         if name not in known:
             raise SettingError(f"--pair: got {name!r}, allowed: {', '.join(known)}")
-    return [known[name] for name in names] or list(known.values())
+    return [known[name] for name in names] or list(PAIRS)
 
 
 def _ratio(by_policy: dict[str, list[Served]], above: str, below: str, of: str = "throughput") -> float:
@@ -166,8 +161,8 @@ def _middle(runs: Sequence[Served]) -> JsonDict:
     return {key: median(getattr(served, key) for served in runs) for key in FIGURES}
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show a table of each pair, and draw each a picture beside the JSON."""
+def show(result: JsonDict, console: Console) -> None:
+    """Show a table of each pair."""
     for name, pair in result["pairs"].items():
         titles = {one.name: one.title for one in PAIRS}
         console.print(_table(f"{name}: {titles[name]}", pair))
@@ -180,8 +175,6 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
                     f"{report.number(pair[trace]['throughput_covey_over_best_static'], 3)}; latency, best static over "
                     f"covey {report.number(pair[trace]['latency_best_static_over_covey'], 3)}"
                 )
-        drawn = picture.with_name(f"{picture.stem}-{name.removeprefix('emulated-')}.png")
-        report.panels(drawn, f"Emulated: {titles[name]}", list(_panels(pair)))
 
 
 def _table(title: str, pair: JsonDict) -> Table:
@@ -194,10 +187,3 @@ def _table(title: str, pair: JsonDict) -> Table:
         rows.append([policy, *rates, *(f"{gain['mean']:.2f} {gain['least']:.2f}" if gain else "" for gain in gains)])
     heads = [load.removeprefix("two_") if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]
     return report.table(title, ["tokens/s", *heads, "gain", "in time"], rows)
-
-
-def _panels(pair: JsonDict) -> Iterator[report.Panel]:
-    sweep = report.turned({load: by for load, by in pair["loads"].items() if load not in (AZURE, TWO_PEAKS)})
-    for key, unit in (("throughput", "tokens/s"), ("latency", "mean latency, s")):
-        lines = {name: report.line({load: of[key] for load, of in by_load.items()}) for name, by_load in sweep.items()}
-        yield report.Panel("Poisson arrivals", "requests/s", unit, lines)

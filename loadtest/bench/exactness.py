@@ -1,19 +1,16 @@
-"""Measures whether a token's draw is the same bits whatever shares its passes, at every length; and what that costs.
+"""Measures whether a token's draw is the same bits whatever shares its passes, at every length.
 
 Rows of random tokens are read alone, then in other chunks and in changing company. At every position the ids drawn at
 temperature 0 and 1 and the bits of their log-probabilities are compared. `positions`, `ids_differing` and
 `bits_differing` are totals over the models that came up in mode `invariant`, where both must be 0; `models` has each
-model's own and says its mode; `fast` is a glance at the same without care. `price` is the time of a pass in mode
-`invariant` over that in mode `fast`, both in turns: medians of the ratios.
+model's own and says its mode.
 """
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,24 +23,17 @@ from covey.runtimes.resizing import Whole
 from loadtest.bench import exactness_models, report
 from loadtest.bench.exactness_models import SHAPES, RandomModel
 from loadtest.bench.exactness_rows import TEMPERATURES, Differences, Rows, Seen, Step, in_chunks, in_company
-from loadtest.bench.passes import PassCase
-from loadtest.bench.session import QUICK, Session
-from loadtest.bench.statistics import Spread, ratios
+from loadtest.bench.session import Session
 
-INVARIANT, FAST = "invariant", "fast"
+INVARIANT = "invariant"
 BUNDLED = "the target"
 TARGET, RANDOM = "target", "random"
 CHUNK = exactness_models.PASS_TOKENS  # of a row that is read alone, for comparison
 CHUNKS = (249, 100, 7)  # ... and of one read alone once more
 POSITIONS, FULL_POSITIONS, QUICK_POSITIONS = 120_000, 1_000_000, 4_000
 SHARE_OF_TARGET = 0.5  # of them; the random models share the rest, where there are both
-KEYS = (256, 512, 1024, 2000)
-DECODING = (1, 4, 16)  # rows of one token
-CHUNK_TOKENS = 128
-TIMES, QUICK_TIMES = 15, 2
 STEPS = 10  # of the comparisons, for the bar
-GLANCE = 2  # rows that mode `fast` is compared over
-POOL_ROWS = max(DECODING)
+POOL_ROWS = 6  # of a comparison
 
 
 @dataclass
@@ -52,36 +42,17 @@ class ExactnessFound:
 
     modes: dict[str, str] = field(default_factory=dict)
     tallies: dict[str, Differences] = field(default_factory=lambda: defaultdict(Differences))
-    glances: dict[str, Differences] = field(default_factory=lambda: defaultdict(Differences))
-    seconds: dict[tuple[str, str], dict[str, list[float]]] = field(
-        default_factory=dict
-    )  # model, case -> mode -> passes
 
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
-        exact, fast = Differences(), Differences()
+        exact = Differences()
         for name, tally in self.tallies.items():
             if self.modes.get(name) == INVARIANT:
                 exact.join(tally)
-        for tally in self.glances.values():
-            fast.join(tally)
         return {
             **exact.as_json(),
             "models": {name: {"mode": mode, **self.tallies[name].as_json()} for name, mode in self.modes.items()},
-            "price": {name: self._price(name) for name in self.modes},
-            "fast": fast.as_json(),
         }
-
-    def _price(self, model: str) -> JsonDict | None:
-        """Return the price by kind of pass and by keys; null where the model has one mode alone."""
-        found: JsonDict = {}
-        for (name, case), by_mode in self.seconds.items():
-            if name == model and by_mode[INVARIANT]:
-                kind, _, keys = case.partition(" at ")
-                over = Spread.of(ratios(by_mode[INVARIANT], by_mode[FAST]))
-                milliseconds = {f"{mode}_ms": 1e3 * float(np.median(by_mode[mode])) for mode in (INVARIANT, FAST)}
-                found.setdefault(kind, {})[keys] = {"over_fast": report.as_json(over), **milliseconds}
-        return found or None
 
 
 def run(session: Session) -> None:
@@ -119,14 +90,9 @@ def _model(
     seed: int,
 ) -> None:
     with session.status(f"loading {name}"):
-        model = exactness_models.load(source, "auto", POOL_ROWS, settings)
-        fast = exactness_models.load(source, FAST, POOL_ROWS, settings)
+        model = exactness_models.load(source, POOL_ROWS, settings)
     measured.modes[name] = model.numerics
-    times = QUICK_TIMES if session.wanted.size == QUICK else TIMES
-    for case in session.each([(f"{name}: passes", case) for case in cases()]):
-        measured.seconds[name, case.name] = _alternating(model, fast, case, times, seed)
     rng = np.random.default_rng(seed)
-    _tally(measured.glances[name], fast, _lengths(rng, fast)[:GLANCE], rng, 1)
     tally = measured.tallies[name]
     for done, _ in enumerate(session.steps([f"{name}: {positions} positions"] * STEPS), start=1):
         while tally.total.positions < positions * done / STEPS:
@@ -162,50 +128,11 @@ def _compositions(lengths: Sequence[int], rng: np.random.Generator) -> Iterator[
         yield in_company(lengths, CHUNK, rng)
 
 
-def cases() -> list[PassCase]:
-    decoding = [PassCase(rows, keys) for keys in KEYS for rows in DECODING]
-    return decoding + [PassCase(1, keys, CHUNK_TOKENS) for keys in KEYS]
-
-
-def _alternating(model: Whole, fast: Whole, case: PassCase, times: int, seed: int) -> dict[str, list[float]]:
-    """Return the seconds of a pass of each, by mode; nothing where there is but one mode."""
-    found: dict[str, list[float]] = {INVARIANT: [], FAST: []}
-    if model.numerics != INVARIANT:
-        return found
-    work = case.work(model.blocks, seed, model.padding_slot, model.block_size)
-    for turn in range(times + 1):
-        for mode, one in sorted({INVARIANT: model, FAST: fast}.items(), reverse=bool(turn % 2)):
-            started = time.perf_counter()
-            one.forward(work)
-            if turn:  # the first of each compiles what it needs
-                found[mode].append(time.perf_counter() - started)
-    return found
-
-
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the tables, and the price over keys as a picture."""
+def show(result: JsonDict, console: Console) -> None:
     rows = [
         [f"{name} ({found['mode']})", *(str(found[key]) for key in ("positions", "ids_differing", "bits_differing"))]
         for name, found in result["models"].items()
     ]
     for title in ("by_length", "by_company"):
         rows += [[band, *(str(value) for value in counts.values())] for band, counts in result[title].items()]
-    rows.append(
-        ["in mode fast", *(str(result["fast"][key]) for key in ("positions", "ids_differing", "bits_differing"))]
-    )
     console.print(report.table("Exactness", ["", "positions", "other ids", "other bits"], rows))
-    prices = {name: found for name, found in result["price"].items() if found}
-    rows = [
-        [f"{name}, {kind}", *(report.number(by_keys[str(keys)]["over_fast"]) for keys in KEYS)]
-        for name, found in prices.items()
-        for kind, by_keys in found.items()
-    ]
-    console.print(report.table("A pass, invariant over fast", ["", *(f"{keys} keys" for keys in KEYS)], rows))
-    lines = {
-        f"{name}, {kind}": report.line({keys: value["over_fast"] for keys, value in by_keys.items()})
-        for name, found in prices.items()
-        for kind, by_keys in found.items()
-    }
-    if lines:
-        panel = report.Panel("Medians", "keys", "time of a pass over that in mode fast", lines, log_x=True)
-        report.panels(picture, "What exactness costs", [panel])

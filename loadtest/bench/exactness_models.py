@@ -11,8 +11,7 @@ import torch
 from covey.contracts.profile import TargetSettings
 from covey.models.loading import choose_device, choose_dtype, quiet
 from covey.models.model import PagedModel
-from covey.models.modules import Modules, Source
-from covey.runtimes.choice import NATIVE
+from covey.models.modules import Modules
 from covey.runtimes.resizing import Whole
 from covey.target.runner import open_target, typed
 
@@ -68,26 +67,14 @@ SHAPES = {
 }
 
 
-def load(source: RandomModel | str, numerics: str, rows: int, settings: TargetSettings) -> Whole:
+def load(source: RandomModel | str, rows: int, settings: TargetSettings) -> Whole:
     """Return the model with room for so many rows of all positions; a folder's model has the type that the settings ask
     for."""
     if isinstance(source, RandomModel):
-        given: Source = source.modules()
-        dtype = "auto"
-    else:
-        served = replace(typed(source, replace(settings, device="cpu")), numerics=numerics)
-        if served.runtime == NATIVE:
-            served = replace(served, kv_blocks=rows * POSITIONS // served.block_size)
-            _, model = open_target(source, served, PASS_TOKENS, 0, 0)
-            assert model.whole
-            return model
-        given, dtype = source, served.dtype
-    return PagedModel(
-        given,
-        dtype=dtype,
-        device="cpu",
-        blocks=rows * POSITIONS // BLOCK_SIZE,
-        block_size=BLOCK_SIZE,
-        numerics=numerics,
-        max_pass_tokens=PASS_TOKENS,
-    )
+        blocks, modules = rows * POSITIONS // BLOCK_SIZE, source.modules()
+        return PagedModel(modules, device="cpu", blocks=blocks, block_size=BLOCK_SIZE, max_pass_tokens=PASS_TOKENS)
+    served = typed(source, replace(settings, device="cpu", numerics="auto"))
+    served = replace(served, kv_blocks=rows * POSITIONS // served.block_size)
+    _, model = open_target(source, served, PASS_TOKENS, 0, 0)
+    assert model.whole
+    return model

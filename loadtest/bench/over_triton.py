@@ -96,7 +96,6 @@ def _answer(started: float, responses: Sequence[tuple[float, Any]]) -> Answer:
         whole.tokens,
         chunks[-1][0] - started,
         None if first is None else first - started,
-        tuple(len(chunk.tokens) for _, chunk in chunks if chunk.tokens),
         whole.usage.draft_tokens,
         whole.usage.accepted_draft_tokens,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import tempfile
 import time
@@ -45,21 +44,19 @@ class Wanted:
     repetitions: int = 0  # 0: the bench's own number for this size
     data: Path | None = None  # a trace, or the folder of outside data
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
-    dataset: str = "ShareGPT"  # whose lengths emulated requests have
     parts: tuple[str, ...] = ()  # as `parts_of` has them
     peers: tuple[str, ...] = ()  # NAME=PYTHON
     device: str = "auto"  # of `gpu`: auto, cuda, cpu or interpreted
     shape: str = ""  # of `gpu`'s pair; "": what suits the device
     agreement: float = 0.7  # ... and how often its drafter is right
 
-    def parts_of(self, allowed: Iterable[str], usual: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return the parts that are wanted; where none is named, the usual ones, else all. SettingError for any
-        other."""
+    def parts_of(self, allowed: Iterable[str]) -> tuple[str, ...]:
+        """Return the parts that are wanted; where none is named, all. SettingError for any other."""
         allowed = tuple(allowed)
         for part in self.parts:
             if part not in allowed:
                 raise SettingError(f"--part: got {part!r}, allowed: {', '.join(allowed)}")
-        return self.parts or tuple(usual) or allowed
+        return self.parts or allowed
 
     def sized(self, usual: V, full: V, quick: V) -> V:
         """Return what a bench of the wanted size has of these."""
@@ -112,30 +109,15 @@ class Session:
         """Show what is done meanwhile."""
         return status(self.console, doing)
 
-    def turns(self, count: int) -> Iterator[int]:
-        """Yield 0, 1, 2 ..., the first of them whatever it takes. None of the others begins that will not fit in the
-        time that is left, if it takes as long as the longest before it."""
-        longest = 0.0
-        for turn in range(count):
-            if turn and longest > self.seconds_left:
-                return
-            began = time.monotonic()
-            yield turn
-            longest = max(longest, time.monotonic() - began)
-
-    def steps(self, labels: Sequence[str], seconds: float = math.inf) -> Iterator[str]:
-        """Yield the labels one by one, shown; fewer if not all fit in `seconds`, by the rule of `turns`."""
-        began, longest = time.monotonic(), 0.0
+    def steps(self, labels: Sequence[str]) -> Iterator[str]:
+        """Yield the labels one by one, shown."""
         with Steps(self.console) as progress:
             task = progress.add_task(self.bench, total=len(labels))
             for done, label in enumerate(labels):
                 started = time.monotonic()
-                if done and started + longest > began + seconds:
-                    return
                 progress.update(task, completed=done, description=label)
                 yield label
-                longest = max(longest, time.monotonic() - started)
-                self._longest = max(self._longest, longest)
+                self._longest = max(self._longest, time.monotonic() - started)
 
     def each(self, labelled: Sequence[tuple[str, V]]) -> Iterator[V]:
         """Yield the values, each while its label is shown."""

@@ -10,15 +10,12 @@ systems whose passes an operator has cut to what this device reads its weights f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
@@ -37,7 +34,6 @@ from loadtest.bench.slo_serving import (
 
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
 KEYS = ("attainment", "goodput", "accepted_per_verification")  # that are shown; the last is the paper's Figure 12
-RATE = "rate"
 HARDEST = 0.45
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 200, 1000, 12
 QUICK_SYSTEMS = ("off", "adaserve", "covey")
@@ -65,12 +61,6 @@ class SloPoints:
 
     points: dict[str, dict[float, dict[str, Point]]] = field(default_factory=dict)
 
-    def add(self, device: str, rate: float, system: str, point: Point) -> dict[str, Point]:
-        """Add a point; return all systems' of that rate so far."""
-        systems = self.points.setdefault(device, {}).setdefault(rate, {})
-        systems[system] = point
-        return systems
-
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
         return {"emulated": {device: _device(rates) for device, rates in self.points.items()}}
@@ -84,14 +74,6 @@ def _device(rates: dict[float, dict[str, Point]]) -> JsonDict:
         },
         "hardest": hardest(rates, BLIND),
         "hardest_tuned": hardest(rates, TUNED_SYSTEMS),
-        "min_goodput_covey_over_adaserve": min(
-            (
-                systems["covey"].goodput / max(1e-9, systems["adaserve"].goodput)
-                for systems in rates.values()
-                if {"covey", "adaserve"} <= systems.keys()
-            ),
-            default=None,
-        ),
     }
 
 
@@ -137,7 +119,6 @@ def _as_json(point: Point) -> JsonDict:
         "accepted_per_verification": point.accepted,
         "nodes_per_verification": point.drafted,
         "requests": point.requests,
-        "reliability": [list(each) for each in point.reliability],
     }
 
 
@@ -147,68 +128,31 @@ def run(session: Session) -> None:
     session.summarise = measured.summary
     trace = loads.azure(wanted.data)
     count = session.repetitions(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
-    jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, wanted.parts))
+    devices = wanted.parts_of(DEVICES)
+    jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, devices))
     session.notes |= {"clock": "virtual", "requests": count, "arrivals": "azure" if trace else "poisson"}
     for (device, rate, system), point in session.side_by_side(jobs):
-        systems = measured.add(device, rate, system, point)
-        if len(systems) == sum((device, rate) == key[:2] for key, _, _ in jobs):
-            session.console.print(f"{device}, {rate:g} a second: {_attained(systems)}")
-
-
-def _attained(systems: dict[str, Point]) -> str:
-    best = max((name for name in systems if name in BLIND), key=lambda name: systems[name].attainment, default="")
-    shown = [name for name in (best, *(name for name in ("adaserve", "covey") if name in systems)) if name]
-    return ", ".join(f"{name} {systems[name].attainment:.3f}" for name in shown)
+        measured.points.setdefault(device, {}).setdefault(rate, {})[system] = point
 
 
 def _jobs(
-    count: int, quick: bool, trace: Sequence[Arrival] | None, seed: int, parts: Sequence[str]
+    count: int, quick: bool, trace: Sequence[Arrival] | None, seed: int, devices: Sequence[str]
 ) -> Iterator[tuple[tuple[str, float, str], Callable[..., Point], tuple[Any, ...]]]:
     """Yield device, rate and system of each point, and the call that plays it."""
-    every = [system.name for system in SYSTEMS]
-    named = [name for name in every if name in parts] or (QUICK_SYSTEMS if quick else every)
-    systems = [system for system in SYSTEMS if system.name in named]
-    devices = [device for device in DEVICES if device in parts] or list(DEVICES)
-    rates = [part for part in parts if part not in DEVICES and part not in named]  # "rate", or "rate:10"
-    for part in rates:
-        if part.partition(":")[0] != RATE:
-            allowed = ", ".join((RATE, *DEVICES, *every))
-            raise SettingError(f"--part: got {part!r}, allowed: {allowed}; one of the rates: rate:10")
+    systems = [system for system in SYSTEMS if not quick or system.name in QUICK_SYSTEMS]
     for name in devices:
         device = DEVICES[name]
         for rate in device.rates[: 1 if quick else None]:
-            if not rates or RATE in rates or f"{RATE}:{rate:g}" in rates:
-                load = tuple(asked(loads.at_rate(rate, count, trace, seed), MIX, seed))
-                for system in systems:
-                    yield (name, rate, system.name), play, (device.pair, system, load, seed, device.unloaded)
+            load = tuple(asked(loads.at_rate(rate, count, trace, seed), MIX, seed))
+            for system in systems:
+                yield (name, rate, system.name), play, (device.pair, system, load, seed, device.unloaded)
 
 
-def _reliability(points: JsonDict) -> dict[str, list[tuple[float, float]]]:
-    """Return how often drafted nodes were right over how likely they were said to be, at the last rate."""
-    last = list(points.values())[-1] if points else {}
-    return {
-        name: [(said, right) for said, right, _ in point["reliability"]]
-        for name, point in last.items()
-        if point["reliability"]
-    }
-
-
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show tables, and draw a picture of each device: the first one's is `picture`, the others' are beside it."""
-    for place, (device, found) in enumerate(result["emulated"].items()):
-        panels, points = [], found["points"]
+def show(result: JsonDict, console: Console) -> None:
+    """Show tables of each device."""
+    for device, found in result["emulated"].items():
         for key in KEYS:
-            values = {rate: {name: point[key] for name, point in at.items()} for rate, at in points.items()}
+            values = {rate: {name: point[key] for name, point in at.items()} for rate, at in found["points"].items()}
             console.print(report.grid(f"{device}, {key} by rate", values, 0 if key == "goodput" else 3))
-            if len(points) > 1:
-                lines = {name: report.line(by_rate) for name, by_rate in report.turned(values).items()}
-                panels.append(report.Panel(f"{key} by rate".replace("_", " "), "requests/s", "", lines))
         for key in ("hardest", "hardest_tuned"):
             console.print(f"{key}, {device}: {found[key]}")
-        said = _reliability(points)
-        if said:
-            panels.append(report.Panel("reliability", "said", "right", {**said, "said": [(0, 0), (1, 1)]}))
-        if panels:
-            slug = "-".join(re.findall(r"\w+", device)).lower()
-            beside = picture.with_name(f"{picture.stem}-{slug}{picture.suffix}")
-            report.panels(beside if place else picture, f"Latency objectives: {device}", panels)

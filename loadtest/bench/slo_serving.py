@@ -21,7 +21,6 @@ from covey.contracts.types import Attainment, Finish, Ints, Objective, Request, 
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.guesses import Guesses
 from covey.planner.build import build
-from covey.planner.candidates import TreeSelector
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 from loadtest.bench.emulated_pairs import EmulatedPair, draw_length
@@ -95,7 +94,6 @@ class Point:
     ttft_p99: float
     accepted: float  # drafted tokens per verification of a row
     drafted: float  # nodes verified, likewise
-    reliability: tuple[tuple[float, float, float], ...]  # as `Calibration.reliability`
 
     @property
     def attainment(self) -> float:
@@ -185,9 +183,7 @@ def play(
     drafter = EmulatedDrafter(table, MODEL, clock, name=name, rates={}, guesses=guesses)
     asked = [_request(key, each, system, wanted) for key, each in enumerate(load)]
     ran = run(settings, target, {name: drafter}, planner, clock, asked, until=limit)
-    selector = planner.selector
-    reliability = selector.calibration.reliability() if isinstance(selector, TreeSelector) else []
-    return _point(load, ran, wanted, tuple(reliability))
+    return _point(load, ran, wanted)
 
 
 def opening(kind: str) -> int:
@@ -216,12 +212,7 @@ def _request(key: int, each: SloRequest, system: SloSystem, wanted: Mapping[str,
     )
 
 
-def _point(
-    load: Sequence[SloRequest],
-    ran: Ran,
-    wanted: Mapping[str, Objective],
-    reliability: tuple[tuple[float, float, float], ...],
-) -> Point:
+def _point(load: Sequence[SloRequest], ran: Ran, wanted: Mapping[str, Objective]) -> Point:
     sink, records, seconds = ran.sink, ran.records, ran.ended - load[0].at
     met: dict[str, int] = dict.fromkeys(SUBJECTS, 0)
     good, both, waits = 0, 0, []
@@ -248,5 +239,4 @@ def _point(
         ttft_p99=percentile(waits, 0.99) or 0.0,
         accepted=sum(record.accepted for record in records) / max(1, verified),
         drafted=sum(record.drafted for record in records) / max(1, verified),
-        reliability=reliability,
     )

@@ -7,11 +7,9 @@ other way round; every repetition has prompts of its own.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rich.console import Console
 
@@ -31,7 +29,7 @@ DEPTHS, QUICK_DEPTHS = (1, 2, 3, 4, 5, 6), (2, 4)
 AUTO = "auto"  # what requests get that ask for nothing: the policy chooses, whoever drafts
 GREEDY, HOT = 0.0, 1.0
 OUTPUT_TOKENS, QUICK_TOKENS = 128, 24
-REPETITIONS, FULL_REPETITIONS, EACH = 6, 20, 2  # prompts of a domain in a repetition
+REPETITIONS, FULL_REPETITIONS = 12, 40  # each with a prompt of every domain
 OVERALL = "overall"
 
 Rates = dict[str, list[float]]
@@ -127,43 +125,31 @@ def run(session: Session) -> None:
         for one in session.each([(f"warming up: {one.name}", one) for one in asked]):
             for domain in domains:
                 one.run([Ask(prompts.load(domain)[0], 8, HOT, drafter=drafters[domain])], 1, tenant="warm-up")
-        each, fitting, seconds = 1 if quick else EACH, None, session.seconds_left / 2  # another one is for the ratios
-        for repetition in session.turns(repetitions):
-            texts = {d: workload.by_repetition(d, repetitions, each, seed=wanted.seed)[repetition] for d in domains}
+        texts = {d: workload.by_repetition(d, repetitions, 1, seed=wanted.seed) for d in domains}
+        for repetition in range(repetitions):
             asks = [
-                Ask(texts[domain][prompt], tokens, hot, repetition * each + prompt, domain, drafter=drafters[domain])
-                for prompt in range(each)
+                Ask(texts[domain][repetition][0], tokens, hot, repetition, domain, drafter=drafters[domain])
                 for hot in (GREEDY, HOT)
                 for domain in domains
             ]
-            fitting = _repetition(session, measured, repetition, asks[:fitting], asked, seconds)
-            seconds = math.inf
-            session.notes |= {"repetitions": repetition + 1, "asks_of_a_repetition": fitting}
+            labelled = [(f"repetition {repetition + 1}: {a.domain} at temperature {a.temperature:g}", a) for a in asks]
+            for ask in session.each(labelled):
+                if repetition > 1 and session.out_of_time():  # two are for the ratios
+                    return
+                _ask(session, measured, repetition, ask, asked)
+            session.notes["repetitions"] = repetition + 1
 
 
-def _repetition(
-    session: Session,
-    measured: SpeedupAnswers,
-    repetition: int,
-    asks: list[Ask],
-    asked: list[OverTriton],
-    seconds: float,
-) -> int:
-    """Put each of these prompts to every depth, as far as the seconds go; return to how many it was."""
-    labels = [f"repetition {repetition + 1}: {ask.domain} at temperature {ask.temperature:g}" for ask in asks]
-    done = 0
-    for index, _ in enumerate(session.steps(labels, seconds)):
-        ask, answers = asks[index], {}
-        for one in workload.shuffled(asked, session.wanted.seed, repetition, index):
-            tenant = f"{repetition} {index} {one.name}"  # finds nothing of the others' in any cache
-            answers[one.name] = one.run([ask], 1, tenant=tenant).answers[0]
-        measured.prompts[ask.temperature, ask.domain, repetition].append(answers)
-        done += 1
-    return done
+def _ask(session: Session, measured: SpeedupAnswers, repetition: int, ask: Ask, asked: Sequence[OverTriton]) -> None:
+    """Put a prompt to every depth and to the policy."""
+    answers = {}
+    for one in workload.shuffled(asked, session.wanted.seed, repetition, len(measured.prompts)):
+        tenant = f"{repetition} {ask.domain} {ask.temperature} {one.name}"  # finds nothing of the others' in any cache
+        answers[one.name] = one.run([ask], 1, tenant=tenant).answers[0]
+    measured.prompts[ask.temperature, ask.domain, repetition].append(answers)
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the table, and throughput over draft depth as a picture."""
+def show(result: JsonDict, console: Console) -> None:
     parts: dict[str, JsonDict] = {OVERALL: result[OVERALL], "overall, temperature 1": result["overall_t1"]}
     for domain in (d for d in prompts.DOMAINS if d in result):
         parts |= {domain: result[domain], f"{domain}, temperature 1": result[domain]["t1"]}
@@ -184,13 +170,6 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
             rows,
         )
     )
-    depths = {0: OFF, **{depth: fixed(depth) for depth in DEPTHS}}
-    lines = {
-        name: [(float(depth), spread["median"]) for depth, of in depths.items() if (spread := rates.get(of))]
-        for name, rates in ((name, part["tokens_per_second"]) for name, part in parts.items())
-    }
-    panel = report.Panel("Medians", "drafted tokens per round", "tokens per second", lines)
-    report.panels(picture, "Fixed speculation at concurrency 1", [panel])
 
 
 def _rate(answers: list[Answer]) -> float:

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import geometric_mean, median, quantiles
 
 RESAMPLES = 2000
 CYCLE = 32  # tokens; a request whose output holds the same 32 tokens twice is looping
@@ -88,10 +88,6 @@ def best_over(
         opponents.append(opponent)
         found += ratios([rates[chosen][index] for index in judged], [baseline[opponent][index] for index in judged])
     return Best(tuple(found), tuple(picked), tuple(opponents)) if found else None
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def interval(values: Sequence[float], of: Callable[[Sequence[float]], float] = geometric_mean) -> tuple[float, float]:

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 
 from rich.console import Console
 
@@ -22,19 +21,18 @@ from covey.contracts import profile
 from covey.contracts.types import JsonDict
 from covey.server import FREE
 from covey.server.front import Front
-from covey_client.rates import Span
-from loadtest.bench import report, scrape, workload
+from loadtest.bench import report, workload
 from loadtest.bench.in_process import InProcess
 from loadtest.bench.over_openai import OverOpenAI
 from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.policies import take_turns
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import median_ratio, percentile
 from loadtest.bench.work import Ask, Competitor, Run
 
 IN_PROCESS, UNARY, STREAM, FRONT, OPENAI = "in process", "unary", "stream", "front", "openai"
 BY_GRPC = (UNARY, STREAM, FRONT)
-OVER_TRITON = (*BY_GRPC, OPENAI)
-NAMES = (IN_PROCESS, *OVER_TRITON)
+NAMES = (IN_PROCESS, *BY_GRPC, OPENAI)
 DOORS = (FRONT, OPENAI)
 CONCURRENCIES = (1, 8, 32)
 REQUESTS = {1: 8, 8: 40, 32: 128}
@@ -45,17 +43,16 @@ REPETITIONS, FULL_REPETITIONS = 7, 20
 
 @dataclass
 class TaxRuns:
-    """Holds all runs so far, by competitor and concurrency, in the order of repetitions."""
+    """Holds all runs so far, by concurrency and competitor, in the order of repetitions."""
 
-    runs: dict[tuple[str, int], list[Run]] = field(default_factory=lambda: defaultdict(list))
-    rounds: dict[tuple[str, int], list[dict[str, float]]] = field(default_factory=lambda: defaultdict(list))
+    runs: dict[int, dict[str, list[Run]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
     def rates(self, name: str, concurrency: int) -> list[float]:
-        return [run.rate for run in self.runs[name, concurrency]]
+        return [run.rate for run in self.runs[concurrency][name]]
 
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
-        by = {str(c): c for c in CONCURRENCIES if any(self.runs[name, c] for name in NAMES)}
+        by = {str(c): c for c in CONCURRENCIES if self.runs[c]}
 
         def over(name: str, other: str) -> JsonDict:
             return {key: median_ratio(self.rates(name, c), self.rates(other, c)) for key, c in by.items()}
@@ -65,25 +62,15 @@ class TaxRuns:
             "front_over_stream": over(FRONT, STREAM),
             "openai_over_stream": over(OPENAI, STREAM),
             "first_token_ms": {name: {key: self._first(name, c) for key, c in by.items()} for name in (STREAM, *DOORS)},
-            "loop_overhead_ms": {key: self._overhead(c) for key, c in by.items()},
-            "chunk_tokens_p99": {key: percentile(self._chunks(c), 0.99) for key, c in by.items()},
             "tokens_per_second": {
                 name: report.spreads({key: self.rates(name, c) for key, c in by.items()}) for name in NAMES
             },
-            "round_ms": {name: {key: _mean(self.rounds[name, c]) for key, c in by.items()} for name in OVER_TRITON},
         }
-
-    def _overhead(self, concurrency: int) -> float | None:
-        found = [scrape.loop_overhead_ms(phases) for phases in self.rounds[UNARY, concurrency]]
-        return fmean(found) if found else None
 
     def _first(self, name: str, concurrency: int) -> float | None:
         """Return the median milliseconds until the first token, over all requests."""
-        found = [answer.first for run in self.runs[name, concurrency] for answer in run.answers if answer.first]
+        found = [answer.first for run in self.runs[concurrency][name] for answer in run.answers if answer.first]
         return 1000 * percentile(found, 0.5) if found else None
-
-    def _chunks(self, concurrency: int) -> list[int]:
-        return [size for run in self.runs[STREAM, concurrency] for answer in run.answers for size in answer.chunks]
 
 
 def run(session: Session) -> None:
@@ -121,14 +108,12 @@ def run(session: Session) -> None:
         if OPENAI in parts:
             competitors.append(OverOpenAI(front.http_url, OPENAI, asked))
         _warm_up(session, competitors)
-        for repetition in session.turns(repetitions):
-            longest = SHORTEST * 2 if quick else LONGEST
-            asks = {
-                c: workload.mixed(requests[c], shortest=SHORTEST, longest=longest, seed=wanted.seed * 1000 + repetition)
-                for c in CONCURRENCIES
-            }
-            _repetition(session, measured, repetition, asks, competitors, server.metrics_url)
-            session.notes["repetitions"] = repetition + 1
+        longest = SHORTEST * 2 if quick else LONGEST
+
+        def asks(count: int, seed: int) -> list[Ask]:
+            return workload.mixed(count, shortest=SHORTEST, longest=longest, seed=seed)
+
+        take_turns(session, measured.runs, competitors, requests, asks, repetitions)
 
 
 def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
@@ -139,33 +124,7 @@ def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
                 competitor.run(asks, concurrency, tenant="warm-up")
 
 
-def _repetition(
-    session: Session,
-    measured: TaxRuns,
-    repetition: int,
-    asks: dict[int, list[Ask]],
-    competitors: Sequence[Competitor],
-    metrics_url: str,
-) -> None:
-    """Ask every competitor once at every concurrency, in an order drawn anew each time."""
-    steps = [
-        (f"repetition {repetition + 1}: {competitor.name} at {c}", (c, competitor))
-        for c in CONCURRENCIES
-        for competitor in workload.shuffled(competitors, repetition, c)
-    ]
-    for concurrency, competitor in session.each(steps):
-        before = scrape.read(metrics_url) if competitor.name in OVER_TRITON else None
-        tenant = f"{repetition} {competitor.name} {concurrency}"
-        done = competitor.run(asks[concurrency], concurrency, tenant=tenant)
-        measured.runs[competitor.name, concurrency].append(done)
-        if before is not None:
-            phases = scrape.round_ms(Span(before, scrape.read(metrics_url)))
-            phases["wall"] = 1000 * done.seconds / max(1.0, phases["rounds"])
-            measured.rounds[competitor.name, concurrency].append(phases)
-
-
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the table, and throughput over concurrency as a picture."""
+def show(result: JsonDict, console: Console) -> None:
     columns = ["", *(f"at {c}" for c in CONCURRENCIES)]
 
     def row(label: str, values: JsonDict, digits: int = 2) -> list[str]:
@@ -180,20 +139,10 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         row("front over stream", result["front_over_stream"]),
         row("openai over stream", result["openai_over_stream"]),
         *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in (STREAM, *DOORS)),
-        row("loop outside exec, ms", result["loop_overhead_ms"]),
-        row("tokens in a chunk, p99", result["chunk_tokens_p99"], 0),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
-    lines = {name: report.line(rates[name]) for name in NAMES}
-    panel = report.Panel("Medians", "concurrency", "tokens per second", lines, log_x=True)
-    report.panels(picture, "One engine, in process and behind Triton", [panel])
 
 
 def _vocabulary(folder: str) -> int:
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     return int(config.get("text_config", config)["vocab_size"])
-
-
-def _mean(rounds: Sequence[dict[str, float]]) -> JsonDict:
-    keys = rounds[0] if rounds else {}
-    return {key: fmean(phases.get(key, 0.0) for phases in rounds) for key in keys}

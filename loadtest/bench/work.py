@@ -28,7 +28,6 @@ class Answer:
     tokens: tuple[int, ...]
     seconds: float
     first: float | None = None
-    chunks: tuple[int, ...] = ()  # tokens of each response that brought any
     drafted: int = 0
     accepted: int = 0
 

@@ -17,7 +17,7 @@ from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey.server import Server
 from covey_client import CoveyClientError, interruption
-from loadtest.bench import elastic_bundled, report, workload
+from loadtest.bench import elastic_bundled, workload
 from loadtest.bench.derive import derive, with_drafters
 from loadtest.bench.session import QUICK, USUAL, Session, Wanted
 from loadtest.demo import page, steps
@@ -114,9 +114,7 @@ def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int)
     step, folder = STEPS[name], session.wanted.out.parent
     command = f".venv/bin/python -m loadtest.demo {name}"
     texts = f"{answers} texts, {differ or 'none'} different from plain decoding's."
-    report.panels(
-        folder / f"{name}.png", f"{step.title}: {DEVICES[step.server]}\n{command}: {texts}", list(shown.panels)
-    )
+    page.draw(folder / f"{name}.png", f"{step.title}: {DEVICES[step.server]}\n{command}: {texts}", shown.panels)
     style = "red" if differ else None
     session.console.print(f"{name}: {shown.sentence} {texts}", highlight=False, soft_wrap=True, style=style)
     return {
@@ -132,7 +130,7 @@ def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int)
 
 def _profile(server: str, path: Path) -> Path:
     if server == SMALL:
-        path.write_text(elastic_bundled.PROFILE.format(arm=elastic_bundled.Arm("demo", "thresholds")))
+        path.write_text(elastic_bundled.PROFILE.format(policy="thresholds"))
         return path
     if server == EMULATED:
         return derive(profile.load("emulated-7b"), path, scheduler={"max_running": FEW_PLACES})

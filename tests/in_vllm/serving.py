@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 import covey
+import covey_client
 from covey.contracts.types import JsonDict
-from loadtest.bench.engine import PATHS, SCRIPT
+from loadtest.bench.peers.asked import SCRIPTS, VLLM
 from loadtest.bench.peers.pipe import Pipe
 
+SCRIPT = SCRIPTS[VLLM]
+PATHS = [str(Path(package.__file__).parents[1]) for package in (covey, covey_client)]
 PYTHON = os.environ.get("COVEY_VLLM_PYTHON", "")
 needs_vllm = [
     pytest.mark.skipif(not PYTHON, reason="COVEY_VLLM_PYTHON names no Python that has vLLM"),

@@ -53,7 +53,7 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
     assert set(gpu.PARTS) <= found.keys()
     assert found["pair"]["agreement"] == pytest.approx(0.7, abs=0.05)
     assert found["ceilings"] == {"copy_bytes_per_s": None, "product_flops_per_s": None}
-    assert set(found["moves"].values()) == set(found["attention"].values()) == {None}
+    assert set(found["attention"].values()) == {None}
     assert {each["kernels_ms"] for each in found["draws"].values()} == {None}
     (plain,) = found["plain"].values()
     assert set(plain.values()) == {None}
@@ -69,21 +69,17 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
         assert point["covey_over_best_static"] > 0
         assert point["best_fixed_over_off"] > 0
         assert point["depth"]["fixed:2"] > 1.0
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="kernels run as they are")
-def test_parts_that_launch_kernels_run_interpreted(tmp_path: Path) -> None:
+def test_a_part_that_launches_kernels_runs_interpreted(tmp_path: Path) -> None:
     patch_once()
     out = tmp_path / "gpu.json"
-    parts = [word for name in ("attention", "moves") for word in ("--part", name)]
-    assert main(["gpu", "--device", "interpreted", "--quick", *parts, "--json", str(out)]) == 0
+    assert main(["gpu", "--device", "interpreted", "--quick", "--part", "attention", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert found["failures"] == {}
     for case in found["attention"].values():
         assert case["launched_as"]["parts"] >= 1
-        assert len(case["sweep"]) == 2
-    assert all(each["bytes"] > 0 for each in found["moves"].values())
 
 
 def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,14 +87,14 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path: Path, monk
         found["half"] = 1
         raise RuntimeError("no such kernel")
 
-    parts = {"moves": broken, **{name: part for name, part in gpu.PARTS.items() if name != "moves"}}
+    parts = {**gpu.PARTS, "plain": broken}
     monkeypatch.setattr(gpu, "PARTS", parts)
     monkeypatch.setattr(gpu.gpu_shown, "SHOWN", {"draws": gpu.gpu_shown.SHOWN["draws"]})
     out = tmp_path / "gpu.json"
-    assert main(["gpu", "--device", "cpu", "--quick", "--part", "draws", "--part", "moves", "--json", str(out)]) == 0
+    assert main(["gpu", "--device", "cpu", "--quick", "--part", "draws", "--part", "plain", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
-    assert found["failures"]["moves"]["error"] == "RuntimeError: no such kernel"
-    assert found["moves"] == {"half": 1}
+    assert found["failures"]["plain"]["error"] == "RuntimeError: no such kernel"
+    assert found["plain"] == {"half": 1}
     assert found["draws"]["1 at 1"]["host_ms"] > 0
     assert found["speculation"] is None
 

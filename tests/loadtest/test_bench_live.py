@@ -34,8 +34,6 @@ def test_tax_measures_every_competitor(tmp_path: Path) -> None:
         assert all(found["triton_over_inprocess"][way][c] > 0 for c in ("1", "8", "32"))
     for door in ("front", "openai"):
         assert all(found[f"{door}_over_stream"][c] > 0 for c in ("1", "8", "32"))
-    assert all(found["chunk_tokens_p99"][c] >= 1 for c in ("1", "8", "32"))
-    assert all(found["loop_overhead_ms"][c] > 0 for c in ("1", "8", "32"))
 
 
 def test_speedup_asks_every_depth(tmp_path: Path) -> None:
@@ -45,14 +43,6 @@ def test_speedup_asks_every_depth(tmp_path: Path) -> None:
     assert found["overall_t1"]["best_static_over_off"] > 0
     assert 0 < found["overall_t1"]["acceptance"]["fixed:2"] <= 1
     assert found["drafters"] == {"code": "draft_code"}
-
-
-def test_a_repetition_is_shortened_to_what_fits_in_the_minutes(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    assert main(["speedup", "--quick", "--minutes", "0.01", "--json", str(out)]) == 0
-    found = json.loads(out.read_text())
-    assert (found["repetitions"], found["asks_of_a_repetition"]) == (1, 1)
-    assert found["overall"]["tokens_per_second"].keys() == {"off", "fixed:2", "fixed:4", "auto"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

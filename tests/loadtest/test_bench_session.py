@@ -14,14 +14,10 @@ def session(minutes: float) -> Session:
     return Session("none", Wanted(Path("unused.json"), minutes=minutes), Console(file=io.StringIO()))
 
 
-def test_a_turn_that_will_not_fit_does_not_begin() -> None:
-    assert list(session(60.0).turns(3)) == [0, 1, 2]
-    assert list(session(0.0).turns(3)) == [0], "the first whatever it takes"
-
-
-def test_steps_end_where_the_next_one_will_not_fit_and_each_has_a_line() -> None:
-    made = session(60.0)
+def test_steps_have_a_line_each_and_the_longest_says_when_time_is_up() -> None:
+    made, late = session(60.0), session(0.0)
     assert list(made.steps(["a", "b", "c"])) == ["a", "b", "c"]
-    assert list(made.steps(["d", "e", "f"], 0.0)) == ["d"]
+    assert not made.out_of_time()
+    assert late.out_of_time()
     assert isinstance(made.console.file, io.StringIO)
-    assert [line[0] for line in made.console.file.getvalue().splitlines()] == ["a", "b", "c", "d"]
+    assert [line[0] for line in made.console.file.getvalue().splitlines()] == ["a", "b", "c"]

@@ -10,7 +10,6 @@ import pytest
 
 from covey.contracts import profile
 from covey_client.costs.table import CostTable
-from loadtest.bench import slo
 from loadtest.bench.__main__ import main
 from loadtest.bench.slo import hardest
 from loadtest.bench.slo_serving import (
@@ -45,15 +44,9 @@ def test_the_bench_writes_its_keys(tmp_path: Path) -> None:
     result = json.loads(out.read_text())
     for device in ("70B", "70B, 33 ms", "32B"):
         found = result["emulated"][device]
-        assert set(found) == {
-            "points",
-            "hardest",
-            "hardest_tuned",
-            "min_goodput_covey_over_adaserve",
-        }
+        assert set(found) == {"points", "hardest", "hardest_tuned"}
         [systems] = found["points"].values()
         assert set(systems) == {"off", "adaserve", "covey"}
-        assert all(0 <= right <= 1 for _, right, _ in systems["covey"]["reliability"])
         assert 0 <= found["hardest"]["attainment_covey"] <= 1
 
 
@@ -87,7 +80,7 @@ def test_an_urgent_request_has_so_many_times_the_unloaded_time() -> None:
 
 def test_hardest_is_the_highest_rate_at_which_the_best_blind_system_still_does() -> None:
     def point(met: int) -> Point:
-        return Point(100, met, met, {}, met * 10, 1.0, 1.0, 0.0, 0.0, ())
+        return Point(100, met, met, {}, met * 10, 1.0, 1.0, 0.0, 0.0)
 
     rates = {
         rate: {"off": point(off), "fixed:2": point(fixed), "covey": point(covey)}
@@ -106,15 +99,6 @@ def test_hardest_is_the_highest_rate_at_which_the_best_blind_system_still_does()
     assert math.isfinite(found["ttft_p99_covey_over_best_baseline"])
 
 
-def test_parts_name_devices_rates_and_systems() -> None:
-    points = [key for key, _, _ in slo._jobs(12, False, None, 1, ("70B", "rate", "covey", "off"))]
-    assert {(device, system) for device, _, system in points} == {("70B", "off"), ("70B", "covey")}
-    assert sorted({rate for _, rate, _ in points}) == list(slo.DEVICES["70B"].rates)
-    every = [key for key, _, _ in slo._jobs(12, False, None, 1, ("70B", "rate:10"))]
-    assert every == [("70B", 10.0, system.name) for system in SYSTEMS]
-
-
 def test_an_unknown_part_is_named_with_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in ("rates", "70b", "rates:10"):
-        assert main(["slo", "--part", wrong, "--part", "70B", "--json", str(tmp_path / "out.json")]) == 1
-        assert f"--part: got '{wrong}', allowed: rate, 70B" in capsys.readouterr().err
+    assert main(["slo", "--part", "70b", "--json", str(tmp_path / "out.json")]) == 1
+    assert "--part: got '70b', allowed: 70B" in capsys.readouterr().err

@@ -1,13 +1,11 @@
-"""Medians, paired ratios, the cross-fitted best choice, loops; reading the server's metrics."""
+"""Medians, paired ratios, the cross-fitted best choice, loops; what is asked."""
 
 from __future__ import annotations
 
 import pytest
 
 from covey import prompts
-from covey_client.rates import MetricsSnapshot, Span
-from covey_client.status import parse
-from loadtest.bench import scrape, workload
+from loadtest.bench import workload
 from loadtest.bench.statistics import Spread, best_over, loops, median_ratio, percentile, ratios
 
 
@@ -75,25 +73,6 @@ def test_mixed_requests_are_the_seeds_and_cover_all_lengths() -> None:
 def test_repetitions_share_no_prompts() -> None:
     dealt = workload.by_repetition("code", 5, 4, seed=1)
     assert len({text for texts in dealt for text in texts}) == 20
-
-
-METRICS = """
-# HELP covey_rounds_total Rounds of the engine
-covey_rounds_total{{model="covey"}} {rounds}
-covey_round_seconds_total{{model="covey",phase="pass"}} {seconds}
-covey_round_seconds_total{{model="covey",phase="transport"}} 0.5
-covey_round_seconds_total{{model="covey",phase="plan"}} {plan}
-covey_round_seconds_total{{model="covey",phase="commit"}} 0.25
-nv_inference_count{{model="covey",version="1"}} 3
-"""
-
-
-def test_round_times_come_from_the_servers_counters() -> None:
-    before = MetricsSnapshot(0.0, parse(METRICS.format(rounds=100, seconds=1.0, plan=0.25)))
-    after = MetricsSnapshot(1.0, parse(METRICS.format(rounds=300, seconds=3.0, plan=0.75)))
-    phases = scrape.round_ms(Span(before, after))
-    assert phases == {"commit": 0.0, "pass": 10.0, "plan": 2.5, "transport": 0.0, "rounds": 200.0}
-    assert scrape.loop_overhead_ms(phases) == 2.5
 
 
 def test_an_order_is_its_seeds_own_and_nobody_always_follows_the_same() -> None:

@@ -149,13 +149,6 @@ def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None
 LOCUST = ["-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
 
 
-def test_locust_without_a_shape_asks_as_many_at_a_time_as_it_has_users(canned_server: Running, prompts: Path) -> None:
-    ran = run(["locust"], *LOCUST, "-u", "2", "-t", "8s", *words(canned_server[0], prompts))
-    assert ran.returncode == 0, ran.stderr
-    summary = ran.stdout + ran.stderr
-    assert re.search(r"grpc +\w+ e2e +[1-9]", summary), summary
-
-
 def test_a_run_of_locust_that_measured_nothing_has_not_succeeded(canned_server: Running, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"category": "slowly", "turns": ["slow 400"]}\n')

@@ -13,7 +13,7 @@ from covey.front.keys import Keys
 from covey_client import Chunk, Overloaded, Usage
 from loadtest.attack import neighbours, streams
 from loadtest.attack.streams import Outcome
-from loadtest.attack.tenant import BOMB, BOMBS, CALLERS, FLOOD, STREAMS
+from loadtest.attack.tenant import BOMBS, FLOOD
 
 
 def test_each_tenant_has_a_key_that_the_front_knows(tmp_path: Path) -> None:
@@ -22,12 +22,6 @@ def test_each_tenant_has_a_key_that_the_front_knows(tmp_path: Path) -> None:
     assert [keys.owner(f"Bearer {key}").name for key in ("one", "two")] == ["victim", "other"]
     with pytest.raises(NoKey):
         keys.owner("Bearer three")
-
-
-def test_a_bomb_is_a_megabyte_and_there_are_four_hundred_streams() -> None:
-    assert len(BOMB) == 10**6
-    assert CALLERS[STREAMS] == 400
-    assert CALLERS[BOMBS] == 4
 
 
 class _Stream(list[Chunk]):

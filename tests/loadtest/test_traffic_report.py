@@ -127,10 +127,12 @@ def test_levels_have_the_server_s_view_beside_the_client_s(tmp_path: Path) -> No
     assert slow["TPOT p95 by the server, ms"] is None
 
 
-def test_a_run_without_requests_has_a_report(tmp_path: Path) -> None:
+def test_a_run_without_requests_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(tmp_path, ())
     assert figure(run, "TTFT p50") is None
-    assert "nothing" not in report.html(run).split("<svg")[0]
+    assert pictures.draw(pictures.pictures(run)[2], run, None).startswith("<svg")
+    monkeypatch.setattr(pictures, "draw", lambda *_: "")
+    assert "No request finished" in report.html(run)
 
 
 def test_quantiles_interpolate() -> None:
@@ -166,12 +168,14 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
 
 def test_a_comparison_says_what_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier = a_run(tmp_path, tuple(finished(float(at), ttft=0.09) for at in range(4)), "before")
+    output = pictures.pictures(earlier)[0]
+    assert pictures.draw(output, a_run(tmp_path), earlier) != pictures.draw(output, a_run(tmp_path), None)
+    monkeypatch.setattr(pictures, "draw", lambda *_: "")  # the rest is words
     page = report.html(a_run(tmp_path), earlier)
     assert "compared with the run of before" in page
     assert '<span class="worse">' in page
     assert "earlier" in page
     assert "<th>plain</th>" not in page
-    monkeypatch.setattr(pictures, "draw", lambda *_: "")  # the rest is words
     plain = replace(earlier, settings={**earlier.settings, "speculation": "off"})
     assert "<th>plain</th>" in report.html(a_run(tmp_path), plain)
     assert "<th>earlier</th>" in report.html(plain, plain)

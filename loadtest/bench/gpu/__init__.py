@@ -11,17 +11,15 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
-from loadtest.bench import report
 from loadtest.bench.gpu import shown as gpu_shown
 from loadtest.bench.gpu.attention import attention
 from loadtest.bench.gpu.exactness import exactness
-from loadtest.bench.gpu.kernels import ceilings, draws, moves
+from loadtest.bench.gpu.kernels import ceilings, draws
 from loadtest.bench.gpu.policies import speculation
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.gpu.rounds import overhead, plain
@@ -32,7 +30,6 @@ Part = Callable[[Rig, JsonDict], None]  # fills what it finds into the dictionar
 PARTS: Mapping[str, Part] = {  # the short ones first
     "ceilings": ceilings,
     "draws": draws,
-    "moves": moves,
     "attention": attention,
     "plain": plain,
     "overhead": overhead,
@@ -53,7 +50,6 @@ def run(session: Session) -> None:
         "dtype": str(rig.dtype).removeprefix("torch."),
         "run_ahead": rig.run_ahead,
         "streams": "one for target and drafter",
-        "bars": gpu_shown.BARS,
         "failures": failures,
     }
     session.summarise = lambda: {name: rig.results.get(name) for name in PARTS}
@@ -80,14 +76,9 @@ def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
     session.write()
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show a table of each part that was measured, with what was to be reached, and draw two curves."""
+def show(result: JsonDict, console: Console) -> None:
+    """Show a table of each part that was measured."""
     for table in gpu_shown.tables(result):
         console.print(table)
     for name, failure in result["failures"].items():
         console.print(f"{name}: failed: {failure['error']}", markup=False)
-    panels = gpu_shown.panels(result)
-    if panels:
-        report.panels(
-            picture, f"{result['hardware']['gpu'] or result['device']}, pair {result['pair']['size']}", panels
-        )

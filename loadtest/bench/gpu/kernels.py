@@ -16,7 +16,6 @@ from loadtest.bench.gpu.timing import captured, milliseconds, over, queued, wait
 
 COPIED = 4 << 30  # bytes of each buffer, far more than any cache
 SIDE = 8192  # of the matrices
-MOVED = (64, 1024)  # blocks
 ROWS = (1, 64, 320)
 TEMPERATURES = (0.0, 1.0)
 
@@ -47,35 +46,6 @@ def bandwidth(rig: Rig) -> float | None:
         ceilings(rig, rig.results.setdefault("ceilings", {}))
     found: float | None = rig.results["ceilings"].get("copy_bytes_per_s")
     return found
-
-
-def moves(rig: Rig, found: JsonDict) -> None:
-    """Move blocks of all layers from place to place, over a plain copy of as many bytes."""
-    counts = MOVED if rig.on_gpu else (2, 4)
-    found |= {str(count): None for count in counts}
-    if not rig.kernels:
-        return
-    store = store_of(rig, 2 * max(counts))
-    for count in counts:
-        found[str(count)] = _moved(rig, store, count)
-
-
-def _moved(rig: Rig, store: Any, count: int) -> JsonDict:
-    from covey.gpu.kernels.moves import move_blocks
-
-    ids = np.random.default_rng(rig.session.wanted.seed).permutation(store.blocks).astype(np.int32)
-    sources, destinations = ids[:count], ids[count : 2 * count]
-    old, new = (torch.from_numpy(part.astype(np.int64)).to(rig.device) for part in (sources, destinations))
-    size = count * store.bytes_per_block
-    moved = captured(lambda: move_blocks(store.pool, store.offsets, old, new, store.layout), rig.device)
-    copied = captured(_copy_of(rig, size), rig.device)
-    call = waited(lambda: store.move_blocks(sources, destinations), rig.device, 10 if rig.on_gpu else 1)
-    return {
-        "bytes": size,
-        "bytes_per_s": over(2 * size, moved),
-        "over_copy": over(copied, moved),
-        "call_ms": 1000 * call if rig.on_gpu else None,  # with the host's checks and the ids' transfer
-    }
 
 
 def draws(rig: Rig, found: JsonDict) -> None:

@@ -31,9 +31,9 @@ def speculation(rig: Rig, found: JsonDict) -> None:
             stack.callback(entrants[-1].close)
         try:
             _warm_up(rig, entrants, requests)
-            take_turns(session, measured, entrants, requests, partial(asks, rig), repetitions)
+            take_turns(session, measured.runs, entrants, requests, partial(asks, rig), repetitions)
         finally:
-            found |= measured.summary() | {"on_gpu": rig.on_gpu}
+            found |= measured.summary()
             target: Any = rig.loaded().target
             found["recordings"] = len(target.graphs) if rig.on_gpu else None
 

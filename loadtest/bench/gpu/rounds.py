@@ -11,16 +11,15 @@ from statistics import median
 from typing import Any, cast
 from unittest.mock import patch
 
-import numpy as np
 import torch
 
 from covey.contracts.types import JsonDict
-from covey.models.lanes import Lanes, Pass
 from covey.models.model import PagedModel
 from covey.requests.rounds import RoundRecord
 from loadtest.bench.gpu.kernels import bandwidth
 from loadtest.bench.gpu.rig import OFF, Rig
 from loadtest.bench.gpu.timing import milliseconds, over, queued, waited
+from loadtest.bench.passes import PassCase
 
 CONTEXTS, CONTEXTS_OFF_GPU = (512, 3968), (32,)
 STEPS = 96  # tokens decoded at a context
@@ -45,7 +44,7 @@ def plain(rig: Rig, found: JsonDict) -> None:
 def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
     model = rig.loaded().target
     middle = context + steps // 2
-    work = _one_token(middle, model.block_size)
+    work = PassCase(1, middle).work(model.blocks, rig.session.wanted.seed, model.padding_slot)
     called = waited(lambda: model.forward(work), rig.device, 20 if rig.on_gpu else 3)  # the first records it
     alone, size = None, None
     if not isinstance(model, PagedModel):
@@ -117,14 +116,6 @@ def _shares(rig: Rig, rounds: list[_Round]) -> JsonDict:
 def _of_gpu(rig: Rig, seconds: float) -> float | None:
     """Return milliseconds, which are no number without a GPU."""
     return 1000 * seconds if rig.on_gpu else None
-
-
-def _one_token(context: int, block_size: int) -> Pass:
-    """Return the pass over a row's last token, its keys in the pool's first blocks."""
-    table = np.arange(-(-context // block_size), dtype=np.int32)[None]
-    lanes = Lanes(np.array([0, 1], np.int32), np.array([context], np.int32), table)
-    last = np.array([context - 1], np.int32)
-    return Pass(np.array([7], np.int32), last, last, lanes, np.zeros(1, np.int32))
 
 
 @dataclass

@@ -1,8 +1,8 @@
-"""Shows what the bench `gpu` found, as tables and curves; each number is beside what it was to reach on an H200."""
+"""Shows what the bench `gpu` found, as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from rich.table import Table
 
@@ -10,29 +10,11 @@ from covey.contracts.types import JsonDict
 from loadtest.bench import policies, report
 from loadtest.bench.report import number
 
-SHARE, OVER_STATIC, MOVES, CHANGED = 0.75, 0.98, 0.7, 0
-OUTSIDE_MS = {"1": 0.5, "64": 1.5}
-BARS: JsonDict = {
-    "plain: share_of_limit": SHARE,
-    "speculation: covey_over_best_static": OVER_STATIC,
-    "moves: over_copy": MOVES,
-    "exactness: changed requests in mode invariant": CHANGED,
-    "overhead: outside_ms, at most": OUTSIDE_MS,
-}
-
 
 def tables(result: JsonDict) -> Iterator[Table]:
     for name, shown in SHOWN.items():
         if result.get(name):
             yield from shown(result[name])
-
-
-def judged(value: float | None, bar: float | None, *, most: bool = False) -> str:
-    """Say whether a number reached its bar; a dash where there is no number or no bar."""
-    if value is None or bar is None:
-        return "-"
-    met = value <= bar if most else value >= bar
-    return f"{'met' if met else 'MISSED'} ({'at most' if most else 'at least'} {bar:g})"
 
 
 def _ceilings(found: JsonDict) -> Iterator[Table]:
@@ -51,43 +33,13 @@ def _draws(found: JsonDict) -> Iterator[Table]:
     yield report.table("Draws of so many rows, ms", ["rows, temperature", "kernels alone", "call", "on the host"], rows)
 
 
-def _moves(found: JsonDict) -> Iterator[Table]:
-    rows = []
-    for count, each in found.items():
-        over, speed, call = ((each or {}).get(key) for key in ("over_copy", "bytes_per_s", "call_ms"))
-        rows.append([count, number(speed and speed / 1e12), number(over), number(call, 3), judged(over, MOVES)])
-    yield report.table("Blocks moved", ["blocks", "TB/s", "over a plain copy", "call, ms", "bar"], rows)
-
-
 def _attention(found: JsonDict) -> Iterator[Table]:
-    rows = []
-    for case, each in found.items():
-        known = each or {}
-        as_is, best = known.get("launched_as"), known.get("best")
-        shares = [number((each or {}).get("share_of_copy")) for each in (known, best)]
-        rows.append([case, shares[0], _setting(as_is), shares[1], _setting(best)])
-    setting = "keys, warps, parts, stages"
-    columns = ["rows x tokens at context", "share of copy", setting, "best share", setting]
-    yield report.table("Attention over all layers", columns, rows)
-    for case, each in found.items():
-        if each and any(entry["bytes_per_s"] for entry in each["sweep"]):
-            yield _sweep(case, each["sweep"])
-
-
-def _sweep(case: str, sweep: Sequence[JsonDict]) -> Table:
-    """Return a table of TB/s, with a column for each count of parts."""
-    parts = sorted({entry["parts"] for entry in sweep})
-    by = {tuple(entry[key] for key in ("keys", "warps", "stages", "parts")): entry["bytes_per_s"] for entry in sweep}
-    rows = []
-    for row in sorted({(entry["keys"], entry["warps"], entry["stages"]) for entry in sweep}):
-        rates = [by.get((*row, count)) for count in parts]
-        rows.append([", ".join(map(str, row)), *(number(rate and rate / 1e12) for rate in rates)])
-    columns = ["keys, warps, stages", *(f"{count} parts" for count in parts)]
-    return report.table(f"Attention, {case}: TB/s", columns, rows)
-
-
-def _setting(found: JsonDict | None) -> str:
-    return "-" if found is None else f"{found['keys']}, {found['warps']}, {found['parts']}, {found['stages']}"
+    rows = [
+        [case, number(each["share_of_copy"]), ", ".join(f"{k} {v}" for k, v in each["launched_as"].items())]
+        for case, each in found.items()
+        if each
+    ]
+    yield report.table("Attention over all layers", ["rows x tokens at context", "share of copy", "launched as"], rows)
 
 
 def _plain(found: JsonDict) -> Iterator[Table]:
@@ -96,11 +48,10 @@ def _plain(found: JsonDict) -> Iterator[Table]:
             context,
             *(number(each[key], 3) for key in ("pass_ms", "forward_ms", "token_ms")),
             *(number(each[key]) for key in ("pass_share_of_limit", "share_of_limit")),
-            judged(each["share_of_limit"], SHARE),
         ]
         for context, each in found.items()
     ]
-    columns = ["context", "pass, ms", "forward, ms", "token, ms", "pass: share of limit", "token: share", "bar"]
+    columns = ["context", "pass, ms", "forward, ms", "token, ms", "pass: share of limit", "token: share"]
     yield report.table("Plain decoding, one row", columns, rows)
 
 
@@ -110,25 +61,17 @@ def _overhead(found: JsonDict) -> Iterator[Table]:
         [
             f"{count}, {label}",
             *(number(each[key], 3) for key in ("round_ms", "device_ms", "outside_ms")),
-            judged(each["outside_ms"], OUTSIDE_MS.get(count), most=True),
         ]
         for (count, label), each in rounds.items()
     ]
-    yield report.table("Rounds, ms", ["rows", "round", "passes on the device", "outside them", "bar"], rows)
+    yield report.table("Rounds, ms", ["rows", "round", "passes on the device", "outside them"], rows)
     parts = {f"{count}, {label}": each["parts_ms"] for (count, label), each in rounds.items() if each["parts_ms"]}
     if parts:
         yield report.grid("Where a round's time goes on the host, ms", report.turned(parts), 3)
 
 
 def _speculation(found: JsonDict) -> Iterator[Table]:
-    points = found["points"]
-    yield policies.shown("Policies in process, tokens per second", points)
-    bar = OVER_STATIC if found["on_gpu"] else None
-    yield report.table(
-        "covey over best static",
-        ["at", "bar"],
-        [[c, judged(p["covey_over_best_static"], bar)] for c, p in points.items()],
-    )
+    yield policies.shown("Policies in process, tokens per second", found["points"])
 
 
 def _exactness(found: JsonDict) -> Iterator[Table]:
@@ -140,10 +83,6 @@ def _exactness(found: JsonDict) -> Iterator[Table]:
     ]
     rows += [[f"{mode} is absent: {each['absent']}"[:90], ""] for mode, each in found.items() if "absent" in each]
     invariant = found.get("invariant", {})
-    exact = [each["changed"] for each in invariant.get("texts", {}).values()]
-    if exact:
-        most = max(count for counts in exact for count in counts.values())
-        rows.append(["bar of invariant", judged(most, CHANGED, most=True)])
     yield report.table("Requests whose tokens are others than alone", ["", ""], rows)
     passes = {mode: each["pass_ms"] for mode, each in found.items() if "pass_ms" in each}
     price = invariant.get("over_fast", {})
@@ -157,26 +96,9 @@ def _exactness(found: JsonDict) -> Iterator[Table]:
 SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "ceilings": _ceilings,
     "draws": _draws,
-    "moves": _moves,
     "attention": _attention,
     "plain": _plain,
     "overhead": _overhead,
     "exactness": _exactness,
     "speculation": _speculation,
 }
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    """Return panels of throughput by policy over none, and of plain decoding's share of the limit; those that have
-    points."""
-    points = (result.get("speculation") or {}).get("points") or {}
-    made = policies.panels(points) if points else []
-    shares = result.get("plain") or {}
-    lines = {
-        label: report.line({context: each[key] for context, each in shares.items()})
-        for label, key in (("pass alone", "pass_share_of_limit"), ("token, end to end", "share_of_limit"))
-    }
-    known = {label: line for label, line in lines.items() if line}
-    if known:
-        made.append(report.Panel("Plain decoding", "context, tokens", "share of the bandwidth limit", known))
-    return made

@@ -62,11 +62,7 @@ class Peer:
         self._pipes: dict[tuple[int, ...], Pipe] = {}
 
     def at(self, depth: int) -> OverPipe:
-        return OverPipe(named(self.name, depth), lambda: self._opened(depth)[1], depth)
-
-    def depths_beside(self, depth: int) -> tuple[int, ...]:
-        """Return the depths that the process of this depth can be asked for."""
-        return self._opened(depth)[0]
+        return OverPipe(named(self.name, depth), lambda: self._opened(depth), depth)
 
     def keep(self, depths: Collection[int]) -> None:
         """End the processes that serve none of these. They are started again when they are asked."""
@@ -76,10 +72,10 @@ class Peer:
     def close(self) -> None:
         self.keep(())
 
-    def _opened(self, depth: int) -> tuple[tuple[int, ...], Pipe]:
+    def _opened(self, depth: int) -> Pipe:
         for served, pipe in self._pipes.items():
             if depth in served:
-                return served, pipe
+                return pipe
         pipe = Pipe(named(self.name, depth), self._words)
         try:
             said = pipe.call("load", depth=depth, **self._given)
@@ -87,9 +83,8 @@ class Peer:
             pipe.close()
             raise
         self.version = said["version"]
-        served = tuple(said["depths"])
-        self._pipes[served] = pipe
-        return served, pipe
+        self._pipes[tuple(said["depths"])] = pipe
+        return pipe
 
 
 def pythons(given: Sequence[str]) -> dict[str, str]:

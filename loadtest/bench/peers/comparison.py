@@ -1,21 +1,21 @@
 """Takes turns: everybody once at every number of callers, greedily and at temperature 1, in an order drawn anew each
 time.
 
-Before them every depth is tried at every number of callers, and the best of each drafting system take part in the
-turns: more depths than that would leave time for few turns.
+Before them every depth is tried at every number of callers, and the best of each drafting system over all callers takes
+part in the turns: more depths than that would leave time for few turns.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from covey.contracts.errors import CoveyError
 from loadtest.bench import workload
 from loadtest.bench.peers.asked import DEPTHS, OverPipe, named
 from loadtest.bench.peers.line_up import Cast
 from loadtest.bench.peers.measured import ALONE, GREEDY, HOT, SERVER_OFF, STAGES, STREAMED, PeerRuns
-from loadtest.bench.policies import COVEY, OFF, fixed
+from loadtest.bench.policies import COVEY, fixed
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Competitor
 
@@ -26,18 +26,15 @@ QUICK_DEPTHS = (3,)
 REPETITIONS, FULL_REPETITIONS = 12, 40
 TRIALS = 2  # of each depth: the first compiles what the second uses
 TRIAL_SHARE = 0.4  # of the time
-KEPT = 2  # depths at a number of callers
-
-Point = tuple[float, int]  # temperature, callers
 
 
 class Comparison:
     """Owns who takes part where; what it measures goes into `measured` turn by turn."""
 
-    def __init__(self, session: Session, measured: PeerRuns, cast: Cast, callers: Sequence[int] = ()) -> None:
+    def __init__(self, session: Session, measured: PeerRuns, cast: Cast) -> None:
         self._session, self._measured, self._cast = session, measured, cast
         quick = session.wanted.size == QUICK
-        self._callers = callers or (QUICK_CALLERS if quick else CALLERS)
+        self._callers = QUICK_CALLERS if quick else CALLERS
         self._depths = QUICK_DEPTHS if quick else DEPTHS
         self._tokens = QUICK_TOKENS if quick else TOKENS
         self._failures: dict[str, str] = {}
@@ -45,21 +42,15 @@ class Comparison:
         self._entrants: dict[int, list[Competitor]] = {each: cast.plain() for each in self._callers}
 
     def invite(self) -> None:
-        """Have take part, beside plain decoding, Covey's policy, and of Covey and every peer the depths that do best in
+        """Have Covey's policy take part beside plain decoding, and of Covey and every peer the depth that does best in
         a trial."""
-        self._try(COVEY, self._of_covey, 1)
+        self._try(COVEY, lambda depth: self._cast.covey(fixed(depth)))
         for peer in self._cast.peers.values():
-            try:
-                apart = len(peer.depths_beside(self._depths[0])) == 1
-            except CoveyError as error:
-                self._failed(peer.name, error)
-                continue
-            peer.keep({0, *self._try(peer.name, peer.at, KEPT, peer.keep if apart else None)})
+            self._try(peer.name, peer.at, peer.keep)
             for entrants in self._entrants.values():
                 entrants.append(peer.at(0))
-        for each, entrants in self._entrants.items():
+        for entrants in self._entrants.values():
             entrants.append(self._cast.covey(COVEY))
-            self._measured.passes[each] = self._cast.costs(each, max(self._depths))
 
     def warm_up(self) -> None:
         """Have everybody answer once at every number of callers."""
@@ -69,21 +60,21 @@ class Comparison:
         for each, one in self._session.each(steps):
             self._run(one, GREEDY, each, 0, "warm-up")
 
-    def turns(self, temperatures: Sequence[float] = (GREEDY, HOT)) -> None:
+    def turns(self) -> None:
         """Take turns until the time is up."""
         session = self._session
         for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS)):
             if turn and session.out_of_time():
                 break
-            self._turn(turn, temperatures)
+            self._turn(turn)
             session.notes["turns"] = turn + 1
 
-    def _turn(self, turn: int, temperatures: Sequence[float]) -> None:
+    def _turn(self, turn: int) -> None:
         session, measured = self._session, self._measured
         seed = session.wanted.seed * 1000 + turn
         steps = [
             (f"turn {turn + 1}: {one.name} at {each}, temperature {temperature:g}", (temperature, each, one))
-            for temperature in temperatures
+            for temperature in (GREEDY, HOT)
             for each in self._callers
             for one in workload.shuffled(self._entrants[each], seed, each, int(temperature))
         ]
@@ -129,16 +120,15 @@ class Comparison:
         self,
         name: str,
         at: Callable[[int], Competitor],
-        kept: int,
-        keep: Callable[[Collection[int]], None] | None = None,
-    ) -> set[int]:
-        """Have the depths take part that bring most tokens a second, so many at every number of callers, as far as
-        time goes for trials; which they are. With `keep`, which ends processes of other depths, each depth has one of
-        its own: memory is for a single one then, the best over all callers."""
+        keep: Callable[[Collection[int]], None] = lambda _depths: None,
+    ) -> None:
+        """Have the depth take part that brings most tokens a second over all numbers of callers, as far as there is
+        time for trials. `keep` ends processes of other depths: memory may be for a single one."""
         found: dict[int, dict[int, float]] = {each: {} for each in self._callers}
         for depth in self._session.each([(f"trying {name} at depth {depth}", depth) for depth in self._depths]):
             if found[self._callers[0]] and self._session.out_of_time(TRIAL_SHARE):
                 break
+            keep((0, depth))
             try:
                 for each in self._callers:
                     asks = self._cast.pair.asks(REQUESTS[each], self._tokens, GREEDY, self._session.wanted.seed)
@@ -146,23 +136,14 @@ class Comparison:
                     found[each][depth] = max(at(depth).run(asks, each, tenant=tenant).rate for tenant in tenants)
             except CoveyError as error:
                 self._failed(named(name, depth), error)
-            if keep is not None:
-                keep({0})
         tried = [depth for depth in self._depths if all(depth in by for by in found.values())]
-        if keep is None:
-            chosen = {each: sorted(tried, key=by.__getitem__, reverse=True)[:kept] for each, by in found.items()}
-        else:
-            best = sorted(tried, key=lambda depth: math.prod(by[depth] for by in found.values()))[-1:]
-            chosen = dict.fromkeys(found, best)
-        for each, depths in chosen.items():
-            self._entrants[each] += [at(depth) for depth in depths]
+        best = max(tried, key=lambda depth: math.prod(by[depth] for by in found.values()), default=0)
+        keep((0, best))
+        for entrants in self._entrants.values():
+            entrants += [at(best)] if best else []
         self._session.notes.setdefault("tried", {})[name] = {
             str(each): {str(depth): rate for depth, rate in sorted(by.items())} for each, by in found.items()
         }
-        return {depth for depths in chosen.values() for depth in depths}
-
-    def _of_covey(self, depth: int) -> Competitor:
-        return self._cast.covey(fixed(depth) if depth else OFF)
 
     def _failed(self, name: str, error: CoveyError) -> None:
         self._failures[name] = str(error)[:500]

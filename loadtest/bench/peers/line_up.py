@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +24,10 @@ from loadtest.bench import workload
 from loadtest.bench.derive import drafting, with_drafters
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.peers.asked import OverPipe, Peer, ours, pythons
-from loadtest.bench.peers.measured import ALONE, FAST, SERVER, STREAMED
+from loadtest.bench.peers.measured import ALONE, SERVER, STREAMED
 from loadtest.bench.peers.pipe import Pipe
 from loadtest.bench.policies import COVEY, OFF
-from loadtest.bench.session import Session
+from loadtest.bench.session import Session, Wanted
 from loadtest.bench.work import Ask, Competitor, Run
 
 PAIR_PROFILE = "aligned.toml"  # in the folder of an aligned pair
@@ -45,10 +45,9 @@ class Pair:
     drafter_folder: str
 
     @classmethod
-    def of(cls, session: Session, folder: str = "") -> Pair:
+    def of(cls, wanted: Wanted) -> Pair:
         """Return an aligned pair in its folder, else the profile's target and its first drafter."""
-        wanted = session.wanted
-        name = str(Path(folder) / PAIR_PROFILE) if folder else wanted.profile
+        name = str(Path(wanted.pairs[0]) / PAIR_PROFILE) if wanted.pairs else wanted.profile
         settings = drafting(name)
         drafter = settings.speculation.drafters[0]
         repository = wanted.options().repository_folder()
@@ -75,8 +74,7 @@ class Cast:
 
     pair: Pair
     server: Server
-    pipes: Mapping[str, Pipe]  # of Covey alone, by name
-    timed: Pipe
+    alone: Pipe  # of Covey alone in a process
     limit: Pipe
     weight_bytes: int
     vocabulary: int
@@ -93,30 +91,17 @@ class Cast:
 
     def plain(self) -> list[Competitor]:
         """Return Covey without drafts, in every way."""
-        alone = [OverPipe(name, lambda pipe=pipe: pipe) for name, pipe in self.pipes.items()]
-        return [*alone, self.covey(OFF), self.covey(OFF, stream=True)]
+        return [OverPipe(ALONE, lambda: self.alone), self.covey(OFF), self.covey(OFF, stream=True)]
 
     def limits(self, callers: Sequence[int]) -> dict[int, dict[str, float]]:
         """Return the limits of this moment, and passes within seconds of them: milliseconds by callers."""
         limit = self.limit.call("measure", rows=list(callers))
-        passes = self.timed.call("passes", shapes=[[each, 1] for each in callers], kinds=["pass", "fast"])
+        passes = self.alone.call("passes", rows=list(callers))["ms"]
         reading = 1000 * self.weight_bytes / limit["bytes_per_s"]
         return {
-            each: {
-                "reading": reading,
-                "products": limit["products_ms"][str(each)],
-                "fast": passes["fast"][index],
-                "pass": passes["pass"][index],
-            }
-            for index, each in enumerate(callers)
+            each: {"reading": reading, "products": limit["products_ms"][str(each)], "pass": passed}
+            for each, passed in zip(callers, passes)
         }
-
-    def costs(self, callers: int, depths: int) -> list[tuple[float, float]]:
-        """Return the milliseconds of a pass that verifies so many drafts a row, 0 and up, and of a level of these
-        drafts."""
-        shapes = [[callers, 1 + depth] for depth in range(depths + 1)]
-        found = self.timed.call("passes", shapes=shapes, kinds=["pass", "level"])
-        return list(zip(found["pass"], found["level"]))
 
     def watched(self, callers: int, asks: Sequence[Ask], tenant: str) -> tuple[Run, dict[str, float]]:
         """Decode plainly behind Triton, in streams; return the run, and the stages of its rounds in which all callers
@@ -136,12 +121,12 @@ class Cast:
 
 
 @contextmanager
-def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
-    """Yield everybody, up and loaded, for the pair in a folder; "" is that of the profile."""
-    wanted, pair = session.wanted, Pair.of(session, folder)
+def line_up(session: Session) -> Iterator[Cast]:
+    """Yield everybody, up and loaded."""
+    wanted, pair = session.wanted, Pair.of(session.wanted)
     with ExitStack() as stack:
 
-        def alone(name: str, module: str, **given: object) -> tuple[Pipe, JsonDict]:
+        def own(name: str, module: str, **given: object) -> tuple[Pipe, JsonDict]:
             with session.status(f"loading: {name}"):
                 pipe, said = ours(name, module, target=pair.target, **given)
             stack.callback(pipe.close)
@@ -149,28 +134,18 @@ def line_up(session: Session, folder: str = "") -> Iterator[Cast]:
 
         made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = with_drafters(pair.settings, made / "peers.toml", (pair.drafter,), policy=COVEY)
-        served = pair.settings.target.numerics
-        first, said = alone(ALONE, "alone", profile_name=str(path), numerics=served)
-        second, _ = alone(FAST, "alone", profile_name=str(path), numerics="fast")
-        timed, threads = alone("single passes", "timed", profile_name=str(path), drafter=pair.drafter_folder)
-        limit, sizes = alone("limit", "limit", dtype=said["dtype"])
-        peers = {}
-        for name, python in pythons(wanted.peers).items():
-            peers[name] = Peer(name, python, given_to_peers(pair, said["dtype"], made))
-            stack.callback(peers[name].close)
+        alone, said = own(ALONE, "alone", profile_name=str(path))
+        limit, sizes = own("limit", "limit", dtype=said["dtype"])
+        given = {
+            "target": pair.target,
+            "drafter": pair.drafter_folder,
+            "dtype": said["dtype"],
+            "threads": os.cpu_count() or 1,
+            "kept": str(made),  # where a peer may leave what it makes of the models
+        }
+        peers = {name: Peer(name, python, given) for name, python in pythons(wanted.peers).items()}
+        for peer in peers.values():
+            stack.callback(peer.close)
         server = stack.enter_context(session.server(wanted.options(path)))
-        vocabulary, weights = said["vocabulary"], sizes["weight_bytes"]
-        modes = {"numerics": said["numerics"], "dtype": said["dtype"], "threads": threads["threads"]}
-        pipes = {ALONE: first, FAST: second}
-        yield Cast(pair, server, pipes, timed, limit, weights, vocabulary, peers, modes)
-
-
-def given_to_peers(pair: Pair, dtype: str, kept: Path) -> JsonDict:
-    """Return what every peer is to load, and where it may leave what it makes of it. It has all cores."""
-    return {
-        "target": pair.target,
-        "drafter": pair.drafter_folder,
-        "dtype": dtype,
-        "threads": os.cpu_count() or 1,
-        "kept": str(kept),
-    }
+        modes = {key: said[key] for key in ("numerics", "dtype", "threads")}
+        yield Cast(pair, server, alone, limit, sizes["weight_bytes"], said["vocabulary"], peers, modes)

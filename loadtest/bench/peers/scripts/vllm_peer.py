@@ -86,34 +86,28 @@ class Vllm:
         self,
         prompts: list[list[int]],
         lengths: list[int],
-        callers: int | Sequence[tuple[int, int]],
+        callers: int,
         temperature: float,
         seed: int,
         policy: str = "",
         abort: int = 0,
         top_p: float = 1.0,
     ) -> dict[str, Any]:
-        """Answer requests in their order, so many at a time, or so many at a time for so many requests, then so many
-        others; the first `abort` of them are aborted after their first token. `call_ms` and `draft_ms`: the time within
-        our proposer by call, without drafting and in it."""
+        """Answer requests in their order, so many at a time; the first `abort` of them are aborted after their first
+        token. `draft_ms`: what drafters took in our proposer's last call, by step."""
         from vllm import SamplingParams
 
-        most = (
-            [callers] * len(prompts)
-            if isinstance(callers, int)
-            else [at for at, count in callers for _ in range(count)]
-        )
-        timed = _Timed(self._proposers[policy]) if policy else None
-        if timed is not None:
-            self._runner.drafter = timed
+        if policy:
+            self._runner.drafter = self._proposers[policy]
         waiting = list(range(len(prompts)))[::-1]
         texts: dict[str, list[int]] = {}
         row_of: dict[str, int] = {}
         held = self._engine.engine_core.engine_core.scheduler.requests
         preempted: dict[str, int] = {}
+        draft_ms: list[float] = []
         steps, started = 0, time.perf_counter()
         while waiting or self._engine.has_unfinished_requests():
-            while waiting and len(row_of) - len(texts) < most[waiting[-1]]:
+            while waiting and len(row_of) - len(texts) < callers:
                 row = waiting.pop()
                 self._count += 1
                 name = str(self._count)
@@ -129,6 +123,7 @@ class Vllm:
                 if found.finished or early:
                     texts[found.request_id] = list(found.outputs[0].token_ids)
             steps += 1
+            draft_ms += [1000 * self._proposers[policy].draft_seconds] if policy else []
             preempted |= {name: request.num_preemptions for name, request in held.items()}
         seconds = time.perf_counter() - started
         by_row = {row_of[name]: tokens for name, tokens in texts.items()}
@@ -137,8 +132,7 @@ class Vllm:
             "seconds": seconds,
             "steps": steps,
             "preempted": sum(preempted.values()),
-            "call_ms": [] if timed is None else timed.call_ms,
-            "draft_ms": [] if timed is None else timed.draft_ms,
+            "draft_ms": draft_ms,
             "figures": list(self._proposers[policy].figures()) if policy else [],
         }
 
@@ -154,27 +148,6 @@ class Vllm:
 
 def _broken(_work: Any) -> Any:
     raise RuntimeError("this drafter is broken")
-
-
-class _Timed:
-    """Times the proposer's calls."""
-
-    def __init__(self, proposer: Any) -> None:
-        self._proposer = proposer
-        self.call_ms: list[float] = []
-        self.draft_ms: list[float] = []
-
-    def propose(self, *given: Any, **named: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            return self._proposer.propose(*given, **named)
-        finally:
-            spent, drafting = time.perf_counter() - started, self._proposer.draft_seconds
-            self.call_ms.append(1000 * (spent - drafting))
-            self.draft_ms.append(1000 * drafting)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._proposer, name)
 
 
 def preload() -> None:
