@@ -16,10 +16,10 @@ from matplotlib.ticker import MaxNLocator
 
 from covey_client.rates import MetricsSnapshot, Span
 from loadtest import records, summary
+from loadtest.bench.report import COLOURS
 from loadtest.records import Record, RecordedRun
 from loadtest.summary import Points, attained, counted, gauge, over_time, percent, share, streamed
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b8a800")  # for all eyes
 PHASES = ("plan", "draft", "pass", "transport", "commit")
 RESIDENT = "covey_drafter_resident_bytes"
 GENERATED, DRAFTED, ACCEPTED, TREES = (

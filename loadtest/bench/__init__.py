@@ -16,6 +16,6 @@ passes.py         single passes, to be timed
 peers/            other engines in environments of their own and Covey alone, asked over pipes; the machine's limit
 gpu/              a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
-facts.py          hardware and versions;  report.py: tables and JSON
+facts.py          hardware and versions;  report.py: tables, JSON, pictures
 tax.py, speedup.py, load.py, exactness.py, gpu, peers, emulated.py ...  the benches
 """

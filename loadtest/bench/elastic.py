@@ -179,7 +179,8 @@ def _served(by_policy: dict[str, list[Peaks]]) -> JsonDict:
     return found
 
 
-def show(result: JsonDict, console: Console) -> None:
+def show(result: JsonDict, console: Console, _picture: Path) -> None:
+    """Show the tables."""
     rows = [
         [
             name,

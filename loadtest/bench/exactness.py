@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -128,7 +129,7 @@ def _compositions(lengths: Sequence[int], rng: np.random.Generator) -> Iterator[
         yield in_company(lengths, CHUNK, rng)
 
 
-def show(result: JsonDict, console: Console) -> None:
+def show(result: JsonDict, console: Console, _picture: Path) -> None:
     rows = [
         [f"{name} ({found['mode']})", *(str(found[key]) for key in ("positions", "ids_differing", "bits_differing"))]
         for name, found in result["models"].items()

@@ -17,7 +17,7 @@ from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey.server import Server
 from covey_client import CoveyClientError, interruption
-from loadtest.bench import elastic_bundled, workload
+from loadtest.bench import elastic_bundled, report, workload
 from loadtest.bench.derive import derive, with_drafters
 from loadtest.bench.session import QUICK, USUAL, Session, Wanted
 from loadtest.demo import page, steps
@@ -114,7 +114,9 @@ def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int)
     step, folder = STEPS[name], session.wanted.out.parent
     command = f".venv/bin/python -m loadtest.demo {name}"
     texts = f"{answers} texts, {differ or 'none'} different from plain decoding's."
-    page.draw(folder / f"{name}.png", f"{step.title}: {DEVICES[step.server]}\n{command}: {texts}", shown.panels)
+    report.panels(
+        folder / f"{name}.png", f"{step.title}: {DEVICES[step.server]}\n{command}: {texts}", list(shown.panels)
+    )
     style = "red" if differ else None
     session.console.print(f"{name}: {shown.sentence} {texts}", highlight=False, soft_wrap=True, style=style)
     return {

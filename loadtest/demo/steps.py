@@ -14,9 +14,9 @@ from statistics import fmean, median
 
 from covey import prompts
 from covey.care import processes
+from loadtest.bench.report import Panel
 from loadtest.bench.work import Ask
-from loadtest.demo.page import Panel, Points
-from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Stage
+from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Points, Stage
 from loadtest.pictures import ACCEPTED, GENERATED, TREES
 
 CALLERS = (1, 2, 4, 8, 16, 32)
@@ -25,6 +25,7 @@ ALWAYS = "fixed:4"  # where requests ask for drafts, whatever the load
 LONG, LONG_OUTPUT, LONG_CALLERS = 400, 96, 32  # tokens of a prompt and of its answer
 KNOWN = 1000  # tokens that every bundled tokenizer has
 URGENT = "interactive"
+SECONDS = "seconds"
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def _mixed(stage: Stage, **settings: object) -> Callable[[int], Ask]:
 
 def _panel(stage: Stage, title: str, y: str, lines: dict[str, Points], *, log: bool = False) -> Panel:
     there = {name: points for name, points in lines.items() if points}
-    return Panel(title, y, there, tuple(stage.marks), log)
+    return Panel(title, SECONDS, y, there, log_y=log, marks=tuple(stage.marks))
 
 
 def _times(answers: Sequence[Answered], of: str) -> Points:

@@ -15,8 +15,8 @@ import pytest
 
 import covey
 from covey.contracts.types import JsonDict
+from loadtest.bench.report import Panel
 from loadtest.demo import __main__ as demo
-from loadtest.demo.page import Panel
 from loadtest.demo.stage import Stage
 from loadtest.demo.steps import Shown
 
@@ -91,7 +91,7 @@ def test_a_step_that_fails_leaves_those_before_it_and_says_why(
     def drawn(stage: Stage) -> Shown:
         with stage.asking(1, stage.ask("code")):
             stage.wait("asked", 0, lambda _: bool(stage.answers))
-        return Shown("All is well.", [Panel("none", "", {"none": [(0.0, 0.0)]})])
+        return Shown("All is well.", [Panel("none", "", "", {"none": [(0.0, 0.0)]})])
 
     def unforeseen(stage: Stage) -> Shown:
         with stage.asking(1, stage.ask("code")):
@@ -130,7 +130,7 @@ def test_a_text_that_differs_fails_it(tmp_path: Path, monkeypatch: pytest.Monkey
     def play(stage: Stage) -> Shown:
         with stage.asking(2, stage.ask("code", verification="rejection", speculation="fixed:4")):
             stage.wait("asked", 5)
-        return Shown("Texts differ.", [Panel("none", "", {"none": [(0.0, 0.0)]})])
+        return Shown("Texts differ.", [Panel("none", "", "", {"none": [(0.0, 0.0)]})])
 
     monkeypatch.setitem(demo.STEPS, "memory", demo.Step("By the rejection rule", demo.SMALL, play))
     assert demo.main(["--out", str(tmp_path), "memory"]) == 1

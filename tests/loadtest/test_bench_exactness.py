@@ -113,13 +113,13 @@ def test_the_bench_has_the_keys_it_promises(tmp_path: Path) -> None:
     assert found["by_length"] == {"1 to 255 keys": counts}
     assert found["by_company"] == {"alone, in other chunks": counts}
     assert found["models"]["other"]["mode"] == "fast"
-    exactness.show(found, Console(quiet=True))
+    exactness.show(found, Console(quiet=True), Path())
 
 
 def test_what_was_not_measured_is_empty() -> None:
     found = exactness.ExactnessFound().summary()
     assert (found["positions"], found["by_length"]) == (0, {})
-    exactness.show(found, Console(quiet=True))
+    exactness.show(found, Console(quiet=True), Path())
 
 
 @pytest.mark.slow

@@ -250,7 +250,7 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
     for key in ("limit_share", "pass_in_server_over_alone"):
         assert all(found[key][callers]["turns"] == 2 for callers in ("1", "4"))
     assert all(set(stages) == set(STAGES) for stages in found["waterfall_ms"].values())
-    peers.show(found, Console(quiet=True))
+    peers.show(found, Console(quiet=True), Path())
 
 
 def test_of_depths_in_processes_of_their_own_the_best_over_all_callers_is_kept(
@@ -350,7 +350,7 @@ def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
     session = Session("peers", Wanted(tmp_path / "out.json"), Console(quiet=True), PeerRuns().summary)
     found = session.write()
     assert found["best_over_openvino"] == found["limit_share"] == found["waterfall_ms"] == {}
-    peers.show(found, Console(quiet=True))
+    peers.show(found, Console(quiet=True), Path())
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_starts(tmp_path: Path) -> None:

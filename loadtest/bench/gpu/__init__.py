@@ -11,6 +11,7 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -76,7 +77,7 @@ def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
     session.write()
 
 
-def show(result: JsonDict, console: Console) -> None:
+def show(result: JsonDict, console: Console, _picture: Path) -> None:
     """Show a table of each part that was measured."""
     for table in gpu_shown.tables(result):
         console.print(table)

@@ -39,7 +39,7 @@ def run(session: Session) -> None:
         session.notes["peers"] = {name: peer.version for name, peer in cast.peers.items()}
 
 
-def show(result: JsonDict, console: Console) -> None:
+def show(result: JsonDict, console: Console, _picture: Path) -> None:
     for table in shown.tables(result):
         console.print(table)
     for name, problem in result.get("failures", {}).items():
