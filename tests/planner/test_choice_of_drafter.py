@@ -21,7 +21,6 @@ from covey.contracts.types import (
     DraftWork,
     Hit,
     Judged,
-    Objective,
     RowJudged,
     RowStatus,
     Rule,
@@ -579,22 +578,6 @@ def decoding(keys: Iterable[int], count: int = 40) -> list[ActiveRequest]:
 
 def batch_of(rows: list[ActiveRequest]) -> Batch:
     return Batch(rows, np.ones(len(rows), np.int32), (), (), len(rows))
-
-
-@pytest.mark.parametrize(("elapsed", "drafter"), [(0.05, "math"), (5.0, "code")])
-def test_a_call_is_rather_paid_for_who_is_behind_its_objective(elapsed: float, drafter: str) -> None:
-    """Of two drafters that nobody pays together the one that brings more is taken, until a request falls behind that
-    the other one helps."""
-    world, rows = World("covey", step=0.1), decoding(range(2))
-    policy, roster, names = world.planner._drafters, world.engine.roster, list(world.drafters)
-    policy._expectations.side_by_side = lambda drafts: drafts.sum(axis=0)  # one after the other
-    for active, own, rounds in zip(rows, ("code", "math"), (12, 20)):
-        for name in names * rounds:
-            drafted(policy._beliefs, active, names.index(name), *((DEPTH, DEPTH) if name == own else (1, 0)))
-    rows[0].request = replace(rows[0].request, objective=Objective(tpot=0.1))
-    rows[0].first_token = 0.0
-    late = replace(batch_of(rows), now=elapsed)
-    assert policy.assign(late, roster).drafters == (drafter, drafter)
 
 
 @pytest.mark.parametrize("away", [1, 8])
