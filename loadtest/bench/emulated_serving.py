@@ -190,7 +190,7 @@ def play(
 def _planner(policy: str, pair: EmulatedPair, seed: int) -> Planner:
     switches = {name: pair.table.switch[name] for name in pair.drafters}
     switch_costs = SwitchCosts(switches, pair.drafters[0])
-    made = policies.make(
+    setting = policies.Setting(
         policy,
         max_depth=MAX_DEPTH,
         max_rows=pair.profile.scheduler.max_running,
@@ -198,7 +198,7 @@ def _planner(policy: str, pair: EmulatedPair, seed: int) -> Planner:
         switch_costs=switch_costs,
         table=pair.profile.speculation.table,
     )
-    return RoundPlanner(made, max_depth=MAX_DEPTH, switch_costs=switch_costs)
+    return RoundPlanner(policies.make(setting), max_depth=MAX_DEPTH, switch_costs=switch_costs)
 
 
 def _request(key: int, at: float, length: RequestLengths, pair: EmulatedPair) -> Request:

@@ -50,7 +50,7 @@ def _run(name: str, wanted: argparse.Namespace, seed: int) -> Replay:
     device = environment(wanted.device, 0.05)
     world, choices, arrivals = np.random.default_rng(seed).spawn(3)
     batches = arrivals.choice(np.array(wanted.rows), wanted.rounds).tolist()
-    policy = policies.make(
+    setting = policies.Setting(
         name,
         max_depth=device.max_depth,
         max_rows=max(wanted.rows),
@@ -58,6 +58,7 @@ def _run(name: str, wanted: argparse.Namespace, seed: int) -> Replay:
         switch_costs=SwitchCosts(),
         table=SpeculationSettings().table,
     )
+    policy = policies.make(setting)
     return replay(policy, device, batches, world, checkpoints=log_spaced(1000, wanted.rounds, 25))
 
 

@@ -149,11 +149,3 @@ def test_tetris_drafts_at_any_load_and_verifies_fewer() -> None:
     assert {tetris.choose(Situation(rows, 5)) for rows in (1, 8, 64)} == {5}
     assert tetris.verified == 3
     assert Tetris(1).verified == 1
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda: LinTS(DEPTH, np.random.default_rng(5)), lambda: LinUCB(DEPTH), lambda: BanditSpec(DEPTH)],
-)
-def test_runs_are_reproducible(make) -> None:  # type: ignore[no-untyped-def]
-    assert rounds(make(), 200) == rounds(make(), 200)

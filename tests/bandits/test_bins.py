@@ -36,18 +36,6 @@ def test_bins_follow_algorithm_1() -> None:
     assert states == literal(5000)
 
 
-def test_a_block_has_floor_sqrt_h_bins_of_floor_sqrt_h_rounds() -> None:
-    rounds: dict[int, dict[int, int]] = {}
-    for block, _, index, _ in literal(20000):
-        rounds.setdefault(block, {}).setdefault(index, 0)
-        rounds[block][index] += 1
-    rounds.pop(max(rounds))
-    for block, bins in rounds.items():
-        side = math.isqrt(2 ** (block - 1))
-        assert list(bins) == list(range(1, side + 1))
-        assert set(bins.values()) == {side}
-
-
 @pytest.mark.parametrize(("kind", "power"), [(Nightjar, 1.0), (NightjarV1, 0.5)])
 def test_exploration_probability(kind: type[Nightjar], power: float) -> None:
     bandit = kind(5, np.random.default_rng(0), lambda _lag, _rows: 0.0)

@@ -49,11 +49,6 @@ def test_a_seed_says_all(name: str) -> None:
     assert (first != other) == (name in DRAW)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_one_arm_is_no_choice(name: str) -> None:
-    assert set(play(make(name, arms=1), always(0.6), rounds=20).arms) == {0}
-
-
 @pytest.mark.parametrize("name", [name for name in ALL if policies.find(name).reward and name != "hedge"])
 def test_rounds_that_somebody_else_chose_teach_too(name: str) -> None:
     bandit = make(name, arms=3)

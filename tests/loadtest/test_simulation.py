@@ -74,7 +74,7 @@ def test_ranking_needs_drafts() -> None:
 def test_runs_are_reproducible() -> None:
     def run(seed: int) -> float:
         rng = np.random.default_rng(seed)
-        policy = policies.make("nightjar", max_depth=5, max_rows=64, rng=rng, switch_costs=SwitchCosts())
+        policy = policies.make(policies.Setting("nightjar", 5, 64, rng, SwitchCosts()))
         return replay(policy, environment("card"), [1, 2, 4] * 500, rng).seconds
 
     assert run(1) == run(1) != run(2)
@@ -87,9 +87,7 @@ def test_regret_grows_as_the_papers_say() -> None:
     for name in ("nightjar", "nightjar-v1", "fixed:1"):
         found = []
         for seed in range(3):
-            policy = policies.make(
-                name, max_depth=5, max_rows=64, rng=np.random.default_rng(seed + 9), switch_costs=SwitchCosts()
-            )
+            policy = policies.make(policies.Setting(name, 5, 64, np.random.default_rng(seed + 9), SwitchCosts()))
             result = replay(
                 policy,
                 environment("processor", 0.05),

@@ -80,6 +80,8 @@ def test_every_length_policy_goes_on(row: Row) -> None:
     assert isinstance(planner, RoundPlanner)
     json.dumps(planner.state())
     assert list(planner.figures())
+    depths = {entry.depth for entry in planner.decisions.latest()}
+    assert depths == {0} if row["policy"] == "off" else max(depths) > 0
 
 
 @pytest.mark.parametrize("name", registry.DRAFTER_POLICIES)

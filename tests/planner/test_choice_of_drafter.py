@@ -21,7 +21,6 @@ from covey.contracts.types import (
     DraftWork,
     Hit,
     Judged,
-    Objective,
     RowJudged,
     RowStatus,
     Rule,
@@ -525,14 +524,6 @@ def test_under_the_rejection_rule_drafters_are_chosen_as_well() -> None:
     assert sum(drafter.reads for drafter in world.drafters.values()) > 60
 
 
-@pytest.mark.parametrize("policy", ["ucb-be", "ucb-be:0.1", "exp3", "sh", "petc", "d-ucb", "sw-ucb", "ucbspec",
-                                    "exp3spec", "hedge", "random", "fixed", "fixed:math"])  # fmt: skip
-def test_every_bandit_serves_mixed_batches(policy: str) -> None:
-    world = World(policy)
-    world.serve(random.Random(4).choices(range(4), k=16), together=4)
-    assert sum(world.rounds().values()) > 100
-
-
 def test_a_bandit_knows_of_its_last_round_when_it_chooses() -> None:
     """The policy of lengths is patient here, and told of a round while the next one drafts."""
     world = World("ucb-be")
@@ -546,12 +537,6 @@ def test_hedge_learns_from_what_all_drafters_read() -> None:
     world.serve([1] * 6, count=120)
     assert world.rounds()["math"] > 0.6 * sum(world.rounds().values())
     assert world.drafters["code"].reads > 50
-
-
-def test_a_bandit_prefers_what_was_accepted() -> None:
-    world = World("ucb-be:0.1")
-    world.serve([2] * 4, count=200)
-    assert world.rounds().most_common(1)[0][0] == "chat"
 
 
 @pytest.mark.parametrize(("policy", "wanted"), [("ucb-bd", True), ("sh", True), ("ucb-be", False), ("covey", False)])
@@ -579,22 +564,6 @@ def decoding(keys: Iterable[int], count: int = 40) -> list[ActiveRequest]:
 
 def batch_of(rows: list[ActiveRequest]) -> Batch:
     return Batch(rows, np.ones(len(rows), np.int32), (), (), len(rows))
-
-
-@pytest.mark.parametrize(("elapsed", "drafter"), [(0.05, "math"), (5.0, "code")])
-def test_a_call_is_rather_paid_for_who_is_behind_its_objective(elapsed: float, drafter: str) -> None:
-    """Of two drafters that nobody pays together the one that brings more is taken, until a request falls behind that
-    the other one helps."""
-    world, rows = World("covey", step=0.1), decoding(range(2))
-    policy, roster, names = world.planner._drafters, world.engine.roster, list(world.drafters)
-    policy._expectations.side_by_side = lambda drafts: drafts.sum(axis=0)  # one after the other
-    for active, own, rounds in zip(rows, ("code", "math"), (12, 20)):
-        for name in names * rounds:
-            drafted(policy._beliefs, active, names.index(name), *((DEPTH, DEPTH) if name == own else (1, 0)))
-    rows[0].request = replace(rows[0].request, objective=Objective(tpot=0.1))
-    rows[0].first_token = 0.0
-    late = replace(batch_of(rows), now=elapsed)
-    assert policy.assign(late, roster).drafters == (drafter, drafter)
 
 
 @pytest.mark.parametrize("away", [1, 8])

@@ -235,15 +235,6 @@ COSTS = {
 }
 
 
-def test_a_cost_table_is_the_first_measurement(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    path.write_text(json.dumps(COSTS))
-    table = load_costs(path)
-    costs = RoundCosts(3, 8, table)
-    seconds, _ = costs.predict(1, (("d", 1),), (1, 2, 3, 4))
-    assert seconds == pytest.approx([0.022 + 0.004 * depth for depth in range(4)], rel=0.1)
-
-
 def test_passes_filled_by_prompts_show_what_large_ones_cost() -> None:
     """The device gets slower from 64 tokens on, where plain rounds of up to 32 rows never get; a prompt's token is a
     fifth cheaper than a draft."""

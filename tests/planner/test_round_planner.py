@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from covey.bandits.length import Forgetful, Outcome, Reason, Situation
-from covey.contracts import registry
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees
@@ -512,24 +511,8 @@ def test_the_log_is_a_ring() -> None:
     serving = Serving(planner(Listed(1), log_capacity=5))
     serving.engine.submit(request(0, [1, 2, 3], 60))
     serving.run()
-    assert [entry.round for entry in serving.planner.decisions.latest()] == sorted(  # type: ignore[union-attr]
-        entry.round
-        for entry in serving.planner.decisions.latest()  # type: ignore[union-attr]
-    )
-    assert len(serving.planner.decisions.latest()) == 5  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("name", ["fixed:3" if name == "fixed:k" else name for name in registry.POLICIES])
-def test_every_policy_serves_the_targets_own_tokens(name: str) -> None:
-    made = build(SpeculationSettings(policy=name, max_depth=5, drafters=("first",)), ("first",))
-    serving = Serving(made)
-    for key in range(5):
-        serving.engine.submit(request(key, [9, key], 20 + 5 * key))
-    serving.run()
-    for key in range(5):
-        assert serving.sink.tokens[key] == continuation([9, key], 20 + 5 * key)
-    depths = {entry.depth for entry in made.decisions.latest()}
-    assert depths == {0} if name == "off" else max(depths) > 0
+    rounds = [entry.round for entry in serving.planner.decisions.latest()]  # type: ignore[union-attr]
+    assert rounds == list(range(rounds[-1] - 4, rounds[-1] + 1))
 
 
 def test_an_unknown_policy_is_named() -> None:

@@ -47,7 +47,7 @@ def build(
         log.warning("cost table %s knows nothing of %s: learnt from nothing", costs.name, ", ".join(unknown))
     first = next(iter(drafting(settings, drafters)), "")
     switch_costs = SwitchCosts(costs.switch if costs is not None else None, first)
-    policy = policies.make(
+    setting = policies.Setting(
         settings.policy,
         max_depth=max_depth,
         max_rows=max_rows,
@@ -58,13 +58,19 @@ def build(
         max_width=settings.width,
         adaserve=settings.adaserve,
     )
+    policy = policies.make(setting)
+    if len(drafters) > 1 and settings.drafter_policy != COVEY:
+        made = find(settings.drafter_policy)
+        chooser: DrafterPolicy = PerRequest(made, drafters, max_depth, seed=seed, tokenizer=tokenizer)
+    else:
+        chooser = _together(drafters, policy, setting)
     return RoundPlanner(
         policy,
         max_depth=max_depth,
         width=settings.width,
         switch_costs=switch_costs,
-        drafters=_drafter_policy(settings, drafters, policy, max_depth, max_rows, costs, seed, tokenizer),
-        selector=_selector(settings, drafters, policy, max_depth, max_rows, costs),
+        drafters=chooser,
+        selector=_selector(settings.selection, drafters, policy, setting),
         expectations=policy.expectations if isinstance(policy, Covey) else None,
     )
 
@@ -83,40 +89,29 @@ def measured(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, 
     return drafting(settings, names) if asked else ()
 
 
-def _selector(
-    settings: SpeculationSettings,
-    drafters: Sequence[str],
-    policy: LengthPolicy,
-    max_depth: int,
-    max_rows: int,
-    costs: CostTable | None,
-) -> Selector:
+def _selector(selection: str, drafters: Sequence[str], policy: LengthPolicy, setting: policies.Setting) -> Selector:
     if isinstance(policy, AdaServe):
-        return AdaServeSelector(policy, drafters, max_depth)
+        return AdaServeSelector(policy, drafters, setting.max_depth)
     if policy.verified is not None:
-        return BestOfBatch(policy.verified, max_depth)
-    if settings.selection == "all" or not drafters:
+        return BestOfBatch(policy.verified, setting.max_depth)
+    if selection == "all" or not drafters:
         return VerifyAll()
-    shared = policy.expectations if isinstance(policy, Covey) else None
-    expectations = shared or Expectations(max_depth, max_rows, costs)
-    return WorthSelector(expectations, drafters, max_depth, teaches=shared is None)
+    expectations, teaches = _expectations(policy, setting)
+    return WorthSelector(expectations, drafters, setting.max_depth, teaches=teaches)
 
 
-def _drafter_policy(
-    settings: SpeculationSettings,
-    names: Sequence[str],
-    policy: LengthPolicy,
-    max_depth: int,
-    max_rows: int,
-    costs: CostTable | None,
-    seed: int,
-    tokenizer: str,
-) -> DrafterPolicy:
+def _together(names: Sequence[str], policy: LengthPolicy, setting: policies.Setting) -> DrafterPolicy:
+    """Return the policy that chooses the drafters of all rows together, where there is a choice."""
     if len(names) < 2:
         return First()
-    if settings.drafter_policy != COVEY:
-        return PerRequest(find(settings.drafter_policy), names, max_depth, seed=seed, tokenizer=tokenizer)
-    shared = policy.expectations if isinstance(policy, Covey) else None
-    depths = range(max_depth + 1) if policies.fixed_depth(settings.policy) is None else [max_depth]
-    expectations = shared or Expectations(max_depth, max_rows, costs)
-    return CoveyDrafters(names, max_depth, depths, expectations, teaches=shared is None)
+    fixed = policies.fixed_depth(setting.name)
+    depths = range(setting.max_depth + 1) if fixed is None else [setting.max_depth]
+    expectations, teaches = _expectations(policy, setting)
+    return CoveyDrafters(names, setting.max_depth, depths, expectations, teaches=teaches)
+
+
+def _expectations(policy: LengthPolicy, setting: policies.Setting) -> tuple[Expectations, bool]:
+    """Return the policy's expectations, or new ones, and whether somebody else has to teach them."""
+    if isinstance(policy, Covey):
+        return policy.expectations, False
+    return Expectations(setting.max_depth, setting.max_rows, setting.costs), True

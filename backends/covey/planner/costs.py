@@ -16,6 +16,7 @@ A drafter's catch-up is not in here (`covey.planner.switching`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -57,10 +58,8 @@ class RoundCosts:
         self._rows = doublings(max_rows)
         self._tokens = doublings(max_rows * (max_depth + 1))
         self._far = np.append(self._tokens, FAR)
-        self._features: dict[tuple[int, Passes], tuple[Array, Array]] = {}
-        self._drafting: dict[int, Array] = {}
-        self._up_to: dict[int, Array] = {}
-        self._verifying: dict[tuple[int, int], Array] = {}
+        self._verifying = lru_cache(CACHED)(self._passes_features)
+        self._drafting = lru_cache(CACHED)(self._drafting_features)
         shape = _shape(self._tokens, table)
         doubt = np.zeros((len(shape) + len(self._rows) + 2,) * 2)
         doubt[: len(shape), : len(shape)] = smooth(len(shape), 3.0, 0.5) * np.outer(shape, shape)
@@ -100,10 +99,10 @@ class RoundCosts:
 
     def predict(self, rows: int, shares: Shares, passes: Passes) -> tuple[Array, Array]:
         """Return the seconds of a round, and their variance, for each depth from 0."""
-        verify, _ = self._cached(rows, passes)
         drafts, doubt = self._predict_drafts(shares)
         drafts[0] = doubt[0] = 0.0
         seconds = self.without_drafts(rows, passes) + drafts
+        verify = self._verifying(rows, passes)
         variance = self._verify.variance(verify)
         variance += doubt
         floor = self._verify.mean(verify[0]) * 0.05
@@ -111,11 +110,7 @@ class RoundCosts:
 
     def without_drafts(self, rows: int, passes: Passes) -> Array:
         """Return the seconds of a round without drafting, by depth."""
-        verify, overhead = self._cached(rows, passes)
-        seconds: Array = self._verify.mean(verify)
-        if self._overhead.scaled:
-            seconds += self._overhead.mean(overhead)
-        return seconds
+        return self._verify.mean(self._verifying(rows, passes)) + self.overhead(rows)
 
     def curve(self, rows: int, overhead: float = 0.0) -> PassCurve:
         """Return the seconds of passes, with `overhead` added."""
@@ -143,16 +138,14 @@ class RoundCosts:
 
     def drafting(self, drafter: str, most: int) -> Array:
         """Return the seconds that one drafter takes for 0, 1, ... `most` rows, by depth."""
-        features = self._up_to.get(most)
-        if features is None:
-            features = self._up_to[most] = np.stack([self._drafting_features(rows) for rows in range(1, most + 1)])
+        features = np.stack([self._drafting(rows) for rows in range(1, most + 1)])
         seconds = np.zeros((most + 1, len(self._depths)))
         seconds[1:, 1:] = np.maximum(self._draft(drafter).mean(features[:, 1:]), 0.0)
         return seconds
 
     def more(self, rows: int, prefill: int, passes: Passes) -> Array:
         """Return the seconds that so many prompt tokens add to the pass, for each depth from 0."""
-        plain = np.stack([self._verify_features(rows, tokens) for tokens in passes])
+        plain = self._verifying(rows, passes)
         fuller = np.stack([self._verify_features(rows, tokens, prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
@@ -165,7 +158,7 @@ class RoundCosts:
 
     def _predict_drafts(self, shares: Shares) -> tuple[Array, Array]:
         """Return the seconds of all drafters together and their variance, for each depth."""
-        curves = [(self._draft(name), self._drafting_features(rows)) for name, rows in shares]
+        curves = [(self._draft(name), self._drafting(rows)) for name, rows in shares]
         times = np.maximum([curve.mean(features) for curve, features in curves], 0.0)
         doubts = np.array([curve.variance(features) for curve, features in curves])
         if len(curves) == 1:
@@ -230,34 +223,17 @@ class RoundCosts:
             curve.assume(GUESS * float(self._verify.mean(self._verify_features(1, 1))))
         return curve
 
-    def _cached(self, rows: int, passes: Passes) -> tuple[Array, Array]:
-        key = rows, passes
-        features = self._features.get(key)
-        if features is None:
-            if len(self._features) >= CACHED:
-                self._features.clear()
-            verify = np.stack([self._verify_features(rows, tokens) for tokens in passes])
-            features = self._features[key] = (verify, hat(rows, self._rows))
-        return features
-
     def _drafting_features(self, rows: int) -> Array:
         """Return the features of drafting, for each depth from 0."""
-        features = self._drafting.get(rows)
-        if features is None:
-            features = self._drafting[rows] = np.stack([self._draft_features(rows, depth) for depth in self._depths])
-        return features
+        return np.stack([self._draft_features(rows, depth) for depth in self._depths])
+
+    def _passes_features(self, rows: int, passes: Passes) -> Array:
+        """Return the features of passes without prompts, for each depth from 0."""
+        return np.stack([self._verify_features(rows, tokens) for tokens in passes])
 
     def _verify_features(self, rows: int, tokens: int, prefill: int = 0) -> Array:
-        # With prompts a pass is seldom twice the same.
-        features = self._verifying.get((rows, tokens)) if not prefill else None
-        if features is None:
-            others = np.array([prefill / 128.0, float(tokens > rows)])
-            features = np.concatenate([hat(tokens + prefill, self._tokens), hat(rows, self._rows), others])
-            if not prefill:
-                if len(self._verifying) >= CACHED:
-                    self._verifying.clear()
-                self._verifying[rows, tokens] = features
-        return features
+        others = np.array([prefill / 128.0, float(tokens > rows)])
+        return np.concatenate([hat(tokens + prefill, self._tokens), hat(rows, self._rows), others])
 
     def _draft_features(self, rows: int, depth: float) -> Array:
         by_rows = hat(rows, self._rows)

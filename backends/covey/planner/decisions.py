@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from covey.contracts.types import JsonDict
+from covey.planner.lessons import Lesson
 
 MEMORY = 0.05  # weight of a new round in an arm's observed mean
 
@@ -27,9 +27,9 @@ class Decision:
     seconds: float
     tokens: int
     learnt: bool
-    drafters: tuple[tuple[str, str, int], ...] = ()  # name, why, rows
-    chosen: int = 0  # the depth that `why` is about; `depth` is less where no row could draft as deep
-    capped: str = ""  # by what either is less than it could be
+    drafters: tuple[tuple[str, str, int], ...]  # name, why, rows
+    chosen: int  # the depth that `why` is about; `depth` is less where no row could draft as deep
+    capped: str  # by what either is less than it could be
 
     def line(self) -> str:
         """Return the decision in one line, for people."""
@@ -49,19 +49,9 @@ class Decision:
 
     def plain(self) -> JsonDict:
         """Return the decision as plain data for JSON, with null for what is not known."""
-        return {
-            "round": self.round,
-            "rows": self.rows,
-            "lag": self.lag,
-            "depth": self.depth,
-            "why": self.why,
-            "chosen": self.chosen,
-            "capped": self.capped,
+        return asdict(self) | {
             "predicted": [_finite(value) for value in self.predicted],
             "observed": [_finite(value) for value in self.observed],
-            "seconds": self.seconds,
-            "tokens": self.tokens,
-            "learnt": self.learnt,
             "drafters": [{"drafter": name, "why": why, "rows": rows} for name, why, rows in self.drafters],
             "line": self.line(),
         }
@@ -76,45 +66,30 @@ class DecisionLog:
         self._observed: dict[int, list[float]] = {}
         self._rounds = 0
 
-    def add(
-        self,
-        *,
-        rows: int,
-        lag: int,
-        depth: int,
-        why: str,
-        predicted: Sequence[float],
-        seconds: float,
-        tokens: int,
-        learnt: bool,
-        drafters: tuple[tuple[str, str, int], ...] = (),
-        chosen: int,
-        capped: str = "",
-    ) -> None:
-        """Record a round; `learnt` says whether it tells what the depth costs at this batch size."""
+    def add(self, lesson: Lesson, drafters: tuple[tuple[str, str, int], ...]) -> None:
+        """Record a round that a policy chose, and who drafted in it."""
+        choice = lesson.choice
+        rows, predicted = choice.situation.rows, choice.reason.predicted
         self._rounds += 1
-        observed = self._observed.get(rows)
-        if observed is None:
-            observed = self._observed[rows] = [math.inf] * self._depths
-        if learnt and tokens:
-            mean, new = observed[depth], seconds / tokens
-            observed[depth] = new if mean == math.inf else mean + MEMORY * (new - mean)
-        expected = tuple(predicted) or (math.inf,) * self._depths
+        observed = self._observed.setdefault(rows, [math.inf] * self._depths)
+        if lesson.whole and lesson.tokens:
+            mean, new = observed[lesson.depth], lesson.seconds / lesson.tokens
+            observed[lesson.depth] = new if mean == math.inf else mean + MEMORY * (new - mean)
         self._ring.append(
             Decision(
-                self._rounds,
-                rows,
-                lag,
-                depth,
-                why,
-                expected,
-                tuple(observed),
-                seconds,
-                tokens,
-                learnt,
-                drafters,
-                chosen,
-                capped,
+                round=self._rounds,
+                rows=rows,
+                lag=choice.situation.lag,
+                depth=lesson.depth,
+                why=choice.reason.word,
+                predicted=tuple(predicted) or (math.inf,) * self._depths,
+                observed=tuple(observed),
+                seconds=lesson.seconds,
+                tokens=lesson.tokens,
+                learnt=lesson.whole,
+                drafters=drafters,
+                chosen=choice.depth,
+                capped=choice.capped,
             )
         )
 

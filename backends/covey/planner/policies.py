@@ -27,8 +27,8 @@ class Setting:
     max_rows: int  # the largest batch
     rng: np.random.Generator
     switch_costs: SwitchCosts  # C_switch of each drafter, refined; who needs it starts from measured costs
-    table: Iterable[str]  # speculation.table
-    costs: CostTable | None
+    table: Iterable[str] = ()  # speculation.table
+    costs: CostTable | None = None
     max_width: int = 1  # of a tree
     adaserve: Iterable[str] = ()  # speculation.adaserve
 
@@ -52,22 +52,9 @@ class Setting:
         return float(self.max_rows)
 
 
-def make(
-    name: str,
-    *,
-    max_depth: int,
-    max_rows: int,
-    rng: np.random.Generator,
-    switch_costs: SwitchCosts,
-    table: Iterable[str] = (),
-    costs: CostTable | None = None,
-    max_width: int = 1,
-    adaserve: Iterable[str] = (),
-) -> LengthPolicy:
-    """Make the policy called `name`; raises SettingError, which names the existing ones."""
-    made: LengthPolicy = registry.make(
-        _made_by(name), Setting(name, max_depth, max_rows, rng, switch_costs, table, costs, max_width, adaserve)
-    )
+def make(setting: Setting) -> LengthPolicy:
+    """Make the policy of that name; raises SettingError, which names the existing ones."""
+    made: LengthPolicy = registry.make(_made_by(setting.name), setting)
     return made
 
 

@@ -195,16 +195,4 @@ class RoundPlanner:
             tokens=lesson.tokens,
             seconds=lesson.seconds if lesson.whole else None,
         )
-        self.decisions.add(
-            rows=situation.rows,
-            lag=situation.lag,
-            depth=lesson.depth,
-            why=choice.reason.word,
-            chosen=choice.depth,
-            capped=choice.capped,
-            predicted=choice.reason.predicted,
-            seconds=lesson.seconds,
-            tokens=lesson.tokens,
-            learnt=lesson.whole,
-            drafters=drafters,
-        )
+        self.decisions.add(lesson, drafters)

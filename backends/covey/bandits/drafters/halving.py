@@ -30,7 +30,7 @@ class SequentialHalving:
 
     def __init__(self, arms: int, *, period: int = 1) -> None:
         self._turn = at_least("period", period, 1)  # what an arm is to spend in this phase: here rounds
-        self._phases = math.ceil(math.log2(arms)) if arms > 1 else 0
+        self._phases = math.ceil(math.log2(arms))
         self._survivors = list(range(arms))
         self._counts, self._sums = [0] * arms, [0.0] * arms  # each arm's, over all rounds
         self._begin()

@@ -78,34 +78,24 @@ class Belief:
 class _Table:
     """One row of numbers for each running request. A row is used again when its request is gone."""
 
-    def __init__(self, rows: int, drafters: int, depth: int) -> None:
+    def __init__(self, drafters: int, depth: int) -> None:
         # By request and drafter: drafts that were looked at, accepted, and expected by its neighbours' rates; up to
         # where it is known how its text was drafted; and how likely it found a prompt token, where it has judged any.
-        self.looked, self.accepted, self.expected, self.likely = np.zeros((4, rows, drafters))
-        self.ends = np.zeros((rows, drafters), np.int64)
-        self.judged = np.zeros((rows, drafters), np.bool_)
-        # What the neighbours taught when that was last looked up: rates by position, rounds, log odds by the prompt.
-        self.rates = np.full((rows, drafters, depth), FIRST)
-        self.rounds, self.hint = np.zeros((2, rows, drafters))
-        self.free = list(range(rows))
-
-    def grow(self) -> None:
-        rows = len(self.looked)
-        for name in ("looked", "accepted", "expected", "likely", "ends", "judged", "rates", "rounds", "hint"):
-            array = getattr(self, name)
-            setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
-        self.free += range(rows, 2 * rows)
+        # What neighbours taught when that was last looked up: rounds, log odds by the prompt, rates by position.
+        numbers = ("looked", "accepted", "expected", "likely", "rounds", "hint")
+        fields = [*((name, np.float64, drafters) for name in numbers), ("rates", np.float64, (drafters, depth))]
+        self._new = np.zeros(1, [*fields, ("ends", np.int64, drafters), ("judged", np.bool_, drafters)])
+        self._new["rates"] = FIRST
+        self.rows = np.repeat(self._new, 64)
+        self.free = list(range(64))
 
     def take(self) -> int:
         """Return a free row, reset for a new request."""
         if not self.free:
-            self.grow()
+            self.free += range(len(self.rows), 2 * len(self.rows))
+            self.rows = np.concatenate([self.rows, self.rows])
         place = self.free.pop()
-        for array in (self.looked, self.accepted, self.expected, self.likely, self.ends, self.judged):
-            array[place] = 0
-        for array in (self.rounds, self.hint):
-            array[place] = 0.0
-        self.rates[place] = FIRST
+        self.rows[place] = self._new[0]
         return place
 
 
@@ -116,7 +106,7 @@ class Beliefs:
         self._index = {name: drafter for drafter, name in enumerate(names)}
         self._depth = depth
         self.longest = np.full(len(names), np.inf)  # the longest text that each drafter can hold
-        self._table = _Table(64, len(names), depth)
+        self._table = _Table(len(names), depth)
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 
     def of(self, active: ActiveRequest) -> Belief:
@@ -136,7 +126,7 @@ class Beliefs:
 
     def ends(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.int64]:
         """Return [rows, drafters]: up to which position it is known how each drafter drafted a text or would have."""
-        ends: npt.NDArray[np.int64] = self._table.ends[self.places(rows)]
+        ends: npt.NDArray[np.int64] = self._table.rows["ends"][self.places(rows)]
         return ends
 
     def holds(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.bool_]:
@@ -146,7 +136,7 @@ class Beliefs:
 
     def knows_prompt(self, active: ActiveRequest) -> bool:
         """Return whether any drafter has said how likely it finds the request's prompt."""
-        return bool(self._table.judged[self.of(active).place].any())
+        return bool(self._table.rows["judged"][self.of(active).place].any())
 
     def look_around(self, rows: Sequence[ActiveRequest]) -> None:
         """Look up what the requests' neighbours have taught by now."""
@@ -154,24 +144,24 @@ class Beliefs:
         for active in rows:
             belief = self.of(active)
             by_tenant.setdefault(id(belief.tenant), []).append(belief)
-        table = self._table
+        table = self._table.rows
         for beliefs in by_tenant.values():
             tenant, places = beliefs[0].tenant, [belief.place for belief in beliefs]
             counts, likely = tenant.neighbours.of([belief.number for belief in beliefs])
             looked, accepted = counts[:, 0], counts[:, 1]
-            table.rates[places] = np.clip((accepted + LEAN * tenant.rates()) / (looked + LEAN), EDGE, 1.0 - EDGE)
-            table.rounds[places] = looked[:, :, 0]
-            judged, own = table.judged[places], table.likely[places]
+            table["rates"][places] = np.clip((accepted + LEAN * tenant.rates()) / (looked + LEAN), EDGE, 1.0 - EDGE)
+            table["rounds"][places] = looked[:, :, 0]
+            judged, own = table["judged"][places], table["likely"][places]
             mean = own.sum(axis=1, where=judged) / np.maximum(judged.sum(axis=1), 1)
             usual = (likely[:, 0] * likely[:, 1] + ALIKE * mean[:, None]) / (likely[:, 0] + ALIKE)
-            table.hint[places] = np.where(judged, LIKELIHOOD * (own - usual), 0.0)
+            table["hint"][places] = np.where(judged, LIKELIHOOD * (own - usual), 0.0)
 
     def drafted(self, rows: Sequence[ActiveRequest], drafters: Ints, looked: Ints, accepted: Ints) -> None:
         """Count a round in which these drafters drafted for the requests; its tokens are part of their texts."""
         for active, drafter in zip(rows, drafters.tolist()):
             belief = self.of(active)
             belief.replays[drafter].skip(active.num_tokens)
-            self._table.ends[belief.place, drafter] = belief.replays[drafter].end
+            self._table.rows["ends"][belief.place, drafter] = belief.replays[drafter].end
         reached = np.arange(self._depth)
         self._record(rows, drafters, 1.0 * (reached < looked[:, None]), 1.0 * (reached < accepted[:, None]))
 
@@ -185,15 +175,15 @@ class Beliefs:
                 replay = belief.replays[drafter]
                 if judged.end > replay.end:
                     rounds = list(replay.take(judged.start, judged.hits))
-                    self._table.ends[belief.place, drafter] = replay.end
+                    self._table.rows["ends"][belief.place, drafter] = replay.end
                     if rounds:
                         told.append(active)
                         drafters.append(drafter)
                         counts.append([_reached(each, self._depth) for each in zip(*rounds)])
-                if judged.prompt_tokens and not self._table.judged[belief.place, drafter]:
+                if judged.prompt_tokens and not self._table.rows["judged"][belief.place, drafter]:
                     likely = judged.prompt_log_q / judged.prompt_tokens
-                    self._table.judged[belief.place, drafter] = True
-                    self._table.likely[belief.place, drafter] = likely
+                    self._table.rows["judged"][belief.place, drafter] = True
+                    self._table.rows["likely"][belief.place, drafter] = likely
                     belief.tenant.neighbours.judged(belief.number, drafter, likely)
         if told:
             looked, accepted = np.moveaxis(np.array(counts, np.float64), 1, 0)
@@ -203,11 +193,9 @@ class Beliefs:
         """Return the tokens of a round as [rows, drafters, depth + 1], plain decoding first: one array for each of
         `deviations`, which says how many deviations above the likeliest, for all rows or each. A drafter that cannot
         hold a text drafts nothing."""
-        places, table = self.places(rows), self._table
-        rates, looked, accepted, expected, hint, rounds = (
-            array[places]
-            for array in (table.rates, table.looked, table.accepted, table.expected, table.hint, table.rounds)
-        )
+        names = ("rates", "looked", "accepted", "expected", "hint", "rounds")
+        mine = self._table.rows[self.places(rows)]
+        rates, looked, accepted, expected, hint, rounds = (mine[name] for name in names)
         usual = np.where(looked > 0, expected / np.maximum(looked, 1e-9), rates[:, :, 0])
         usual = np.clip(_sigmoid(_logit(usual) + hint), EDGE, 1.0 - EDGE)
         own = np.clip((accepted + PRIOR * usual) / (looked + PRIOR), EDGE, 1.0 - EDGE)
@@ -235,13 +223,12 @@ class Beliefs:
         """Count the rounds that came to a draft's position, and those that accepted it, as [rows, depth]. A request and
         drafter must not occur twice."""
         beliefs = [self.of(active) for active in rows]
-        places, table = self.places(rows), self._table
-        at = places, drafters
+        table, at = self._table.rows, (self.places(rows), drafters)
         total = looked.sum(axis=1)
         keep = np.maximum(0.0, 1.0 - total / OWN)
-        table.looked[at] = keep * table.looked[at] + total
-        table.accepted[at] = keep * table.accepted[at] + accepted.sum(axis=1)
-        table.expected[at] = keep * table.expected[at] + (looked * table.rates[at]).sum(axis=1)
+        table["looked"][at] = keep * table["looked"][at] + total
+        table["accepted"][at] = keep * table["accepted"][at] + accepted.sum(axis=1)
+        table["expected"][at] = keep * table["expected"][at] + (looked * table["rates"][at]).sum(axis=1)
         tenants = np.array([id(belief.tenant) for belief in beliefs])
         numbers = np.array([belief.number for belief in beliefs])
         for first in np.unique(tenants, return_index=True)[1].tolist():
