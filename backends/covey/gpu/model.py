@@ -102,8 +102,6 @@ class DeviceModel:
         most = min(round_up(min(max_pass_tokens, RECORDED)), LOGITS_BYTES // (4 * self.vocab_size))
         self._logits = torch.empty(most, self.vocab_size, device=self.torch_device)
         self.graphs = Graphs(self.torch_device)
-        if self.torch_device.type == "cuda":
-            self.decoder.choose(self.graphs)
         with torch.inference_mode():
             logits = self.forward(chain(text, block_size))
             if not close(logits, examined.logits, self.torch_dtype):
