@@ -17,7 +17,6 @@ from covey.gpu.kernels.draws import ChainDraw
 from covey.gpu.model import DeviceModel
 from covey.models.lanes import Pass
 from covey.models.stepper import Race
-from covey.noise.noise import Index
 
 
 class Chains:
@@ -41,7 +40,7 @@ class Chains:
         self._numbers = torch.arange(most, dtype=torch.int32, device=device)
 
     @torch.inference_mode()
-    def propose(self, work: Pass, slots: Index, positions: Index, race: Race) -> tuple[Ints, Floats]:
+    def propose(self, work: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats]:
         """Return tokens and the logs of their shares, [rows, depth]. `work` computes the rows' pending tokens, the
         logits of each row's last one being its `out`; the tokens that a chain goes on with have these slots and
         positions [rows, depth - 1]."""
@@ -52,7 +51,7 @@ class Chains:
         chains = self._drawn[:, :rows, :depth].cpu().numpy()
         return chains[0], chains[1].view(np.float32)
 
-    def _give(self, seen: Ints, slots: Index, positions: Index, race: Race) -> None:
+    def _give(self, seen: Ints, slots: Ints, positions: Ints, race: Race) -> None:
         """Copy the inputs to the device. The last ones have been used by now, since a proposal waits for its result."""
         depth, _, rows = race.words.shape
         most, given = self.rows, self._given
@@ -60,7 +59,7 @@ class Chains:
         given[self._at["words"]].reshape(self.depth, 3, most)[:depth, :, :rows] = race.words
         counts = given[self._at["count"]]
         counts[:rows], counts[rows:] = 1, 0
-        reach = seen[:, None] + np.arange(1, depth, dtype=np.int32)
+        reach: Ints = seen[:, None] + np.arange(1, depth, dtype=np.int32)
         for name, values, rest in (("positions", positions, 0), ("slots", slots, -1), ("seen", reach, 0)):
             there = given[self._at[name]].reshape(self.depth - 1, most)[: depth - 1]
             there[:, :rows], there[:, rows:] = values.T, rest
@@ -85,7 +84,7 @@ class Chains:
     def _tiles(self, step: int, bucket: Bucket) -> Tiles:
         """Return tiles of one query per row; the rows' tables are those of the pending tokens' pass."""
         rows = bucket.out
-        given = self._model.tiles(bucket)
+        given = self._model.inputs.tiles(bucket)
         seen = self._of_step("seen", step, rows)
         return Tiles(
             tokens=1,

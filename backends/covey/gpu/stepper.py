@@ -43,4 +43,5 @@ class DeviceStepper(PagedStepper):
         call, (rows, count) = self._call, pending.shape
         if rows > self._chains.rows or len(race.words) > self._chains.depth:
             return None
-        return self._chains.propose(self._pending(pending), call.slots[:, count:], call.positions[:, count:], race)
+        slots = call.slots[:, count:].astype(np.int32)
+        return self._chains.propose(self._pending(pending), slots, call.positions[:, count:], race)

@@ -66,7 +66,7 @@ def load_module(folder: Path, config: Any, dtype: torch.dtype, device: torch.dev
     """Return the causal language model of `folder`, in evaluation mode, its attention going through `attention`."""
     from transformers import AutoModelForCausalLM
 
-    weight_files(folder)
+    weight_files(folder)  # refuses by name what is not there
     module: torch.nn.Module
     with quiet():
         try:
