@@ -129,13 +129,12 @@ class TableStepper:
     """Implements `covey.models.stepper.Stepper` over a table of logits by the last two tokens that each lane
     sees."""
 
-    resident_bytes = 0
     draws = False
 
     def __init__(self, table: Floats) -> None:
         self._table = table
 
-    def begin(self, call: Call, lanes: int) -> None:
+    def begin(self, call: Call) -> None:
         """Needs no preparation."""
 
     def step(self, tokens: Index, rows: int, visible: Visible | None = None) -> Floats:
@@ -150,9 +149,6 @@ class TableStepper:
     def catch_up(self, tokens: Index, rows: int) -> Floats:
         self._seen = tokens.reshape(rows, -1)
         return look(self._table, self._seen[:, -2], self._seen[:, -1])
-
-    def finish(self) -> None:
-        """Keeps no keys."""
 
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
         raise NotImplementedError

@@ -138,9 +138,7 @@ def _beside(target: Path, named: Sequence[Path], device: torch.device) -> dict[s
             raise SettingError(f"--beside: {folder} has {misfit}: it cannot draft for this target")
         config = loading.read_config(folder)
         name = folder.parent.name if folder.name.isdigit() else folder.name
-        found[name] = loading.load_module(
-            folder, config, torch.bfloat16, device, texts.attention_of(config), streamed=False
-        )
+        found[name] = loading.load_module(folder, config, torch.bfloat16, device, texts.attention_of(config))
     return found
 
 

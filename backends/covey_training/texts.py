@@ -73,7 +73,7 @@ def open_target(name: str, device: torch.device, dtype: torch.dtype, window: int
     refusals.by_files(folder)
     config = loading.read_config(folder)
     loading.check_config(folder, config)
-    model = loading.load_module(folder, config, dtype, device, attention_of(config), streamed=False)
+    model = loading.load_module(folder, config, dtype, device, attention_of(config))
     assert isinstance(model, PreTrainedModel)
     return Target(folder, model, _tokenizer(folder), min(window, loading.find_max_positions(config)))
 

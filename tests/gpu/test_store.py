@@ -91,32 +91,6 @@ def test_growing_ends_where_memory_does(monkeypatch: pytest.MonkeyPatch, caplog:
     assert store.blocks == 6
 
 
-def test_misuse_is_refused() -> None:
-    store = made()
-    for wrong in ({"layers": 0}, {"segments": 5}, {"segment_blocks": -1}):
-        with pytest.raises(ValueError, match="allowed"):
-            made(**wrong)
-    with pytest.raises(ValueError, match="got -1"):
-        store.grow(-1)
-    with pytest.raises(ValueError, match="got -1"):
-        store.shrink(-1)
-    with pytest.raises(ValueError, match="block: got 3, allowed: 0 to 2"):
-        store.move_blocks(ints(0), ints(3))
-    with pytest.raises(ValueError, match="both source and destination"):
-        store.move_blocks(ints(0, 1), ints(1, 2))
-    with pytest.raises(ValueError, match="destination twice"):
-        store.move_blocks(ints(0, 1), ints(2, 2))
-    with pytest.raises(ValueError, match="slot: got 12"):
-        store.clear_slots(ints(12))
-    with pytest.raises(ValueError, match="shapes"):
-        store.copy_slots(ints(1, 2), ints(3))
-    with pytest.raises(ValueError, match="destination twice"):
-        store.copy_slots(ints(1, 2), ints(3, 3))
-    for nothing in (store.move_blocks, store.copy_slots):
-        nothing(ints(), ints())
-    store.clear_slots(ints())
-
-
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_contents_survive_growing_moving_and_shrinking(seed: int) -> None:
@@ -180,7 +154,7 @@ def test_a_captured_graph_sees_what_grew() -> None:
     from covey.gpu.kernels import moves
 
     store = made(torch.bfloat16, head_dim=64, segment_blocks=1024, most_segments=4)
-    old, new = torch.tensor([-1], device=DEVICE), torch.tensor([-1], device=DEVICE)
+    old, new = torch.tensor([0], device=DEVICE), torch.tensor([0], device=DEVICE)
 
     def move() -> None:
         moves.move_blocks(store.pool, store.offsets, old, new, store.layout)

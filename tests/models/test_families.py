@@ -132,7 +132,7 @@ def test_falcon_is_exact_in_all_its_forms(changes: dict[str, Any], tmp_path: Pat
         there = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
     source = Modules.of(there, "in memory") if changes.get("bias") else folder
     model = PagedModel(source, dtype="float64", device="cpu", blocks=64, block_size=4, numerics="fast")
-    config = model.config
+    config = there.config
     assert model.shape.kv_heads == (2 if config.new_decoder_architecture else 1 if config.multi_query else 4)
     with quiet(), torch.inference_mode():
         module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="sdpa")

@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from covey.models.lanes import Lanes, Pass, chain_slots
 from covey.models.model import PagedModel
 from covey.models.product import by_rows
-from tests.models.tiny_models import build
-
-BLOCK = 16
+from tests.models.tiny_models import Reader, build, prompts
 
 
 @pytest.fixture(params=[2, 3, 5])
@@ -25,39 +22,21 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def chunks(*pieces: tuple[int, int, int]) -> Pass:
-    """Rows' tokens from and to a position; row r lies in blocks of its own."""
-    tables = np.arange(64, dtype=np.int32).reshape(4, 16)
-    sizes = [stop - start for _, start, stop in pieces]
-    at = [np.arange(start, stop, dtype=np.int32) for _, start, stop in pieces]
-    return Pass(
-        np.concatenate([(7 * positions + row) % 60 for (row, _, _), positions in zip(pieces, at)]).astype(np.int32),
-        np.concatenate(at),
-        np.concatenate([chain_slots(tables[row], start, stop, BLOCK) for row, start, stop in pieces]),
-        Lanes(
-            np.append(0, np.cumsum(sizes)).astype(np.int32),
-            np.array([stop for _, _, stop in pieces], np.int32),
-            tables[[row for row, _, _ in pieces]],
-        ),
-        np.arange(sum(sizes), dtype=np.int32),
-    )
-
-
 @pytest.mark.parametrize(
     ("family", "width"), [("llama", 640), ("llama", 680), ("qwen2", 404), ("gemma2", 512), ("gpt_neox", 680)]
 )
 def test_activations_do_not_depend_on_company(tmp_path: Path, threads: int, family: str, width: int) -> None:
     folder = build(tmp_path / family, family, num_hidden_layers=2, intermediate_size=width)
-    model = PagedModel(folder, dtype="float32", blocks=64, block_size=BLOCK)
+    model = PagedModel(folder, dtype="float32", blocks=64, block_size=16)
     if model.numerics == "fast" and not model.fused:
         pytest.skip(f"with {threads} threads it says that it is not")
     assert model.numerics == "invariant"
-    alone = [model.forward(chunks((row, 0, 61))).clone() for row in range(4)]
-    together = model.forward(chunks(*((row, 0, 61) for row in range(4)))).split([61] * 4)
-    for found, expected in zip(together, alone):
+    reader = Reader(model, prompts(np.random.default_rng(7), 97, 61, 61, 61, 61))
+    alone = [reader.read([(row, 0, 61)])[0] for row in range(4)]
+    for found, expected in zip(reader.read([(row, 0, 61) for row in range(4)]), alone):
         assert torch.equal(found, expected)
-    last = model.forward(chunks((1, 60, 61), (2, 60, 61)))
-    assert torch.equal(last, torch.stack([alone[1][-1], alone[2][-1]]))
+    for found, row in zip(reader.read([(1, 60, 61), (2, 60, 61)]), (1, 2)):
+        assert torch.equal(found[0], alone[row][-1])
 
 
 @pytest.mark.parametrize("width", [640, 404, 33, 40000])

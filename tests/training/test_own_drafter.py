@@ -73,9 +73,7 @@ def test_it_beats_n_grams_fits_its_target_and_goes_on_where_it_stopped(target: P
 @pytest.mark.parametrize("family", ["bloom", "gpt_oss"])
 def test_targets_whose_code_knows_one_attention_are_read_with_it(family: str, tmp_path: Path) -> None:
     config = loading.read_config(build(tmp_path, family))
-    loading.load_module(
-        tmp_path, config, torch.float32, torch.device("cpu"), texts.attention_of(config), streamed=False
-    )
+    loading.load_module(tmp_path, config, torch.float32, torch.device("cpu"), texts.attention_of(config))
 
 
 def test_n_grams_are_right_about_what_was_there_before() -> None:

@@ -93,7 +93,7 @@ class NeuralDrafter:
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
             epoch=self._ledger.epoch,
-            resident_bytes=weights + stepper.resident_bytes + model.blocks * model.bytes_per_block,
+            resident_bytes=weights + model.blocks * model.bytes_per_block,
             identity=identity,
             state_width=state_width,
         )
@@ -366,7 +366,7 @@ class NeuralDrafter:
         states = np.stack([each.states_of(pending, pending) for each in sessions]) if self._first else None
         ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
         positions = np.minimum(lengths[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
-        self._stepper.begin(Call(tables, context, positions, slots, states), len(rows) * width)
+        self._stepper.begin(Call(tables, context, positions, slots, states))
         lattice = propose_trees(
             self._stepper,
             self._table,
@@ -384,7 +384,6 @@ class NeuralDrafter:
             ),
             self._model.vocab_size,
         )
-        self._stepper.finish()
         above: list[list[int]] = lattice.parents.tolist() if width > 1 else [[]] * len(sessions)
         for session, proposed, parents, depth in zip(sessions, lattice.tokens.tolist(), above, depths.tolist()):
             session.tokens, session.parents, session.drawn = proposed[: depth * width], parents, session.num_tokens

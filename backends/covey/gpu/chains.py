@@ -7,10 +7,7 @@ Knows nothing of tags or settings; noise comes as the words that `noise.row_word
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from covey.contracts.types import Floats, Ints
@@ -19,22 +16,7 @@ from covey.gpu.kernels.attention import Tiles
 from covey.gpu.kernels.draws import ChainDraw
 from covey.gpu.model import DeviceModel
 from covey.models.lanes import Pass
-from covey.noise.noise import Reals
-
-_STEP = ("positions", "slots", "seen")
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The places of the drawn tokens: those of step k, which is not the last, go to positions `positions[:, k]` and
-    slots `slots[:, k]`, behind `seen[r]` keys of row r and its own earlier ones."""
-
-    depth: int
-    positions: Ints  # [rows, depth - 1]
-    slots: Ints
-    seen: Ints  # [rows]
-    temperatures: Reals  # 0 is greedy
-    words: npt.NDArray[np.int32]  # [depth, 3, rows]
+from covey.models.stepper import Race
 
 
 class Chains:
@@ -47,7 +29,7 @@ class Chains:
         device = model.torch_device
         self._draw = ChainDraw(most, model.vocab_size, device)
         sizes = {"temperatures": 2 * most, "words": depth * 3 * most, "count": most}
-        sizes |= dict.fromkeys(_STEP, (depth - 1) * most)
+        sizes |= dict.fromkeys(("positions", "slots", "seen"), (depth - 1) * most)
         starts = np.cumsum([0, *sizes.values()]).tolist()
         self._at = {name: slice(start, start + size) for (name, size), start in zip(sizes.items(), starts)}
         self._host = torch.zeros(starts[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -58,31 +40,29 @@ class Chains:
         self._numbers = torch.arange(most, dtype=torch.int32, device=device)
 
     @torch.inference_mode()
-    def propose(self, work: Pass, steps: Steps) -> tuple[Ints, Floats]:
-        """Return tokens and the logs of their shares, [rows, depth]; `work` computes the rows' pending tokens, the
-        logits of each row's last one being its `out`."""
-        rows, depth = len(steps.seen), steps.depth
+    def propose(self, work: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats]:
+        """Return tokens and the logs of their shares, [rows, depth]. `work` computes the rows' pending tokens, the
+        logits of each row's last one being its `out`; the tokens that a chain goes on with have these slots and
+        positions [rows, depth - 1]."""
+        depth, _, rows = race.words.shape
         bucket = self._model.give(work)
-        self._give(steps, rows)
+        self._give(work.lanes.lengths, slots, positions, race)
         self._model.graphs.run(("chain", bucket, depth), lambda: self._run(bucket, depth))
         chains = self._drawn[:, :rows, :depth].cpu().numpy()
         return chains[0], chains[1].view(np.float32)
 
-    def _give(self, steps: Steps, rows: int) -> None:
+    def _give(self, seen: Ints, slots: Ints, positions: Ints, race: Race) -> None:
         """Copy the inputs to the device. The last ones have been used by now, since a proposal waits for its result."""
-        depth, most, given = steps.depth, self.rows, self._given
-        given[self._at["temperatures"]].view(np.float64)[:rows] = steps.temperatures
-        given[self._at["words"]].reshape(self.depth, 3, most)[:depth, :, :rows] = steps.words
+        depth, _, rows = race.words.shape
+        most, given = self.rows, self._given
+        given[self._at["temperatures"]].view(np.float64)[:rows] = race.temperatures
+        given[self._at["words"]].reshape(self.depth, 3, most)[:depth, :, :rows] = race.words
         counts = given[self._at["count"]]
         counts[:rows], counts[rows:] = 1, 0
-        values = {
-            "positions": steps.positions,
-            "slots": steps.slots,
-            "seen": steps.seen[:, None] + np.arange(1, depth, dtype=np.int32),
-        }
-        for name, rest in zip(_STEP, (0, -1, 0)):
+        reach: Ints = seen[:, None] + np.arange(1, depth, dtype=np.int32)
+        for name, values, rest in (("positions", positions, 0), ("slots", slots, -1), ("seen", reach, 0)):
             there = given[self._at[name]].reshape(self.depth - 1, most)[: depth - 1]
-            there[:, :rows], there[:, rows:] = values[name].T, rest
+            there[:, :rows], there[:, rows:] = values.T, rest
         self._there.copy_(self._host, non_blocking=True)
 
     def _run(self, bucket: Bucket, depth: int) -> torch.Tensor:
@@ -104,7 +84,7 @@ class Chains:
     def _tiles(self, step: int, bucket: Bucket) -> Tiles:
         """Return tiles of one query per row; the rows' tables are those of the pending tokens' pass."""
         rows = bucket.out
-        given = self._model.tiles(bucket)
+        given = self._model.inputs.tiles(bucket)
         seen = self._of_step("seen", step, rows)
         return Tiles(
             tokens=1,

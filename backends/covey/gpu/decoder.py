@@ -1,27 +1,21 @@
 """A forward pass of the Llama-shaped families in a few kernels per layer, all of it at fixed places in device memory.
 
-The same arithmetic as `covey.models.fuse`, on the modules' own weights. A layer is six to ten launches, and a pass
+The same arithmetic as `covey.models.fuse`, on the modules' own weights. A layer is nine or ten launches, and a pass
 can be recorded as it is.
 """
 
 from __future__ import annotations
 
-import logging
-import math
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
-from triton.errors import TritonError
 
 from covey.contracts.errors import UnsupportedModel
-from covey.gpu.graphs import Graphs
 from covey.gpu.kernels.attention import Parts, Tiles, attend
-from covey.gpu.kernels.products import THIN
 from covey.gpu.kernels.rotary import turn_and_keep
-from covey.gpu.layers import ByLibrary, Fixed, Layer, Stream, Thin
+from covey.gpu.layers import ByLibrary, Fixed, Layer
 from covey.gpu.prompts import Prompts
 from covey.gpu.store import KVStore
 from covey.gpu.tilings import Tiling
@@ -30,9 +24,6 @@ from covey.models.modules import AttentionSetting
 
 LEAST_WINDOW = 512  # a tree's nodes are never out of their own window
 HEADS_TOGETHER = 4
-SIZES = (1, 2, 4, 8, 16)  # tokens of a pass for which both forms of layers are timed
-FORMS: tuple[type[Stream], ...] = (ByLibrary, Thin)
-log = logging.getLogger(__name__)
 
 
 class Decoder:
@@ -73,8 +64,7 @@ class Decoder:
             self._layers.append(Layer(core.layers[index]))
             core.layers[index] = torch.nn.Identity()  # joined weights are copies: never two of a whole model
         self._span = tiling.span
-        self._usual: type[ByLibrary] | type[Fixed] = Fixed if self._span else ByLibrary
-        self._forms: list[tuple[int, type[Stream]]] = [] if self._span else [(THIN.rows, Thin)]
+        self._form: type[ByLibrary] = Fixed if self._span else ByLibrary
 
     @property
     def weight_bytes(self) -> int:
@@ -93,7 +83,7 @@ class Decoder:
         """Return the last hidden states, normed; write keys and values. Rows of `prompts` have no tiles."""
         shape, store = self._shape, self._store
         size = len(tokens)
-        stream = self._form(size)(F.embedding(tokens, self._embedding), self._epsilon)
+        stream = self._form(F.embedding(tokens, self._embedding), self._epsilon)
         queries = self._embedding.new_empty(size, shape.heads, shape.head_dim)
         attended = torch.zeros_like(queries)  # of tokens that pad the bucket nothing is written
         parts = self._parts(size, tiles.parts)
@@ -120,42 +110,8 @@ class Decoder:
             stream.feed_forward(layer)
         return stream.last(self._norm)
 
-    def _form(self, size: int) -> type[Stream]:
-        return next((form for most, form in self._forms if size <= most), self._usual)
-
-    @torch.inference_mode()
-    def choose(self, graphs: Graphs) -> None:
-        """Time both forms of the layers, where either may serve, and take the faster for each number of tokens."""
-        if self._usual is Fixed:
-            return
-        fastest: list[tuple[int, type[Stream]]] = []
-        for size in SIZES:
-            seconds = {form: self._timed(graphs, form, size) for form in FORMS}
-            fastest.append((size, min(seconds, key=lambda form: seconds[form])))
-            log.info("%d tokens: %s", size, {form.__name__: f"{1e3 * each:.3f} ms" for form, each in seconds.items()})
-        self._forms = fastest
-
-    def _timed(self, graphs: Graphs, form: type[Stream], size: int) -> float:
-        try:
-            return graphs.time((form, size), partial(self._layers_alone, form, size))
-        except TritonError as error:
-            if form is ByLibrary:
-                raise
-            log.warning("%s does not run on this device: %s", form.__name__, error)
-            return math.inf
-
-    def _layers_alone(self, form: type[Stream], size: int) -> torch.Tensor:
-        """Compute all layers without attention."""
-        stream = form(torch.zeros_like(self._embedding[:size]), self._epsilon)
-        attended = self._embedding.new_zeros(size, self._shape.heads * self._shape.head_dim)
-        for layer in self._layers:
-            stream.queries_keys_values(layer)
-            stream.take(layer, attended)
-            stream.feed_forward(layer)
-        return stream.last(self._norm)
-
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._usual.product(hidden, self._head, self._head_bias)
+        return self._form.product(hidden, self._head, self._head_bias)
 
     def _turn_and_keep(
         self,

@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 
 MOST = 256  # recorded passes that are kept
 SEEN = 4 * MOST  # keys that are remembered for having come once
-TRIALS, REPLAYS = 5, 5
 _ONE_AT_A_TIME = threading.Lock()  # a recording begins by waiting for the device, which breaks another thread's
 
 
@@ -71,23 +70,6 @@ class Graphs:
                 self._recorded.popitem(last=False)
         recording.replay()
         return recording.result
-
-    def time(self, key: Hashable, work: Callable[[], torch.Tensor]) -> float:
-        """Return the seconds that a replay takes, the median of some; forget the recording."""
-        for _ in range(2):
-            self.run(key, work)
-        seconds: list[float] = []
-        for _ in range(TRIALS):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            self.run(key, work)  # the device is at work when it begins to count
-            start.record()
-            for _ in range(REPLAYS):
-                self.run(key, work)
-            end.record()
-            end.synchronize()
-            seconds.append(start.elapsed_time(end) / 1e3 / REPLAYS)
-        self._recorded.pop(key, None)
-        return sorted(seconds)[TRIALS // 2]
 
     def _record(self, key: Hashable, work: Callable[[], torch.Tensor]) -> _Recorded:
         started = time.perf_counter()

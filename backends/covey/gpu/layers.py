@@ -1,10 +1,9 @@
-"""The work of a layer around its attention, in three forms that give the same up to roundings: by the library's
-products with kernels in between; for few tokens, in kernels that each read a matrix once and do the rest on the way; or
-in blocks of one shape, which give the same bits whatever else is in the pass."""
+"""The work of a layer around its attention, in two forms that give the same up to roundings: by the library's products
+with kernels in between, or in blocks of one shape, which give the same bits whatever else is in the pass."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ import triton
 
 from covey.contracts.errors import UnsupportedModel
 from covey.gpu.kernels.norms import add_and_norm, gate
-from covey.gpu.kernels.products import THIN, fixed, multiply
+from covey.gpu.kernels.products import fixed, multiply
 
 GATE_PIECE = 1024
 
@@ -38,26 +37,9 @@ class Layer:
         return sum(part.numel() * part.element_size() for part in parts)
 
 
-class Stream(Protocol):
-    """The residual stream of one pass, from `start` [tokens, width], which it may overwrite."""
-
-    def __init__(self, start: torch.Tensor, epsilon: float) -> None: ...
-
-    def queries_keys_values(self, layer: Layer) -> torch.Tensor: ...
-
-    def take(self, layer: Layer, attended: torch.Tensor) -> None:
-        """Add what attention [tokens, heads * head_dim] found."""
-        ...
-
-    def feed_forward(self, layer: Layer) -> None: ...
-
-    def last(self, norm: torch.Tensor) -> torch.Tensor:
-        """Return the stream, normed."""
-        ...
-
-
 class ByLibrary:
-    """Nine kernels a layer, those of attention included."""
+    """The residual stream of one pass, from `start` [tokens, width], which it overwrites: nine kernels a layer, those
+    of attention included."""
 
     def __init__(self, start: torch.Tensor, epsilon: float) -> None:
         self._stream, self._epsilon = start, epsilon
@@ -65,9 +47,10 @@ class ByLibrary:
         self._normed = torch.empty_like(start)
 
     def queries_keys_values(self, layer: Layer) -> torch.Tensor:
-        return F.linear(self.last(layer.before), layer.qkv, layer.qkv_bias)
+        return self.product(self.last(layer.before), layer.qkv, layer.qkv_bias)
 
     def take(self, layer: Layer, attended: torch.Tensor) -> None:
+        """Add what attention [tokens, heads * head_dim] found."""
         self._delta = F.linear(attended, layer.out, layer.out_bias)
 
     def feed_forward(self, layer: Layer) -> None:
@@ -77,6 +60,7 @@ class ByLibrary:
         self._delta = F.linear(inner, layer.down, layer.down_bias)
 
     def last(self, norm: torch.Tensor) -> torch.Tensor:
+        """Return the stream, normed."""
         size, width = self._stream.shape
         add_and_norm[(size,)](
             self._stream,
@@ -97,48 +81,9 @@ class ByLibrary:
         return F.linear(x, weight, bias)
 
 
-class Thin:
-    """Six kernels a layer, those of attention included; for up to `THIN.rows` tokens."""
-
-    def __init__(self, start: torch.Tensor, epsilon: float) -> None:
-        assert len(start) <= THIN.rows
-        self._stream, self._epsilon = start, epsilon
-
-    def queries_keys_values(self, layer: Layer) -> torch.Tensor:
-        out = self._stream.new_empty(len(self._stream), len(layer.qkv))
-        multiply(THIN, self._stream, layer.qkv, layer.qkv_bias, out, norm=layer.before, epsilon=self._epsilon)
-        return out
-
-    def take(self, layer: Layer, attended: torch.Tensor) -> None:
-        multiply(THIN, attended, layer.out, layer.out_bias, self._stream, residual=self._stream)
-
-    def feed_forward(self, layer: Layer) -> None:
-        inner = self._stream.new_empty(len(self._stream), len(layer.gate_up) // 2)
-        multiply(
-            THIN,
-            self._stream,
-            layer.gate_up,
-            layer.gate_up_bias,
-            inner,
-            norm=layer.after,
-            epsilon=self._epsilon,
-            gated=True,
-        )
-        multiply(THIN, inner, layer.down, layer.down_bias, self._stream, residual=self._stream)
-
-    def last(self, norm: torch.Tensor) -> torch.Tensor:
-        return ByLibrary(self._stream, self._epsilon).last(norm)
-
-
-class Fixed:
-    """Nine kernels a layer, those of attention included. A row's bits do not depend on the rows beside it, nor on how
-    many there are: the shape of a block is its matrix's alone."""
-
-    def __init__(self, start: torch.Tensor, epsilon: float) -> None:
-        self._stream, self._epsilon = start, epsilon
-
-    def queries_keys_values(self, layer: Layer) -> torch.Tensor:
-        return self.product(self.last(layer.before), layer.qkv, layer.qkv_bias)
+class Fixed(ByLibrary):
+    """A row's bits do not depend on the rows beside it, nor on how many there are: the shape of a block is its matrix's
+    alone. Its products add to the stream themselves."""
 
     def take(self, layer: Layer, attended: torch.Tensor) -> None:
         self._add(attended, layer.out, layer.out_bias)
@@ -150,9 +95,6 @@ class Fixed:
         multiply(block, before, layer.gate_up, layer.gate_up_bias, inner, gated=True)
         self._add(inner, layer.down, layer.down_bias)
 
-    def last(self, norm: torch.Tensor) -> torch.Tensor:
-        return ByLibrary(self._stream, self._epsilon).last(norm)
-
     @staticmethod
     def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         out = x.new_empty(len(x), len(weight))
@@ -160,8 +102,7 @@ class Fixed:
         return out
 
     def _add(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        stream = self._stream
-        multiply(fixed(len(weight), x.itemsize), x, weight, bias, stream, residual=stream)
+        multiply(fixed(len(weight), x.itemsize), x, weight, bias, self._stream, added=True)
 
 
 def _join(*linears: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

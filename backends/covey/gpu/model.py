@@ -14,11 +14,9 @@ import numpy as np
 import torch
 
 from covey.contracts.errors import UnsupportedModel
-from covey.contracts.types import Ints
 from covey.gpu.decoder import Decoder
 from covey.gpu.graphs import Graphs
 from covey.gpu.inputs import Bucket, Inputs, round_up
-from covey.gpu.kernels.attention import Tiles
 from covey.gpu.kernels.layout import Layout
 from covey.gpu.prompts import Prompts
 from covey.gpu.store import KVStore
@@ -92,18 +90,18 @@ class DeviceModel:
             dtype=self.torch_dtype,
             device=self.torch_device,
         )
+        self.copy_slots, self.clear_slots = self.store.copy_slots, self.store.clear_slots
+        self.move_blocks, self.bytes_per_block = self.store.move_blocks, self.store.bytes_per_block
         self.decoder = Decoder(
             modules.module, self.shape, examined.settings, self.store, self.tiling, self.max_positions, name
         )
         widest = -(-self.max_positions // block_size) + -(-MOST_NODES // block_size)
-        self._inputs = Inputs(max_pass_tokens, widest, MOST_NODES, self.tiling, self.torch_device)
+        self.inputs = Inputs(max_pass_tokens, widest, MOST_NODES, self.tiling, self.torch_device)
         flash = self.torch_dtype.itemsize == 2 or self.torch_device.type != "cuda"  # there it knows no float32
         self._by_library = flash and self.decoder.plain and self.windows
         most = min(round_up(min(max_pass_tokens, RECORDED)), LOGITS_BYTES // (4 * self.vocab_size))
         self._logits = torch.empty(most, self.vocab_size, device=self.torch_device)
         self.graphs = Graphs(self.torch_device)
-        if self.torch_device.type == "cuda":
-            self.decoder.choose(self.graphs)
         with torch.inference_mode():
             logits = self.forward(chain(text, block_size))
             if not close(logits, examined.logits, self.torch_dtype):
@@ -119,10 +117,6 @@ class DeviceModel:
     @property
     def device(self) -> str:
         return str(self.torch_device)
-
-    @property
-    def bytes_per_block(self) -> int:
-        return self.store.bytes_per_block
 
     def _prove_invariant(self, name: str) -> None:
         room = Room(
@@ -141,21 +135,21 @@ class DeviceModel:
             assert isinstance(seen, Windows)
             prompts = Prompts(seen, self.store)
             if prompts.apart.any():
-                bucket = self._inputs.fill(work, seen, prompts.apart)
+                bucket = self.inputs.fill(work, seen, prompts.apart)
                 return self.compute(bucket, prompts)[: len(work.out)]
-        bucket = self._inputs.fill(work, seen)
+        bucket = self.inputs.fill(work, seen)
         if bucket.tokens > RECORDED or bucket.out > len(self._logits):
             return self.compute(bucket)[: len(work.out)]
         return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
 
     def give(self, work: Pass) -> Bucket:
         """Bring a pass over to where `compute` reads it."""
-        return self._inputs.fill(work, self._seen(work))
+        return self.inputs.fill(work, self._seen(work))
 
     def compute(self, bucket: Bucket, prompts: Prompts | None = None) -> torch.Tensor:
         """Return logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
-        inputs = self._inputs
-        hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), self.tiles(bucket), prompts)
+        inputs = self.inputs
+        hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), inputs.tiles(bucket), prompts)
         logits = self.decoder.logits(hidden.index_select(0, inputs.out(bucket)))
         if bucket.out > len(self._logits):
             return logits.float()
@@ -168,18 +162,6 @@ class DeviceModel:
             assert isinstance(work.lanes, Lanes), "siblings would stand between a query's own keys"
             return work.lanes
         return windows_of(work.lanes) if isinstance(work.lanes, Lanes) else work.lanes
-
-    def tiles(self, bucket: Bucket) -> Tiles:
-        """Return the tiles of the pass that was given."""
-        return self._inputs.tiles(bucket)
-
-    def copy_slots(self, source: Ints, destination: Ints) -> None:
-        """Copies keys and values of all layers between slots; all are read before any is written."""
-        self.store.copy_slots(source, destination)
-
-    def clear_slots(self, slots: Ints) -> None:
-        """Sets keys and values of all layers to zero."""
-        self.store.clear_slots(slots)
 
     def grow(self, blocks: int) -> int:
         """Have so many blocks, as far as KV memory can grow, by whole segments. Returns how many can be used by now;
@@ -199,10 +181,6 @@ class DeviceModel:
         self.blocks = min(self.blocks, blocks)
         self.store.shrink(self.store.blocks - self.blocks)
         return True
-
-    def move_blocks(self, sources: Ints, destinations: Ints) -> None:
-        """Copy whole blocks of all layers. No destination may be given twice, or be a source."""
-        self.store.move_blocks(sources, destinations)
 
     def record(self, rows: int, tokens_per_row: int) -> None:
         """Make the recordings of passes of up to so many rows, all of as many tokens, now: a recording takes as long as

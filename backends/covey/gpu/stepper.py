@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from covey.contracts.types import Floats, Ints
-from covey.gpu.chains import Chains, Steps
+from covey.gpu.chains import Chains
 from covey.gpu.model import DeviceModel
-from covey.models.lanes import Lanes, Pass
 from covey.models.paged_stepper import PagedStepper
 from covey.models.stepper import Call, Race
 from covey.noise.noise import Index
@@ -35,33 +34,14 @@ class DeviceStepper(PagedStepper):
                 zeros = np.zeros(rows, np.int32)
                 for each in range(1, depth + 1):
                     columns = slice(count + each - 1)
-                    self.begin(Call(zeros[:, None], zeros, at[:, columns], unkept[:, columns]), rows)
+                    self.begin(Call(zeros[:, None], zeros, at[:, columns], unkept[:, columns]))
                     words = np.ones((each, 3, rows), np.int32)
                     for _ in range(2):
                         self.chain(np.zeros((rows, count), np.int64), Race(np.zeros(rows), words))
-                    self.finish()
 
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
-        call = self._call
-        rows, count = pending.shape
-        depth = len(race.words)
-        if rows > self._chains.rows or depth > self._chains.depth:
+        call, (rows, count) = self._call, pending.shape
+        if rows > self._chains.rows or len(race.words) > self._chains.depth:
             return None
-        slots, positions = call.slots.astype(np.int32), call.positions.astype(np.int32)
-        offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(count)
-        work = Pass(
-            pending.reshape(-1).astype(np.int32),
-            positions[:, :count].reshape(-1),
-            slots[:, :count].reshape(-1),
-            Lanes(offsets, call.context + np.int32(count), call.tables),
-            offsets[1:] - 1,
-        )
-        steps = Steps(
-            depth=depth,
-            positions=positions[:, count:],
-            slots=slots[:, count:],
-            seen=call.context + np.int32(count),
-            temperatures=race.temperatures,
-            words=race.words,
-        )
-        return self._chains.propose(work, steps)
+        slots = call.slots[:, count:].astype(np.int32)
+        return self._chains.propose(self._pending(pending), slots, call.positions[:, count:], race)

@@ -18,16 +18,18 @@ import torch.nn.functional as F
 
 from covey.models.attention import Plan, Shape, attend
 from covey.models.modules import AttentionSetting
-from covey.models.product import Norm, Product, by_rows
+from covey.models.product import Product, by_rows
+
+_Map = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    before: Norm
-    after: Norm
+    before: _Map
+    after: _Map
     qkv: Product
-    query_norm: Norm | None
-    key_norm: Norm | None
+    query_norm: _Map | None
+    key_norm: _Map | None
     out: Product
     gate_up: Product
     down: Product
@@ -53,7 +55,7 @@ class FusedDecoder:
         self._embedding: torch.Tensor = parts["model.embed_tokens"].weight
         self._norm = _norm(parts["model.norm"])
         self.head = _join(parts["lm_head"], alike=alike)
-        self._act: Callable[[torch.Tensor], torch.Tensor] = parts["model.layers.0.mlp.act_fn"]
+        self._act: _Map = parts["model.layers.0.mlp.act_fn"]
         if isinstance(self._act, torch.nn.SiLU) or type(self._act).__name__ == "SiLUActivation":
             self._act = F.silu
         if alike:
@@ -63,18 +65,12 @@ class FusedDecoder:
             for index, (setting, pool) in enumerate(zip(settings, pools, strict=True))
         ]
         self.width = self._layers[0].down.width
-        self._rotary, self._positions = parts["model.rotary_emb"], positions
-        self._cos, self._sin = self.turns(self._embedding)
-        if self._cos.shape[-1] != shape.head_dim:
+        at = torch.arange(positions, device=self._embedding.device)
+        cos, sin = parts["model.rotary_emb"](self._embedding[:1], at[None])
+        if cos.shape[-1] != shape.head_dim:
             raise AttributeError("partial rotary")
-
-    def turns(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return rotary factors by position, in the type and on the device of `like`: what a head is multiplied by, and
-        what it is once it is rolled by half of itself."""
-        at = torch.arange(self._positions, device=like.device)
-        cos, sin = self._rotary(like[:1], at[None])
-        half = sin.shape[-1] // 2
-        return cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
+        half = shape.head_dim // 2
+        self._cos, self._sin = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)  # for x, and x rolled
 
     def gated(self, both: torch.Tensor) -> torch.Tensor:
         """Return the activation of each row's first half, the gate's results, times its second half."""
@@ -131,8 +127,8 @@ def _take(parts: Mapping[str, Any], at: str, setting: AttentionSetting, pool: to
     )
 
 
-def _norm(module: Any) -> Norm:
-    return Norm(module.weight, float(module.variance_epsilon))
+def _norm(module: Any) -> _Map:
+    return partial(F.rms_norm, normalized_shape=module.weight.shape, weight=module.weight, eps=module.variance_epsilon)
 
 
 def _join(*linears: Any, alike: bool) -> Product:

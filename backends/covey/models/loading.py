@@ -6,9 +6,8 @@ Knows nothing of pools or passes: it checks the configuration, loads safetensors
 from __future__ import annotations
 
 import contextlib
-import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ import torch
 from safetensors import SafetensorError
 
 from covey.contracts.errors import SettingError, UnsupportedModel
-from covey.models import dtypes, refusals, weights
+from covey.models import dtypes, refusals
 from covey.models.refusals import weight_files
-
-_LOG = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -65,24 +62,25 @@ def check_config(folder: Path, config: Any) -> None:
             )
 
 
-def load_module(
-    folder: Path,
-    config: Any,
-    dtype: torch.dtype,
-    device: torch.device,
-    attention: str,
-    *,
-    streamed: bool | None = None,
-) -> torch.nn.Module:
-    """Return the causal language model of `folder`, in evaluation mode, its attention going through `attention`. Its
-    weights are `streamed` to the device (weights.py), by default where that is a GPU, or read by transformers."""
-    files = weight_files(folder)
+def load_module(folder: Path, config: Any, dtype: torch.dtype, device: torch.device, attention: str) -> torch.nn.Module:
+    """Return the causal language model of `folder`, in evaluation mode, its attention going through `attention`."""
+    from transformers import AutoModelForCausalLM
+
+    weight_files(folder)  # refuses by name what is not there
+    module: torch.nn.Module
     with quiet():
         try:
-            loaded = None
-            if device.type == "cuda" if streamed is None else streamed:
-                loaded = _streamed(folder, files, config, dtype, device, attention)
-            module, report = loaded or _read(folder, config, dtype, attention)
+            module, report = AutoModelForCausalLM.from_pretrained(
+                str(folder),
+                config=config,
+                dtype=dtype,
+                attn_implementation=attention,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # whoever asked is told which
+                output_loading_info=True,
+            )
         except SafetensorError as error:
             raise SettingError(f"{folder}: the weights cannot be read: {error}") from error
         except ValueError as error:
@@ -100,54 +98,6 @@ def load_module(
             f"{folder}: {name} is {tuple(held)}, by config.json {tuple(wanted)}: copy both from one model"
         )
     return module.to(device).eval().requires_grad_(False)
-
-
-_Loaded = tuple[torch.nn.Module, Mapping[str, Any]]
-
-
-def _read(folder: Path, config: Any, dtype: torch.dtype, attention: str) -> _Loaded:
-    from transformers import AutoModelForCausalLM
-
-    loaded: _Loaded = AutoModelForCausalLM.from_pretrained(
-        str(folder),
-        config=config,
-        dtype=dtype,
-        attn_implementation=attention,
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        ignore_mismatched_sizes=True,  # whoever asked is told which
-        output_loading_info=True,
-    )
-    return loaded
-
-
-def _streamed(
-    folder: Path, files: list[Path], config: Any, dtype: torch.dtype, device: torch.device, attention: str
-) -> _Loaded | None:
-    """Return the model read file by file, None where only transformers' own reading does: it reads adapters and files
-    of other names too."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    elsewhere = (folder / "adapter_config.json").exists() or getattr(config, "transformers_weights", None)
-
-    def build(stored: dict[str, torch.Tensor]) -> _Loaded:
-        loaded: _Loaded = kind.from_pretrained(
-            None,
-            config=config,
-            state_dict=stored,
-            dtype=dtype,
-            attn_implementation=attention,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
-        return loaded
-
-    loaded = None if kind is None or elsewhere else weights.load(files, dtype, device, build)
-    if loaded is None:
-        _LOG.warning("%s: weights are read by transformers, which is slower: they are not stored as computed", folder)
-    return loaded
 
 
 def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -124,17 +124,6 @@ class PagedModel:
     def fused(self) -> bool:
         """Return whether the short pass of `fuse.py` is in use."""
         return self._fused is not None
-
-    @property
-    def config(self) -> Any:
-        """Return the configuration, with the attributes that transformers' configuration of the model has."""
-        return self._modules.config
-
-    def turns(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the rotary factors of the short pass; KeyError where it is not in use."""
-        if self._fused is None:
-            raise KeyError("its modules are run")
-        return self._fused.turns(like)
 
     def check(self, work: Pass) -> None:
         """Raise ValueError for a pass that is too large."""

@@ -22,10 +22,9 @@ class PagedStepper:
 
     def __init__(self, model: Passes) -> None:
         self._model = model
-        self.resident_bytes = 0
         self.draws = False
 
-    def begin(self, call: Call, lanes: int) -> None:  # noqa: ARG002  # the model needs no preparation
+    def begin(self, call: Call) -> None:
         self._call = call
         self._done = 0
 
@@ -36,11 +35,21 @@ class PagedStepper:
         count = len(tokens) // rows
         return self._forward(tokens, rows, None, np.arange(count - 1, len(tokens), count, dtype=np.int32))
 
-    def finish(self) -> None:
-        """Do nothing: keys are where they belong."""
-
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
         raise NotImplementedError("chains go step by step")
+
+    def _pending(self, pending: Index) -> Pass:
+        """Return the pass over the rows' pending tokens [rows, n], with the logits of each row's last one."""
+        call, (rows, count) = self._call, pending.shape
+        offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(count)
+        return Pass(
+            pending.reshape(-1).astype(np.int32),
+            call.positions[:, :count].reshape(-1).astype(np.int32),
+            call.slots[:, :count].reshape(-1).astype(np.int32),
+            Lanes(offsets, call.context + np.int32(count), call.tables),
+            offsets[1:] - 1,
+            None if call.states is None else call.states.reshape(pending.size, -1),
+        )
 
     def _forward(
         self, tokens: Index, rows: int, visible: Visible | None, out: Ints, states: Floats | None = None
@@ -72,17 +81,9 @@ class NativeStepper(PagedStepper):
             model.prepare_chains()
 
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
-        call, (rows, count) = self._call, pending.shape
-        offsets, slots = np.arange(rows + 1, dtype=np.int32) * np.int32(count), call.slots.astype(np.int32)
-        work = Pass(
-            pending.reshape(-1).astype(np.int32),
-            call.positions[:, :count].reshape(-1).astype(np.int32),
-            slots[:, :count].reshape(-1),
-            Lanes(offsets, call.context + np.int32(count), call.tables),
-            offsets[1:] - 1,
-            None if call.states is None else call.states.reshape(pending.size, -1),
-        )
-        return self._native.chain(work, slots[:, count:], call.positions[:, count:], race)
+        call, count = self._call, pending.shape[1]
+        slots = call.slots[:, count:].astype(np.int32)
+        return self._native.chain(self._pending(pending), slots, call.positions[:, count:], race)
 
 
 class HeadStepper(NativeStepper):

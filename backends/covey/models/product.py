@@ -1,10 +1,9 @@
-"""Linear maps and norms as they run fastest here; knows nothing of models.
+"""Linear maps as they run fastest here; knows nothing of models.
 
 A CPU's product reads its weights once per call, so their order in memory matters most with few rows: in bfloat16
 oneDNN's own order, made once, saves a third of the time. In float32 it makes a row's result the same bits however many
 rows there are, where the library behind `linear` wants four rows at least: that is half the time of a single row of a
-model of any size. The root-mean-square norm is ten small calls in PyTorch's CPU code,
-but layer norm is one: over a row and its negative, the mean is zero and the variance is the mean square.
+model of any size.
 """
 
 from __future__ import annotations
@@ -120,19 +119,3 @@ def _pack(weight: torch.Tensor, bias: torch.Tensor | None, alike: bool) -> torch
     expected = F.linear(trial, weight, bias)
     rounding = 0.0 if weight.dtype == torch.bfloat16 else 1e-5
     return packed if bool((result - expected).norm() <= rounding * expected.norm()) else None
-
-
-class Norm:
-    """Root-mean-square norm over the last dimension, times a weight."""
-
-    def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        self._eps, self._size = eps, weight.shape[0]
-        self._doubled = weight.device.type == "cpu"
-        self._weight = torch.cat((weight, weight)) if self._doubled else weight
-        self._width = tuple(self._weight.shape)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if not self._doubled:
-            return F.rms_norm(x, self._width, self._weight, self._eps)
-        both = F.layer_norm(torch.cat((x, x.neg()), -1), self._width, self._weight, None, self._eps)
-        return both.narrow(-1, 0, self._size)

@@ -56,13 +56,12 @@ class Passes(Protocol):
 
 
 class Stepper(Protocol):
-    """Between `begin` and `finish` nobody else may use the pool's slots involved."""
+    """The steps of one call at a time, whose keys go to the call's slots."""
 
-    resident_bytes: int  # what its own copies of the weights take
     draws: bool  # whether `chain` may be asked
 
-    def begin(self, call: Call, lanes: int) -> None:
-        """Bring the rows together; most steps of the call will have `lanes` tokens in all."""
+    def begin(self, call: Call) -> None:
+        """Begin with the first columns of a call."""
         ...
 
     def step(self, tokens: Index, rows: int, visible: Visible | None = None) -> Floats:
@@ -72,10 +71,6 @@ class Stepper(Protocol):
 
     def catch_up(self, tokens: Index, rows: int) -> Floats:
         """Return logits [rows, vocab] of each row's last token; its tokens follow one another."""
-        ...
-
-    def finish(self) -> None:
-        """Write the keys of the call's columns to their slots."""
         ...
 
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:

@@ -79,13 +79,6 @@ def test_slots_are_all_read_before_any_is_written(dtype: torch.dtype, head_dim: 
     assert same(contents(store), expected)
 
 
-def test_accepted_nodes_slide_down_over_each_other() -> None:
-    store, expected = made()
-    store.copy_slots(np.arange(10, 30, dtype=np.int32), np.arange(9, 29, dtype=np.int32))
-    expected[:, :, 9:29] = expected[:, :, 10:30].clone()
-    assert same(contents(store), expected)
-
-
 def test_slots_are_cleared() -> None:
     store, expected = made(torch.bfloat16)
     slots = np.array([47, 0, 13], np.int32)
@@ -94,27 +87,8 @@ def test_slots_are_cleared() -> None:
     assert same(contents(store), expected)
 
 
-@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
-def test_negative_ids_are_skipped(kind: torch.dtype) -> None:
-    from covey.gpu.kernels import moves
-
-    store, expected = made()
-    old = torch.tensor([3, -1, 8], dtype=kind, device=DEVICE)
-    new = torch.tensor([2, -1, 9], dtype=kind, device=DEVICE)
-    moves.move_blocks(store.pool, store.offsets, old, new, store.layout)
-    expected[:, :, slots_of(store, [2, 9])] = expected[:, :, slots_of(store, [3, 8])]
-    assert same(contents(store), expected)
-    staged = torch.full((3 * 4 * 3 * 5,), torch.nan, device=DEVICE)
-    moves.copy_slots(store.pool, store.offsets, old, new, staged, store.layout)
-    expected[:, :, [2, 9]] = expected[:, :, [3, 8]]
-    assert same(contents(store), expected)
-    moves.clear_slots(store.pool, store.offsets, old, store.layout)
-    expected[:, :, [3, 8]] = 0
-    assert same(contents(store), expected)
-
-
-def slots_of(store: KVStore, blocks: Ints | list[int]) -> Ints:
-    return (np.asarray(blocks)[:, None] * store.layout.block_size + np.arange(store.layout.block_size)).reshape(-1)
+def slots_of(store: KVStore, blocks: Ints) -> Ints:
+    return (blocks[:, None] * store.layout.block_size + np.arange(store.layout.block_size)).reshape(-1)
 
 
 def test_they_compile_to_accesses_of_16_bytes() -> None:

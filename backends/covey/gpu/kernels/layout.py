@@ -19,12 +19,6 @@ class Layout:
     block_size: int
     segment_blocks: int
 
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name}: got {value}, allowed: 1 or more")
-
     @property
     def shape(self) -> tuple[int, int, int, int, int]:
         """Return the shape of a segment."""

@@ -1,7 +1,7 @@
 """Moving what is in KV memory: whole blocks to other blocks, slots to other slots, and slots to zero.
 
-Memory is a `KVStore`'s: `pool` and `offsets` as described there. Ids are in device memory, int32 or int64; a negative
-one is skipped, so that a captured launch serves any number of ids up to its own. Bits are copied, never computed with.
+Memory is a `KVStore`'s: `pool` and `offsets` as described there. Ids are int64, in device memory. Bits are copied,
+never computed with.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ def _blocks_kernel(
     BLOCK_STRIDE: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    source = tl.load(sources + tl.program_id(0)).to(tl.int64)
-    destination = tl.load(destinations + tl.program_id(0)).to(tl.int64)
-    wanted = (source >= 0) & (destination >= 0)
-    source = tl.maximum(source, 0)
-    destination = tl.maximum(destination, 0)
+    source = tl.load(sources + tl.program_id(0))
+    destination = tl.load(destinations + tl.program_id(0))
     layer = tl.program_id(1).to(tl.int64) * (SEGMENT_BLOCKS * BLOCK_STRIDE)
     # offsets are multiples of 8 elements; only with that said are accesses 16 bytes wide
     old = tl.multiple_of(tl.load(offsets + source // SEGMENT_BLOCKS), 8) + layer
@@ -38,7 +35,7 @@ def _blocks_kernel(
     old += (source % SEGMENT_BLOCKS) * BLOCK_STRIDE
     new += (destination % SEGMENT_BLOCKS) * BLOCK_STRIDE
     at = tl.program_id(2) * PIECE + tl.arange(0, PIECE)
-    mask = (at < BLOCK_STRIDE) & wanted
+    mask = at < BLOCK_STRIDE
     tl.store(pool + new + at, tl.load(pool + old + at, mask=mask), mask=mask)
 
 
@@ -61,13 +58,11 @@ def _slots_kernel(
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     layer = tl.program_id(1).to(tl.int64)
     head = tl.program_id(2)
-    slot = tl.load(slots + row, mask=row < count, other=-1).to(tl.int64)
-    wanted = slot >= 0
-    slot = tl.maximum(slot, 0)
+    slot = tl.load(slots + row, mask=row < count, other=0)
     start = slot_start(offsets, slot // BLOCK_SIZE, slot % BLOCK_SIZE, BLOCK_STRIDE, SEGMENT_BLOCKS, HEAD_DIM)
     start += layer * (SEGMENT_BLOCKS * BLOCK_STRIDE) + head * (BLOCK_SIZE * HEAD_DIM)
     column = tl.arange(0, WIDTH)
-    mask = wanted[:, None] & (column < HEAD_DIM)[None, :]
+    mask = (row < count)[:, None] & (column < HEAD_DIM)[None, :]
     place = pool + start[:, None] + column[None, :]
     if MODE == "clear":
         tl.store(place, tl.zeros([TILE, WIDTH], pool.dtype.element_ty), mask=mask)
@@ -111,7 +106,7 @@ def copy_slots(
     """Copy keys and values of slot `sources[i]` to slot `destinations[i]` in every layer.
 
     All are read before any is written: `staged`, of the pool's type and at least layers * 2 * kv_heads * len(sources) *
-    head_dim elements, holds them between two launches. A pair with one negative id must have two.
+    head_dim elements, holds them between two launches.
     """
     _launch_slots("gather", pool, offsets, sources, staged, layout)
     _launch_slots("scatter", pool, offsets, destinations, staged, layout)

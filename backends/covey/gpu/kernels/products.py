@@ -1,8 +1,6 @@
-"""Products with a large matrix, and what lies around them, in one reading of the matrix: the norm of what goes in;
-bias, gate or residual sum of what comes out.
+"""Products with a large matrix, and the bias, gate or residual sum of what comes out, in one reading of the matrix.
 
-Of few rows they are bound by the matrix's bytes, and a layer by the number of its kernels (`THIN`). Of any number of
-rows, in blocks of one shape whatever that number is, a row's sums are taken in one order (`fixed`).
+In blocks of one shape whatever the number of rows is, a row's sums are taken in one order (`fixed`).
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ class Block:
     warps: int = 4
 
 
-THIN = Block(16, 32, 256, 4)  # rows: what a tensor core multiplies at once; some 64 KB are on their way to each core
 WIDE = 16384  # columns from which on programs of 128 keep a GPU busy
 
 
@@ -46,14 +43,10 @@ def block_product(
     x,
     weight,
     bias,
-    norm,
-    residual,
     out,
     rows,
-    epsilon,
     K: tl.constexpr,
     N: tl.constexpr,
-    NORMED: tl.constexpr,
     BIASED: tl.constexpr,
     ADDED: tl.constexpr,
     GATED: tl.constexpr,
@@ -63,10 +56,9 @@ def block_product(
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute out [rows, N] = x [rows, K] @ weight [N, K].T. Where `NORMED`, x is replaced by its root-mean-square norm
-    times `norm`; where `GATED`, out is silu of it times the product with the next N rows of `weight`; where `ADDED`,
-    `residual`, which may be `out`, is added. Rounds where the unfused operations would. Programs of the same columns
-    follow each other, so that a cache has the matrix for all but the first."""
+    """Compute out [rows, N] = x [rows, K] @ weight [N, K].T. Where `GATED`, it is silu of that times the product with
+    the next N rows of `weight`; where `ADDED`, what was in `out` is added. Rounds where the unfused operations would.
+    Programs of the same columns follow each other, so that a cache has the matrix for all but the first."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(0) * M + tl.arange(0, M)
     deep = tl.arange(0, DEPTH)
@@ -74,20 +66,11 @@ def block_product(
     kind = x.dtype.element_ty
     lines = x + row.to(tl.int64)[:, None] * K + deep[None, :]
     matrix = weight + column.to(tl.int64)[:, None] * K + deep[None, :]
-    size = tl.zeros([M], tl.float32)
-    if NORMED:
-        for start in range(0, K, DEPTH):
-            part = tl.load(lines + start, mask=there[:, None] & (deep + start < K)[None, :], other=0.0).to(tl.float32)
-            size += tl.sum(part * part, 1)
-        size = tl.rsqrt(size / K + epsilon)
     total = tl.zeros([M, COLUMNS], tl.float32)
     second = tl.zeros([M, COLUMNS], tl.float32)
     for start in range(0, K, DEPTH):
         known = deep + start < K
         part = tl.load(lines + start, mask=there[:, None] & known[None, :], other=0.0)
-        if NORMED:
-            scale = tl.load(norm + start + deep, mask=known, other=0.0).to(tl.float32)
-            part = ((part.to(tl.float32) * size[:, None]).to(kind).to(tl.float32) * scale[None, :]).to(kind)
         mask = inside[:, None] & known[None, :]
         read = tl.load(matrix + start, mask=mask, other=0.0)
         if WIDE:
@@ -109,7 +92,7 @@ def block_product(
     spot = row.to(tl.int64)[:, None] * N + column[None, :]
     keep = there[:, None] & inside[None, :]
     if ADDED:
-        total = tl.load(residual + spot, mask=keep, other=0.0).to(tl.float32) + total.to(kind).to(tl.float32)
+        total = tl.load(out + spot, mask=keep, other=0.0).to(tl.float32) + total.to(kind).to(tl.float32)
     tl.store(out + spot, total.to(kind), mask=keep)
 
 
@@ -120,9 +103,7 @@ def multiply(
     bias: torch.Tensor | None,
     out: torch.Tensor,
     *,
-    norm: torch.Tensor | None = None,
-    epsilon: float = 0.0,
-    residual: torch.Tensor | None = None,
+    added: bool = False,
     gated: bool = False,
 ) -> None:
     """See `block_product`."""
@@ -132,16 +113,12 @@ def multiply(
         x,
         weight,
         x if bias is None else bias,
-        x if norm is None else norm,
-        x if residual is None else residual,
         out,
         rows,
-        epsilon,
         K=depth,
         N=width,
-        NORMED=norm is not None,
         BIASED=bias is not None,
-        ADDED=residual is not None,
+        ADDED=added,
         GATED=gated,
         M=block.rows,
         COLUMNS=block.columns,
