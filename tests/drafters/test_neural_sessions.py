@@ -182,23 +182,6 @@ def test_freed_and_unknown_tags(folder: Path) -> None:
     drafter.check()
 
 
-def test_long_gaps_may_be_read_in_part(folder: Path) -> None:
-    rng = np.random.default_rng(10)
-    drafter = load(folder, sink_tokens=4, window_tokens=16)
-    whole = load(folder)
-    sender, item = Sender(drafter), Text(1, text(rng, 300))
-    for turn in range(12):
-        reply = sender.send([item, Text(2, text(rng, 3))], 4, 1 + turn % 3)
-        assert (reply.status == RowStatus.OK).all()
-        assert item.seen == len(item.tokens)
-        drafter.check()
-        item.tokens += text(rng, [1, 3, 200, 15][turn % 4])
-        if turn == 7:
-            item.seen = 310
-    item = Text(3, text(rng, 18))  # no longer than what is read: as if nothing were left out
-    assert rows_of(sender.send([item], 4).trees) == rows_of(Sender(whole).send([Text(3, item.tokens)], 4).trees)
-
-
 def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
     target = build(tmp_path / "target", "llama", vocab_size=128)
     profile = Profile("test", drafter=TINY)

@@ -97,7 +97,6 @@ def test_output_is_the_targets_own(target: TargetRunner, folder: Path, stranger:
         "weak": (
             Unreliable(lambda: NeuralDrafter.load(folder, SETTINGS, name="again")),
             NeuralDrafter.load(folder, replace(SETTINGS, kv_blocks=14, catch_up_tokens=16), name="small"),
-            NeuralDrafter.load(folder, replace(SETTINGS, sink_tokens=2, window_tokens=16), name="short"),
         ),
     }
     for group in drafters.values():

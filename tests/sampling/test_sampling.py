@@ -241,7 +241,7 @@ def test_proposals_of_the_same_model_begin_with_its_draw(settings: dict[str, Any
     positions = np.arange(50, dtype=np.int32)
     drawn = draw(logits, table, slots, positions)
     probs, _ = probabilities(logits, table, slots.astype(np.int64), positions.astype(np.int64), None)
-    choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64), 1, 300)
+    choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64))
     best, best_scores = choosing.best(logits.numpy(), 0)
     assert np.array_equal(best, drawn.tokens)
     for width in (1, 3):

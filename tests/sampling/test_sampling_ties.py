@@ -55,7 +55,7 @@ def test_the_lowest_id_wins_under_both_rules_and_is_drafted(name: str) -> None:
         assert np.array_equal(plain.walk.tokens, lowest)
         sparse = propose_rejection(logits, table, slots, positions, rounds)
         assert np.array_equal(sparse.tokens, lowest)
-        choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64), 1, VOCAB)
+        choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64))
         if (table.temperature[slots] == 0).all():  # else what equals the last that is kept may be drafted too
             assert np.array_equal(choosing.best(logits, 0)[0], lowest)
 
