@@ -101,9 +101,9 @@ class Engine:
         found = [self._brought(each) for each in outputs if int(each.request_id) in self._open]
         if not found:
             return
-        names = [self._open[each.key][0] for each in found]
-        for each, drafts in zip(found, self._of_proposer("covey_drafts_of", names) or ()):
-            each.drafts = drafts
+        drafts = self._of_proposer("covey_drafts_of", [self._open[each.key][0] for each in found])
+        if drafts is not None:
+            found = [each._replace(drafts=own) for each, own in zip(found, drafts)]
         for each in found:
             if each.finish is not None:
                 del self._open[each.key]
@@ -111,7 +111,7 @@ class Engine:
 
     def _brought(self, output: Any) -> Brought:
         key, completion, stats = int(output.request_id), output.outputs[0], output.metrics
-        tokens = completion.token_ids
+        tokens = list(completion.token_ids)
         scores, top = _logprobs(completion.logprobs or (), tokens, self._open[key][1])
         ended = None if not output.finished else FINISH.get(completion.finish_reason, Finish.ERROR)
         queued = None if stats is None or not stats.scheduled_ts else stats.scheduled_ts - stats.queued_ts
