@@ -21,7 +21,6 @@ from transformers import (
 
 from covey.contracts.types import NO_INTS, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
-from covey.sampling import penalties
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.rejection import judge, probabilities
@@ -215,17 +214,6 @@ def test_everything_masked_is_a_fault() -> None:
     assert drawn.faults.tolist() == [Fault.ALL_MASKED]
     with pytest.raises(ValueError, match="tokens before"):
         draw(torch.zeros(1, 5), table, slots, np.zeros(1, np.int32))
-
-
-def test_of_bad_words_those_alone_are_compared_that_may_be_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[tuple[int, ...]] = []
-    ends_with = penalties._ends_with
-    monkeypatch.setattr(penalties, "_ends_with", lambda *given: compared.append(given[1]) or ends_with(*given))
-    table, slots = table_of(Sampling(bad_words=((1, 2, 3), (4, 2, 4), (5, 6, 0), (1,))))
-    logits = torch.tensor([[0.0, 9.0, 1.0, 8.0, 7.0]])
-    history = [Context(np.array([0, 1], np.int32), np.array([2], np.int32))]
-    assert draw(logits, table, slots, np.array([3], np.int32), history).tokens.tolist() == [4]
-    assert compared == [(1, 2), (4, 2), ()]
 
 
 def test_bad_words_without_tokens_are_ignored() -> None:
