@@ -36,18 +36,6 @@ def test_chains_are_what_the_model_draws(layers: str, request: pytest.FixtureReq
     drafter.check()
 
 
-def test_the_whole_chain_is_accepted_round_after_round(folder: Path, reference: Reference) -> None:
-    sampling = Sampling(temperature=1.0, seed=3)
-    item = Text(1, text(np.random.default_rng(2), 12), sampling)
-    own = reference.drawn(item.tokens, 60, sampling)
-    sender = Sender(load(folder))
-    for _ in range(10):
-        proposed = rows_of(sender.send([item], 5).trees)[0]
-        done = len(item.tokens) - item.num_prompt
-        assert proposed == own[done : done + 5]
-        item.tokens += own[done : done + 6]
-
-
 def test_scores_fall_along_every_path(folder: Path) -> None:
     rng = np.random.default_rng(5)
     texts = [Text(i, text(rng, 20), sampling) for i, sampling in enumerate(SAMPLINGS)]

@@ -150,38 +150,6 @@ def test_a_text_near_the_end_goes_beside_a_deeper_one(kind: str, width: int, req
         assert rows_of(alone.trees)[0] == rows_of(reply.trees)[row]
 
 
-def test_a_restarted_drafter_says_stale(folder: Path) -> None:
-    item = Text(1, text(np.random.default_rng(0), 20))
-    sender = Sender(load(folder))
-    first = rows_of(sender.send([item], 3).trees)
-    sender.drafter = load(folder)
-    assert sender.send([item], 3).status.tolist() == [RowStatus.STALE]
-    assert rows_of(sender.send([item], 3).trees) == first
-
-
-def test_a_replay_gets_the_stored_answer(folder: Path) -> None:
-    item = Text(1, text(np.random.default_rng(0), 20))
-    sender = Sender(load(folder))
-    sender.send([item], 3)
-    item.tokens.append(5)
-    work = sender.work([item], 3)
-    reply = sender.drafter.draft(work)
-    assert sender.drafter.draft(work) is reply
-
-
-def test_freed_and_unknown_tags(folder: Path) -> None:
-    drafter = load(folder)
-    sender = Sender(drafter)
-    item, beside = Text(1, [4, 5, 6]), Text(2, [7, 8, 9])
-    sender.send([item, beside], 2)
-    sender.send([beside], 2, frees=[1])
-    assert sender.send([item], 2).status.tolist() == [RowStatus.STALE]
-    beside.seen = 40
-    beside.tokens = list(range(2, 42))
-    assert sender.send([beside], 2).status.tolist() == [RowStatus.STALE]
-    drafter.check()
-
-
 def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
     target = build(tmp_path / "target", "llama", vocab_size=128)
     profile = Profile("test", drafter=TINY)

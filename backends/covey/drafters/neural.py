@@ -373,9 +373,9 @@ class NeuralDrafter:
             ),
         )
         self._stepper.finish()
-        above: list[list[int]] = lattice.parents.tolist() if width > 1 else [[]] * len(sessions)
-        for session, proposed, parents, depth in zip(sessions, lattice.tokens.tolist(), above, depths.tolist()):
-            session.tokens, session.parents, session.drawn = proposed[: depth * width], parents, session.num_tokens
+        own = zip(sessions, lattice.tokens.tolist(), lattice.parents.tolist(), (depths * width).tolist())
+        for session, proposed, parents, nodes in own:
+            session.tokens, session.parents, session.drawn = proposed[:nodes], parents[:nodes], session.num_tokens
         return lattice
 
     def _constraints(self, sessions: list[Session]) -> dict[int, Grammar]:

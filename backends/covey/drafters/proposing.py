@@ -7,7 +7,7 @@ ones. A place that no token took has token -1: one below a row's depth, or one t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -81,8 +81,6 @@ class Rows:
     @property
     def active(self) -> list[int]:
         """Return how many rows go as deep as each step."""
-        if self.depths[0] == self.depths[-1]:
-            return [len(self.depths)] * int(self.depths[0])
         counts: list[int] = (self.depths[:, None] > np.arange(self.depths[0])).sum(axis=0).tolist()
         return counts
 
@@ -117,11 +115,9 @@ def _words(table: SettingsTable, rows: Rows) -> Ints:
 
 
 def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
-    """Return chains of unequal depth as a lattice; what lies below a row's depth is left out."""
+    """Return chains as a lattice; what lies below a row's depth is left out."""
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False, False)
     scores = np.minimum(shares, -DESCENT).cumsum(axis=1)
-    if rows.depths[0] == rows.depths[-1]:
-        return replace(lattice, tokens=tokens, scores=scores)
     inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
     lattice.tokens[inside] = tokens[inside]
     lattice.scores[inside] = scores[inside]

@@ -23,7 +23,7 @@ class Session:
     sequence: Sequence
     rejection: bool
     tokens: list[int] = field(default_factory=list)  # what the last call proposed
-    parents: list[int] = field(default_factory=list)  # none of a chain
+    parents: list[int] = field(default_factory=list)
     written: int = 0  # how many of those have keys, behind the last token's
     drawn: int = 0  # position of the first of them
     states: Words = field(default_factory=lambda: NO_STATES)  # a head's, of its last tokens, at least of the unread
@@ -63,14 +63,12 @@ class Session:
         """Take new tokens. As far as the last call proposed them their keys are known: the slots to copy from and to
         are returned."""
         sequence = self.sequence
-        path: list[int] | range = range(0)
-        if self.written and not self.unread:
-            path = self._along_tree(tokens.tolist()) if self.parents else self._along_chain(tokens.tolist())
+        path = self._accepted(tokens.tolist()) if self.written and not self.unread else []
         base = sequence.num_cached_tokens
         sequence.num_cached_tokens += len(path)
         self.written = 0
         sequence.append(tokens)
-        if isinstance(path, range) or path == list(range(len(path))):
+        if path == list(range(len(path))):
             return NO_INTS, NO_INTS
         return sequence.slots[base + np.asarray(path, np.int32)], sequence.slots[base : base + len(path)]
 
@@ -91,26 +89,19 @@ class Session:
     def drew(self, tokens: list[int]) -> None:
         """Note the tokens that the text read so far draws for the next position, if any; the last call's proposals are
         done."""
-        self.tokens, self.parents, self.written, self.drawn = tokens, [], 0, self.read
+        self.tokens, self.parents, self.written, self.drawn = tokens, [-1] * len(tokens), 0, self.read
 
     def own(self) -> list[int]:
         """Return the drafter's own draws of the positions from `drawn` on. What it proposed is its draw as long as the
         text has what it proposed before; of a tree the first node alone is known to be."""
-        proposed = self.tokens[:1] if self.parents else self.tokens
+        is_chain = self.parents == list(range(-1, len(self.tokens) - 1))
+        proposed = self.tokens if is_chain else self.tokens[:1]
         text = self.sequence.tokens[self.drawn : self.drawn + len(proposed)].tolist()
         count = next((at for at, (own, token) in enumerate(zip(proposed, text)) if own != token), len(text))
         return proposed[: count + 1]
 
-    def _along_chain(self, tokens: list[int]) -> range:
+    def _accepted(self, tokens: list[int]) -> list[int]:
         """Return the nodes of the last call that `tokens` runs along, as far as they have keys."""
-        count = 0
-        for own, token in zip(self.tokens[: self.written], tokens):
-            if own != token:
-                break
-            count += 1
-        return range(count)
-
-    def _along_tree(self, tokens: list[int]) -> list[int]:
         path: list[int] = []
         nodes: dict[tuple[int | None, int], int]
         nodes = dict(zip(zip(self.parents, self.tokens), range(self.written)))
