@@ -90,6 +90,20 @@ def test_one_sender_s_tags_and_frees_are_nothing_to_another(folder: Path, serve:
     assert two.send([Text(1, other.tokens, seen=20)], 2).status.tolist() == [RowStatus.STALE]
 
 
+def test_a_sender_that_floods_the_pool_evicts_its_own(folder: Path, serve: Callable[..., DraftService]) -> None:
+    drafter, rng = neural(folder, blocks=24), np.random.default_rng(5)
+    service = serve(drafter, admission=False)
+    modest, greedy = (Sender(From(service, name), new_origin(name)) for name in ("modest", "greedy"))
+    mine = [Text(tag, prompt(rng, 30)) for tag in (1, 2)]
+    modest.send(mine, 2)
+    for tag in range(40):
+        greedy.send([Text(tag, prompt(rng, 30))], 2)
+    reply = modest.send(mine, 2)
+    assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]
+    assert reply.catch_up_seconds == 0.0, "its keys are still there"
+    drafter.check()
+
+
 def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
     folder: Path, serve: Callable[..., DraftService]
 ) -> None:
