@@ -373,8 +373,8 @@ class NeuralDrafter:
             ),
         )
         self._stepper.finish()
-        own = zip(sessions, lattice.tokens.tolist(), lattice.parents.tolist(), (depths * width).tolist())
-        for session, proposed, parents, nodes in own:
+        drafted = zip(sessions, lattice.tokens.tolist(), lattice.parents.tolist(), (depths * width).tolist())
+        for session, proposed, parents, nodes in drafted:
             session.tokens, session.parents, session.drawn = proposed[:nodes], parents[:nodes], session.num_tokens
         return lattice
 
