@@ -20,7 +20,7 @@ from scipy import stats
 
 from covey.contracts.types import Floats, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
-from covey.drafters.proposing import Rows, joined, propose_trees
+from covey.drafters.proposing import Rows, propose_trees
 from covey.models.stepper import Call, Race, Visible
 from covey.noise.noise import Index, Reals, seed_words
 from covey.sampling import rejection
@@ -174,8 +174,7 @@ def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejec
         q_rows=rejection_round >= 0,
         log_q=False,
     )
-    lattice = propose_trees(TableStepper(world.drafter), batch.table, wanted)
-    return joined(count, [(np.arange(count), lattice)])
+    return propose_trees(TableStepper(world.drafter), batch.table, wanted).trees()
 
 
 @dataclass(frozen=True)
