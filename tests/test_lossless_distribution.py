@@ -20,7 +20,7 @@ from scipy import stats
 
 from covey.contracts.types import Floats, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
-from covey.drafters.proposing import Rows, joined, propose_trees
+from covey.drafters.proposing import Rows, propose_trees
 from covey.models.stepper import Call, Race, Visible
 from covey.noise.noise import Index, Reals, seed_words
 from covey.sampling import rejection
@@ -170,8 +170,7 @@ def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejec
         q_rows=rejection_round >= 0,
         log_q=False,
     )
-    lattice = propose_trees(TableStepper(world.drafter), batch.table, wanted, len(world.drafter))
-    return joined(count, [(np.arange(count), lattice)])
+    return propose_trees(TableStepper(world.drafter), batch.table, wanted).trees()
 
 
 @dataclass(frozen=True)
@@ -403,7 +402,7 @@ def test_coupled_acceptance_keeps_its_bound() -> None:
         drafter = target + torch.tensor(rng.normal(size=vocab) * scale, dtype=torch.float32)
         positions = np.full(count, 11, np.int32)
         drawn = draw(target.expand(count, vocab), table, slots, positions).tokens
-        choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64), 1, vocab)
+        choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64))
         drafted = choosing.best(drafter.expand(count, vocab).numpy(), 0)[0]
         agree = float((drawn == drafted).mean())
         tv = 0.5 * float((target.double().softmax(0) - drafter.double().softmax(0)).abs().sum())

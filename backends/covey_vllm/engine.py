@@ -101,9 +101,9 @@ class Engine:
         found = [self._brought(each) for each in outputs if int(each.request_id) in self._open]
         if not found:
             return
-        names = [self._open[each.key][0] for each in found]
-        for each, drafts in zip(found, self._of_proposer("covey_drafts_of", names) or ()):
-            each.drafts = drafts
+        drafts = self._of_proposer("covey_drafts_of", [self._open[each.key][0] for each in found])
+        if drafts is not None:
+            found = [each._replace(drafts=own) for each, own in zip(found, drafts)]
         for each in found:
             if each.finish is not None:
                 del self._open[each.key]
@@ -111,7 +111,7 @@ class Engine:
 
     def _brought(self, output: Any) -> Brought:
         key, completion, stats = int(output.request_id), output.outputs[0], output.metrics
-        tokens = completion.token_ids
+        tokens = list(completion.token_ids)
         scores, top = _logprobs(completion.logprobs or (), tokens, self._open[key][1])
         ended = None if not output.finished else FINISH.get(completion.finish_reason, Finish.ERROR)
         queued = None if stats is None or not stats.scheduled_ts else stats.scheduled_ts - stats.queued_ts
@@ -132,27 +132,21 @@ class Counted:
     """Implements vLLM's `StatLoggerBase`: what its scheduler says of itself."""
 
     def __init__(self) -> None:
-        self._running = self._waiting = self._preempted = self._hits = 0
-        self._usage = 0.0
+        self._now: JsonDict = {"running": 0, "waiting": 0, "preempted": 0, "usage": 0.0, "reused": 0}
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         if scheduler_stats is not None:
-            self._running, self._waiting = scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs
-            self._usage = scheduler_stats.kv_cache_usage
-            self._hits += scheduler_stats.prefix_cache_stats.hits
+            self._now["running"] = scheduler_stats.num_running_reqs
+            self._now["waiting"] = scheduler_stats.num_waiting_reqs
+            self._now["usage"] = scheduler_stats.kv_cache_usage
+            self._now["reused"] += scheduler_stats.prefix_cache_stats.hits
         if iteration_stats is not None:
-            self._preempted += iteration_stats.num_preempted_reqs
+            self._now["preempted"] += iteration_stats.num_preempted_reqs
 
     def take(self) -> JsonDict:
         """Return the present figures; `reused` counts since the last call."""
-        hits, self._hits = self._hits, 0
-        return {
-            "running": self._running,
-            "waiting": self._waiting,
-            "preempted": self._preempted,
-            "usage": self._usage,
-            "reused": hits,
-        }
+        told, self._now = self._now, self._now | {"reused": 0}
+        return told
 
     def log(self) -> None: ...
 

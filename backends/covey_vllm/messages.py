@@ -12,13 +12,11 @@ Imports nothing of vLLM: both ends read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import NamedTuple
 
-import numpy as np
-
-from covey.contracts.types import Finish, JsonDict, Request, Top
+from covey.contracts.types import Finish, JsonDict, Request
 from covey.wire.frames import Message
 
 LOAD, LOADED, FAILED = "load", "loaded", "failed"
@@ -38,8 +36,7 @@ def submit(request: Request) -> Message:
     return Message(request.key, SUBMIT, wanted, {"prompt": request.prompt})
 
 
-@dataclass(slots=True)
-class Brought:
+class Brought(NamedTuple):
     """The result of a step for one request. For each token `top` has as many of the likeliest, as (id,
     log-probability)."""
 
@@ -50,58 +47,14 @@ class Brought:
     finish: Finish | None = None
     reused: int = 0
     queued: float | None = None
-    drafts: JsonDict = field(default_factory=dict)  # of the request so far
+    drafts: JsonDict | None = None  # of the request so far
 
 
 def step(found: Sequence[Brought]) -> Message:
-    """The arrays have all requests' tokens, one behind the other."""
-    rows = [
-        (
-            *(each.key, len(each.tokens), len(each.logprobs), len(each.top[0]) if each.top else 0),
-            *(each.finish, each.reused, each.queued, each.drafts),
-        )
-        for each in found
-    ]
-    top = [pair for each in found for place in each.top for pair in place]
-    arrays = {
-        "tokens": _array((token for each in found for token in each.tokens), np.int32),
-        "logprobs": _array((score for each in found for score in each.logprobs), np.float32),
-        "top_ids": _array((token for token, _ in top), np.int32),
-        "top_logprobs": _array((score for _, score in top), np.float32),
-    }
-    return Message(0, STEP, rows, arrays)
+    return Message(0, STEP, found)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a step brought one request, as `step` told it."""
-
-    key: int
-    tokens: Any
-    logprobs: Any
-    top: Top
-    finish: Finish | None
-    reused: int
-    queued: float | None
-    drafts: JsonDict
-
-
-def results(message: Message) -> list[StepResult]:
+def results(message: Message) -> list[Brought]:
     """Return what a message that `step` made says."""
-    arrays, found = message.arrays, []
-    at = scored = topped = 0
-    for key, count, scores, width, finish, reused, queued, drafts in message.value:
-        tokens = arrays["tokens"][at : at + count]
-        top = [arrays[name][topped : topped + count * width].reshape(count, width) for name in TOP]
-        logprobs = arrays["logprobs"][scored : scored + scores]
-        ended = None if finish is None else Finish(finish)
-        found.append(StepResult(key, tokens, logprobs, Top(*top), ended, reused, queued, drafts))
-        at, scored, topped = at + count, scored + scores, topped + count * width
-    return found
-
-
-TOP = ("top_ids", "top_logprobs")
-
-
-def _array(values: Iterable[Any], kind: Any) -> Any:
-    return np.fromiter(values, kind)
+    found = [Brought(*each) for each in message.value]
+    return [each if each.finish is None else each._replace(finish=Finish(each.finish)) for each in found]

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.bandits.length import Situation
-from covey.contracts.errors import CoveyError
 from covey.contracts.ports import Clock, Drafter
 from covey.contracts.types import NO_FLOATS, TargetReply, Trees
 from covey.loop.channel import Channel
@@ -91,7 +90,6 @@ class Rounds:
         ends: Collection[int] = (),
         worker: Callable[[str], Worker] = Thread,
         caller: str = "",
-        failed: Callable[[str, CoveyError], None] | None = None,
         observe: Callable[[Round], object] = lambda _done: None,
         keep: Collection[str] = (),
     ) -> None:
@@ -107,7 +105,7 @@ class Rounds:
         self._keep = tuple(keep)
         origin, sequence = new_origin(caller), count(1)
         channels = {
-            name: Channel(name, drafter, self.roster, clock, failed, origin, sequence, lambda: None, worker)
+            name: Channel(name, drafter, self.roster, clock, None, origin, sequence, lambda: None, worker)
             for name, drafter in drafters.items()
         }
         self._drafting = Drafting(channels, self.roster, clock, deadline)

@@ -35,6 +35,7 @@ TAIL = 32  # tokens at a text's end by which it is known where its row was befor
 SPECULATION = re.compile(r"auto|off|fixed:([1-9]|[12]\d|3[0-2])")
 
 Tokens = npt.NDArray[np.int32]  # [rows, positions]
+End = tuple[int, bytes]  # a text's length and its last tokens
 
 
 class Named(Protocol):
@@ -49,6 +50,7 @@ class Text:
     """A request, whose tokens are those of its row at the last call that had one."""
 
     active: ActiveRequest
+    end: End = (0, b"")
     missed: int = 0  # calls in a row that had none
     name: str = ""  # vLLM's, where it says so
 
@@ -68,27 +70,6 @@ class Row:
     read: int  # tokens of its prompt that the step may have computed, at most
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The ends of the rows' texts, and their last tokens: a shorter text has -1 before it."""
-
-    lengths: Ints
-    tails: Tokens  # [rows, TAIL]
-
-    @classmethod
-    def of(cls, tokens: Tokens, lengths: Ints) -> Ends:
-        places = lengths[:, None] + np.arange(-TAIL, 0)
-        found = tokens[np.arange(len(lengths))[:, None], np.maximum(places, 0)]
-        return cls(lengths, np.where(places < 0, -1, found))
-
-    def same(self, other: Ends) -> list[bool]:
-        """Return, by row that both have, whether they are alike."""
-        rows = min(len(self.lengths), len(other.lengths))
-        alike = (self.lengths[:rows] == other.lengths[:rows]) & (self.tails[:rows] == other.tails[:rows]).all(axis=1)
-        found: list[bool] = alike.tolist()
-        return found
-
-
 @dataclass(slots=True)
 class Texts:
     """Owns the requests. `limit` is the longest text that vLLM allows, `drafters` those that requests can name."""
@@ -98,7 +79,6 @@ class Texts:
     _texts: dict[int, Text] = field(default_factory=dict)  # by key
     _names: dict[str, Text] = field(default_factory=dict)  # by vLLM's name
     _before: list[Text | None] = field(default_factory=list)  # of the last call's rows
-    _ends: Ends | None = None  # of the same; None where rows were known by name
     _keys: Iterator[int] = field(default_factory=lambda: count(1))
 
     def __len__(self) -> int:
@@ -114,17 +94,17 @@ class Texts:
     ) -> list[Row]:
         """Return the requests of these rows, brought up to date. With vLLM's own `requests` they are known by name, and
         may say how they want to be drafted for."""
-        ends = np.array(lengths[: len(sampled)], np.int32)  # a copy: vLLM changes its own
+        texts = [row[:length] for row, length in zip(tokens, lengths[: len(sampled)].tolist())]
         if requests is None:
-            new = np.fromiter(map(len, sampled), np.int32, len(sampled))
-            found = self._found(Ends.of(tokens, ends - new), tokens)
-            self._ends = Ends.of(tokens, ends)
+            found = self._found([text[: len(text) - len(new)] for text, new in zip(texts, sampled)])
         else:
-            found, self._ends = [self._names.get(each.req_id) for each in requests], None
+            found = [self._names.get(each.req_id) for each in requests]
         rows, here = [], list[Text | None]()
-        for row, (text, length, brought) in enumerate(zip(found, ends.tolist(), sampled)):
+        for row, (text, own, brought) in enumerate(zip(found, texts, sampled)):
             named = None if requests is None else requests[row]
-            text, made = self._row(text, tokens[row, :length], brought, now, named)
+            text, made = self._row(text, own, brought, now, named)
+            if text is not None:
+                text.end = _end(own)
             rows.append(made)
             here.append(text)
         self._before = here
@@ -156,22 +136,20 @@ class Texts:
             "drafters": [[drafter, *counts] for drafter, counts in active.by_drafter.items()],
         }
 
-    def _found(self, now: Ends, tokens: Tokens) -> list[Text | None]:
+    def _found(self, rows: Sequence[Ints]) -> list[Text | None]:
         """Return the request whose text each row had before the step, or goes on from, the one with the longest such
         text. Where a row was is looked at first, by the end of its text alone: as a rule it is there."""
-        found: list[Text | None] = [None] * len(now.lengths)
+        found: list[Text | None] = [None] * len(rows)
         free = dict(self._texts)
-        for row, same in enumerate(now.same(self._ends) if self._ends is not None else ()):
-            text = self._before[row]
-            if same and text is not None:
+        for row, (text, tokens) in enumerate(zip(self._before, rows)):
+            if text is not None and text.end == _end(tokens):
                 found[row] = free.pop(text.active.key)
         lost = [row for row, text in enumerate(found) if text is None]
         if not lost or not free:
             return found
         longest = sorted(free.values(), key=lambda text: -text.active.num_tokens)
-        for row in sorted(lost, key=lambda row: -now.lengths[row]):
-            before = tokens[row, : now.lengths[row]]
-            text = next((each for each in longest if each.begins(before)), None)
+        for row in sorted(lost, key=lambda row: -len(rows[row])):
+            text = next((each for each in longest if each.begins(rows[row])), None)
             if text is not None:
                 longest.remove(text)
                 found[row] = text
@@ -219,3 +197,7 @@ class Texts:
             drafter=drafter if drafter in self.drafters else "",
             tenant=str(wanted.get("tenant", "")),
         )
+
+
+def _end(text: Ints) -> End:
+    return len(text), text[-TAIL:].tobytes()

@@ -46,7 +46,7 @@ class TritonPythonModel:
         self._service = DraftService(
             load_drafter(kind, folder, target, chosen, name=name),
             QueueLimits(star.join_rows, star.wait_ms / 1000),
-            callers.weights(others),
+            {each.name: each.weight for each in others},
             admission=star.admission,
         )
         torch = sys.modules.get("torch")  # most drafters on a CPU do without

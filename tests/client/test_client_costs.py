@@ -9,17 +9,7 @@ import pytest
 
 from covey.planner.cost_table import load_costs
 from covey_client.cli import main
-from covey_client.commands.profile import with_constants
 from covey_client.costs.table import CostTable
-from covey_client.reports import ServerFacts
-
-FACTS = ServerFacts(
-    *("m", "cpu", "bfloat16", "fast", "demo"),
-    drafters=("a", "b"),
-    max_depth=6,
-    max_width=3,
-)
-
 
 TABLE = CostTable(
     name="mine",
@@ -36,15 +26,6 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     TABLE.save(tmp_path / "mine.json")
     assert load_costs(tmp_path / "mine.json") == TABLE
     assert CostTable.read(json.loads(json.dumps(TABLE.plain_data()))) == TABLE
-
-
-def test_what_was_measured_is_not_lost_where_no_guesses_are_to_search_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COVEY_PROFILES", str(tmp_path))
-    assert with_constants(TABLE, FACTS) == TABLE
-    assert "no constants of policy adaserve: recorded guesses" in capsys.readouterr().out
-    assert with_constants(CostTable(), FACTS).adaserve == {}, "nobody drafts"
 
 
 def test_a_table_that_is_there_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

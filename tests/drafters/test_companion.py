@@ -104,16 +104,6 @@ def test_excluded_tokens_end_a_chain() -> None:
     assert text.offer(0, 6).tokens == PASSAGE[3:4]
 
 
-def test_of_a_long_prompt_the_end_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companion, "MOST", 20)
-    early = opened(drafter_of(NgramDrafter), [*PASSAGE, *range(100, 120)])
-    late = opened(drafter_of(NgramDrafter), [*range(100, 140), *PASSAGE[:8], *range(200, 212)])
-    for text in (early, late):
-        text.read(PASSAGE[:3])
-    assert early.offer(0, 4).tokens == []
-    assert late.offer(0, 4).tokens[:1] == PASSAGE[3:4]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_tokens_at_once_are_read_as_one_by_one(kind: type[LookupDrafter]) -> None:
     tokens = [*PASSAGE, 5, *PASSAGE, 6, *PASSAGE[:4]]

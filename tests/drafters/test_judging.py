@@ -266,16 +266,6 @@ def test_the_first_rows_are_read_first(folder: Path) -> None:
     assert reads == [[0, 0, 0], [30, 10, 0], [30, 30, 20], [30, 30, 30]]
 
 
-def test_of_a_long_gap_only_the_end_is_judged(folder: Path) -> None:
-    rng = np.random.default_rng(12)
-    sender, item = Sender(load(folder, sink_tokens=4, window_tokens=16)), Text(1, text(rng, 300))
-    item.num_prompt = 10
-    sender.read([item], [-1], 4)
-    _, judged = sender.read([item], [10])
-    assert (judged.read.tolist(), judged.first.tolist(), len(judged.hits)) == ([300], [285], 15)
-    assert (sender.send([item], 3).status == RowStatus.OK).all()
-
-
 @pytest.fixture(scope="module")
 def emitted() -> list[tuple[list[int], list[int], Sampling]]:
     """Bundled prompts, what the bundled target says to them, and how it was drawn."""

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from covey.contracts.types import Rule, Sampling
-from covey.drafters import ahead, opening
-from covey.drafters.ahead import NoiseAhead
+from covey.drafters import opening
 from covey.drafters.choosing import least_kept
 from covey.models.native.model import NativeModel
 from covey.sampling.drawing import SettingsTable
@@ -35,18 +34,6 @@ def test_chains_are_what_the_model_draws(layers: str, request: pytest.FixtureReq
     alone = [rows_of(Sender(load(where)).send([Text(9, item.tokens, item.sampling)], 8).trees)[0] for item in texts]
     assert alone == expected
     drafter.check()
-
-
-def test_the_whole_chain_is_accepted_round_after_round(folder: Path, reference: Reference) -> None:
-    sampling = Sampling(temperature=1.0, seed=3)
-    item = Text(1, text(np.random.default_rng(2), 12), sampling)
-    own = reference.drawn(item.tokens, 60, sampling)
-    sender = Sender(load(folder))
-    for _ in range(10):
-        proposed = rows_of(sender.send([item], 5).trees)[0]
-        done = len(item.tokens) - item.num_prompt
-        assert proposed == own[done : done + 5]
-        item.tokens += own[done : done + 6]
 
 
 def test_scores_fall_along_every_path(folder: Path) -> None:
@@ -87,27 +74,6 @@ def test_cuts_are_the_targets_own_up_to_rounding(sampling: Sampling, spread: flo
     kept = cuts.cut(logits) > -np.inf
     found = logits >= least_kept(logits, table, slots)[:, None]
     assert (kept ^ found).sum(axis=1).max() <= 1  # float32 sums may take one token more or less
-
-
-def test_noise_is_computed_for_a_bounded_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows by depth by vocabulary would be gigabytes for large ones."""
-    table = SettingsTable()
-    slots = np.array([table.add(sampling, 1) for sampling in SAMPLINGS], np.int64)
-    positions = np.arange(6) * 5
-
-    def noise() -> NoiseAhead:
-        return NoiseAhead(table, slots, positions, 8, 1000)
-
-    whole = noise()
-    expected = np.stack([whole.of(step) for step in range(8)])
-    assert not expected[:, 0].any()  # greedy
-    for limit, steps in ((15000, 3), (1, 1)):
-        monkeypatch.setattr(ahead, "TOGETHER", limit)
-        parts = noise()
-        for step in range(8):
-            assert np.array_equal(parts.of(step), expected[step])
-            assert len(parts._part) <= steps
-    assert not NoiseAhead(table, slots[:1], positions[:1], 8, 1000).needed
 
 
 @pytest.mark.parametrize("kind", ["folder", "other"])

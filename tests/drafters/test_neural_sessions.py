@@ -150,55 +150,6 @@ def test_a_text_near_the_end_goes_beside_a_deeper_one(kind: str, width: int, req
         assert rows_of(alone.trees)[0] == rows_of(reply.trees)[row]
 
 
-def test_a_restarted_drafter_says_stale(folder: Path) -> None:
-    item = Text(1, text(np.random.default_rng(0), 20))
-    sender = Sender(load(folder))
-    first = rows_of(sender.send([item], 3).trees)
-    sender.drafter = load(folder)
-    assert sender.send([item], 3).status.tolist() == [RowStatus.STALE]
-    assert rows_of(sender.send([item], 3).trees) == first
-
-
-def test_a_replay_gets_the_stored_answer(folder: Path) -> None:
-    item = Text(1, text(np.random.default_rng(0), 20))
-    sender = Sender(load(folder))
-    sender.send([item], 3)
-    item.tokens.append(5)
-    work = sender.work([item], 3)
-    reply = sender.drafter.draft(work)
-    assert sender.drafter.draft(work) is reply
-
-
-def test_freed_and_unknown_tags(folder: Path) -> None:
-    drafter = load(folder)
-    sender = Sender(drafter)
-    item, beside = Text(1, [4, 5, 6]), Text(2, [7, 8, 9])
-    sender.send([item, beside], 2)
-    sender.send([beside], 2, frees=[1])
-    assert sender.send([item], 2).status.tolist() == [RowStatus.STALE]
-    beside.seen = 40
-    beside.tokens = list(range(2, 42))
-    assert sender.send([beside], 2).status.tolist() == [RowStatus.STALE]
-    drafter.check()
-
-
-def test_long_gaps_may_be_read_in_part(folder: Path) -> None:
-    rng = np.random.default_rng(10)
-    drafter = load(folder, sink_tokens=4, window_tokens=16)
-    whole = load(folder)
-    sender, item = Sender(drafter), Text(1, text(rng, 300))
-    for turn in range(12):
-        reply = sender.send([item, Text(2, text(rng, 3))], 4, 1 + turn % 3)
-        assert (reply.status == RowStatus.OK).all()
-        assert item.seen == len(item.tokens)
-        drafter.check()
-        item.tokens += text(rng, [1, 3, 200, 15][turn % 4])
-        if turn == 7:
-            item.seen = 310
-    item = Text(3, text(rng, 18))  # no longer than what is read: as if nothing were left out
-    assert rows_of(sender.send([item], 4).trees) == rows_of(Sender(whole).send([Text(3, item.tokens)], 4).trees)
-
-
 def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
     target = build(tmp_path / "target", "llama", vocab_size=128)
     profile = Profile("test", drafter=TINY)

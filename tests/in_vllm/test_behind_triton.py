@@ -175,25 +175,6 @@ def test_a_top_k_without_a_top_p_ends_nobody(client: Client) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"min_p": 0.1}, "min_p: got"),
-        ({"logit_bias_ids": [7], "logit_bias": [1.0]}, "logit_bias_ids: got"),
-        ({"slo_class": "chat"}, "slo_class: got"),
-        ({"slo_tpot_ms": 50.0}, "slo_tpot_ms: got"),
-        ({"verification": "coupled"}, "verification: got 'coupled', allowed: rejection"),
-        ({"speculation": "fixed:7"}, "fixed:6 at most"),
-        ({"drafter": "draft_code"}, "drafter: got 'draft_code'"),
-        ({"max_tokens": 5000}, "max_tokens: got 5000"),
-    ],
-)
-def test_what_vllm_has_no_place_for_is_refused_by_name(client: Client, asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(CoveyClientError) as problem:
-        client.generate(PROMPTS[0], **{"max_tokens": 4, **asked})
-    assert said in str(problem.value)
-
-
 def test_who_leaves_is_not_served_on(server: Server, client: Client) -> None:
     before = figures(server).get("covey_requests_total{outcome=cancelled}", 0.0)
     stream = client.stream(PROMPTS[2], max_tokens=1800, end_id=4095)

@@ -176,14 +176,3 @@ def test_rows_do_not_see_each_other_nor_the_number_of_threads() -> None:
             assert alone.scores.tobytes() == together.scores[together.rows == row].tobytes()
     finally:
         torch.set_num_threads(threads)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_has_the_same_bits() -> None:
-    logits = torch.randn(33, 5000, generator=torch.Generator().manual_seed(0))
-    row_keys = keys(seed_words(np.arange(33, dtype=np.uint64)), np.arange(33), Purpose.COUPLED)
-    leaders, values = leading_tokens(logits, 4)
-    here = race(logits, leaders, values, np.ones(33), row_keys)
-    there = race(logits.cuda(), leaders, values, np.ones(33), row_keys)
-    assert np.array_equal(winners(here, 33), winners(there, 33))
-    assert here.scores.tobytes() == there.scores.tobytes()

@@ -8,7 +8,7 @@ import torch
 
 from covey.contracts.types import LEAST_LOGPROB, Ints, Sampling
 from covey.sampling.bias import biased
-from covey.sampling.drawing import Fault, SettingsTable, draw
+from covey.sampling.drawing import SettingsTable, draw
 from covey.sampling.likeliest import likeliest
 
 VOCAB = 40
@@ -54,13 +54,6 @@ def test_draws_are_those_of_the_changed_logits() -> None:
     assert np.array_equal(found.tokens, expected.tokens)
     assert set(found.tokens[rows == 2].tolist()) == {39}
     assert len(set(found.tokens[rows == 3].tolist())) > 5
-
-
-def test_where_everything_is_banned_there_is_no_token() -> None:
-    table = SettingsTable()
-    slot = table.add(Sampling(1.0, logit_bias=tuple((token, -100.0) for token in range(VOCAB))), 0)
-    drawn = draw(torch.zeros(1, VOCAB), table, np.asarray([slot]), np.asarray([3]))
-    assert drawn.faults.tolist() == [Fault.ALL_MASKED]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -21,7 +21,6 @@ from transformers import (
 
 from covey.contracts.types import NO_INTS, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
-from covey.sampling import penalties
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.rejection import judge, probabilities
@@ -217,17 +216,6 @@ def test_everything_masked_is_a_fault() -> None:
         draw(torch.zeros(1, 5), table, slots, np.zeros(1, np.int32))
 
 
-def test_of_bad_words_those_alone_are_compared_that_may_be_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[tuple[int, ...]] = []
-    ends_with = penalties._ends_with
-    monkeypatch.setattr(penalties, "_ends_with", lambda *given: compared.append(given[1]) or ends_with(*given))
-    table, slots = table_of(Sampling(bad_words=((1, 2, 3), (4, 2, 4), (5, 6, 0), (1,))))
-    logits = torch.tensor([[0.0, 9.0, 1.0, 8.0, 7.0]])
-    history = [Context(np.array([0, 1], np.int32), np.array([2], np.int32))]
-    assert draw(logits, table, slots, np.array([3], np.int32), history).tokens.tolist() == [4]
-    assert compared == [(1, 2), (4, 2), ()]
-
-
 def test_bad_words_without_tokens_are_ignored() -> None:
     table, slots = table_of(Sampling(bad_words=((), (4,))))
     logits = torch.tensor([[0.0, 1.0, 2.0, 3.0, 9.0]])
@@ -241,7 +229,7 @@ def test_proposals_of_the_same_model_begin_with_its_draw(settings: dict[str, Any
     positions = np.arange(50, dtype=np.int32)
     drawn = draw(logits, table, slots, positions)
     probs, _ = probabilities(logits, table, slots.astype(np.int64), positions.astype(np.int64), None)
-    choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64), 1, 300)
+    choosing = Choosing(table, slots.astype(np.int64), positions.astype(np.int64))
     best, best_scores = choosing.best(logits.numpy(), 0)
     assert np.array_equal(best, drawn.tokens)
     for width in (1, 3):

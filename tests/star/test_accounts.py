@@ -14,7 +14,7 @@ S, Z = 0.010, 0.020
 
 
 def account(service: float = S, away: float = Z, objective: float = 0.040, calls: int = SETTLED) -> Account:
-    return Account("server", 0.0, plain=objective, service=service, away=away, tokens=1.0, calls=calls)
+    return Account(0.0, plain=objective, service=service, away=away, tokens=1.0, calls=calls)
 
 
 def holding(*made: Account) -> Accounts:

@@ -8,7 +8,7 @@ import pytest
 
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.types import Ints
-from covey.star.callers import HERE, MOST_SENDERS, READ_SECONDS, Authenticator, CallingServer, read, token_of, weights
+from covey.star.callers import HERE, MOST_SENDERS, READ_SECONDS, Authenticator, CallingServer, read, token_of
 from covey.wire import codec
 from covey.wire.ledger import INCARNATION_BITS, group_of, new_origin
 
@@ -31,7 +31,6 @@ def sealed(token: int) -> Ints:
 def test_a_file_names_servers_their_secrets_and_their_shares(tmp_path: Path) -> None:
     found = read(listed(tmp_path, f"# servers\n\neast {EAST}\nwest {WEST} 2.5  # the large one\n"))
     assert found == [CallingServer("east", token_of(EAST)), CallingServer("west", token_of(WEST), 2.5)]
-    assert weights(found) == {"east": 1.0, "west": 2.5}
 
 
 @pytest.mark.parametrize(

@@ -5,27 +5,24 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import PortError
 from covey.contracts.ports import Drafter
-from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Ints
-from covey.drafters.ngram import NgramDrafter
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
-from covey.requests.roster import Roster, State
 from covey.requests.scheduler import Scheduler
-from covey.star.callers import Authenticator, CallingServer, token_of
+from covey.star.callers import token_of
 from covey.star.calls import plainly
 from covey.star.remote import RemoteDrafter
 from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
 from covey.wire import codec
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
+from tests.star.test_remote import There
 from tests.static_planner import StaticPlanner
 
 SECRETS = {name: f"secret-of-the-{name}-server" for name in ("north", "east", "west")}
@@ -34,7 +31,7 @@ SECRETS = {name: f"secret-of-the-{name}-server" for name in ("north", "east", "w
 class Shaky:
     """A drafter that now and then fails, or takes long."""
 
-    def __init__(self, drafter: NgramDrafter, seed: int) -> None:
+    def __init__(self, drafter: Drafter, seed: int) -> None:
         self._drafter = drafter
         self._rng = random.Random(seed)
 
@@ -50,40 +47,34 @@ class Shaky:
         return self._drafter.draft(work)
 
 
-class World:
-    """A drafters' server and the way to it. Whoever starts it anew, it knows nothing of what was."""
-
-    name = "drafters:8001/draft"
+class World(There):
+    """A drafters' server that fails, is started anew, and loses messages at random."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._lock = threading.Lock()
-        self.auth = Authenticator(1, [CallingServer(name, token_of(secret)) for name, secret in SECRETS.items()])
         self.services = list[DraftService]()
-        self.start()
+        super().__init__(callers=SECRETS)
 
     def start(self) -> None:
-        self.drafter = NgramDrafter(DrafterSettings(), name="draft", vocab_size=VOCAB)
-        self.services.append(DraftService(Shaky(self.drafter, self._rng.randrange(1 << 30)), admission=False))
+        super().start()
+        self.service = DraftService(Shaky(self.drafter, self._rng.randrange(1 << 30)), admission=False)
+        self.services.append(self.service)
 
     def exchange(self, message: Ints, seconds: float) -> Ints:
         with self._lock:
             chance = self._rng.random()
             if chance < 0.004:
-                self.services[-1].stop()
+                self.service.stop()
                 self.start()
-            service = self.services[-1]
-        caller = self.auth.caller(message)
-        if codec.kind_of(message) == codec.INFO_REQUEST.kind:
-            return codec.encode(service.info())
-        work = codec.decode_draft_work(message)
-        if chance > 0.98:
+        drafts = codec.kind_of(message) != codec.INFO_REQUEST.kind
+        if drafts and chance > 0.98:
             raise Unreachable("lost on its way there")
-        reply = service.draft(replace(work, origin=self.auth.origin(caller, work.origin)), caller)
-        if chance > 0.96:
+        answer = super().exchange(message, seconds)
+        if drafts and chance > 0.96:
             raise Unreachable("lost on its way back")
         assert seconds > 0
-        return codec.encode(reply)
+        return answer
 
 
 def run(drafter: Drafter, name: str, seed: int, count: int) -> dict[int, tuple[list[int], list[int]]]:
@@ -185,13 +176,3 @@ def test_who_is_refused_decodes_plainly_and_asks_when_it_was_told_to() -> None:
     assert len(gaps) > 3
     assert all(2.0 <= gap <= 2.5 for gap in gaps), "no sooner, and no later each time"
     assert set(drafter.patience) == {0.25}
-
-
-def test_a_drafter_that_declines_rests_as_long_as_it_says_and_not_longer_each_time() -> None:
-    clock = ManualClock()
-    roster = Roster(["one"], clock)
-    for _ in range(5):
-        roster.declined("one", 1.0)
-        assert roster.state("one") is State.RESTING
-        clock.sleep(1.0)
-        assert roster.serves("one")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,17 @@ from tests.waiting import until
 
 SECRET = "secret-of-the-east-server"
 VOCABULARY = 97
+CALLERS = MappingProxyType({"east": SECRET})
 
 
 class There:
     """A drafters' server as `exchange` reaches it, and what goes wrong on the way."""
 
-    def __init__(self, name: str = "there:1/draft", vocab_size: int = VOCABULARY) -> None:
+    def __init__(
+        self, name: str = "there:1/draft", vocab_size: int = VOCABULARY, callers: Mapping[str, str] = CALLERS
+    ) -> None:
         self.name = name
+        self.auth = Authenticator(1, [CallingServer(caller, token_of(secret)) for caller, secret in callers.items()])
         self.vocab_size = vocab_size
         self.lose_answers = self.lose_messages = 0
         self.gone = False
@@ -48,7 +52,6 @@ class There:
         """Anew: it knows nothing."""
         self.drafter = NgramDrafter(DrafterSettings(), name="draft", vocab_size=self.vocab_size)
         self.service = DraftService(self.drafter, admission=False)
-        self.auth = Authenticator(1, [CallingServer("east", token_of(SECRET))])
         self.gone = False
 
     def exchange(self, message: Ints, _seconds: float) -> Ints:
@@ -159,17 +162,6 @@ def test_while_it_is_gone_rows_decode_plainly_at_once_and_it_comes_back_by_itsel
     assert rows_of(sender.send(mine, 3).trees)[0] == [5, 6, 7]
 
 
-def test_what_was_opened_while_it_was_gone_is_opened_again(remote: Callable[..., RemoteDrafter]) -> None:
-    there = There()
-    there.gone = True
-    drafter = remote(there)
-    sender, mine = Sender(drafter, new_origin("a")), texts()
-    reply = drafter.draft(sender.work(mine, 3))
-    assert reply.seen.tolist() == [0, 0]
-    with pytest.raises(PortError, match="connection refused"):
-        drafter.info()
-
-
 def test_another_place_takes_over_and_replays(remote: Callable[..., RemoteDrafter]) -> None:
     one, two = There("one:1/draft"), There("two:1/draft")
     two.clock = one.clock
@@ -262,18 +254,6 @@ def test_a_place_that_does_not_answer_in_time_is_no_place(remote: Callable[..., 
     assert waits == [SHARE * 0.2], "its sender has not given up before"
     assert drafter.draft(sender.work(mine, 3)).status.tolist() == [RowStatus.SKIPPED] * 2
     assert len(waits) == 1, "no draft waits for it"
-
-
-def test_threads_that_ask_for_facts_meanwhile_do_no_harm(remote: Callable[..., RemoteDrafter]) -> None:
-    there = There()
-    drafter, sender, mine = begun(remote(there))
-    threads = [threading.Thread(target=drafter.info) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        assert sender.send(mine, 3).status.tolist() == [RowStatus.OK] * 2
-    for thread in threads:
-        thread.join(10)
 
 
 def test_a_profile_says_where_it_is_and_names_a_secret(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from covey.star.speed import DOUBT, FORGETS, MARGIN, MOST, Speed
+from covey.star.speed import FORGETS, MARGIN, MOST, Speed
 
 
 def test_a_level_s_time_is_the_draft_s_by_its_levels_and_the_newest_counts_a_little() -> None:
@@ -33,13 +33,3 @@ def test_as_deep_as_there_is_time_for_with_a_margin() -> None:
     assert speed.depth(1, 5.5 * MARGIN * 0.01) == 5
     assert speed.depth(1, -1.0) == 1
     assert speed.depth(1, 1e308) == speed.depth(1, float("inf")) == MOST
-
-
-def test_doubt_takes_a_part_off_the_prediction_that_was_asked_for() -> None:
-    speed = Speed()
-    speed.doubt(1)
-    speed.update(1, 1, 0.01)
-    speed.update(64, 1, 0.1)
-    speed.doubt(50)
-    assert speed.step(64) == pytest.approx(0.1 * (1 - DOUBT))
-    assert speed.step(1) == 0.01

@@ -100,17 +100,6 @@ def test_a_paths_probability_is_the_product_and_falls_at_every_node() -> None:
     assert np.isfinite(np.log(nodes.paths(np.zeros(len(own))))).all()
 
 
-def test_depths_and_ranks_are_those_of_the_example() -> None:
-    trees = Trees(
-        np.array([0, 2, 2, 5], np.int32), np.arange(5, dtype=np.int32), np.array([-1, 0, -1, -1, 1], np.int32)
-    )
-    nodes = Nodes.of(trees)
-    assert nodes.row_of.tolist() == [0, 0, 2, 2, 2]
-    assert nodes.above.tolist() == [-1, 0, -1, -1, 3]
-    assert nodes.depth.tolist() == [1, 2, 1, 1, 2]
-    assert nodes.ranks().tolist() == [0, 0, 0, 1, 0]
-
-
 def test_depths_and_ranks_are_those_that_a_walk_finds() -> None:
     rng = np.random.default_rng(3)
     for most in (1, 2, 9, 90):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covey.contracts.types import Ints, Trees
-from covey.trees.verify import check_chains, parent_places, walk, walk_chains
+from covey.trees.verify import check_chains, walk, walk_chains
 
 
 def forest(rng: np.random.Generator, rows: int, largest: int, vocab: int, chains: bool = False) -> Trees:
@@ -54,20 +54,6 @@ def test_walk_equals_the_recursive_walker(largest: int, vocab: int) -> None:
                 assert got.accepted[row] == len(path)
 
 
-def test_the_first_of_equal_children_is_taken() -> None:
-    trees = Trees(np.array([0, 3], np.int32), np.array([7, 7, 8], np.int32), np.array([-1, -1, 1], np.int32))
-    got = walk(trees, np.array([7, 8, 8, 8], np.int32))
-    assert got.path.tolist() == [0]
-    assert got.tokens.tolist() == [7, 8]
-
-
-def test_no_drafts_emit_one_token_each() -> None:
-    got = walk(Trees.empty(3), np.array([4, -1, 6], np.int32))
-    assert got.tokens.tolist() == [4, -1, 6]
-    assert got.accepted.tolist() == [0, 0, 0]
-    assert got.offsets.tolist() == [0, 1, 2, 3]
-
-
 def test_chains_stop_at_the_first_refusal() -> None:
     rng = np.random.default_rng(1)
     for rows in (0, 1, 9):
@@ -94,8 +80,3 @@ def test_trees_are_refused_under_rejection() -> None:
         check_chains(tree)
     with pytest.raises(ValueError, match="chains"):
         walk_chains(tree, np.array([True, True]), np.array([3], np.int32))
-
-
-def test_parent_places() -> None:
-    trees = Trees(np.array([0, 2, 2, 3], np.int32), np.array([1, 2, 3], np.int32), np.array([-1, 0, -1], np.int32))
-    assert parent_places(trees).tolist() == [0, 1, 4]

@@ -164,7 +164,7 @@ def assert_everything_draws(sampling: Sampling, kind: str, seed: int) -> None:
     places = np.repeat(slots, 2), np.repeat(positions, 2) + np.tile([0, 1], rows).astype(np.int32)
     judged = judge(logits, table, *places, contexts, trees, rounds)
     assert not judged.faults.any(), sampling
-    choosing = Choosing(table, wide, positions.astype(np.int64), 2, VOCAB)
+    choosing = Choosing(table, wide, positions.astype(np.int64))
     tokens += [sparse.tokens, judged.walk.tokens, choosing.best(logits.numpy()[:rows], 0)[0]]
     best, scores = choosing.top(logits.numpy()[:rows], 1, 3, 1)
     assert not np.isnan(scores).any(), sampling

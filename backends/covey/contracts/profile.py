@@ -242,8 +242,6 @@ class DrafterSettings:
         (), "NAME:FOLDER of neural drafters that are not in their model's version folder", pattern=r"[\w.-]+:.+"
     )
     catch_up_tokens: int = setting(1024, "tokens a call reads to catch up before it skips rows", low=1, high=1 << 20)
-    sink_tokens: int = setting(8, "first tokens that a drafter reads even across a long gap", low=1, high=1 << 16)
-    window_tokens: int = setting(0, "last tokens that it reads of a long gap; 0: all", low=0, high=1 << 20)
     ngram_max: int = setting(4, "longest run of last tokens that the n-gram drafter looks up", low=1, high=32)
     ngram_min: int = setting(1, "shortest", low=1, high=32)
     suffix_max: int = setting(24, "longest context that the suffix drafter looks up", low=1, high=256)

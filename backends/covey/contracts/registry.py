@@ -39,7 +39,7 @@ class Kind:
 
 
 DRAFTERS = {
-    "head": Kind("covey.drafters.head:load", weights=True),
+    "head": Kind("covey.drafters.neural:load_head", weights=True),
     "neural": Kind("covey.drafters.neural:load", weights=True),
     "ngram": Kind("covey.drafters.ngram:NgramDrafter"),
     "suffix": Kind("covey.drafters.suffix:SuffixDrafter"),

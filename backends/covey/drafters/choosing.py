@@ -3,7 +3,8 @@
 A child is ranked by log q + noise, by log q when greedy. Its score is the log of its share of exp(log q + noise) over
 all tokens: q's own probability when greedy and, when sampling, how clearly it wins the race that the target will run,
 which says more about acceptance than how likely it was before the noise was known. Bias and grammar are in q; penalties
-are ignored.
+are ignored. The noise is in float32: the target draws with exactly rounded logarithms, but a proposal need only be
+likely, and float32 changes a winner about once in a million. The hash is `noise.py`'s own.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from covey.contracts.types import Floats
-from covey.drafters.ahead import NoiseAhead
 from covey.noise.arrays import largest_of
-from covey.noise.noise import Index
+from covey.noise.noise import HASH_BITS, Index, Purpose, hash_tokens, keys, row_words, token_words
 from covey.sampling.bias import biased
 from covey.sampling.constraint import constrained
 from covey.sampling.settings import SettingsTable
@@ -27,14 +27,15 @@ HEAD = 128  # so many of a row's largest logits are enough for most settings; ot
 class Choosing:
     """The race of one call: rows with these `settings` (see `SettingsTable`) propose from `positions` on."""
 
-    def __init__(self, table: SettingsTable, settings: Index, positions: Index, depth: int, vocab: int) -> None:
+    def __init__(self, table: SettingsTable, settings: Index, positions: Index) -> None:
         self._table = table
         self._settings = settings
-        self._noise = NoiseAhead(table, settings, positions, depth, vocab)
-        hot = table.temperature[settings]
+        heat = table.temperature[settings]
+        self._hot = np.flatnonzero(heat > 0)
+        self._seeds, self._positions = table.seed[settings[self._hot]], positions[self._hot]
         self._scale: Floats | None = None
-        if self._noise.needed and bool((hot != 1.0).any()):
-            self._scale = (1.0 / np.where(hot > 0, hot, 1.0)).astype(np.float32)[:, None]
+        if len(self._hot) and bool((heat != 1.0).any()):
+            self._scale = (1.0 / np.where(heat > 0, heat, 1.0)).astype(np.float32)[:, None]
         self._truncated = np.flatnonzero(table.truncated[settings])
         self._biased = bool(table.biased[settings].any())
 
@@ -64,7 +65,7 @@ class Choosing:
 
     def log_q(self, logits: Floats, tokens: Index, lanes: int) -> Floats:
         """Return log q of the tokens [rows * lanes, n], without the noise and regardless of what settings leave out."""
-        if self._noise.needed and self._scale is not None:
+        if self._scale is not None:
             scale = self._scale[: len(logits) // lanes]
             logits = logits * (scale.repeat(lanes, 0) if lanes > 1 else scale)
         found: Floats = np.take_along_axis(logits, tokens, 1) - _log_total(logits)
@@ -72,10 +73,10 @@ class Choosing:
 
     def _raced(self, logits: Floats, step: int, lanes: int) -> Floats:
         """Return logits / temperature + noise, -inf for tokens left out; the logits themselves for greedy rows."""
-        if not self._noise.needed:
+        if not len(self._hot):
             return logits
         rows = len(logits) // lanes
-        noise = self._noise.of(step)[:rows]
+        noise = self._noise(step, rows, logits.shape[1])
         scale = None if self._scale is None else self._scale[:rows]
         if lanes > 1:
             noise = noise.repeat(lanes, 0)
@@ -88,6 +89,25 @@ class Choosing:
             cut[which] = least_kept(logits[which], self._table, self._settings[which // lanes])
             raced[logits < cut[:, None]] = -np.inf
         return raced
+
+    def _noise(self, step: int, rows: int, vocab: int) -> Floats:
+        """Return the noise of the first rows' positions of a step, [rows, vocab]; zero for greedy rows."""
+        count = int(np.searchsorted(self._hot, rows))
+        words = row_words(keys(self._seeds[:count], self._positions[:count] + step, Purpose.COUPLED))
+        hashes = np.empty((count, vocab), np.int32)
+        hash_tokens(token_words(vocab), words, hashes, np.empty_like(hashes))
+        noise = hashes.astype(np.float32)
+        noise += np.float32(0.5)
+        noise *= np.float32(-(2.0**-HASH_BITS))
+        with np.errstate(divide="ignore"):  # the largest hashes are 1 in float32, and lose as they should
+            np.log1p(noise, out=noise)
+            np.log(np.negative(noise, out=noise), out=noise)
+        np.negative(noise, out=noise)
+        if count == rows:
+            return noise
+        everyone = np.zeros((rows, vocab), np.float32)
+        everyone[self._hot[:count]] = noise
+        return everyone
 
 
 def _log_total(values: Floats) -> Floats:

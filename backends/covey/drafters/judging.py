@@ -201,8 +201,8 @@ def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index], *, states: boo
         sequence, start = piece.session.sequence, piece.session.read
         tokens.append(sequence.buffer[start : start + count])
         positions.append(np.arange(start, start + count, dtype=np.int32))
-        slots.append(sequence.slots[sequence.num_cached_tokens : sequence.num_cached_tokens + count])
-        lengths.append(sequence.num_cached_tokens + count)
+        slots.append(sequence.slots[start : start + count])
+        lengths.append(start + count)
         tables[index, : len(sequence.table)] = sequence.table
         out.append(wanted[index] - (start + 1) + done)
         done += count

@@ -45,7 +45,7 @@ from covey.contracts.types import (
 )
 from covey.drafters.judging import Piece, TextReader, judged
 from covey.drafters.opening import open_drafter, open_head
-from covey.drafters.proposing import Lattice, Rows, joined, propose_trees
+from covey.drafters.proposing import Lattice, Rows, propose_trees
 from covey.drafters.sessions import Session
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequences
@@ -53,6 +53,7 @@ from covey.models.stepper import Call, Stepper
 from covey.noise.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey.text.grammar import Grammar, Grammars
+from covey.trees.joining import joined
 from covey.wire.company import beside, parted
 from covey.wire.ledger import Ledger
 
@@ -151,8 +152,6 @@ class NeuralDrafter:
     def check(self) -> None:
         """Raise AssertionError unless every block is where it should be."""
         self._sequences.check()
-        for session in self._ledger.states():
-            session.check()
         assert len(self._ledger) == len(self._sequences), "tags and tables differ"
 
     def draft(self, work: DraftWork) -> DraftReply:
@@ -261,7 +260,6 @@ class NeuralDrafter:
         for row, session in enumerate(rows):
             if session is None:
                 continue
-            self._skip(session)
             depth = depths[row]
             pending = session.pending if depth else session.unread
             leave = 0 if not depth else pending if pending <= few else 1
@@ -270,7 +268,7 @@ class NeuralDrafter:
             behind = count < pending - leave or not session.num_tokens
             nodes = 0 if behind else depth * widths[row]
             if session.num_tokens + depth > self._model.max_positions or not self._make_room(
-                works, senders[row], session, session.width + nodes
+                works, senders[row], session, session.num_tokens + nodes
             ):
                 status[row] = RowStatus.SKIPPED
                 continue
@@ -291,7 +289,6 @@ class NeuralDrafter:
             if session is None:
                 pieces.append(None)
                 continue
-            self._skip(session)
             judge_from = max(judge_from - self._first, -1)
             chances, unread = NO_FLOATS, session.unread
             if session.rejection and judge_from >= 0:
@@ -306,20 +303,12 @@ class NeuralDrafter:
             pieces.append(Piece(session, count, judge_from, chances))
         return pieces
 
-    def _skip(self, session: Session) -> None:
-        """Skip all of a long gap but its end."""
-        sinks, recent = self._limits.sink_tokens, self._limits.window_tokens
-        if recent and session.unread > sinks + recent and session.sequence.num_cached_tokens >= sinks:
-            session.skip(sinks, recent)
-
     def _together(self, sessions: list[Session]) -> int:
         """Return how many pending tokens per row the first step takes along."""
         if not sessions:
             return 1
-        contiguous = min([session.contiguous for session in sessions])
-        if self._first:
-            contiguous = min(contiguous, *(len(session.states) for session in sessions))
-        return min(max(2, TOGETHER // len(sessions)), contiguous, TOGETHER)
+        shortest = min(len(session.states) if self._first else session.num_tokens for session in sessions)
+        return min(max(2, TOGETHER // len(sessions)), shortest, TOGETHER)
 
     def _make_room(self, works: Sequence[DraftWork], work: DraftWork, session: Session, columns: int) -> bool:
         """Own so many slots for a row of `work`, evicting what was drafted longest ago; return False if that fails."""
@@ -342,27 +331,27 @@ class NeuralDrafter:
             for start in range(0, len(group), most):
                 part = group[start : start + most]
                 rows = np.asarray([row for row, _ in part], np.int64)
-                groups.append((rows, self._group(work, rows, [session for _, session in part], width)))
+                lattice = self._group(work, rows, [session for _, session in part], width)
+                groups.append((rows.tolist(), lattice.trees()))
         return joined(len(work.tags), groups)
 
     def _group(self, work: DraftWork, rows: Index, sessions: list[Session], width: int) -> Lattice:
         depths = work.depth[rows].astype(np.int64)
         pending = max([session.pending for session in sessions])
         levels = int(depths[0]) - 1  # the last level's keys are not needed
-        widths = [session.width for session in sessions]
-        context = np.asarray(widths, np.int32) - np.int32(pending)
         lengths = np.asarray([session.num_tokens for session in sessions], np.int64)
+        context = (lengths - pending).astype(np.int32)
         tables = np.zeros((len(rows), max([len(session.sequence.table) for session in sessions])), np.int32)
         slots = np.full((len(rows), pending + levels * width), self._model.padding_slot, np.int64)
         tokens = np.empty((len(rows), pending), np.int64)
-        for index, (session, columns, depth) in enumerate(zip(sessions, widths, depths.tolist())):
+        for index, (session, depth) in enumerate(zip(sessions, depths.tolist())):
             sequence, table = session.sequence, session.sequence.table
             tables[index, : len(table)] = table
-            own = sequence.slots[columns - pending : columns + (depth - 1) * width]
+            own = sequence.slots[sequence.num_tokens - pending : sequence.num_tokens + (depth - 1) * width]
             session.written = 0 if self._first else (depth - 1) * width
             slots[index, : len(own)] = own
             tokens[index] = sequence.buffer[sequence.num_tokens - pending : sequence.num_tokens]
-            sequence.num_cached_tokens = columns
+            sequence.num_cached_tokens = sequence.num_tokens
         states = np.stack([each.states_of(pending, pending) for each in sessions]) if self._first else None
         ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
         positions = np.minimum(lengths[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
@@ -382,11 +371,10 @@ class NeuralDrafter:
                 log_q=work.log_q,
                 grammars=self._constraints(sessions),
             ),
-            self._model.vocab_size,
         )
-        above: list[list[int]] = lattice.parents.tolist() if width > 1 else [[]] * len(sessions)
-        for session, proposed, parents, depth in zip(sessions, lattice.tokens.tolist(), above, depths.tolist()):
-            session.tokens, session.parents, session.drawn = proposed[: depth * width], parents, session.num_tokens
+        drafted = zip(sessions, lattice.tokens.tolist(), lattice.parents.tolist(), (depths * width).tolist())
+        for session, proposed, parents, nodes in drafted:
+            session.tokens, session.parents, session.drawn = proposed[:nodes], parents[:nodes], session.num_tokens
         return lattice
 
     def _constraints(self, sessions: list[Session]) -> dict[int, Grammar]:
@@ -404,5 +392,12 @@ class NeuralDrafter:
 def load(folder: str | Path, settings: DrafterSettings, *, name: str, depth: int) -> NeuralDrafter:
     """Load a drafter (see `NeuralDrafter.load`) and make it ready to answer at full speed."""
     drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth)
+    drafter.warm_up()
+    return drafter
+
+
+def load_head(folder: str | Path, target: str | Path, settings: DrafterSettings, *, name: str) -> NeuralDrafter:
+    """Load the head in `folder`, for the model in `target`, and make it ready to answer at full speed."""
+    drafter = NeuralDrafter.load(folder, settings, name=name, target=target)
     drafter.warm_up()
     return drafter

@@ -10,7 +10,7 @@ import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from covey import gpu
 from covey.contracts.errors import SettingError, UnsupportedModel
@@ -59,15 +59,7 @@ def open_head(folder: Path, target: Path, settings: DrafterSettings) -> Opened:
     if settings.device == "cuda":
         raise SettingError(f"drafter.device: got 'cuda', but heads are computed on a CPU: {folder}")
     head = heads.read(folder, target)
-    dtype, blocks = _size(head.of, settings, folder)
-    model = HeadModel(
-        head,
-        dtype=dtype,
-        blocks=blocks,
-        threads=threads_for(folder),
-        max_pass_tokens=PASS_TOKENS,
-        most_blocks=0,
-    )
+    model = HeadModel(head, **_sizes(head.of, settings, folder))
     return Opened(model, HeadStepper(model), _identity(folder, settings), model.width)
 
 
@@ -76,20 +68,12 @@ def _natively(folder: Path, settings: DrafterSettings) -> Opened:
     from covey.models.native.model import NativeModel
     from covey.models.paged_stepper import NativeStepper
 
-    dtype, blocks = _size(architecture.read(folder), settings, folder)
-    model = NativeModel(
-        folder,
-        dtype=dtype,
-        blocks=blocks,
-        threads=threads_for(folder),
-        numerics="fast",
-        max_pass_tokens=PASS_TOKENS,
-    )
+    model = NativeModel(folder, numerics="fast", **_sizes(architecture.read(folder), settings, folder))
     return Opened(model, NativeStepper(model), _identity(folder, settings))
 
 
-def _size(of: Architecture, settings: DrafterSettings, folder: Path) -> tuple[str, int]:
-    """Return the type that a drafter is computed in, and its KV blocks."""
+def _sizes(of: Architecture, settings: DrafterSettings, folder: Path) -> dict[str, Any]:
+    """Return the type that a drafter is computed in natively, its KV blocks, threads, and tokens of a pass."""
     from covey.models.native import SMALL
     from covey.models.native.model import block_bytes
 
@@ -98,7 +82,13 @@ def _size(of: Architecture, settings: DrafterSettings, folder: Path) -> tuple[st
     blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // one
     if not blocks:
         raise SettingError(f"drafter.kv_memory_mb: one KV block of {folder} takes {one} bytes; give it more")
-    return dtype, blocks
+    return {
+        "dtype": dtype,
+        "blocks": blocks,
+        "threads": threads_for(folder),
+        "max_pass_tokens": PASS_TOKENS,
+        "most_blocks": 0,
+    }
 
 
 def _identity(folder: Path, settings: DrafterSettings) -> str:

@@ -7,7 +7,7 @@ ones. A place that no token took has token -1: one below a row's depth, or one t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,6 +45,21 @@ class Lattice:
             np.zeros((rows, nodes), np.float32) if log_q else None,
         )
 
+    def trees(self) -> Trees:
+        """Return the rows' trees, without the places that no token took."""
+        kept = self.tokens >= 0
+        place = np.cumsum(kept, axis=1, dtype=np.int32) - 1
+        parents = np.where(self.parents < 0, -1, np.take_along_axis(place, np.maximum(self.parents, 0), 1))
+        return Trees(
+            np.append(0, np.cumsum(kept.sum(axis=1))).astype(np.int32),
+            self.tokens[kept],
+            parents[kept],
+            self.scores[kept],
+            None if self.q_ids is None else self.q_ids[kept],
+            None if self.q_probs is None else self.q_probs[kept],
+            NO_FLOATS if self.log_q is None else self.log_q[kept],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -66,19 +81,17 @@ class Rows:
     @property
     def active(self) -> list[int]:
         """Return how many rows go as deep as each step."""
-        if self.depths[0] == self.depths[-1]:
-            return [len(self.depths)] * int(self.depths[0])
         counts: list[int] = (self.depths[:, None] > np.arange(self.depths[0])).sum(axis=0).tolist()
         return counts
 
 
-def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows, vocab: int) -> Lattice:
+def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows) -> Lattice:
     """Return a tree for every row; the stepper's call must have begun."""
     if stepper.draws and _plain_chains(table, rows):
         chains = stepper.chain(rows.pending, Race(table.temperature[rows.settings], _words(table, rows)))
         if chains is not None:
             return _as_lattice(*chains, rows)
-    choosing = Choosing(table, rows.settings, rows.positions, int(rows.depths[0]), vocab)
+    choosing = Choosing(table, rows.settings, rows.positions)
     logits = stepper.catch_up(rows.pending.reshape(-1), len(rows.depths))
     return (
         _chains(stepper, table, choosing, logits, rows) if rows.width == 1 else _beams(stepper, choosing, logits, rows)
@@ -102,11 +115,9 @@ def _words(table: SettingsTable, rows: Rows) -> Ints:
 
 
 def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
-    """Return chains of unequal depth as a lattice; what lies below a row's depth is left out."""
+    """Return chains as a lattice; what lies below a row's depth is left out."""
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False, False)
     scores = np.minimum(shares, -DESCENT).cumsum(axis=1)
-    if rows.depths[0] == rows.depths[-1]:
-        return replace(lattice, tokens=tokens, scores=scores)
     inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
     lattice.tokens[inside] = tokens[inside]
     lattice.scores[inside] = scores[inside]
@@ -206,44 +217,3 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: Floats, rows: Rows) -> 
         visible = np.concatenate([seen, np.broadcast_to(own, (count, width, width))], axis=2)
         lanes = width
     return lattice
-
-
-def joined(count: int, groups: list[tuple[Index, Lattice]]) -> Trees:
-    """Return the trees of a batch of `count` rows; each lattice comes with the rows that it is of."""
-    if not groups:
-        return Trees.empty(count)
-    if len(groups) == 1:
-        rows, only = groups[0]
-        if len(rows) == count and bool((only.tokens >= 0).all()) and bool((rows == np.arange(count)).all()):
-            return Trees(
-                np.arange(count + 1, dtype=np.int32) * np.int32(only.tokens.shape[1]),
-                only.tokens.reshape(-1),
-                only.parents.reshape(-1),
-                only.scores.reshape(-1),
-                None if only.q_ids is None else only.q_ids.reshape(-1, SPARSE),
-                None if only.q_probs is None else only.q_probs.reshape(-1, SPARSE),
-                NO_FLOATS if only.log_q is None else only.log_q.reshape(-1),
-            )
-    where = {row: (lattice, index) for rows, lattice in groups for index, row in enumerate(rows.tolist())}
-    shipped = all(lattice.q_ids is not None for _, lattice in groups)
-    sizes = np.zeros(count, np.int32)
-    parts: list[tuple[Ints, Ints, Floats]] = []
-    q_parts: list[tuple[Ints, Floats]] = []
-    log_q: list[Floats] = []
-    for row in sorted(where):
-        lattice, index = where[row]
-        kept = lattice.tokens[index] >= 0
-        place = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)  # a parent of -1 stays -1
-        sizes[row] = np.count_nonzero(kept)
-        parts.append((lattice.tokens[index][kept], place[lattice.parents[index][kept]], lattice.scores[index][kept]))
-        if lattice.log_q is not None:
-            log_q.append(lattice.log_q[index][kept])
-        if shipped and lattice.q_ids is not None and lattice.q_probs is not None:
-            q_parts.append((lattice.q_ids[index][kept], lattice.q_probs[index][kept]))
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    tokens, parents, scores = (np.concatenate(column) for column in zip(*parts))
-    likely = np.concatenate(log_q) if log_q else NO_FLOATS
-    if not shipped:
-        return Trees(offsets, tokens, parents, scores, log_q=likely)
-    q_ids, q_probs = (np.concatenate(column) for column in zip(*q_parts))
-    return Trees(offsets, tokens, parents, scores, q_ids, q_probs, likely)

@@ -1,11 +1,7 @@
 """A neural drafter's state of each tag: its tokens, and which of their keys are where.
 
-Keys lie in *columns*, one pool slot each. Without a gap, column c is position c. Where a long gap was not read, the
-positions after it are `skipped` columns further left; the gap is behind column `sinks`.
-
-    positions   |<- sinks ->|<- skipped: never read ->|<- recent ->|<- pending: no keys yet ->|
-    columns     |<- sinks ->|<- recent ->|<- pending ->|<- proposals of the last call ->|
-                |<------ columns ------->|
+    |<- num_cached_tokens: their keys are here ->|<- pending: no keys yet ->|<- proposals of the last call ->|
+    |<----------------------------- num_tokens ---------------------------->|<- `written` of them have keys  |
 
 Knows no tensors: what to copy is given back to the caller.
 """
@@ -22,14 +18,12 @@ from covey.kv.sequences import Sequence
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """The state of one tag. `sequence.num_cached_tokens` counts its columns."""
+    """The state of one tag."""
 
     sequence: Sequence
     rejection: bool
-    skipped: int = 0
-    sinks: int = 0
     tokens: list[int] = field(default_factory=list)  # what the last call proposed
-    parents: list[int] = field(default_factory=list)  # none of a chain
+    parents: list[int] = field(default_factory=list)
     written: int = 0  # how many of those have keys, behind the last token's
     drawn: int = 0  # position of the first of them
     states: Words = field(default_factory=lambda: NO_STATES)  # a head's, of its last tokens, at least of the unread
@@ -39,11 +33,6 @@ class Session:
         return self.sequence.num_tokens
 
     @property
-    def width(self) -> int:
-        """Return the number of columns when nothing is pending."""
-        return self.sequence.num_tokens - self.skipped
-
-    @property
     def pending(self) -> int:
         """Return the number of tokens without keys; the last token counts always, for its logits are needed."""
         return max(1, self.unread)
@@ -51,17 +40,12 @@ class Session:
     @property
     def unread(self) -> int:
         """Return the number of tokens without keys."""
-        return self.width - self.sequence.num_cached_tokens
+        return self.sequence.num_tokens - self.sequence.num_cached_tokens
 
     @property
     def read(self) -> int:
-        """Return how many of the first tokens have keys, or will never have any."""
-        return self.sequence.num_cached_tokens + self.skipped
-
-    @property
-    def contiguous(self) -> int:
-        """Return how many of the last tokens follow one another without the gap."""
-        return self.width - (self.sinks if self.skipped else 0)
+        """Return how many of the first tokens have keys."""
+        return self.sequence.num_cached_tokens
 
     def keep(self, count: int) -> None:
         """Forget all tokens but the first `count`."""
@@ -72,23 +56,19 @@ class Session:
         if count < self.drawn:
             self.tokens = []
         sequence.num_tokens = count
-        if self.skipped and count <= self.sinks + self.skipped:
-            sequence.num_cached_tokens, self.skipped = min(sequence.num_cached_tokens, self.sinks, count), 0
-        sequence.num_cached_tokens = min(sequence.num_cached_tokens, count - self.skipped)
+        sequence.num_cached_tokens = min(sequence.num_cached_tokens, count)
         self.states = self.states[: max(0, len(self.states) - gone)]
 
     def append(self, tokens: Ints) -> tuple[Ints, Ints]:
         """Take new tokens. As far as the last call proposed them their keys are known: the slots to copy from and to
         are returned."""
         sequence = self.sequence
-        path: list[int] | range = range(0)
-        if self.written and sequence.num_cached_tokens == self.width:
-            path = self._along_tree(tokens.tolist()) if self.parents else self._along_chain(tokens.tolist())
+        path = self._accepted(tokens.tolist()) if self.written and not self.unread else []
         base = sequence.num_cached_tokens
         sequence.num_cached_tokens += len(path)
         self.written = 0
         sequence.append(tokens)
-        if isinstance(path, range) or path == list(range(len(path))):
+        if path == list(range(len(path))):
             return NO_INTS, NO_INTS
         return sequence.slots[base + np.asarray(path, np.int32)], sequence.slots[base : base + len(path)]
 
@@ -109,32 +89,19 @@ class Session:
     def drew(self, tokens: list[int]) -> None:
         """Note the tokens that the text read so far draws for the next position, if any; the last call's proposals are
         done."""
-        self.tokens, self.parents, self.written, self.drawn = tokens, [], 0, self.read
+        self.tokens, self.parents, self.written, self.drawn = tokens, [-1] * len(tokens), 0, self.read
 
     def own(self) -> list[int]:
         """Return the drafter's own draws of the positions from `drawn` on. What it proposed is its draw as long as the
         text has what it proposed before; of a tree the first node alone is known to be."""
-        proposed = self.tokens[:1] if self.parents else self.tokens
+        is_chain = self.parents == list(range(-1, len(self.tokens) - 1))
+        proposed = self.tokens if is_chain else self.tokens[:1]
         text = self.sequence.tokens[self.drawn : self.drawn + len(proposed)].tolist()
         count = next((at for at, (own, token) in enumerate(zip(proposed, text)) if own != token), len(text))
         return proposed[: count + 1]
 
-    def skip(self, sinks: int, recent: int) -> None:
-        """Leave out what is neither among the first `sinks` tokens nor among the last `recent`, all without keys."""
-        sequence = self.sequence
-        sequence.num_cached_tokens = self.sinks = min(sequence.num_cached_tokens, sinks)
-        self.skipped = sequence.num_tokens - recent - self.sinks
-
-    def _along_chain(self, tokens: list[int]) -> range:
+    def _accepted(self, tokens: list[int]) -> list[int]:
         """Return the nodes of the last call that `tokens` runs along, as far as they have keys."""
-        count = 0
-        for own, token in zip(self.tokens[: self.written], tokens):
-            if own != token:
-                break
-            count += 1
-        return range(count)
-
-    def _along_tree(self, tokens: list[int]) -> list[int]:
         path: list[int] = []
         nodes: dict[tuple[int | None, int], int]
         nodes = dict(zip(zip(self.parents, self.tokens), range(self.written)))
@@ -145,8 +112,3 @@ class Session:
                 break
             path.append(at)
         return path
-
-    def check(self) -> None:
-        """Raise AssertionError unless columns and tokens agree."""
-        assert self.sequence.num_cached_tokens <= self.width, "keys beyond the known tokens"
-        assert self.skipped >= 0, "a gap of negative length"

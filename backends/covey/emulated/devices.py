@@ -364,7 +364,7 @@ class EmulatedDrafter:
         for text in rows:
             if text is not None:
                 if not text.num_cached_tokens or text.num_tokens - text.num_cached_tokens > ALONG:
-                    lags.append(self._lag(text, text.num_tokens))
+                    lags.append(text.num_tokens - text.num_cached_tokens)
                 text.num_cached_tokens = text.num_tokens
         return [lag for lag in lags if lag], None
 
@@ -375,8 +375,8 @@ class EmulatedDrafter:
                 found.append(RowJudged())
                 continue
             reach = min(text.num_tokens, text.num_cached_tokens + budget)
-            budget -= reach - text.num_cached_tokens
-            lags.append(self._lag(text, reach))
+            lags.append(reach - text.num_cached_tokens)
+            budget -= lags[-1]
             found.append(self._judged(text, judge_from, reach))
             text.num_cached_tokens = reach
         return [lag for lag in lags if lag], Judged.of(found)
@@ -389,10 +389,6 @@ class EmulatedDrafter:
             text.cut(keep)
             text.append(self._model, work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist())
         return text
-
-    def _lag(self, text: _Text, reach: int) -> int:
-        """Return how many tokens must be read, at a price, to have read the first `reach`."""
-        return max(0, reach - text.num_cached_tokens)
 
     def _judged(self, text: _Text, judge_from: int, reach: int) -> RowJudged:
         """A position is hit if a chain that begins there would begin right: all of them count as first of a draft, so

@@ -6,8 +6,8 @@ select   rows in descending A(r), each its best nodes until 1 + the sum of their
          min(A(r), d + 1), at most n_max of them with its root; then the best of all until B1 tokens are in the pass
 
 Path probabilities are the drafter's own, not calibrated: products of q where it ships them, else of shares of the race.
-What `speculation.adaserve` does not give the cost table does, where it was searched for (`covey profile`). Else B1 and
-B2 are how many tokens a pass takes at most `SLACK` times as long as over one.
+Unless `speculation.adaserve` gives them, B1 and B2 are how many tokens a pass takes at most `SLACK` times as long as
+over one.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class AdaServe(Forgetful):
     def __init__(self, max_depth: int, max_width: int, costs: CostTable | None, adaserve: Iterable[str]) -> None:
         self._max_depth = max_depth
         self._max_width = max_width
-        searched = [f"{key}={value}" for key, value in (costs.adaserve if costs is not None else {}).items()]
-        self._constants = constants([*searched, *adaserve])
+        self._constants = constants(adaserve)
         self.budget = self._constants["b1"] or knee(costs)
         self.most = self._constants["n_max"]
         self._lanes = self._constants["b2"] or self.budget

@@ -51,11 +51,11 @@ def penalise(
             raise ValueError("a row with penalties or bad words needs the tokens before it")
         _penalise_counts(logits, table, settings, counted, given)
         for row, context in zip(counted.tolist(), given, strict=True):
-            last = _last(context)
-            for word in table.sampling(int(settings[row])).bad_words:
-                if len(word) > 1 and word[-2] != last:  # most of them, which are looked at no further
-                    continue
-                if word and word[-1] < vocab and _ends_with(context, word[:-1]):  # no tokens: never completed
+            words = table.sampling(int(settings[row])).bad_words
+            longest = max(map(len, words), default=0)
+            before = (*context.history[-longest:].tolist(), *context.path.tolist())
+            for word in words:
+                if word and word[-1] < vocab and before[len(before) - len(word) + 1 :] == word[:-1]:
                     masked.append(row * vocab + word[-1])
     produced = positions[rows] - table.num_prompt[settings[rows]]
     for row in rows[produced < table.min_tokens[settings[rows]]].tolist():
@@ -112,19 +112,3 @@ def _count(histories: list[Ints], num_prompt: Index, vocab: int) -> tuple[Index,
     length = len(histories) * vocab
     produced = np.bincount(flat[index >= num_prompt[owner]], minlength=length)
     return produced, np.flatnonzero(np.bincount(flat, minlength=length))
-
-
-def _last(context: Context) -> int:
-    """Return the last token before the draw; -1 where there is none."""
-    tokens = context.path if len(context.path) else context.history
-    return int(tokens[-1]) if len(tokens) else -1
-
-
-def _ends_with(context: Context, tokens: tuple[int, ...]) -> bool:
-    size = len(tokens)
-    if size == 0:
-        return True
-    tail = context.path[-size:].tolist()
-    if len(tail) < size:
-        tail = context.history[len(context.history) - (size - len(tail)) :].tolist() + tail
-    return bool(tail == list(tokens))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,14 +32,13 @@ SETTLED = 16  # calls that were drafted for, by which a sender can be judged
 SLACK = 1.1  # of what those who are served may take together, so that noise sends nobody away
 UNLIMITED = 1 << 30
 
-Totals = defaultdict[str, float]
+Totals = defaultdict[str, float]  # of calls by outcome, and of seconds
 
 
 @dataclass(slots=True)
 class Account:
     """The account of one sender, in seconds; recent averages, 0 where nothing is known."""
 
-    caller: str
     last_call: float
     answered: float = math.nan
     plain: float = 0.0
@@ -47,7 +46,6 @@ class Account:
     away: float = 0.0
     tokens: float = 0.0  # that a round brings a row
     calls: int = 0  # that were drafted for
-    totals: Totals = field(default_factory=lambda: defaultdict(float))  # of calls by outcome, and of seconds
 
     def average(self, name: str, value: float) -> None:
         before = getattr(self, name)
@@ -68,13 +66,13 @@ class Accounts:
 
     def __init__(self) -> None:
         self._of: dict[int, Account] = {}
-        self._past: dict[str, Totals] = defaultdict(lambda: defaultdict(float))  # of senders that are gone, by server
+        self._totals: dict[str, Totals] = defaultdict(lambda: defaultdict(float))  # by server
 
     def called(self, call: Call) -> None:
         """Note that a call has come."""
         account = self._of.get(call.who)
         if account is None:
-            account = self._of[call.who] = Account(call.caller, call.arrived)
+            account = self._of[call.who] = Account(call.arrived)
         work = call.work
         account.last_call = call.arrived
         account.plain = work.plain or account.plain
@@ -90,29 +88,29 @@ class Accounts:
 
     def served(self, call: Call, reply: DraftReply, seconds: float, now: float) -> None:
         """Note that the sender was drafted for, and how long its part of the drafter's time was."""
-        account, totals = self._whose(call)
+        account, totals = self._of.get(call.who), self._totals[call.caller]
         totals["drafted"] += 1
         totals["service"] += seconds
         totals["wait"] += reply.wait_seconds
         totals["levels"] += call.depth
-        if account is not None and call.work.judging is None:
+        if account is not None and call.work.judging is None:  # it may have been refused since
             account.calls += 1
             account.average("service", seconds)
             account.answered = now
 
     def turned_away(self, call: Call, outcome: str, wait: float) -> None:
         """Note that nothing was drafted: `late`, `refused` or `failed`."""
-        account, totals = self._whose(call)
+        totals = self._totals[call.caller]
         totals[outcome] += 1
         totals["wait"] += wait
-        if outcome == "refused" and account is not None:
-            self._leave(call.who)
+        if outcome == "refused":
+            self._of.pop(call.who, None)
 
     def gone(self, now: float, waiting: Collection[int]) -> list[int]:
         """Remove and return the senders that are silent, beside those whose calls wait."""
         silent = [who for who, account in self._of.items() if now - account.last_call > GONE and who not in waiting]
         for who in silent:
-            self._leave(who)
+            del self._of[who]
         return silent
 
     def __len__(self) -> int:
@@ -156,25 +154,7 @@ class Accounts:
 
     def figures(self) -> dict[str, Totals]:
         """Return totals by server. Does not mutate."""
-        found: dict[str, Totals] = defaultdict(lambda: defaultdict(float))
-        for name, totals in [*self._past.items(), *((each.caller, each.totals) for each in self._of.values())]:
-            _add(found[name], totals)
-        return found
-
-    def _whose(self, call: Call) -> tuple[Account | None, Totals]:
-        """Return the call's account and totals; no account where its sender was refused since, while this call was
-        served."""
-        account = self._of.get(call.who)
-        return account, self._past[call.caller] if account is None else account.totals
-
-    def _leave(self, who: int) -> None:
-        account = self._of.pop(who)
-        _add(self._past[account.caller], account.totals)
-
-
-def _add(totals: Totals, more: Totals) -> None:
-    for name, value in more.items():
-        totals[name] += value
+        return {name: totals.copy() for name, totals in self._totals.items()}
 
 
 def _ranks(accounts: Mapping[int, Account]) -> dict[int, int]:

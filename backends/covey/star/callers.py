@@ -15,7 +15,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,7 +141,3 @@ def _new(bits: int, used: Collection[int]) -> int:
     while (drawn := secrets.randbits(bits)) in used:
         pass
     return drawn
-
-
-def weights(callers: Iterable[CallingServer]) -> Mapping[str, float]:
-    return {caller.name: caller.weight for caller in callers}

@@ -20,19 +20,8 @@ from covey.trees.paths import Nodes
 
 def leaf_paths(parents: Ints) -> list[Ints]:
     """Return the node indices from below the root to each leaf."""
-    above = parents.tolist()
-    inner = set(above)
-    paths = []
-    for leaf in range(len(above)):
-        if leaf in inner:
-            continue
-        path = []
-        node = leaf
-        while node >= 0:
-            path.append(node)
-            node = above[node]
-        paths.append(np.asarray(path[::-1], np.int32))
-    return paths
+    inner = set(parents.tolist())
+    return [path_to(parents, leaf) for leaf in range(len(parents)) if leaf not in inner]
 
 
 def path_to(parents: Ints, node: int) -> Ints:
@@ -60,8 +49,8 @@ class Packing:
         starts, stops, ends = cached.tolist(), reached.tolist(), lengths.tolist()
         at = np.arange(offsets[-1], dtype=np.int32) - np.repeat(offsets[:-1], sizes)  # place in its row
         positions = np.repeat(cached, sizes) + at
-        tokens = _joined([row.buffer[start:stop] for row, start, stop in zip(rows, starts, stops)])
-        slots = _joined([row.slots[start:end] for row, start, end in zip(rows, starts, ends)])
+        tokens = np.concatenate([row.buffer[start:stop] for row, start, stop in zip(rows, starts, stops)])
+        slots = np.concatenate([row.slots[start:end] for row, start, end in zip(rows, starts, ends)])
         ended = reached == num_tokens
         self.ends: list[bool] = ended.tolist()
         self.of_prompt: npt.NDArray[np.bool_] | None = None
@@ -156,7 +145,3 @@ def _bounds(sizes: Rows[int] | Ints) -> Ints:
     bounds = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=bounds[1:])
     return bounds
-
-
-def _joined(parts: list[Ints]) -> Ints:
-    return np.concatenate(parts) if parts else NO_INTS

@@ -6,7 +6,7 @@ Knows nothing of blocks or caches: the caller commits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -135,32 +135,21 @@ def pick(verified: Verified, rows: Ints) -> Verified:
     """Return the outcomes of the given rows, in the order given."""
     if np.array_equal(rows, np.arange(len(verified.accepted))):
         return verified
-    tokens, path = _spans(verified.emitted, rows), _spans(verified.accepted, rows)
+    tokens = _spans(verified.emitted, rows)
     return Verified(
-        verified.accepted[rows],
-        verified.path[path],
-        verified.tokens[tokens],
-        verified.logprobs[tokens],
-        verified.chances[tokens],
-        verified.faulty[rows],
-        verified.divergence[rows],
-        verified.top.at(tokens),
+        path=verified.path[_spans(verified.accepted, rows)],
+        top=verified.top.at(tokens),
+        **{name: getattr(verified, name)[rows] for name in ("accepted", "faulty", "divergence")},
+        **{name: getattr(verified, name)[tokens] for name in ("tokens", "logprobs", "chances")},
     )
 
 
 def merged(second: Mask, one: Verified, two: Verified) -> Verified:
     """Return the outcomes of rows in their order: from `two` where `second`, else from `one`."""
-    both = Verified(
-        np.concatenate([one.accepted, two.accepted]),
-        np.concatenate([one.path, two.path]),
-        np.concatenate([one.tokens, two.tokens]),
-        np.concatenate([one.logprobs, two.logprobs]),
-        np.concatenate([one.chances, two.chances]),
-        np.concatenate([one.faulty, two.faulty]),
-        np.concatenate([one.divergence, two.divergence]),
-        Top.joined([one.top, two.top]),
-    )
-    return pick(both, np.where(second, len(one.accepted) + np.cumsum(second) - 1, np.cumsum(~second) - 1))
+    arrays = [each.name for each in fields(Verified) if each.name != "top"]
+    both = {name: np.concatenate([getattr(one, name), getattr(two, name)]) for name in arrays}
+    order = np.where(second, len(one.accepted) + np.cumsum(second) - 1, np.cumsum(~second) - 1)
+    return pick(Verified(**both, top=Top.joined([one.top, two.top])), order)
 
 
 def _spans(sizes: Ints, rows: Ints) -> Ints:

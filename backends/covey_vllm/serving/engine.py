@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
+
 from covey.contracts.errors import Overloaded, PortError, RequestError
 from covey.contracts.ports import Clock, Sink
-from covey.contracts.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Progress, Request
+from covey.contracts.types import NO_FLOATS, NO_INTS, NO_TOP, Finish, Progress, Request, Top
 from covey.wire.frames import Message
 from covey_vllm import messages
-from covey_vllm.messages import StepResult
+from covey_vllm.messages import Brought
 
 GONE = "vLLM's process has ended; see the server's log"
 SILENT_SECONDS = 120.0  # without a word while it has requests, after which vLLM's process is given up
@@ -43,17 +45,8 @@ class VllmEngine:
                 raise Overloaded(f"queue full ({self._most} requests wait or run)")
             if not self._open:
                 self._last_said = self._clock.now()
+            self._send(messages.submit(request))  # before anybody can cancel it
             self._open[request.key] = Progress(request.key, NO_INTS, NO_FLOATS)
-        try:
-            self._send(messages.submit(request))
-        except PortError:
-            self._ended(request.key)
-            raise
-        with self._lock:
-            gone = request.key not in self._open
-        if gone:  # what cancelled it may have been sent before it was
-            with suppress(PortError):
-                self._send(Message(request.key, messages.CANCEL))
 
     def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None:
         """End a request before vLLM's next step. Unknown keys are ignored."""
@@ -103,17 +96,17 @@ class VllmEngine:
             error.code = "INVALID_ARG"
             self._sink.publish([_last_word(last, Finish.ERROR, error)])
 
-    def _progress(self, result: StepResult) -> Progress | None:
+    def _progress(self, result: Brought) -> Progress | None:
         """Return the request's progress, None where it was cancelled meanwhile."""
         with self._lock:
             last = self._open.get(result.key)
             if last is None:
                 return None
-            drafts = result.drafts
+            drafts = result.drafts or {}
             told = self._open[result.key] = last._replace(
-                tokens=result.tokens,
-                logprobs=result.logprobs,
-                top=result.top,
+                tokens=np.array(result.tokens, np.int32),
+                logprobs=np.array(result.logprobs, np.float32),
+                top=_top(result),
                 finish=result.finish,
                 error=PortError(UNFINISHED) if result.finish is Finish.ERROR else None,
                 drafted=drafts.get("drafted", 0),
@@ -131,6 +124,13 @@ class VllmEngine:
     def _ended(self, key: int) -> Progress | None:
         with self._lock:
             return self._open.pop(key, None)
+
+
+def _top(result: Brought) -> Top:
+    if not any(result.top):
+        return Top.none(len(result.tokens))
+    pairs = np.array(result.top, np.float64)  # [tokens, as many as were asked for, 2]
+    return Top(pairs[..., 0].astype(np.int32), pairs[..., 1].astype(np.float32))
 
 
 def _last_word(last: Progress, finish: Finish, error: Exception | None = None) -> Progress:

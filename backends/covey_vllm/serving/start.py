@@ -146,8 +146,8 @@ class VllmStart:
             engine.ended()
         reports = self._reports = Reports(told.latest, info, profile, lambda: told.states)
         metrics.target(info, (), model_folder.read(info.folder))
-        metrics.follow(self._totals)
-        metrics.watch(self._gauges)
+        metrics.follow(lambda: told.totals)
+        metrics.watch(lambda: told.gauges)
         compiler = Compiler(info.folder, info.vocab_size)
         parser = VllmParser(
             tokenizer,
@@ -161,12 +161,6 @@ class VllmStart:
         streamer.start(engine)
         log.info("serving %s: %s, %s numerics, by vLLM", info.model, info.dtype, info.numerics)
         return Service(engine, None, streamer, parser, reports, compiler, None)
-
-    def _totals(self) -> list[Figure]:
-        return self._told.totals
-
-    def _gauges(self) -> list[Figure]:
-        return self._told.gauges
 
     def _hear(self, news: JsonDict) -> None:
         """Count rounds, with what vLLM's scheduler has said since."""

@@ -48,29 +48,11 @@ def run(given: argparse.Namespace) -> int:
         found = reports.measure(drafters, whole=not given.quick)
     if not found.plain:
         raise ServerError("no round had the shape that was wanted: is the token budget or the KV pool very small?")
-    table = with_constants(replace(found, name=path.stem, origin=_origin(found, facts)), facts)
+    table = replace(found, name=path.stem, origin=_origin(found, facts))
     table.save(path)
     _print(table)
     print(path)
     return 0
-
-
-def with_constants(table: CostTable, facts: ServerFacts) -> CostTable:
-    """Return the table with the constants of policy adaserve that suit it, for the drafter that was measured first;
-    without constants if the package covey, its recorded guesses, or a drafter is missing."""
-    try:
-        from covey.contracts.errors import SettingError
-        from covey.emulated.budgets import searched
-    except ModuleNotFoundError:
-        return table
-    if not table.draft:
-        return table
-    try:
-        found = searched(table, next(iter(table.draft)), facts.max_depth, facts.max_width)
-    except SettingError as error:
-        print(f"no constants of policy adaserve: {error}")
-        return table
-    return replace(table, adaserve=found)
 
 
 def _path(name: str) -> Path:
@@ -109,5 +91,3 @@ def _print(table: CostTable) -> None:
             whole = seconds + verify[rows, rows * (depth + 1)] + overhead[rows]
             found.add_row(str(rows), str(depth), drafter, f"{1000 * whole:.2f}")
     Console().print(found)
-    if table.adaserve:
-        print(f"policy adaserve: {', '.join(f'{key}={value}' for key, value in table.adaserve.items())}")

@@ -5,13 +5,11 @@
      "overhead": [{"rows": 8, "seconds": 0.001}, ...],
      "draft":    {"draft_chat": [{"rows": 8, "depth": 4, "seconds": 0.006}, ...]},
      "switch":   {"draft_chat": [{"lag": 512, "rows": 32, "seconds": 0.0243}, ...]},
-     "plain":    [{"rows": 8, "seconds": 0.02}, ...],
-     "adaserve": {"b1": 128, ...}}
+     "plain":    [{"rows": 8, "seconds": 0.02}, ...]}
 
 `verify` and `draft` include the way there and back, `draft` no catch-up, which is `switch`. `plain` is a whole round
-without drafts: each row's time per token. `adaserve` are the constants of the policy of that name that suit these costs
-best. These two may be missing; a planner takes the others as its first measurements. Nothing here says how they were
-obtained.
+without drafts: each row's time per token; it may be missing. A planner takes the others as its first measurements.
+Nothing here says how they were obtained.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ class CostTable:
     draft: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
     switch: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
     plain: tuple[tuple[int, float], ...] = ()
-    adaserve: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path) -> CostTable:
@@ -62,7 +59,6 @@ class CostTable:
                 draft={name: _cells(cells, "rows", "depth") for name, cells in table["draft"].items()},
                 switch={name: _cells(cells, "lag", "rows") for name, cells in table["switch"].items()},
                 plain=_points(table.get("plain", []), "rows"),
-                adaserve={str(key): int(value) for key, value in table.get("adaserve", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
@@ -84,7 +80,6 @@ class CostTable:
             "draft": {name: _listed(cells, "rows", "depth") for name, cells in self.draft.items()},
             "switch": {name: _listed(cells, "lag", "rows") for name, cells in self.switch.items()},
             "plain": _listed(self.plain, "rows"),
-            **({"adaserve": self.adaserve} if self.adaserve else {}),
         }
 
 
