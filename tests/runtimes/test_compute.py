@@ -67,7 +67,6 @@ def drafter(folder):
     loaded.draft(DraftWork(*row, opens=(opened,), sequence=1))
     (reply,) = elsewhere(loaded.draft_together, [DraftWork(*row, sequence=2)])
     assert len(reply.trees.tokens) == 8
-    elsewhere(loaded.resize, loaded.info().least_blocks)
 
 chosen = profile.load("demo-cpu")
 elastic = replace(chosen.memory, policy="thresholds")

@@ -132,6 +132,7 @@ def test_the_front_does_not_draw_a_port_that_was_drawn_for_triton(monkeypatch: p
     chosen = front.with_ports(replace(options, front_http_port=FREE, front_grpc_port=FREE))
     assert not drawn
     assert len({getattr(chosen, name) for name in (*preflight.PORTS, *front.PORTS)}) == 5
+    front.with_ports(Options(**FREE_PORTS, front_http_port=FREE, front_grpc_port=FREE))  # before any is drawn
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])

@@ -57,7 +57,7 @@ def chosen(options: Options, host: str, names: Mapping[str, str], others: Collec
     held: list[socket.socket] = []
     try:
         for name in sorted(names, key=lambda name: bool(getattr(options, name) == FREE)):  # named ones are held first
-            port, taken = int(getattr(options, name)), {*others, *found.values()}
+            port, taken = int(getattr(options, name)), {*others, *found.values()} - {FREE}
             if not 0 <= port <= 65535 or port in taken:
                 raise StartError(f"{name}: got {port}, allowed: 0 to 65535, and no other port of this server")
             held.append(listen(host, port, names[name]))
