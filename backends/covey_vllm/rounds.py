@@ -175,7 +175,7 @@ class Rounds:
         accepted = [min(len(new) - 1, size) for new, size in zip(sampled, sizes)]
         for active, name, size, right in zip(batch.rows, begun.plan.drafter, sizes, accepted):
             if size:
-                active.judged(name, size, right)
+                active.count_draft(name, size, right)
         prefill = min(unplanned, max(1, self._budget - len(sampled) - len(kept.tokens))) if unplanned else 0
         times = Times(begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.resumed), 0.0)
         done = Round(

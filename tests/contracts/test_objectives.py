@@ -119,26 +119,10 @@ def test_a_first_token_is_due_by_its_arrival_and_later_ones_by_the_first() -> No
     objective = Objective("", 0.5, 0.1)
     waiting = ActiveRequest(asks(1, 1.0, objective))
     assert waiting.deadline == 1.5
-    assert waiting.needs(9.0, 0.1) == 0.0
     active = running(objective, 4, first=1.2)
     assert active.first_token == 1.2
     assert active.deadline == pytest.approx(1.6)
     assert ActiveRequest(asks(1, 1.0)).deadline == running(Objective(), 3, 1.0).deadline == math.inf
-    assert running(Objective("", 0.5), 3, 1.0).needs(5.0, 0.1) == 0.0
-
-
-@settings(deadline=None)
-@given(st.integers(1, 100), st.floats(0.001, 1.0), st.floats(0.0, 10.0), st.floats(0.0, 1.0))
-def test_a_request_needs_one_token_of_the_round_that_ends_at_its_deadline(
-    output: int, tpot: float, elapsed: float, round_seconds: float
-) -> None:
-    active = running(Objective("", math.inf, tpot), output, first=2.0, max_tokens=200)
-    assert active.needs(active.deadline - round_seconds, round_seconds) == pytest.approx(1.0, abs=1e-6)
-    now = 2.0 + elapsed
-    needed = active.needs(now, round_seconds)
-    if needed > -output:  # so many more, and the mean is the objective
-        mean = (now + round_seconds - 2.0) / (output - 1 + needed) if output - 1 + needed > 1e-9 else tpot
-        assert mean == pytest.approx(tpot, rel=1e-3)
 
 
 def test_hopeless_is_what_no_speed_could_save() -> None:

@@ -7,10 +7,38 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from covey.contracts.types import Objective
 from covey.planner.standing import Standing
+from covey.requests.active import ActiveRequest
 from tests.planner.test_worth import LOOSE, NONE, TIGHT, batch, drafted, worth
+
+
+def needs(active: ActiveRequest, now: float, round_seconds: float) -> float:
+    """AdaServe's A(r), as the paper has it, of a request that has had its first token."""
+    assert active.first_token is not None
+    return (now - active.first_token + round_seconds) / active.request.objective.tpot - (len(active.output) - 1)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 100), st.floats(0.001, 1.0), st.floats(0.0, 10.0), st.floats(0.0, 1.0))
+def test_a_request_needs_one_token_of_the_round_that_ends_at_its_deadline(
+    output: int, tpot: float, elapsed: float, round_seconds: float
+) -> None:
+    found = batch([Objective("", math.inf, tpot)])
+    (active,) = found.rows
+    active.output, active.first_token = [7] * output, 2.0
+
+    def needed(now: float) -> float:
+        return float(Standing.of(replace(found, now=now)).needs(round_seconds)[0])
+
+    assert needed(active.deadline - round_seconds) == pytest.approx(1.0, abs=1e-6)
+    need = needed(2.0 + elapsed)
+    if need > -output:  # so many more, and the mean is the objective
+        mean = (elapsed + round_seconds) / (output - 1 + need) if output - 1 + need > 1e-9 else tpot
+        assert mean == pytest.approx(tpot, rel=1e-3)
 
 
 def test_needs_and_hopes_are_those_of_each_row() -> None:
@@ -34,7 +62,7 @@ def test_needs_and_hopes_are_those_of_each_row() -> None:
             if active.first_token is None:
                 assert need <= 0.0, "it waits for its first token, not for its next"
             else:
-                assert need == pytest.approx(active.needs(found.now, 0.03))
+                assert need == pytest.approx(needs(active, found.now, 0.03))
                 assert hopeless == active.hopeless(found.now, found.fastest)
                 seen.add(hopeless)
     assert seen == {True, False}

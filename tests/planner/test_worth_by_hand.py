@@ -15,6 +15,7 @@ from covey.requests.rounds import Drafted
 from covey.requests.scheduler import Batch
 from covey_client.costs.table import CostTable
 from tests.fakes import request
+from tests.planner.test_standing import needs
 
 DEPTH, CASES = 5, 250
 DRAFTERS = ("one", "two")
@@ -94,7 +95,7 @@ def by_hand(made: WorthSelector, batch: Batch, drafted: Drafted, budget: int) ->
     weight, late = [1.0] * trees.rows, []
     for row, active in enumerate(batch.rows[: batch.decoding]):
         tpot = active.request.objective.tpot
-        need = active.needs(batch.now, seconds(given))
+        need = 0.0 if tpot == math.inf or active.first_token is None else needs(active, batch.now, seconds(given))
         if tpot < math.inf and (need <= 0.0 or active.hopeless(batch.now, batch.fastest)):
             weight[row] = GIVEN
         elif tpot < math.inf and need > 1.0 and not asks[row]:

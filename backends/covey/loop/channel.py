@@ -13,7 +13,8 @@ When a drafter's process ends during a round, its call fails or misses the deadl
     reply          the call has failed, or is late: the drafter rests, so that nobody asks it          (roster)
     roster.gone    the kernel has said that the process ended (`care/presence.py`, `serving/drafter_facts.py`)
     settle         calls that the process took along are given up, and their thread is replaced        (give_up_lost)
-    roster.came    the process that was loaded in its place (`care/revival.py`) has said what it is: it serves again
+    roster.came    the process that was loaded in its place (`care/revival.py`) has said what it is: it serves again,
+                   once what rest it has is over
 
 The new process knows no request: each is opened for it with all its tokens, at once where a call of it was given up,
 else when the new process has answered STALE for it.
@@ -257,7 +258,7 @@ class Channel:
 
     def _lost(self, call: DrafterCall) -> bool:
         """Return whether the process that was asked is known to have ended."""
-        return self.roster.lost(self.name, call.started)
+        return self.roster.ended_since(self.name, call.started)
 
     def _fail(self, call: DrafterCall, error: BaseException) -> None:
         """Prepare for sending the rows of a failed call, and what to free, once more: what the drafter did of them is
@@ -271,7 +272,7 @@ class Channel:
             log.error("drafter %s raised what no drafter should", self.name, exc_info=error)
             error = PortError(f"{type(error).__name__}: {error}")
         if isinstance(error, StubDead) and self._lost(call):
-            error = PortError(str(error))  # this death is known, and the process that is there now has not died
+            error = PortError(str(error))  # nobody ends the new process for it
         self.roster.failed(self.name)
         self._report(call, error)
 

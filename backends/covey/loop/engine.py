@@ -280,7 +280,7 @@ class Engine:
             if active.request.sampling.rule is Rule.REJECTION and len(reply.chances):
                 active.chances += reply.chances[start:end].tolist()
             if sizes[row]:
-                active.judged(plan.drafter[row], sizes[row], min(accepted[row], len(kept)))
+                active.count_draft(plan.drafter[row], sizes[row], min(accepted[row], len(kept)))
             if finish is not None:
                 self._close(active)
             wanted = active.request.sampling.top_logprobs

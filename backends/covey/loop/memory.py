@@ -27,7 +27,7 @@ from covey.kv.elastic import Budget, Never, Pressure
 from covey.loop.memory_totals import MemoryTotals
 from covey.loop.pool_size import PoolSize
 from covey.process.worker import Worker
-from covey.requests.roster import Roster, State
+from covey.requests.roster import MOVED, Roster, State
 
 log = logging.getLogger("covey.memory")
 
@@ -35,7 +35,6 @@ AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while there are no rounds
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that failed
 LATELY = 0.999  # of what was used before each round counts on
 STILL = 64  # rounds between looks where nobody is to move
-AWAY = (State.UNLOADING, State.UNLOADED, State.LOADING)
 
 
 class Wish(enum.Enum):
@@ -133,7 +132,7 @@ class Memory:
 
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels, value."""
-        away = {name for name in self._roster.names if self._state(name) in AWAY}
+        away = {name for name in self._roster.names if self._state(name) in MOVED}
         drafters = sum(self.budget.held.get(name, 0) for name in self._roster.names if name not in away)
         for part, size in (
             ("budget", self.budget.whole),
@@ -170,7 +169,7 @@ class Memory:
         elif self._goal() != self._pool.total:
             self._pool.step(self._goal())
         wished = any(wish is not Wish.AUTO for wish in self._wishes.values())
-        self._stirs |= self._move is not None or wished or any(self._state(name) in AWAY for name in self._wishes)
+        self._stirs |= self._move is not None or wished or any(self._state(name) in MOVED for name in self._wishes)
         return self._pool.total
 
     def _learn(self) -> None:
@@ -309,5 +308,5 @@ def _due(wish: Wish, state: State) -> Act | None:
     if wish is Wish.OUT:
         return None if state is State.UNLOADED else Act.UNLOAD
     if wish is Wish.PINNED:
-        return Act.LOAD if state in AWAY else None
+        return Act.LOAD if state in MOVED else None
     return {State.UNLOADING: Act.UNLOAD, State.LOADING: Act.LOAD}.get(state)  # that failed

@@ -59,6 +59,8 @@ class Standing:
         )
 
     def needs(self, round_seconds: float) -> Array:
-        """Return A(r) of the timed rows by the end of a round that takes so long, as `ActiveRequest.needs` does; 0 or
-        less for rows without a token."""
+        """Return AdaServe's A(r) = (l + t_round) / TPOT - o of the timed rows: how many tokens each needs of a round
+        that takes so long, to be within its objective then. Negative for a row that is ahead or has no token yet.
+
+        l and o count from the first decode step, so o leaves out the first token, which the prompt's pass brought."""
         return (self.seconds_since + round_seconds) / self.tpot - self.tokens_since

@@ -5,7 +5,6 @@ Knows no other request and no clock: whoever asks says what time it is, in the s
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -137,15 +136,6 @@ class ActiveRequest:
             return request.arrival + objective.ttft
         return self.first_token + objective.tpot * len(self.output)
 
-    def needs(self, now: float, round_seconds: float) -> float:
-        """Return AdaServe's A(r) = (l + t_round) / TPOT - o: how many tokens it needs of a round that takes so long, to
-        be within its objective then. Negative if it is ahead; 0 if it has no such objective or no token yet.
-
-        l and o count from its first decode step, so o leaves out the first token, which the prompt's pass brought."""
-        if self.first_token is None or self.request.objective.tpot == math.inf:
-            return 0.0
-        return (now - self.first_token + round_seconds) / self.request.objective.tpot - (len(self.output) - 1)
-
     def hopeless(self, now: float, fastest: float) -> bool:
         """Return whether the request's objective is missed, or will be even if each token that it may still emit takes
         only `fastest` seconds."""
@@ -163,7 +153,7 @@ class ActiveRequest:
         self.output += tokens
         self.rounds += 1
 
-    def judged(self, drafter: str, drafted: int, accepted: int) -> None:
+    def count_draft(self, drafter: str, drafted: int, accepted: int) -> None:
         """Count one draft that was verified."""
         before = self.by_drafter.get(drafter, (0, 0))
         self.by_drafter[drafter] = before[0] + drafted, before[1] + accepted

@@ -1,11 +1,11 @@
 """The roster says which drafters there are, and which of them can be asked now.
 
-    SERVING --late--> LATE --answered--> SERVING
+    SERVING --late--> LATE --its call ended--> RESTING or SERVING
        |                |
        +-----failed-----+--> RESTING --its time is up--> SERVING
 
-    any of them --> UNLOADING --> UNLOADED --> LOADING --it came--> SERVING      (covey.loop.memory)
-    any of them --its process ended--> ENDED --it came--> SERVING                (covey.care)
+    any of them --> UNLOADING --> UNLOADED --> LOADING --it came--> RESTING or SERVING      (covey.loop.memory)
+    any of them --its process ended--> ENDED --it came--> RESTING or SERVING                (covey.care)
 
 A drafter that failed or was late rests, longer each time, so that a dead one does not cost every round its deadline; a
 late one is not asked before its call has ended, either. One whose call ended well starts with the shortest rest again.
@@ -37,6 +37,9 @@ class State(enum.Enum):
     ENDED = "ended"  # its process has, and somebody brings it back
 
 
+MOVED = (State.UNLOADING, State.UNLOADED, State.LOADING)  # by elastic memory, on the way out or in
+
+
 @dataclass(slots=True)
 class _Entry:
     late: bool = False
@@ -48,7 +51,8 @@ class _Entry:
 
 
 class Roster:
-    """Owns every drafter's state and facts. The engine's thread changes states; any may ask, and note arrivals."""
+    """Owns every drafter's state and facts. The engine's thread changes states; any may ask, and note arrivals,
+    ends and refusals."""
 
     def __init__(self, names: Iterable[str], clock: Clock) -> None:
         self._clock = clock
@@ -86,7 +90,7 @@ class Roster:
         self._entries[name].facts = facts
         self._entries[name].away = None
 
-    def lost(self, name: str, asked: float) -> bool:
+    def ended_since(self, name: str, asked: float) -> bool:
         """Return whether the process that was asked at that time is known to have ended. Does not mutate."""
         return asked <= self._entries[name].lost
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection
 
 from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, TargetInfo
 from covey.loop.engine import Engine
-from covey.loop.memory import AWAY
-from covey.requests.roster import Roster, State
+from covey.requests.roster import MOVED, Roster, State
 
 log = logging.getLogger("covey.orchestrator")
 
@@ -49,7 +48,7 @@ class DrafterFacts:
             roster = self._engine.roster
             if model == self.target:
                 self._engine.suspect()
-            elif roster.state(model) not in (*AWAY, State.ABSENT):
+            elif roster.state(model) not in (*MOVED, State.ABSENT):
                 roster.gone(model)
                 self._failed(model)
 
@@ -69,7 +68,7 @@ class DrafterFacts:
 
     def _tell(self, roster: Roster, name: str, facts: DrafterInfo) -> None:
         """Tell the roster of a drafter, unless that is on its way in or out of memory: what moves it takes note."""
-        if name not in roster.names or roster.state(name) in AWAY:
+        if name not in roster.names or roster.state(name) in MOVED:
             return
         assert self._info is not None, "it came with the engine"
         if is_foreign(name, facts, self._info):

@@ -19,10 +19,9 @@ from covey.contracts.ports import Drafter
 from covey.contracts.types import TargetInfo
 from covey.loop.engine import Engine
 from covey.loop.measure import Curves
-from covey.loop.memory import AWAY
 from covey.planner.build import measured
 from covey.process.private import kept_folder
-from covey.requests.roster import Roster, State
+from covey.requests.roster import MOVED, Roster, State
 from covey.serving.build import Builder
 from covey.serving.drafter_facts import DrafterFacts, is_foreign
 from covey.serving.life import START_SECONDS, Life
@@ -68,7 +67,7 @@ class Start:
         """Count the failure, and end a process that Triton takes for dead: Triton asks it nothing more, though it may
         only have been starved for a second."""
         self._builder.metrics.drafter_failed(name)
-        if isinstance(error, StubDead) and roster.state(name) not in AWAY:
+        if isinstance(error, StubDead) and roster.state(name) not in MOVED:
             self._end(name)
 
     def _recover(self, error: PortError) -> None:

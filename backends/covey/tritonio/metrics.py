@@ -56,7 +56,7 @@ COUNTERS = {
     "covey_memory_operations_total": "Loads and unloads of drafters, and resizes of the KV pool (expand, contract), by "
     "outcome: done, failed or refused (both are tried again)",
     "covey_memory_seconds_total": "What they took; of expand and contract, time that rounds waited",
-    "covey_drafter_failures_total": "Calls to a drafter that brought nothing: late, broken or gone",
+    "covey_drafter_failures_total": "What went wrong with a drafter: calls that were late or broken, and its ends",
     **SET_ASIDE,
     # A histogram of many values at once: Triton's own takes them one by one, 30 us each. A histogram's names and labels
     # are reserved for what is typed so.
