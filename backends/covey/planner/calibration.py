@@ -23,7 +23,7 @@ EDGES = np.array([0.01, 0.03, 0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95, 0.99
 STEPS = 1000
 BINS = np.searchsorted(EDGES, np.arange(STEPS + 1) / STEPS).astype(np.int32)  # of a probability in so many steps
 BLIND = len(EDGES) + 1  # the bin of nodes that nothing is said of, or may be
-COUNTS = ("offered", "accepted", "said")
+COUNTS = ("offered", "accepted")
 TRACE = 0.01  # a cell with less in it is not kept
 UNSEEN = 0.5  # ... as long as none was seen
 
@@ -34,9 +34,8 @@ class Calibration:
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self._drafters = {name: index for index, name in enumerate(drafters)}
         self._max_depth = max_depth
-        self._shape = (len(drafters), max_depth + 1, RANKS, BLIND + 1)  # no node has depth 0
-        self._size = int(np.prod(self._shape[1:]))
-        self._offered, self._accepted, self._said = np.zeros((len(COUNTS), len(drafters) * self._size))
+        self._size = (max_depth + 1) * RANKS * (BLIND + 1)  # no node has depth 0
+        self._offered, self._accepted = np.zeros((len(COUNTS), len(drafters) * self._size))
         self._weigh()
 
     def cells(self, nodes: Nodes, ranks: Ranks, said: Floats, drafter: Index, blind: Flags) -> Index:
@@ -70,21 +69,13 @@ class Calibration:
             return np.zeros(len(drafters), np.int64)
         return np.fromiter((self._drafters.get(name, 0) for name in drafters), np.int64, len(drafters))
 
-    def update(self, cells: Index, said: Array, accepted: Flags) -> None:
+    def update(self, cells: Index, accepted: Flags) -> None:
         """Count nodes whose parents were accepted, and which of them were accepted, too."""
         keep = max(0.0, 1.0 - len(cells) / MEMORY)
-        for total, weights in ((self._offered, None), (self._accepted, accepted), (self._said, said)):
+        for total, weights in ((self._offered, None), (self._accepted, accepted)):
             total *= keep
             total += np.bincount(cells, weights, len(total))
         self._weigh()
-
-    def reliability(self) -> list[tuple[float, float, float]]:
-        """Return, in bins by what drafters said: its mean, how often they were right, and the count."""
-        offered, accepted, said = (
-            total.reshape(self._shape)[..., :BLIND].sum(axis=(0, 1, 2))
-            for total in (self._offered, self._accepted, self._said)
-        )
-        return [(s / n, a / n, n) for n, a, s in zip(offered.tolist(), accepted.tolist(), said.tolist()) if n >= 1.0]
 
     def state(self) -> JsonDict:
         """Return, for each drafter, the cells in which something was seen."""
@@ -92,7 +83,7 @@ class Calibration:
         for name, index in self._drafters.items():
             start = index * self._size
             seen = np.flatnonzero(self._offered[start : start + self._size] > TRACE)
-            counts = (total[start + seen].tolist() for total in (self._offered, self._accepted, self._said))
+            counts = (total[start + seen].tolist() for total in (self._offered, self._accepted))
             found[name] = {"cells": seen.tolist(), **dict(zip(COUNTS, counts))}
         return {"max_depth": self._max_depth, "drafters": found}
 
@@ -102,7 +93,7 @@ class Calibration:
             totals = self._read(state)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
-        self._offered, self._accepted, self._said = totals
+        self._offered, self._accepted = totals
         self._weigh()
 
     def _read(self, state: JsonDict) -> Array:

@@ -103,5 +103,5 @@ class TreeSelector:
         reached = np.append(accepted, True)[nodes.jumps[0][:-1]]  # the root's place is the last
         reached &= (reply.status == RowStatus.OK)[nodes.row_of]
         places = np.flatnonzero(kept)[reached]
-        self.calibration.update(found.cells[places], found.said[places], accepted[reached])
+        self.calibration.update(found.cells[places], accepted[reached])
         self.totals.accepted(int(np.count_nonzero(accepted)))
