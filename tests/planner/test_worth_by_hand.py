@@ -65,7 +65,8 @@ def by_hand(made: WorthSelector, batch: Batch, drafted: Drafted, budget: int) ->
     """Path probabilities of what is to be kept, the likeliest first: of nodes alike any may be."""
     trees, prompts = drafted.trees, int(batch.chunk[batch.decoding :].sum())
     calibration, places, paths, row_of, above = made.calibration, {}, [], [], []
-    trust, chance = (table.reshape(len(DRAFTERS), DEPTH + 1, RANKS, -1) for table in (calibration._trust, calibration._chance))
+    shape = len(DRAFTERS), DEPTH + 1, RANKS, BLIND + 1
+    trust, chance = (table.reshape(shape) for table in (calibration._trust, calibration._chance))
     depth: list[int] = []
     for row in range(trees.rows):
         start = int(trees.offsets[row])
