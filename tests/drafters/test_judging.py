@@ -282,31 +282,30 @@ def emitted() -> list[tuple[list[int], list[int], Sampling]]:
     return [(prompt.tolist(), new, sampling) for (prompt, sampling), new in zip(texts, bundled.plainly(texts, 96))]
 
 
-@pytest.mark.parametrize("name", ["draft_general", "draft_code"])
+@pytest.mark.parametrize(("name", "dtype", "most"), [("draft_general", "float32", 0.004), ("draft_code", "auto", 0.02)])
 def test_hits_replayed_as_rounds_are_what_drafting_gives(
-    name: str, emitted: list[tuple[list[int], list[int], Sampling]]
+    name: str, dtype: str, most: float, emitted: list[tuple[list[int], list[int], Sampling]]
 ) -> None:
     """Of the bundled models, in float32 up to near-ties; in their own type as nearly as rows drafted alone are like
     rows drafted together."""
     where = bundled.MODELS / name / "1"
-    for dtype, most in (("float32", 0.004), ("auto", 0.02)):
-        sender, items = Sender(load(where, dtype=dtype, kv_blocks=4096)), []
-        for tag, (prompt, new, sampling) in enumerate(emitted):
-            items.append(Text(tag, [*prompt, *new], sampling))
-            items[-1].num_prompt = len(prompt)
-        _, judged = sender.read(items, [item.num_prompt for item in items])
-        for depth in (1, 4):
-            rounds = met = differ = 0
-            drafted = _drafted(Sender(load(where, dtype=dtype, kv_blocks=4096)), items, depth)
-            for item, hits, own in zip(items, hits_of(judged), drafted):
-                assert len(hits) == len(item.tokens) - item.num_prompt
-                found = replayed(hits, depth)
-                starts = found.keys() & own.keys()  # after a near-tie they meet again
-                rounds, met = rounds + len(own), met + len(starts)
-                differ += sum(found[start] != own[start] for start in starts)
-            assert rounds > 500
-            assert met >= (1 - 4 * most) * rounds
-            assert differ <= most * rounds, f"{differ} of {rounds} rounds of {depth} in {dtype}"
+    sender, items = Sender(load(where, dtype=dtype, kv_blocks=4096)), []
+    for tag, (prompt, new, sampling) in enumerate(emitted):
+        items.append(Text(tag, [*prompt, *new], sampling))
+        items[-1].num_prompt = len(prompt)
+    _, judged = sender.read(items, [item.num_prompt for item in items])
+    for depth in (1, 4):
+        rounds = met = differ = 0
+        drafted = _drafted(Sender(load(where, dtype=dtype, kv_blocks=4096)), items, depth)
+        for item, hits, own in zip(items, hits_of(judged), drafted):
+            assert len(hits) == len(item.tokens) - item.num_prompt
+            found = replayed(hits, depth)
+            starts = found.keys() & own.keys()  # after a near-tie they meet again
+            rounds, met = rounds + len(own), met + len(starts)
+            differ += sum(found[start] != own[start] for start in starts)
+        assert rounds > 500
+        assert met >= (1 - 4 * most) * rounds
+        assert differ <= most * rounds, f"{differ} of {rounds} rounds of {depth} in {dtype}"
 
 
 def _drafted(sender: Sender, items: list[Text], depth: int) -> list[dict[int, int]]:
