@@ -20,7 +20,7 @@ from covey.contracts import profile
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import BadField, PortError, SettingError
 from covey.contracts.profile import Profile
-from covey.contracts.types import Finish, TargetInfo
+from covey.contracts.types import Finish, Request, Sampling, TargetInfo
 from covey.process.guard import Guard
 from covey.requests.roster import Roster
 from covey.server import FREE_PORTS, Options, Server, StartError, preflight
@@ -207,6 +207,22 @@ def test_a_process_that_dies_while_its_engine_is_built_ends_the_model(
     begin(world.life, world.start.service, world.left.set)
     assert world.left.wait(SECONDS)
     assert isinstance(world.life.failure, PortError)
+
+
+def test_a_cancel_that_comes_while_its_request_is_sent_is_sent_behind_it() -> None:
+    sent: list[str] = []
+
+    def send(message: messages.Message) -> None:
+        if message.kind == messages.SUBMIT:
+            canceller.start()
+            canceller.join(0.1)
+        sent.append(message.kind)
+
+    engine = behind.VllmEngine(send, MagicMock(), RealClock(), 4)
+    canceller = threading.Thread(target=engine.cancel, args=(3,))
+    engine.submit(Request(3, np.array([5, 6], np.int32), 4, Sampling(), 2, arrival=0.0))
+    canceller.join()
+    assert sent == [messages.SUBMIT, messages.CANCEL]
 
 
 def test_a_process_that_says_nothing_is_given_up(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

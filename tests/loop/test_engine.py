@@ -81,6 +81,40 @@ def test_the_least_urgent_is_preempted_and_the_urgent_goes_first() -> None:
     assert sink.tokens[1] == continuation([1] * 8, 30)
 
 
+class Whole(HashTarget):
+    """Is asked for all of what it opens at once."""
+
+    def step(self, work: TargetWork) -> TargetReply:
+        chunks = dict(zip(work.tags.tolist(), work.chunk.tolist()))
+        assert all(chunks[opening.tag] == len(opening.tokens) for opening in work.opens)
+        return super().step(work)
+
+
+def test_what_is_opened_again_is_computed_from_its_first_token_on() -> None:
+    target = Whole(blocks=12)
+    engine, sink = build(target, growth=0)
+    for key in (1, 2):
+        engine.submit(request(key, [key] * 8, 30))
+    engine.round()
+    target.restart()
+    finish_all(engine)
+    assert engine.scheduler.preemptions > 0
+    assert all(sink.tokens[key] == continuation([key] * 8, 30) for key in (1, 2))
+
+
+def test_what_a_failed_pass_was_to_free_the_next_one_frees() -> None:
+    target = HashTarget()
+    engine, _sink = build(target)
+    engine._recover = lambda _error: None  # type: ignore[assignment]
+    for key in (1, 2):
+        engine.submit(request(key, [key] * 8, 30))
+    engine.round()
+    engine.cancel(1)
+    target.fail_with = [PortError("once")]
+    finish_all(engine)
+    assert not target.tokens
+
+
 def test_what_waited_says_how_long_it_did_until_it_first_ran() -> None:
     engine, sink = build(HashTarget(), running=1)
     clock = ManualClock()

@@ -44,6 +44,7 @@ class There:
         self.gone = False
         self.refuses = 0.0
         self.asked: list[int] = []  # kinds of messages
+        self.freed: list[int] = []
         self.clock = ManualClock()
         self.slow = 0.0
         self.start()
@@ -66,6 +67,7 @@ class There:
             self.lose_messages -= 1
             raise Unreachable("reset")
         work = codec.decode_draft_work(message)
+        self.freed += work.frees
         reply = self.service.draft(replace(work, origin=self.auth.origin(caller, work.origin)), caller)
         if self.lose_answers:
             self.lose_answers -= 1
@@ -160,6 +162,23 @@ def test_while_it_is_gone_rows_decode_plainly_at_once_and_it_comes_back_by_itsel
     reply = sender.send(mine, 3)
     assert reply.status.tolist() == [RowStatus.STALE] * 2, "started anew, it knows nothing"
     assert rows_of(sender.send(mine, 3).trees)[0] == [5, 6, 7]
+
+
+def test_what_was_to_be_freed_while_it_was_away_is_freed_when_it_is_back(
+    remote: Callable[..., RemoteDrafter],
+) -> None:
+    there = There()
+    drafter, sender, mine = begun(remote(there))
+    sender.send(mine, 3)
+    for _ in range(2):
+        there.gone = True
+        with pytest.raises(PortError):
+            sender.send(mine, 3)
+        assert drafter.draft(sender.work([Text(3, [1, 2])], 3, frees=[77])).seen.tolist() == [0], "it was told nothing"
+        there.gone = False
+        up(drafter)
+    sender.send(mine, 3)
+    assert there.freed == [77, 77]
 
 
 def test_another_place_takes_over_and_replays(remote: Callable[..., RemoteDrafter]) -> None:

@@ -47,9 +47,10 @@ class Lattice:
 
     def trees(self) -> Trees:
         """Return the rows' trees, without the places that no token took."""
-        kept = self.tokens >= 0
-        place = np.cumsum(kept, axis=1, dtype=np.int32) - 1
-        parents = np.where(self.parents < 0, -1, np.take_along_axis(place, np.maximum(self.parents, 0), 1))
+        kept, parents = self.tokens >= 0, self.parents
+        if not kept.all():
+            place = np.cumsum(kept, axis=1, dtype=np.int32) - 1
+            parents = np.where(parents < 0, -1, np.take_along_axis(place, np.maximum(parents, 0), 1))
         return Trees(
             np.append(0, np.cumsum(kept.sum(axis=1))).astype(np.int32),
             self.tokens[kept],

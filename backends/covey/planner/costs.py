@@ -60,6 +60,7 @@ class RoundCosts:
         self._far = np.append(self._tokens, FAR)
         self._verifying = lru_cache(CACHED)(self._passes_features)
         self._drafting = lru_cache(CACHED)(self._drafting_features)
+        self._drafting_up_to = lru_cache(None)(self._drafting_features_up_to)
         shape = _shape(self._tokens, table)
         doubt = np.zeros((len(shape) + len(self._rows) + 2,) * 2)
         doubt[: len(shape), : len(shape)] = smooth(len(shape), 3.0, 0.5) * np.outer(shape, shape)
@@ -138,7 +139,7 @@ class RoundCosts:
 
     def drafting(self, drafter: str, most: int) -> Array:
         """Return the seconds that one drafter takes for 0, 1, ... `most` rows, by depth."""
-        features = np.stack([self._drafting(rows) for rows in range(1, most + 1)])
+        features = self._drafting_up_to(1 << (most - 1).bit_length())[:most]  # powers of two: they are few
         seconds = np.zeros((most + 1, len(self._depths)))
         seconds[1:, 1:] = np.maximum(self._draft(drafter).mean(features[:, 1:]), 0.0)
         return seconds
@@ -226,6 +227,10 @@ class RoundCosts:
     def _drafting_features(self, rows: int) -> Array:
         """Return the features of drafting, for each depth from 0."""
         return np.stack([self._draft_features(rows, depth) for depth in self._depths])
+
+    def _drafting_features_up_to(self, most: int) -> Array:
+        """Return the features of drafting for 1, 2, ... `most` rows."""
+        return np.stack([self._drafting_features(rows) for rows in range(1, most + 1)])
 
     def _passes_features(self, rows: int, passes: Passes) -> Array:
         """Return the features of passes without prompts, for each depth from 0."""

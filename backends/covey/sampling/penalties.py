@@ -52,7 +52,7 @@ def penalise(
         _penalise_counts(logits, table, settings, counted, given)
         for row, context in zip(counted.tolist(), given, strict=True):
             words = table.sampling(int(settings[row])).bad_words
-            longest = max(map(len, words), default=0)
+            longest = max(map(len, words), default=1)
             before = (*context.history[-longest:].tolist(), *context.path.tolist())
             for word in words:
                 if word and word[-1] < vocab and before[len(before) - len(word) + 1 :] == word[:-1]:

@@ -126,7 +126,8 @@ class Beliefs:
 
     def ends(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.int64]:
         """Return [rows, drafters]: up to which position it is known how each drafter drafted a text or would have."""
-        ends: npt.NDArray[np.int64] = self._table.rows["ends"][self.places(rows)]
+        places = self.places(rows)  # first: new requests may have the table grow
+        ends: npt.NDArray[np.int64] = self._table.rows["ends"][places]
         return ends
 
     def holds(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.bool_]:
@@ -194,7 +195,8 @@ class Beliefs:
         `deviations`, which says how many deviations above the likeliest, for all rows or each. A drafter that cannot
         hold a text drafts nothing."""
         names = ("rates", "looked", "accepted", "expected", "hint", "rounds")
-        mine = self._table.rows[self.places(rows)]
+        places = self.places(rows)  # first: new requests may have the table grow
+        mine = self._table.rows[places]
         rates, looked, accepted, expected, hint, rounds = (mine[name] for name in names)
         usual = np.where(looked > 0, expected / np.maximum(looked, 1e-9), rates[:, :, 0])
         usual = np.clip(_sigmoid(_logit(usual) + hint), EDGE, 1.0 - EDGE)
