@@ -26,7 +26,8 @@ class Bench:
         async def work() -> str:
             self.working += 1
             assert self.working == 1
-            await asyncio.sleep(0)
+            for _ in range(9):  # in which who has been served comes again
+                await asyncio.sleep(0)
             await self.open.wait()
             self.now += seconds
             self.done.append(caller)
@@ -62,6 +63,24 @@ def test_callers_of_equal_work_alternate_and_nobody_saves_turns_up() -> None:
         both += [bench.task("late") for _ in range(3)]
         await asyncio.gather(*both)
         assert sorted(bench.done[3:7]) == ["a", "a", "late", "late"]
+
+    run(act())
+
+
+def test_callers_that_come_again_as_soon_as_they_are_served_starve_nobody_who_waits() -> None:
+    async def act() -> None:
+        bench = Bench()
+
+        async def again_and_again(caller: str) -> None:
+            for _ in range(30):
+                await bench.task(caller, 0.5)
+
+        several = [bench.task("several") for _ in range(8)]
+        await asyncio.sleep(0)
+        await asyncio.gather(*several, *(again_and_again(each) for each in ("one", "other")))
+        until = len(bench.done) - 1 - bench.done[::-1].index("several")
+        shares = [bench.done[:until].count(each) * seconds for each, seconds in (("several", 1), ("one", 0.5))]
+        assert shares[1] == pytest.approx(shares[0], abs=2.0)
 
     run(act())
 

@@ -33,7 +33,6 @@ from covey.contracts.profile import FrontSettings, Profile
 from covey.front import failures, grpc_service, http_protocol, log
 from covey.front.admission import LEAST_READS, READ_BURST_SECONDS, Admission
 from covey.front.gateway import Gateway
-from covey.front.http_calls import InTurns
 from covey.front.keys import hashed
 from covey.server import Server
 from covey.server.errors import StartError
@@ -369,7 +368,7 @@ async def over_http(app: Any, settings: FrontSettings) -> AsyncIterator[tuple[tu
     """Its address, and the connections that were made."""
     admission, state, made = Admission(settings), ServerState(), list[Any]()
     bounded = http_protocol.bounded(admission, settings)
-    config = uvicorn.Config(InTurns(app, admission), lifespan="off", http=bounded)
+    config = uvicorn.Config(app, lifespan="off", http=bounded)
     config.load()
 
     def protocol() -> Any:
@@ -442,6 +441,45 @@ def test_a_flood_of_what_costs_nothing_waits_for_its_turns_and_others_do_not() -
                 writer.close()
 
     asyncio.run(run())
+
+
+def test_requests_that_wait_for_their_turns_make_room_for_others_and_leave_with_their_senders() -> None:
+    """Two addresses have taken all places, and their turns come in 20 s."""
+    answered, asked = list[str](), b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        answered.append(scope["client"][0])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def run() -> None:
+        async with over_http(app, FrontSettings(rate=10.0, connections=20)) as (where, made):
+
+            async def ask(source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                reader, writer = await asyncio.open_connection(*where, local_addr=(source, 0))
+                writer.write(asked)
+                return reader, writer
+
+            held = [await ask("127.0.0.3")]
+            await held[0][0].readuntil(b"\r\n\r\n")
+            for source in ("127.0.0.1", "127.0.0.2"):
+                for _ in range(2000):
+                    made[0].admission.charge_read(source)
+            held += [await ask(f"127.0.0.{1 + place % 2}") for place in range(20)]
+            for _ in range(5):
+                held.append(await ask("127.0.0.3"))
+                assert (await held[-1][0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            cut = [await each[0].read(12) for each in held[2:7]]
+            assert cut == [b"HTTP/1.1 429"] * 5
+            for _, writer in held:
+                writer.close()
+            while made[0].tasks:
+                await asyncio.sleep(0.02)
+            assert answered == ["127.0.0.3"] * 6
+
+    began = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() - began < 15, "who has gone waits no longer"
 
 
 REFUSED = service_pb2.ModelInferRequest(model_name="no such model").SerializeToString()

@@ -31,7 +31,7 @@ class _Account:
     """A caller that is served or waits, the time that it has had since it came, and its waiting jobs."""
 
     caller: str
-    seconds: float  # by which callers are served, the least first; from those of whoever was served when it came
+    seconds: float  # by which callers are served, the least first; from what a caller had on average when it came
     waiting: deque[tuple[asyncio.Future[None], int]] = field(default_factory=deque)
 
     @property
@@ -48,7 +48,7 @@ class FairQueue:
         self._most, self._spent = most_bytes, spent
         self._waiting: dict[str, _Account] = {}  # by caller, in the order in which they came
         self._served: _Account | None = None
-        self._passed = 0.0  # `seconds` of a caller that comes anew
+        self._passed = 0.0  # `seconds` of a caller that comes anew: each job's time, shared by all who were there
 
     async def run(self, job: Job, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work when the caller is next. Raises TooMany, or Overloaded. Work that has begun is finished, also for
@@ -61,7 +61,6 @@ class FairQueue:
         if self._served is not None:
             await self._wait(account, job.size)
         self._served = account
-        self._passed = max(self._passed, account.seconds)
         done = asyncio.ensure_future(self._done(account, work))
         done.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody asks it where they have left
         return await asyncio.shield(done)
@@ -71,7 +70,9 @@ class FairQueue:
         try:
             return await work()
         finally:
-            account.seconds += self._spent() - before
+            took = self._spent() - before
+            account.seconds += took
+            self._passed += took / len({account.caller, *self._waiting})
             self._next()
 
     async def _wait(self, account: _Account, size: int) -> None:

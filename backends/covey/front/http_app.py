@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from covey.front import answers, failures, http_bodies
 from covey.front.gateway import Gateway
-from covey.front.http_calls import ID, HttpCall, InTurns, Posted, address
+from covey.front.http_calls import ID, HttpCall, Posted, address
 from covey.front.inference_request import NOT_IN_PARTS, STREAM, UNARY, VERSION, served
 from covey.front.openai import errors
 from covey.front.openai.routes import routes as openai_routes
@@ -110,7 +110,7 @@ def app(gateway: Gateway) -> Starlette:
     )
     made = Starlette(
         routes=routes,
-        middleware=[Middleware(InTurns, gateway.admission), *([pages] if gateway.settings.origins else [])],
+        middleware=[pages] if gateway.settings.origins else [],
         exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route},
     )
     made.router.redirect_slashes = False  # behind a proxy with TLS it would send callers, and their keys, to plain HTTP

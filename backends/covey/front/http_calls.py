@@ -10,10 +10,10 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from covey.front import failures
-from covey.front.admission import Admission, Caller
+from covey.front.admission import Caller
 from covey.front.fair_queue import Job
 from covey.front.gateway import Gateway, Gone
 from covey.process.log_about import begin_drawn
@@ -76,18 +76,6 @@ class HttpCall:
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         self.admitted.close()
-
-
-class InTurns:
-    """An application whose requests wait for their turns before anything answers them."""
-
-    def __init__(self, app: ASGIApp, admission: Admission) -> None:
-        self._app, self._admission = app, admission
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-        await self._admission.turn(address(request), request.headers.get("authorization", ""))
-        await self._app(scope, receive, send)
 
 
 class Posted:

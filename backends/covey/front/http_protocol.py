@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 import h11
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 
 from covey.contracts.profile import FrontSettings
 from covey.front.admission import Admission
@@ -82,12 +84,14 @@ class BoundedProtocol(H11Protocol):
         self._refused = False
         self._late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._app, self.app = self.app, self._in_turn
+        self._turn: asyncio.Future[None] | None = None  # that the request waits for, or had
+        self._begun: RequestResponseCycle | None = None  # of the last request whose turn has come
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         try:
-            address = self.client[0] if self.client else ""
-            self._slot = self.admission.connections.acquire(address, partial(self._give_up, 429))
+            self._slot = self.admission.connections.acquire(self._address, partial(self._give_up, 429))
         except TooMany as error:
             self._refused = True
             self._answer(429, str(error))
@@ -101,26 +105,57 @@ class BoundedProtocol(H11Protocol):
         self._stop_clock()
         self._read_again()
         super().connection_lost(exc)
+        self._leave_turn()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
         super().data_received(data)
-        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
-            if self._late is None:
-                self._wait()
-            if self._slot is not None:
-                self._slot.came(len(data))
-        else:
+        if self._here:
             self._stop_clock()
-            if self._slot is not None:
+        elif self._late is None:
+            self._wait()
+        if self._slot is not None:
+            if self._here and self._begun is self.cycle:
                 self._slot.serve()
+            else:
+                self._slot.came(len(data))
+
+    @property
+    def _here(self) -> bool:
+        """Return whether a request has arrived whole."""
+        return self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request when its turn has come. Until then it is cut where others need the room, as one that has not
+        arrived, and nothing stays of one whose sender has gone."""
+        if self.cycle.disconnected:
+            return
+        authorization = Headers(scope=scope).get("authorization", "")
+        turn = self._turn = asyncio.ensure_future(self.admission.turn(self._address, authorization))
+        await asyncio.wait([turn])
+        if turn.cancelled():
+            return
+        turn.result()
+        self._begun = self.cycle
+        if self._slot is not None and self._here:
+            self._slot.serve()
+        await self._app(scope, receive, send)
+
+    def _leave_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and self._late is None:  # the next one's beginning came with the last
             self._wait()
-        elif self._slot is not None and self.conn.their_state is h11.IDLE:  # it is kept alive for another request
+        elif self._slot is not None and self.conn.their_state is not h11.SEND_BODY:
+            # For another request, or for the turn of one that is here.
             self._slot.wait()
 
     def pause_writing(self) -> None:
@@ -175,6 +210,10 @@ class BoundedProtocol(H11Protocol):
         self._refused = True
         if self._slot is not None:
             self._slot.release()
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # nobody hears any more
+            self.cycle.message_event.set()
+        self._leave_turn()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             with suppress(OSError):  # the caller has gone
