@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from covey.care import processes
 from covey.server import (
     FREE,
     FREE_PORTS,
@@ -129,14 +130,21 @@ def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatc
 
 def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(processes, "called", {"tritonserver": [1]}.get)
     child = subprocess.Popen(["true"])
     child.wait()
+    environment, filled = tmp_path / "python_env_a", tmp_path / "python_env_b"
     dead, living = (tmp_path / f"covey-ranks-{pid}-x" for pid in (child.pid, os.getpid()))
-    for path in (dead, living):
+    for path in (environment, filled, dead, living):
         path.mkdir()
+    (filled / "lib").touch()
     (dead / "socket").touch()
-    leftovers.sweep()
-    assert list(tmp_path.iterdir()) == [living]
+    leftovers.sweep(tmp_path)
+    assert not dead.exists()
+    assert environment.exists(), "it may be that of the server that lives"
+    monkeypatch.setattr(processes, "called", {"tritonserver": []}.get)
+    leftovers.sweep(tmp_path)
+    assert set(tmp_path.iterdir()) == {filled, living}, "Covey's are empty"
 
 
 def test_a_folder_that_another_server_removes_meanwhile_is_nobody_s_trouble(
