@@ -64,6 +64,7 @@ def test_families_are_invariant(family: str, dtype: str, threads: int, tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_bundled_shape_is_invariant_in_many_passes(bundled: PagedModel) -> None:
     if bundled.numerics != "invariant":
         pytest.skip("bfloat16 is not invariant on this machine")

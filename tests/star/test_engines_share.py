@@ -105,7 +105,7 @@ def run(drafter: Drafter, name: str, seed: int, count: int) -> dict[int, tuple[l
 def test_texts_are_the_target_s_own_whatever_becomes_of_messages_and_servers(seed: int) -> None:
     world, found, threads = World(seed), {}, []
     remotes = {
-        name: RemoteDrafter([world], token_of(secret), name="remote", vocab_size=VOCAB, deadline=0.05)
+        name: RemoteDrafter([world], token_of(secret), name="remote", vocab_size=VOCAB, deadline=0.2)
         for name, secret in SECRETS.items()
     }
 
