@@ -85,6 +85,11 @@ def test_who_loads_for_far_longer_than_the_last_time(world: World, took: float, 
     assert "has been loading" in world.passes(LOOK)
 
 
+def test_who_does_not_load_is_not_judged_by_how_long_a_load_may_take(world: World) -> None:
+    world.loads = Loads(0.0)
+    assert broken(world.health, world.loads) == ""
+
+
 def test_a_load_after_one_that_was_ended_may_take_twice_as_long_until_one_succeeds(world: World) -> None:
     world.loads.ended("model")
     world.state, world.ran = LOADING, 1.0

@@ -18,6 +18,7 @@ from covey.process.worker import Thread
 
 A = TypeVar("A")
 LOOK_SECONDS = 0.25
+FIND_EVERY = 2  # looks, between two searches for the processes of models that have none yet
 NEW_SECONDS = 2.0  # a process that is younger than this is not the one that has failed, but its successor
 
 
@@ -39,6 +40,7 @@ class Presence(Generic[A]):
         self._followed: dict[int, tuple[str, int]] = {}  # pidfd -> model, process
         self._asked: dict[int, Future[None]] = {}  # by process: until it has answered, the last question
         self._lock = threading.Lock()
+        self._looks = 0
         self._ends = select.poll()
 
     def look(self) -> None:
@@ -50,7 +52,9 @@ class Presence(Generic[A]):
                 model, pid = self._followed.pop(fd)
             self._asked.pop(pid, None)
             self._ended(model)
-        self._find()
+        if self._looks % FIND_EVERY == 0:
+            self._find()
+        self._looks += 1
 
     def end(self, model: str) -> None:
         """End the model's process, which does not work. One that has come since is spared. Any thread."""

@@ -63,7 +63,7 @@ def broken(health: Health, loads: Loads) -> str:
     excuses one that never sleeps."""
     if health.paused >= PAUSED_SECONDS:
         return f"has been paused for {health.paused:.1f} s"
-    if health.loading >= loads.bound(health):
+    if health.loading and health.loading >= loads.bound(health):
         return f"has been loading for {health.loading:.1f} s"
     if health.asleep >= loads.asleep(health):
         return f"loads and has done nothing for {health.asleep:.1f} s"
