@@ -15,7 +15,6 @@ from covey.contracts.profile import TargetSettings
 from covey.contracts.types import Open, Sampling, TargetWork, Trees
 from covey.gpu import decoder, layers
 from covey.gpu import model as device_model
-from covey.gpu import prompts as prompts_of_device
 from covey.gpu.inputs import round_up
 from covey.gpu.kernels.attention import Tiles
 from covey.gpu.kernels.products import Block
@@ -142,31 +141,6 @@ def test_what_is_not_invariant_after_all_is_refused(
     monkeypatch.setattr(layers.Fixed, "product", staticmethod(off))
     with pytest.raises(UnsupportedModel, match="a token's bits depend on its company"):
         load(saved("llama"), numerics="invariant", blocks=8, max_pass_tokens=12)
-
-
-def test_long_chunks_go_through_the_library(saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside rows that decode and rows with less: each as it is alone."""
-    monkeypatch.setattr(device_model, "PROMPTS", 16)
-    monkeypatch.setattr(prompts_of_device, "LONG", 10)
-    attended = []
-    attend = prompts_of_device.Prompts.attend
-
-    def noted(self: prompts_of_device.Prompts, *given: object) -> None:
-        attended.append(self.apart.tolist())
-        attend(self, *given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(prompts_of_device.Prompts, "attend", noted)
-    # On a GPU the library's kernel is for halves alone.
-    dtype, allowed = ("float16", 5e-3) if WHERE == "cuda" else ("float32", 1e-5)
-    model = load(saved("qwen2"), dtype=dtype)
-    alike = PagedModel(saved("qwen2"), dtype="float64", device="cpu", blocks=40, block_size=4, numerics="fast")
-    rows = prompts(np.random.default_rng(1), 97, 24, 9, 33)
-    here, there = Reader(model, rows, seed=2), Reader(alike, rows, seed=3)
-    attended.clear()
-    for steps in ([(2, 0, 12)], [(0, 0, 24), (1, 0, 8), (2, 12, 32)], [(2, 32, 33), (0, 23, 24)]):
-        for found, expected in zip(here.read(steps), there.read(steps)):
-            assert (found.cpu() - expected).norm() <= allowed * expected.norm()
-    assert attended == [[True, False, True]] * 2, "the middle pass alone is large, two layers"
 
 
 def test_greedy_text_is_that_of_transformers(saved: Callable[[str], Path], llama: DeviceModel) -> None:

@@ -16,7 +16,6 @@ from covey.contracts.errors import UnsupportedModel
 from covey.gpu.kernels.attention import Parts, Tiles, attend
 from covey.gpu.kernels.rotary import turn_and_keep
 from covey.gpu.layers import ByLibrary, Fixed, Layer
-from covey.gpu.prompts import Prompts
 from covey.gpu.store import KVStore
 from covey.gpu.tilings import Tiling
 from covey.models.attention import Shape
@@ -72,15 +71,8 @@ class Decoder:
         head = (self._head.numel() + self._norm.numel()) * self._head.element_size()
         return int(head) + sum(layer.bytes for layer in self._layers)
 
-    @property
-    def plain(self) -> bool:
-        """Return whether all layers see all keys as they are, without windows or caps."""
-        return not any(setting.window or setting.softcap for setting in self._settings)
-
-    def hidden(
-        self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles, prompts: Prompts | None = None
-    ) -> torch.Tensor:
-        """Return the last hidden states, normed; write keys and values. Rows of `prompts` have no tiles."""
+    def hidden(self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles) -> torch.Tensor:
+        """Return the last hidden states, normed; write keys and values."""
         shape, store = self._shape, self._store
         size = len(tokens)
         stream = self._form(F.embedding(tokens, self._embedding), self._epsilon)
@@ -104,8 +96,6 @@ class Decoder:
                 window=setting.window,
                 softcap=setting.softcap,
             )
-            if prompts is not None:
-                prompts.attend(queries, attended, offset, setting.scale)
             stream.take(layer, attended.view(size, -1))
             stream.feed_forward(layer)
         return stream.last(self._norm)

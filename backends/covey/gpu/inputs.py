@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from covey.contracts.types import Ints
@@ -62,13 +61,11 @@ class Inputs:
         self._there = host if device.type == "cpu" else torch.zeros(size, dtype=torch.int32, device=device)
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
-    def fill(self, work: Pass, seen: Windows | Lanes, apart: npt.NDArray[np.bool_] | None = None) -> Bucket:
-        """Bring a pass over; rows `apart` have no tiles. What was filled in before has been read by then: passes wait
-        for their results."""
+    def fill(self, work: Pass, seen: Windows | Lanes) -> Bucket:
+        """Bring a pass over. What was filled in before has been read by then: passes wait for their results."""
         counts = seen.counts
-        tiled = counts if apart is None else np.where(apart, 0, counts)
-        queries = self._tiling.queries(max(int(tiled.max()), 1))
-        pieces = -(-tiled // queries)
+        queries = self._tiling.queries(int(counts.max()))
+        pieces = -(-counts // queries)
         row = np.repeat(np.arange(len(counts), dtype=np.int32), pieces)
         piece = np.arange(len(row), dtype=np.int32) - np.repeat(np.cumsum(pieces) - pieces, pieces).astype(np.int32)
         first = seen.offsets[row] + piece * np.int32(queries)

@@ -18,7 +18,6 @@ from covey.gpu.decoder import Decoder
 from covey.gpu.graphs import Graphs
 from covey.gpu.inputs import Bucket, Inputs, round_up
 from covey.gpu.kernels.layout import Layout
-from covey.gpu.prompts import Prompts
 from covey.gpu.store import KVStore
 from covey.gpu.tilings import Tiling, programs_of, span_of
 from covey.models.agreement import Room, passes_agree
@@ -28,9 +27,8 @@ from covey.models.refusals import FAMILIES
 
 SEGMENT_BYTES = 64 << 20  # of KV memory: what it grows and shrinks by
 MOST_NODES = 256  # of a row's tree
-RECORDED = 1024  # tokens of a pass up to which passes are recorded; larger ones take longer than launching them does
+RECORDED = 640  # tokens of a pass up to which passes are recorded; larger ones take longer than launching them does
 LOGITS_BYTES = 256 << 20  # of recorded passes' logits
-PROMPTS = 512  # tokens of a pass from which on long chunks go through the library, which cannot be recorded
 log = logging.getLogger(__name__)
 
 
@@ -97,8 +95,6 @@ class DeviceModel:
         )
         widest = -(-self.max_positions // block_size) + -(-MOST_NODES // block_size)
         self.inputs = Inputs(max_pass_tokens, widest, MOST_NODES, self.tiling, self.torch_device)
-        flash = self.torch_dtype.itemsize == 2 or self.torch_device.type != "cuda"  # there it knows no float32
-        self._by_library = flash and self.decoder.plain and self.windows
         most = min(round_up(min(max_pass_tokens, RECORDED)), LOGITS_BYTES // (4 * self.vocab_size))
         self._logits = torch.empty(most, self.vocab_size, device=self.torch_device)
         self.graphs = Graphs(self.torch_device)
@@ -130,14 +126,7 @@ class DeviceModel:
     @torch.inference_mode()
     def forward(self, work: Pass) -> torch.Tensor:
         """Return logits [len(out), vocab] in float32; write the tokens' keys and values."""
-        seen = self._seen(work)
-        if work.size > PROMPTS and self._by_library:
-            assert isinstance(seen, Windows)
-            prompts = Prompts(seen, self.store)
-            if prompts.apart.any():
-                bucket = self.inputs.fill(work, seen, prompts.apart)
-                return self.compute(bucket, prompts)[: len(work.out)]
-        bucket = self.inputs.fill(work, seen)
+        bucket = self.give(work)
         if bucket.tokens > RECORDED or bucket.out > len(self._logits):
             return self.compute(bucket)[: len(work.out)]
         return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
@@ -146,10 +135,10 @@ class DeviceModel:
         """Bring a pass over to where `compute` reads it."""
         return self.inputs.fill(work, self._seen(work))
 
-    def compute(self, bucket: Bucket, prompts: Prompts | None = None) -> torch.Tensor:
+    def compute(self, bucket: Bucket) -> torch.Tensor:
         """Return logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
         inputs = self.inputs
-        hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), inputs.tiles(bucket), prompts)
+        hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), inputs.tiles(bucket))
         logits = self.decoder.logits(hidden.index_select(0, inputs.out(bucket)))
         if bucket.out > len(self._logits):
             return logits.float()
@@ -190,8 +179,8 @@ class DeviceModel:
                 if count * each <= self.max_pass_tokens and each < self.max_positions:
                     for _ in range(2):
                         self.forward(self._idle(count, each))
-        if self.max_pass_tokens > PROMPTS and self.max_positions - 1 > PROMPTS:
-            self.forward(self._idle(1, PROMPTS + 1))  # a long prompt's kernels are compiled, too
+        longest = min(self.max_pass_tokens, self.max_positions - 1)
+        self.forward(self._idle(1, longest))  # a long prompt's kernels are compiled, too
 
     def _idle(self, rows: int, each: int) -> Pass:
         """Return a pass that is kept nowhere."""

@@ -183,14 +183,6 @@ def test_they_compile_for_a_gpu_with_wide_loads() -> None:
             for with_norms in (False, True)
         ),
         Variant("covey.gpu.kernels.norms", "add_and_norm", halves, {"ADDED": True, "WIDTH": 3584, "W": 4096}, 8),
-        Variant(
-            "covey.gpu.kernels.gather",
-            "gather_row",
-            {"pool": "*bf16", "out": "*bf16", "offsets": "*i64", "slots": "*i32"}
-            | {"count": "i32", "layer_offset": "i64"},
-            {"DIM": 128, "BLOCK_SIZE": 16, "BLOCK_STRIDE": 16384, "SEGMENT": 64, "D": 128, "S": 16},
-            aligned=("layer_offset",),
-        ),
         *(
             Variant(
                 "covey.gpu.kernels.products",
@@ -212,6 +204,6 @@ def test_they_compile_for_a_gpu_with_wide_loads() -> None:
         Variant("covey.gpu.kernels.norms", "gate", {"both": "*bf16", "out": "*bf16"}, {"SIZE": 18944, "S": 1024}),
     )  # fmt: skip
     assert all(each.widest_load >= 8 for each in made)
-    assert all(each.widest_load == 16 for each in made[2:8])
-    assert all(each.shared <= 227 << 9 for each in made[4:8]), "two programs do not fit a core"
-    assert all("wgmma" in each.ptx for each in made[4:8])
+    assert all(each.widest_load == 16 for each in made[2:7])
+    assert all(each.shared <= 227 << 9 for each in made[3:7]), "two programs do not fit a core"
+    assert all("wgmma" in each.ptx for each in made[3:7])
