@@ -85,8 +85,9 @@ test test-all test-units test-servers test-all-units test-all-servers: export PY
 
 # Two runs at once, for a test of a server waits more than it computes: it comes first, and unit tests take what it leaves
 # of the processors. Each line says which run it is of; one that has failures leaves the other to go on, and both count.
+# All tests run one after the other: of the servers', some put load on the whole machine and look at when answers come.
 test test-all: setup
-	@$(MAKE) --no-print-directory --keep-going --jobs 2 $@-units $@-servers
+	@$(MAKE) --no-print-directory --keep-going --jobs $(if $(filter test,$@),2,1) $@-units $@-servers
 
 test-units:
 	@$(call named,units,nice -n 5 $(SIDE_BY_SIDE) $(PROCESSES) -m "not slow and not e2e")

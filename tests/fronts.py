@@ -7,12 +7,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
-
-import openai
+from typing import TYPE_CHECKING, Any
 
 from covey.server import FREE, Server
 from covey.server.front import Front
+
+if TYPE_CHECKING:
+    import openai
 
 
 @contextmanager
@@ -28,6 +29,8 @@ def fronting(server: Server, **options: Any) -> Iterator[Front]:
 
 
 def library(front: Front, key: str = "none") -> openai.OpenAI:
+    import openai  # takes seconds
+
     return openai.OpenAI(base_url=f"http://{front.http_url}/v1", api_key=key, max_retries=0)
 
 
