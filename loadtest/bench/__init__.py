@@ -13,9 +13,9 @@ emulated_*.py     pairs that are not there, requests for them, their servers in 
 elastic_*.py      residency in virtual time; peaks on the real server with little KV memory
 exactness_*.py    its models, and rows read in company and compared bit for bit
 passes.py         single passes, to be timed
-peers/            other engines in environments of their own and Covey alone, asked over pipes; the machine's limit
+peers/            the bench with other engines, in environments of their own and asked over pipes
 gpu/              a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
 facts.py          hardware and versions;  report.py: tables, JSON, pictures
-tax.py, speedup.py, load.py, exactness.py, gpu, peers, emulated.py ...  the benches
+tax.py, speedup.py, load.py, exactness.py, gpu, emulated.py ...  the benches
 """
