@@ -10,7 +10,7 @@ over_triton.py    competitor: the real server, unary or streaming
 over_openai.py    competitor: the front's OpenAI door;  closed_loop.py: how both are asked
 policies.py       policies by name, and what a closed loop found of them
 emulated_*.py     pairs that are not there, requests for them, their servers in virtual time
-elastic_*.py      residency in virtual time; peaks on the real server with little KV memory
+elastic_memory.py residency in virtual time
 exactness_*.py    its models, and rows read in company and compared bit for bit
 passes.py         single passes, to be timed
 peers/            the bench with other engines, in environments of their own and asked over pipes

@@ -17,7 +17,7 @@ from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey.server import Server
 from covey_client import CoveyClientError, interruption
-from loadtest.bench import elastic_bundled, report, workload
+from loadtest.bench import report, workload
 from loadtest.bench.derive import derive, with_drafters
 from loadtest.bench.session import QUICK, USUAL, Session, Wanted
 from loadtest.demo import page, steps
@@ -25,11 +25,10 @@ from loadtest.demo.stage import Stage
 from loadtest.demo.steps import Shown
 
 ALL = "all"
-BUNDLED, EMULATED, SMALL = "bundled", "emulated", "small"
+BUNDLED, EMULATED = "bundled", "emulated"
 DEVICES = {
     BUNDLED: "this machine, bundled models, six specialised drafters",
     EMULATED: "an emulated 24 GB card (7B target, 0.5B drafter): times are slept, a hash makes the texts",
-    SMALL: "this machine, bundled models, 8 MB of KV memory",
 }
 FORESEEN = (CoveyError, CoveyClientError)  # whose messages say enough
 FEW_PLACES = 16  # requests that run at once, so that others wait
@@ -51,7 +50,6 @@ STEPS = {
     "depth": Step("Depth follows load", BUNDLED, steps.depth),
     "drafters": Step("Drafters follow the text", BUNDLED, steps.drafters),
     "urgent": Step("An urgent class is held while others wait", EMULATED, steps.urgent, quick=1.0),
-    "memory": Step("Memory is given and taken back", SMALL, steps.memory),
     "death": Step("A drafter is killed and comes back", BUNDLED, steps.death),
 }
 
@@ -131,9 +129,6 @@ def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int)
 
 
 def _profile(server: str, path: Path) -> Path:
-    if server == SMALL:
-        path.write_text(elastic_bundled.PROFILE.format(policy="thresholds"))
-        return path
     if server == EMULATED:
         return derive(profile.load("emulated-7b"), path, scheduler={"max_running": FEW_PLACES})
     bundled, specialists = profile.load(profile.DEFAULT_PROFILE), tuple(workload.SPECIALISTS.values())

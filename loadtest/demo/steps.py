@@ -20,7 +20,7 @@ from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Points, Stage
 from loadtest.pictures import ACCEPTED, GENERATED, TREES
 
 CALLERS = (1, 2, 4, 8, 16, 32)
-BURST, CALM = 48, 2  # callers
+CALM = 2  # callers
 ALWAYS = "fixed:4"  # where requests ask for drafts, whatever the load
 LONG, LONG_OUTPUT, LONG_CALLERS = 400, 96, 32  # tokens of a prompt and of its answer
 KNOWN = 1000  # tokens that every bundled tokenizer has
@@ -113,36 +113,6 @@ def urgent(stage: Stage) -> Shown:
     )
 
 
-def memory(stage: Stage) -> Shown:
-    """Have a burst on little KV memory, then calm."""
-    ask = _mixed(stage, min_tokens=64)
-    with stage.asking(CALM, ask):
-        stage.wait("2 callers", 3)
-        with stage.asking(BURST - CALM, ask):
-            stage.wait(f"{BURST} callers", 0, lambda look: bool(look.away) and look.memory["blocks_gained"] > 0)
-            stage.wait("pool has grown", 4)
-        stage.wait("calm", 0, lambda look: not look.away and not look.memory["blocks_gained"])
-        stage.wait("as before", 3)
-    pools = [look.memory["pool_bytes"] / 2**20 for look in stage.looks]
-    gone = sorted({name for look in stage.looks for name in look.away})
-    names = list(stage.looks[0].memory["drafters"])
-    held: dict[str, Points] = {"KV pool": stage.points(lambda look: look.memory["pool_bytes"] / 2**20)}
-    held |= {name: stage.points(lambda look, name=name: _held(look, name)) for name in names}  # type: ignore[misc]
-    return Shown(
-        f"In the burst {' and '.join(gone) or 'nobody'} left memory and the KV pool grew from {pools[0]:.0f} to "
-        f"{max(pools):.0f} MiB; in the calm it gave the bytes back ({pools[-1]:.0f} MiB) and they were loaded again.",
-        [
-            _panel(stage, "Memory", "MiB", held),
-            _panel(
-                stage,
-                "Load",
-                "requests",
-                {"running": stage.points(_running), "waiting": stage.points(lambda look: _last(look, "waiting"))},
-            ),
-        ],
-    )
-
-
 def death(stage: Stage) -> Shown:
     """Kill the busiest drafter under load."""
     with stage.asking(CALM, stage.ask("code", speculation=ALWAYS)):
@@ -190,11 +160,7 @@ def _times(answers: Sequence[Answered], of: str) -> Points:
 
 
 def _running(look: Look) -> float:
-    return _last(look, "running")
-
-
-def _last(look: Look, name: str) -> float:
-    return float(getattr(look.rounds[-1], name)) if look.rounds else 0.0
+    return float(look.rounds[-1].running) if look.rounds else 0.0
 
 
 def _depth(look: Look) -> float | None:
@@ -210,7 +176,7 @@ def _shares(stage: Stage) -> dict[str, Points]:
         drafted = look.drafted
         return 100 * drafted.get(name, 0.0) / whole if (whole := sum(drafted.values())) else None
 
-    names = stage.looks[0].memory["drafters"]
+    names = sorted({name for look in stage.looks for name in look.drafted})
     return {name: stage.points(lambda look, name=name: share(look, name)) for name in names}  # type: ignore[misc]
 
 
@@ -218,7 +184,3 @@ def _favourite(looks: Sequence[Look]) -> str:
     """Return the drafter that drafted most; "nobody" if none did."""
     drafted = sum((Counter(look.drafted) for look in looks), Counter[str]())
     return max(drafted, key=lambda name: drafted[name], default="nobody")
-
-
-def _held(look: Look, name: str) -> float:
-    return 0.0 if name in look.away else look.memory["drafters"][name]["bytes"] / 2**20
