@@ -11,7 +11,7 @@ over_openai.py    competitor: the front's OpenAI door;  closed_loop.py: how both
 policies.py       policies by name, and what a closed loop found of them
 emulated_*.py     pairs that are not there, requests for them, their servers in virtual time
 elastic_memory.py residency in virtual time
-exactness_*.py    its models, and rows read in company and compared bit for bit
+exactness_rows.py rows read in company and compared bit for bit
 passes.py         single passes, to be timed
 peers/            the bench with other engines, in environments of their own and asked over pipes
 gpu/              a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`

@@ -75,7 +75,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--data", type=Path, metavar="PATH", help="Azure's trace, or the folder it is in")
     pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
-    part = "of `exactness`, `gpu`, `slo`, `tax`: this alone"
+    part = "of `gpu`, `published`, `slo`, `tax`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
     peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)
