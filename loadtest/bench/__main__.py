@@ -20,7 +20,7 @@ BENCHES = {
     "speedup": "what fixed speculation gains over none, one request at a time",
     "load": "policies against fixed depths in a closed loop, over concurrency",
     "exactness": "whether a token's draw is the same bits in any company, at every length",
-    "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies",
+    "gpu": "how near a GPU's limits, part by part: rounds, exactness, policies",
     "drafters": "who drafts: policies that choose beside each drafter alone",
     "elastic": "drafters that leave so that the KV pool can grow, on and off, in virtual time",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
@@ -80,7 +80,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)
     gpu = parser.add_argument_group("of `gpu`")
-    gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"))
+    gpu.add_argument("--device", choices=("auto", "cuda", "cpu"))
     gpu.add_argument("--size", dest="shape", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
     gpu.add_argument("--agreement", type=float, help="how often the drafter is right")
     add("--minutes", type=float, help="begin no repetition that would end later")

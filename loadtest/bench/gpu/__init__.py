@@ -18,9 +18,8 @@ from rich.console import Console
 
 from covey.contracts.types import JsonDict
 from loadtest.bench.gpu import shown as gpu_shown
-from loadtest.bench.gpu.attention import attention
+from loadtest.bench.gpu.ceilings import ceilings
 from loadtest.bench.gpu.exactness import exactness
-from loadtest.bench.gpu.kernels import ceilings, draws
 from loadtest.bench.gpu.policies import speculation
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.gpu.rounds import overhead, plain
@@ -30,8 +29,6 @@ Part = Callable[[Rig, JsonDict], None]  # fills what it finds into the dictionar
 
 PARTS: Mapping[str, Part] = {  # the short ones first
     "ceilings": ceilings,
-    "draws": draws,
-    "attention": attention,
     "plain": plain,
     "overhead": overhead,
     "exactness": exactness,
@@ -49,7 +46,6 @@ def run(session: Session) -> None:
         "device": str(rig.device) if rig.on_gpu else wanted.device,
         "pair": {"size": rig.size},
         "dtype": str(rig.dtype).removeprefix("torch."),
-        "run_ahead": rig.run_ahead,
         "streams": "one for target and drafter",
         "failures": failures,
     }
