@@ -16,6 +16,6 @@ passes.py         single passes, to be timed
 peers/            the bench with other engines, in environments of their own and asked over pipes
 gpu/              a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
-facts.py          hardware and versions;  report.py: tables, JSON, pictures
+facts.py          hardware and versions;  report.py: tables, JSON
 tax.py, speedup.py, load.py, exactness.py, gpu, emulated.py ...  the benches
 """

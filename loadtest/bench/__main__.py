@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         session.notes["error"] = repr(error)
         session.write()
         raise
-    bench.show(session.write(), Console(), wanted.out.with_suffix(".png"))
+    bench.show(session.write(), Console())
     return status
 
 
@@ -65,7 +65,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     )
     add = parser.add_argument
     add("name", choices=list(BENCHES), metavar="NAME")
-    add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json; picture beside it")
+    add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="a smoke run, below a minute")
     size.add_argument("--full", action="store_const", dest="size", const=FULL, help="more repetitions")

@@ -14,7 +14,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 
 from rich.console import Console
@@ -135,7 +134,7 @@ def _case(by_policy: dict[str, list[ElasticRun]]) -> JsonDict:
     return found
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
+def show(result: JsonDict, console: Console) -> None:
     rows = [
         [
             name,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -101,6 +100,6 @@ def _compositions(lengths: Sequence[int], rng: np.random.Generator) -> Iterator[
         yield in_company(lengths, CHUNK, rng)
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
+def show(result: JsonDict, console: Console) -> None:
     row = [f"the target ({result['mode']})", *(str(result[key]) for key in asdict(Counts()))]
     console.print(report.table("Exactness", ["", "positions", "other ids", "other bits"], [row]))

@@ -136,7 +136,7 @@ def generate(targets: Sequence[Server], tokens: int) -> float:
         return sum(threads.map(one, targets))
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
+def show(result: JsonDict, console: Console) -> None:
     """Show the table and the ratios."""
     rows = [[name, report.number(cell, 1)] for name, cell in result["servers"].items()]
     if rows:

@@ -123,8 +123,7 @@ def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
                 competitor.run(asks, concurrency, tenant="warm-up")
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the table, and throughput over concurrency as a picture."""
+def show(result: JsonDict, console: Console) -> None:
     columns = ["", *(f"at {c}" for c in CONCURRENCIES)]
 
     def row(label: str, values: JsonDict, digits: int = 2) -> list[str]:
@@ -141,6 +140,3 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in (STREAM, *DOORS)),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
-    lines = {name: report.line(rates[name]) for name in NAMES}
-    panel = report.Panel("Medians", "concurrency", "tokens per second", lines, log_x=True)
-    report.panels(picture, "One engine, in process and behind Triton", [panel])

@@ -20,9 +20,9 @@ from covey_client.reports import Reports, RoundReport
 from covey_client.response import Completion
 from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
+from loadtest.charts import Points
 from loadtest.pictures import DRAFTED
 
-Points = list[tuple[float, float]]
 LOOK_SECONDS = 0.5
 DECISIONS = 200  # that a server tells at a look
 PATIENCE = 90.0  # seconds for what is to come by itself

@@ -14,9 +14,9 @@ from statistics import fmean, median
 
 from covey import prompts
 from covey.care import processes
-from loadtest.bench.report import Panel
 from loadtest.bench.work import Ask
-from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Points, Stage
+from loadtest.charts import Chart, Points
+from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Stage
 from loadtest.pictures import ACCEPTED, GENERATED, TREES
 
 CALLERS = (1, 2, 4, 8, 16, 32)
@@ -25,15 +25,14 @@ ALWAYS = "fixed:4"  # where requests ask for drafts, whatever the load
 LONG, LONG_OUTPUT, LONG_CALLERS = 400, 96, 32  # tokens of a prompt and of its answer
 KNOWN = 1000  # tokens that every bundled tokenizer has
 URGENT = "interactive"
-SECONDS = "seconds"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Holds what a step found: a sentence with its figures, and the panels of its picture."""
+    """Holds what a step found: a sentence with its figures, and its charts."""
 
     sentence: str
-    panels: Sequence[Panel]
+    charts: Sequence[Chart]
 
 
 def depth(stage: Stage) -> Shown:
@@ -50,8 +49,8 @@ def depth(stage: Stage) -> Shown:
         f"{CALLERS[-2]} on {_mean(many)}: drafts are cheap while there is room, and cost everybody time when there is "
         "none.",
         [
-            _panel(stage, "Load", "requests that run", {"": stage.points(_running)}),
-            _panel(stage, "Depth, as chosen at every round", "tokens drafted", {"": stage.points(_depth)}),
+            _chart(stage, "Load", "requests that run", {"": stage.points(_running)}),
+            _chart(stage, "Depth, as chosen at every round", "tokens drafted", {"": stage.points(_depth)}),
         ],
     )
 
@@ -68,8 +67,8 @@ def drafters(stage: Stage) -> Shown:
         f"Who drafts most for which text ({', '.join(favourites)}) is learnt from what is accepted; nobody told the "
         f"server what the texts are. Requests ask for drafts ({ALWAYS}) and name no drafter.",
         [
-            _panel(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
-            _panel(
+            _chart(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
+            _chart(
                 stage,
                 "What drafts bring",
                 "accepted tokens a draft",
@@ -107,8 +106,8 @@ def urgent(stage: Stage) -> Shown:
         f"{found[2]:.1f} and {found[3]:.1f} ms (objective {target['tpot']:.1f} ms), since long prompts are read no "
         f"faster than it can bear. {kept} of {len(hurried)} had both.",
         [
-            _panel(stage, "First token", "ms", first, log=True),
-            _panel(stage, "Each further token", "ms", each),
+            _chart(stage, "First token", "ms", first, log=True),
+            _chart(stage, "Each further token", "ms", each),
         ],
     )
 
@@ -133,8 +132,8 @@ def death(stage: Stage) -> Shown:
         f"{victim} was killed with SIGKILL and drafted again {came - died:.1f} s later; meanwhile "
         f"{_favourite(between)} drafted most for requests, which ask for drafts ({ALWAYS}), and none failed.",
         [
-            _panel(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
-            _panel(
+            _chart(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
+            _chart(
                 stage,
                 "All callers together",
                 "tokens/s",
@@ -149,9 +148,8 @@ def _mixed(stage: Stage, **settings: object) -> Callable[[int], Ask]:
     return lambda number: asks[number % len(asks)](number)
 
 
-def _panel(stage: Stage, title: str, y: str, lines: dict[str, Points], *, log: bool = False) -> Panel:
-    there = {name: points for name, points in lines.items() if points}
-    return Panel(title, SECONDS, y, there, log_y=log, marks=tuple(stage.marks))
+def _chart(stage: Stage, title: str, unit: str, lines: dict[str, Points], *, log: bool = False) -> Chart:
+    return Chart(title, unit, lines, log=log, marks=tuple(stage.marks))
 
 
 def _times(answers: Sequence[Answered], of: str) -> Points:

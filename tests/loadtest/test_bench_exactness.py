@@ -82,7 +82,7 @@ def test_the_bench_has_the_keys_it_promises(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text()) == found
     expected = {"mode": "invariant", "positions": 100, "ids_differing": 2, "bits_differing": 3}
     assert {key: found[key] for key in expected} == expected
-    exactness.show(found, Console(quiet=True), Path())
+    exactness.show(found, Console(quiet=True))
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
             assert rates["off"]["repetitions"] == rates["openvino fixed:3"]["repetitions"] == 2
             assert over["covey over openvino's drafts"]["over"] == ("openvino fixed:3",) * 2
             assert over["covey over openvino's plain decoding"]["turns"] == 2
-    peers.show(found, Console(quiet=True), Path())
+    peers.show(found, Console(quiet=True))
 
 
 def test_every_ratio_is_of_one_turn() -> None:
@@ -182,7 +182,7 @@ def test_every_ratio_is_of_one_turn() -> None:
 
 def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
     session = Session("peers", Wanted(tmp_path / "out.json"), Console(quiet=True), PeerRuns().summary)
-    peers.show(session.write(), Console(quiet=True), Path())
+    peers.show(session.write(), Console(quiet=True))
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -73,7 +72,7 @@ def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
     session.write()
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
+def show(result: JsonDict, console: Console) -> None:
     """Show a table of each part that was measured."""
     for table in gpu_shown.tables(result):
         console.print(table)

@@ -218,7 +218,7 @@ def pythons(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
+def show(result: JsonDict, console: Console) -> None:
     for label in TEMPERATURES:
         rates, over = result[label]["tokens_per_second"], result[label]["over"]
         if rates:
