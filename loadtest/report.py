@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import pictures, records, summary
+from loadtest import charts, pictures, records, summary
+from loadtest.charts import Chart
 from loadtest.records import RecordedRun
 from loadtest.summary import Figure
 
@@ -28,7 +29,7 @@ td:first-child, th:first-child { text-align: left; } th { background: #f4f4f4; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(30rem, 1fr)); gap: 1.2rem; }
 figure { margin: 1.5rem 0; border: 1px solid #e4e4e4; border-radius: 6px; padding: .7rem; }
 figure h3 { margin: 0 0 .3rem; font-size: 1rem; }
-.pictures figure { margin: 0; } figure svg { width: 100%; height: auto; } figure img { max-width: 100%; }
+.pictures figure { margin: 0; } figure svg { width: 100%; height: auto; }
 .cut { background: #fff3cd; padding: .6rem 1rem; border-radius: 6px; }
 """
 NOTES = (
@@ -52,11 +53,7 @@ def write(run: RecordedRun, earlier: RecordedRun | None = None) -> Path:
 
 
 def html(run: RecordedRun, earlier: RecordedRun | None = None) -> str:
-    drawn = "".join(
-        f"<figure><h3>{escape(picture.title)}</h3>{pictures.draw(picture, run, earlier)}"
-        f"<figcaption>{escape(picture.about)}</figcaption></figure>"
-        for picture in pictures.pictures(run)
-    )
+    drawn = "".join(map(figure, pictures.charts(run, earlier)))
     return page(
         f"Covey load test {run.folder.name}",
         f"""<h1>Covey load test</h1>
@@ -69,6 +66,13 @@ def html(run: RecordedRun, earlier: RecordedRun | None = None) -> str:
 {_errors(run)}
 <h2>What was run</h2>{_table(("setting", "value"), _settings(run))}
 <h2>Notes</h2><ul class="note">{"".join(f"<li>{escape(note)}</li>" for note in NOTES)}</ul>""",
+    )
+
+
+def figure(chart: Chart) -> str:
+    return (
+        f"<figure><h3>{escape(chart.title)}</h3>{charts.svg(chart)}"
+        f"<figcaption>{escape(chart.about)}</figcaption></figure>"
     )
 
 

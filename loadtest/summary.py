@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey_client.rates import MetricsSnapshot, Span
+from loadtest.charts import Points
 from loadtest.levels import Level
 from loadtest.records import Record, RecordedRun
 from loadtest.traffic import UNFINISHED
 
-Points = list[tuple[float, float]]  # (seconds after the start, value)
 WIDTHS = (1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 BINS = 30
 APART = 2.0  # seconds between readings whose difference is a point

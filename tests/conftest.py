@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Before gRPC is loaded anywhere: around a fork it ends its threads and starts them anew from the thread that forked,
-# which may be one that lives on another host (`loadtest.hosts`), where they then connect from.
+# which may be one that lives on another host (`tests.e2e.hosts`), where they then connect from.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Before a kernel is defined anywhere: where there is no GPU, kernels run in their language's interpreter.
 if not os.path.exists("/proc/driver/nvidia/version"):

@@ -24,7 +24,7 @@ from covey.loop.engine import Engine
 from covey.models.model import PagedModel
 from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
-from loadtest.bench.exactness_rows import Counts, Differences, Rows, Seen, in_chunks
+from loadtest.bench.exactness_rows import Counts, Rows, Seen, in_chunks
 from tests.bundled import MODELS, SETTINGS, texts
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
@@ -84,21 +84,21 @@ def alone(exact: PagedModel) -> Alone:
     return Alone(rows, row, rows.alone(0, CHUNK))
 
 
-def assert_same(tally: Differences, positions: int) -> None:
-    assert tally.total == Counts(positions), f"by length {tally.by_length}, by company {tally.by_company}"
+def assert_same(tally: Counts, positions: int) -> None:
+    assert tally == Counts(positions)
 
 
 @pytest.mark.parametrize(
     "size", [249, *(pytest.param(size, marks=pytest.mark.slow) for size in (255, 100, 64, 33, 7, 512))]
 )
 def test_chunks_that_do_not_divide_give_the_same_bits_at_1100(exact: PagedModel, alone: Alone, size: int) -> None:
-    tally = Differences()
+    tally = Counts()
     tally.compare(Rows(exact, [alone.row[:1100]], 5), [alone.until(1100)], in_chunks(0, 1100, size))
     assert_same(tally, 1100)
 
 
 def test_700_beside_1250(exact: PagedModel, alone: Alone) -> None:
-    lengths, tally = (700, 1250), Differences()
+    lengths, tally = (700, 1250), Counts()
     expected = [alone.until(length) for length in lengths]
     rows = Rows(exact, [alone.row[:length] for length in lengths], 6)
     for start in range(0, 1250, 125):
@@ -118,17 +118,16 @@ SWITCHES = sorted({n + near for n in (*range(64, LONGEST, 64), 1, 384, 768, 1536
 @pytest.mark.timeout(1200)
 def test_every_length_in_company_of_any_other(alone: Alone, lengths: Sequence[int]) -> None:
     """Requests of these lengths decode, eight in a pass: all are beginnings of the longest row and share its blocks."""
-    tally = Differences()
+    tally = Counts()
     alone.rows.alone(0, CHUNK)  # others have had its blocks since
     for batch in np.array_split(np.random.default_rng(3).permutation(np.asarray(lengths)), -(-len(lengths) // 8)):
         tally.compare(alone.rows, [alone.seen], [[(0, length - 1, length) for length in batch.tolist()]])
     assert_same(tally, len(lengths))
-    assert len(tally.by_length) == 8
 
 
 @pytest.mark.slow
 def test_every_length_by_itself(exact: PagedModel, alone: Alone) -> None:
-    tally = Differences()
+    tally = Counts()
     tally.compare(Rows(exact, [alone.row], 8), [alone.seen], in_chunks(0, LONGEST, 1))
     assert_same(tally, LONGEST)
 
@@ -136,7 +135,7 @@ def test_every_length_by_itself(exact: PagedModel, alone: Alone) -> None:
 @pytest.mark.slow
 def test_eight_requests_of_2020_and_28_tokens(exact: PagedModel, alone: Alone) -> None:
     """All equal, so each is the one alone."""
-    rows, tally = Rows(exact, [alone.row] * 8, 9), Differences()
+    rows, tally = Rows(exact, [alone.row] * 8, 9), Counts()
     for start in range(0, 2020, 30):
         tally.compare(rows, [alone.seen] * 8, [[(row, start, min(start + 30, 2020)) for row in range(8)]])
     tally.compare(rows, [alone.seen] * 8, [[(row, at, at + 1) for row in range(8)] for at in range(2020, LONGEST)])

@@ -4,10 +4,9 @@ __main__.py     the command line, one JSON for each scenario
 launched.py     the server: a launcher with its front, and all processes below it
 streams.py      clients that ask the same again and again, record times, and know every answer
 verdict.py      what must not have happened
-faults.py       processes killed, paused and spun under load, full places, a cut cable: is any answer another one?
-  starts.py     the same while servers start and drain
-  injection.py, spin.py, rooms.py, far.py  what is hurt how
-soak.py         a long run, with faults or without: does what processes take stay?
+faults.py       processes killed, paused and spun under load, full places: is any answer another one?
+  injection.py, spin.py, rooms.py  what is hurt how
+soak.py         a long run: does what processes take stay?
 fuzz.py         requests that no client would send: is every answer documented?
   messages.py, doors.py  what is sent, and how
 neighbours.py   what one tenant's first token waits, and whether its text stays, beside what another one may do

@@ -34,8 +34,7 @@ class Scenario:
 SCENARIOS = {
     "faults": Scenario(
         "Kill, pause and spin processes of a real server at random times under load, fill its shared memory and the "
-        "folder of what it keeps, cut it off from a drafter of another host; compare every answer. Full places and "
-        "another host need a superuser.",
+        "folder of what it keeps; compare every answer. Full places need a superuser.",
         faults.declare,
         faults.run,
     ),

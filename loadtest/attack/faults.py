@@ -6,40 +6,34 @@ import argparse
 import random
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
 from covey_client.progress import LINE_SECONDS, Steps
 from loadtest.attack import verdict
-from loadtest.attack.far import REMOTE, Far
 from loadtest.attack.injection import Injection, turns, wanted
 from loadtest.attack.launched import Launched
-from loadtest.attack.starts import DEADLINE, Cycles
 from loadtest.attack.streams import Streams, asks
 
 LOOK_SECONDS = 0.1
 OVERLAP = 0.2  # share of faults that wait for no recovery
 SETTLE_SECONDS = 30.0  # for blocks of streams that left to be freed
+DEADLINE = 180.0  # seconds of a request
 PROFILE = """
-models = [
-  "target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", {drafters},
-]
+models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_chat", "draft_ngram"]
 [target]
 threads = 1
 kv_memory_mb = 256
 [scheduler]
 max_running = 32
 [speculation]
-drafters = [{drafters}]
-{star}"""
+drafters = ["draft_chat", "draft_ngram"]
+"""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", type=int, default=200, help="how many")
-    parser.add_argument("--starts", type=int, default=0, help="instead, hurt so many servers that start and drain")
     parser.add_argument("--minutes", type=float, default=120.0, help="after which no more faults begin")
     parser.add_argument("--streams", type=int, default=32, help="clients that ask at once")
     parser.add_argument("--tokens", type=int, default=96, help="of an answer")
@@ -49,33 +43,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace, console: Console) -> JsonDict:
-    found = Cycles(given).run() if given.starts else _under_load(given, console)
+    own = given.out / "faults.toml"
+    own.write_text(PROFILE)
+    with Launched(given.profile or str(own), given.out) as server:
+        found = _run(given, server, console)
     console.print(verdict.table(found))
     return found
-
-
-def _under_load(given: argparse.Namespace, console: Console) -> JsonDict:
-    with ExitStack() as stack:
-        far = None if given.profile else _far(given.out, console)
-        if far is not None:
-            stack.callback(far.end)
-        server = stack.enter_context(Launched(given.profile or _profile(given.out, far), given.out, far))
-        return _run(given, server, console)
-
-
-def _far(out: Path, console: Console) -> Far | None:
-    try:
-        return Far(out)
-    except OSError as error:
-        console.print(f"no drafter of another host: {error}", style="yellow", markup=False)
-        return None
-
-
-def _profile(out: Path, far: Far | None) -> str:
-    drafters = ["draft_chat", "draft_ngram", *([REMOTE] if far is not None else [])]
-    written = PROFILE.format(drafters=", ".join(f'"{name}"' for name in drafters), star=far.star if far else "")
-    (out / "faults.toml").write_text(written)
-    return str(out / "faults.toml")
 
 
 def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonDict:

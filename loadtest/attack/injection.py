@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from loadtest.attack import rooms, spin
-from loadtest.attack.far import REMOTE
 from loadtest.attack.launched import FRONT, SERVER, Launched
 
-KILL, PAUSE, SPIN, FILL, CUT = "kill", "pause", "spin", "fill", "cut"
-HOLD_SECONDS = 5.0  # that a place stays full, or a cable unplugged
+KILL, PAUSE, SPIN, FILL = "kill", "pause", "spin", "fill"
+HOLD_SECONDS = 5.0  # that a place stays full
 LOST_SECONDS = 120.0  # until what has not come back counts as lost
 # The launcher gives a server up that has died ten times within ten minutes, and rests longer before each start, also of
 # the front. Full shared memory can end it, too.
@@ -24,7 +23,7 @@ DEADLY = ((SERVER, rooms.MEMORY), (FRONT,))
 
 @dataclass
 class Fault:
-    """Describes one fault of a process, place or cable."""
+    """Describes one fault of a process or place."""
 
     what: str
     way: str
@@ -32,19 +31,17 @@ class Fault:
     at: float
     seconds: float | None = None  # until another process served in its place and the front said ready
     mend: Callable[[], object] | None = None  # what ends it; None: it is over, and others have to
-    drafts: float = 0.0  # of the remote drafter, when it was mended
-    when: str = ""  # in the server's life
 
     @property
     def kind(self) -> str:
-        return f"{self.way} {self.what} {self.when}".strip()
+        return f"{self.way} {self.what}"
 
 
 def kinds(server: Launched) -> list[tuple[str, str]]:
     """Return every target with every way to hurt it."""
     names = sorted(server.processes())
     found = [(name, way) for way in (KILL, PAUSE, SPIN) for name in names if way != SPIN or spin.possible()]
-    return [*found, *((place, FILL) for place in server.rooms), *([(REMOTE, CUT)] if server.far is not None else [])]
+    return [*found, *((place, FILL) for place in server.rooms)]
 
 
 def wanted(only: str, server: Launched) -> list[tuple[str, str]]:
@@ -85,7 +82,7 @@ class Injection:
         recent = (fault for fault in self.done + self.open if time.monotonic() - fault.at < WINDOW_SECONDS)
         if deadly and sum(fault.what in deadly for fault in recent) >= DEATHS:
             return False
-        fault = self._place(what, way) if way in (FILL, CUT) else self._process(what, way)
+        fault = self._place(what) if way == FILL else self._process(what, way)
         if fault is not None:
             self.open.append(fault)
         return fault is not None
@@ -100,7 +97,7 @@ class Injection:
             if fault.mend is not None:
                 if now - fault.at >= HOLD_SECONDS:
                     fault.mend()
-                    fault.mend, fault.at, fault.drafts = None, now, self._drafts(fault)
+                    fault.mend, fault.at = None, now
                 continue
             back = ready and self._whole(fault, running)
             if back or now - fault.at > LOST_SECONDS:
@@ -114,16 +111,12 @@ class Injection:
             if fault.mend is not None:
                 fault.mend()
 
-    def _place(self, what: str, way: str) -> Fault | None:
+    def _place(self, what: str) -> Fault | None:
         if any(fault.what == what for fault in self.open):
             return None
-        if way == CUT:
-            assert self.server.far is not None
-            self.server.far.cut()
-            return Fault(what, way, 0, time.monotonic(), mend=self.server.far.mend)
         room = self.server.rooms[what]
         room.fill()
-        return Fault(what, way, 0, time.monotonic(), mend=room.empty)
+        return Fault(what, FILL, 0, time.monotonic(), mend=room.empty)
 
     def _process(self, what: str, way: str) -> Fault | None:
         pid = self.server.processes().get(what)
@@ -132,17 +125,6 @@ class Injection:
         return Fault(what, way, pid, time.monotonic())
 
     def _whole(self, fault: Fault, running: dict[str, int]) -> bool:
-        if fault.way == CUT:
-            return self._drafts(fault) != fault.drafts  # a server that was started again counts anew
         if fault.pid == 0:
             return all(self.server.ready(name) for name in running)
         return running.get(fault.what, fault.pid) != fault.pid and self.server.ready(fault.what)
-
-    def _drafts(self, fault: Fault) -> float:
-        try:
-            return self.server.metric(DRAFTS) if fault.way == CUT else 0.0
-        except OSError:  # nobody is there
-            return fault.drafts
-
-
-DRAFTS = rf'covey_spec_decode_num_drafts_total\{{[^}}]*drafter="{REMOTE}"[^}}]*\}}'

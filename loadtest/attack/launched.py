@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from covey.server import FREE, Options, preflight, shared_memory
 from covey.server.front import with_ports
 from covey_client import secret
 from loadtest.attack import rooms
-from loadtest.attack.far import Far
 
 START_SECONDS, STOP_SECONDS = 300.0, 90.0
 LOOK_SECONDS = 0.1
@@ -30,21 +28,12 @@ USED = r'covey_kv_blocks\{[^}]*state="used"[^}]*\}'
 
 
 class Launched:
-    """Owns one launcher; `processes()` says what runs below it now. `rooms` are those of its places that can be filled,
-    `far` is another server's drafter that it uses."""
+    """Owns one launcher; `processes()` says what runs below it now. `rooms` are those of its places that can be
+    filled."""
 
-    def __init__(
-        self,
-        profile: str,
-        out: Path,
-        far: Far | None = None,
-        *,
-        small: bool = True,
-        meanwhile: Callable[[Launched], object] = lambda _starting: None,
-    ) -> None:
-        """Start the launcher and return when it is ready. `small`: its places are, if this machine allows it.
-        `meanwhile` is called repeatedly until then. Raises SettingError."""
-        self.far = far
+    def __init__(self, profile: str, out: Path, *, small: bool = True) -> None:
+        """Start the launcher and return when it is ready. `small`: its places are, if this machine allows it. Raises
+        SettingError."""
         free = dict.fromkeys(("http_port", "grpc_port", "metrics_port", "front_http_port", "front_grpc_port"), FREE)
         self.options = with_ports(preflight.with_ports(Options(**free, profile=profile)))  # type: ignore[arg-type]
         self._seen: set[int] = set()  # servers, whose folders are to be gone in the end
@@ -68,7 +57,6 @@ class Launched:
         until = time.monotonic() + START_SECONDS
         try:
             while not self.ready():
-                meanwhile(self)
                 if self._process.poll() is not None or time.monotonic() > until:
                     raise SettingError(f"the server did not start, see {out / 'launcher.log'}")
                 time.sleep(LOOK_SECONDS)
@@ -127,34 +115,23 @@ class Launched:
         return found
 
     def used_blocks(self) -> float:
-        return self.metric(USED)
-
-    def metric(self, name: str) -> float:
-        """Return the metric that a regular expression matches, 0 if there is none."""
         with urllib.request.urlopen(f"http://{self.front_http}/metrics", timeout=10) as said:
-            found = re.search(rf"^{name} (\S+)$", said.read().decode(), re.MULTILINE)
+            found = re.search(rf"^{USED} (\S+)$", said.read().decode(), re.MULTILINE)
         return float(found[1]) if found else 0.0
 
     def shared_bytes(self) -> int:
         return sum(path.stat().st_size for path in self._regions())
 
-    def stop(self, by: signal.Signals = signal.SIGTERM, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
-        """Stop the launcher in order, or by another signal; returns what is left behind, by name. `meanwhile` is called
-        repeatedly until the launcher has ended."""
-        before, until = self.processes(), time.monotonic() + STOP_SECONDS
-        self._process.send_signal(by)
-        while (code := self._process.poll()) is None:
-            meanwhile()
-            before |= self.processes()
-            if time.monotonic() > until:
-                self.kill()
-                return ["the launcher did not end"]
-            time.sleep(LOOK_SECONDS)
-        if by != signal.SIGKILL:
-            return ([] if code == 0 else [f"the launcher's exit status is {code}"]) + self._left(before)
-        while (left := self._left(before)) and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
-        return left
+    def stop(self) -> list[str]:
+        """Stop the launcher in order; returns what is left behind, by name."""
+        before = self.processes()
+        self._process.terminate()
+        try:
+            code = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return ["the launcher did not end"]
+        return ([] if code == 0 else [f"the launcher's exit status is {code}"]) + self._left(before)
 
     def _left(self, before: dict[str, int]) -> list[str]:
         left = [f"process {name}" for name, pid in before.items() if processes.state(pid) not in ("", "Z")]

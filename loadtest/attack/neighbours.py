@@ -18,10 +18,10 @@ from rich.table import Table
 from covey.contracts.types import JsonDict
 from covey.front.keys import hashed
 from covey_client.progress import status
-from loadtest.attack.far import private
 from loadtest.attack.launched import Launched
 from loadtest.attack.streams import QUESTION, Outcome, Question, Streams
 from loadtest.attack.tenant import CALLERS
+from loadtest.bench.derive import private
 
 ALONE, MOST = "alone", 3.0  # times what the victim waits alone, at the median
 TOKENS = 16

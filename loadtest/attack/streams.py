@@ -39,16 +39,13 @@ class Question:
     prompt: str
     settings: dict[str, Any]
 
-    def answered(
-        self, clients: dict[str, Client], seconds: float, *, resume: bool = True
-    ) -> tuple[tuple[int, ...], float]:
-        """Return its tokens, and when the first came: with `resume` whatever happens meanwhile. Raises
-        CoveyClientError."""
+    def answered(self, clients: dict[str, Client], seconds: float) -> tuple[tuple[int, ...], float]:
+        """Return its tokens, and when the first came, whatever happens meanwhile. Raises CoveyClientError."""
         client = clients[self.door]
         if self.door == "unary":
-            tokens = client.generate(self.prompt, timeout=seconds, resume=resume, **self.settings).tokens
+            tokens = client.generate(self.prompt, timeout=seconds, resume=True, **self.settings).tokens
             return tokens, time.monotonic()
-        with client.stream(self.prompt, timeout=seconds, resume=resume, **self.settings) as stream:
+        with client.stream(self.prompt, timeout=seconds, resume=True, **self.settings) as stream:
             found: list[int] = []
             first = 0.0
             for chunk in stream:
@@ -135,11 +132,6 @@ class Streams:
         self._began = time.monotonic()
         self._run(self._again_and_again)
 
-    def once(self) -> None:
-        """Ask once, and go on with nothing."""
-        self._began = time.monotonic()
-        self._run(lambda index: self._answer(index, resume=False))
-
     def stop(self) -> list[str]:
         """Ask nothing more and wait for the answers; returns who hangs."""
         self._ended.set()
@@ -164,18 +156,18 @@ class Streams:
             self._answer(index)
             self._ended.wait(self._pause)
 
-    def _answer(self, index: int, *, resume: bool = True) -> None:
-        """Record what becomes of an ask; with `resume` who is refused before anything came asks again."""
+    def _answer(self, index: int) -> None:
+        """Record what becomes of an ask; who is refused before anything came asks again."""
         ask, error, asked = self._asks[index], "", time.monotonic()
         while True:
             began = first = time.monotonic()
             try:
-                tokens, first = ask.answered(self._clients, self._deadline, resume=resume)
+                tokens, first = ask.answered(self._clients, self._deadline)
                 outcome = "right" if tokens == self.known[index] else "wrong"
             except DeadlineExceeded as problem:
                 outcome, error = "late", str(problem)
             except CoveyClientError as problem:
-                if resume and isinstance(problem, Overloaded):
+                if isinstance(problem, Overloaded):
                     self.refused += 1
                     if self._ended.wait(min(problem.retry_after or 1.0, 5.0)):
                         return

@@ -10,12 +10,12 @@ over_triton.py    competitor: the real server, unary or streaming
 over_openai.py    competitor: the front's OpenAI door;  closed_loop.py: how both are asked
 policies.py       policies by name, and what a closed loop found of them
 emulated_*.py     pairs that are not there, requests for them, their servers in virtual time
-elastic_*.py      residency in virtual time; peaks on the real server with little KV memory
-exactness_*.py    its models, and rows read in company and compared bit for bit
+elastic_memory.py residency in virtual time
+exactness_rows.py rows read in company and compared bit for bit
 passes.py         single passes, to be timed
-peers/            other engines in environments of their own and Covey alone, asked over pipes; the machine's limit
+peers/            the bench with other engines, in environments of their own and asked over pipes
 gpu/              a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
-facts.py          hardware and versions;  report.py: tables, JSON, pictures
-tax.py, speedup.py, load.py, exactness.py, gpu, peers, emulated.py ...  the benches
+facts.py          hardware and versions;  report.py: tables, JSON
+tax.py, speedup.py, load.py, exactness.py, gpu, emulated.py ...  the benches
 """

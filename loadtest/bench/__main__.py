@@ -20,13 +20,13 @@ BENCHES = {
     "speedup": "what fixed speculation gains over none, one request at a time",
     "load": "policies against fixed depths in a closed loop, over concurrency",
     "exactness": "whether a token's draw is the same bits in any company, at every length",
-    "gpu": "how near a GPU's limits, part by part: kernels, rounds, policies",
+    "gpu": "how near a GPU's limits, part by part: rounds, exactness, policies",
     "drafters": "who drafts: policies that choose beside each drafter alone",
-    "elastic": "drafters that leave so that the KV pool can grow, on and off: emulated in virtual time, and bundled",
+    "elastic": "drafters that leave so that the KV pool can grow, on and off, in virtual time",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "star": "one drafter for one to three targets on real servers",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
-    "peers": "Covey beside OpenVINO GenAI, vLLM on a CPU and the machine's own limit, in turns",
+    "peers": "Covey beside OpenVINO GenAI and vLLM on a CPU, in turns",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         session.notes["error"] = repr(error)
         session.write()
         raise
-    bench.show(session.write(), Console(), wanted.out.with_suffix(".png"))
+    bench.show(session.write(), Console())
     return status
 
 
@@ -65,7 +65,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     )
     add = parser.add_argument
     add("name", choices=list(BENCHES), metavar="NAME")
-    add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json; picture beside it")
+    add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="a smoke run, below a minute")
     size.add_argument("--full", action="store_const", dest="size", const=FULL, help="more repetitions")
@@ -75,12 +75,12 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--data", type=Path, metavar="PATH", help="Azure's trace, or the folder it is in")
     pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
-    part = "of `exactness`, `gpu`, `elastic`, `peers`, `slo`, `tax`: this alone"
+    part = "of `gpu`, `published`, `slo`, `tax`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
     peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)
     gpu = parser.add_argument_group("of `gpu`")
-    gpu.add_argument("--device", choices=("auto", "cuda", "cpu", "interpreted"))
+    gpu.add_argument("--device", choices=("auto", "cuda", "cpu"))
     gpu.add_argument("--size", dest="shape", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
     gpu.add_argument("--agreement", type=float, help="how often the drafter is right")
     add("--minutes", type=float, help="begin no repetition that would end later")

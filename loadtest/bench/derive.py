@@ -1,4 +1,4 @@
-"""Writes a profile with a few settings changed, as a file that a server can be started with."""
+"""Writes files that a server can be started with: a profile with a few settings changed, and secrets."""
 
 from __future__ import annotations
 
@@ -39,3 +39,11 @@ def with_drafters(profile: Profile, path: Path, drafters: Sequence[str], **specu
         speculation={**speculation, "drafters": list(drafters)},
         drafter={"folders": [entry for entry in profile.drafter.folders if entry.split(":", 1)[0] not in gone]},
     )
+
+
+def private(path: Path, text: str) -> Path:
+    """Write a file of this user alone."""
+    path.unlink(missing_ok=True)
+    path.touch(0o600)
+    path.write_text(text)
+    return path.resolve()

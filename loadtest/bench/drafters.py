@@ -13,7 +13,6 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import geometric_mean, median
 
 from rich.console import Console
@@ -207,7 +206,7 @@ def _per_round(answers: Sequence[Answer]) -> float | None:
     return tokens / rounds if rounds else None
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
+def show(result: JsonDict, console: Console) -> None:
     found = {name: part for name, part in result.items() if isinstance(part, dict) and "covey_over_general" in part}
     for name in CALLERS:
         table = found.get(name, {}).get("speedups", {})

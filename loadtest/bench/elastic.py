@@ -1,41 +1,31 @@
-"""Measures memory that breathes, on and off: a load of two peaks on emulated pairs in virtual time, and on the real
-server.
+"""Measures memory that breathes, on and off: a load of two peaks on emulated pairs in virtual time.
 
-Emulated: all runs have the same requests and start from nothing learnt. `as it is` is the pair of its profile. In
+All runs have the same requests and start from nothing learnt. `as it is` is the pair of its profile. In
 `drafts seldom right` drafters agree with a tenth of the texts, so that a length policy that learns drafts little. The
 peaks rise as far above what can be served as Nightjar's 35 requests a second do above what `emulated-7b` serves.
 **None of this is hardware.**
 
-Bundled: the bundled target with so little KV memory that requests wait for it, and two of its drafters, whose processes
-hold many times that. Callers in a closed loop: many in a peak, two before and after it. The servers take turns.
-
-`throughput_on_over_off` is where drafts are seldom right, and on the real server. Throughput is output tokens a second
-within the peaks.
+`throughput_on_over_off` is where drafts are seldom right. Throughput is output tokens a second within the peaks.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 
 from rich.console import Console
 
 from covey.contracts.profile import MemorySettings
 from covey.contracts.types import JsonDict
-from loadtest.bench import elastic_bundled, loads, report
-from loadtest.bench.elastic_bundled import Peaks
+from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import QUICK, Session
-from loadtest.bench.statistics import percentile
 
 OFF, THRESHOLDS = ALL = "off", "thresholds"
-EMULATED, BUNDLED = "emulated", "bundled"
 FIVE, SEVEN = "emulated-7b-five", "emulated-7b"
 KEY_CASE = f"{FIVE}, drafts seldom right"
 SELDOM = 0.1  # how often drafts are right where they are of no use
@@ -92,49 +82,30 @@ class ElasticRun:
 
 @dataclass
 class ElasticRuns:
-    """Holds all runs so far: emulated by case and memory policy, on servers by policy."""
+    """Holds all runs so far, by case and memory policy."""
 
-    emulated: dict[str, dict[str, list[ElasticRun]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
-    bundled: dict[str, list[Peaks]] = field(default_factory=lambda: defaultdict(list))
+    runs: dict[str, dict[str, list[ElasticRun]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
     def summary(self) -> JsonDict:
         """Return the JSON's keys; what was not measured is null."""
-        found = {name: _case(by_policy) for name, by_policy in self.emulated.items() if len(by_policy) == len(ALL)}
+        found = {name: _case(by_policy) for name, by_policy in self.runs.items() if len(by_policy) == len(ALL)}
         key = found.get(KEY_CASE)
-        servers = _served(self.bundled) if len(self.bundled) == len(ALL) else {}
-        return {
-            "throughput_on_over_off": {
-                EMULATED: key and key[THRESHOLDS]["throughput_on_over_off"],
-                BUNDLED: servers and servers[THRESHOLDS]["throughput_on_over_off"],
-            },
-            "pause_ms_p99": servers and servers[THRESHOLDS]["pause_ms_p99"],
-            "emulated_cases": found,
-            "servers": servers,
-        }
+        return {"throughput_on_over_off": key and key[THRESHOLDS]["throughput_on_over_off"], "cases": found}
 
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     measured, wanted = ElasticRuns(), session.wanted
     session.summarise = measured.summary
-    parts = wanted.parts_of((EMULATED, BUNDLED))
-    if EMULATED in parts:
-        count = wanted.sized(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
-        jobs = [
-            ((case.name, policy), _play, (case, policy, wanted.seed * 100 + repetition, count))
-            for repetition in range(session.repetitions(REPETITIONS, FULL_REPETITIONS))
-            for case in cases(wanted.size)
-            for policy in ALL
-        ]
-        for (name, policy), played in session.side_by_side(jobs):
-            measured.emulated[name][policy].append(played)
-    if BUNDLED in parts:
-        turns = ALL * session.repetitions(1, FULL_REPETITIONS)
-        with tempfile.TemporaryDirectory() as folder:
-            for policy in session.each([(policy, policy) for policy in turns]):
-                measured.bundled[policy].append(elastic_bundled.play(session, Path(folder), policy))
+    count = wanted.sized(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
+    jobs = [
+        ((case.name, policy), _play, (case, policy, wanted.seed * 100 + repetition, count))
+        for repetition in range(session.repetitions(REPETITIONS, FULL_REPETITIONS))
+        for case in cases(wanted.size)
+        for policy in ALL
+    ]
+    for (name, policy), played in session.side_by_side(jobs):
+        measured.runs[name][policy].append(played)
 
 
 def _play(case: ElasticCase, policy: str, seed: int, count: int) -> ElasticRun:
@@ -163,24 +134,7 @@ def _case(by_policy: dict[str, list[ElasticRun]]) -> JsonDict:
     return found
 
 
-def _served(by_policy: dict[str, list[Peaks]]) -> JsonDict:
-    off = by_policy[OFF]
-    found: JsonDict = {}
-    for policy, runs in by_policy.items():
-        pauses: dict[str, list[float]] = defaultdict(list)
-        for run_ in runs:
-            for operation, seconds in run_.pauses.items():
-                pauses[operation] += seconds
-        found[policy] = {
-            "throughput_on_over_off": median(one.throughput / other.throughput for one, other in zip(runs, off)),
-            "pause_ms_p99": {name: 1000 * (percentile(each, 0.99) or 0.0) for name, each in pauses.items()},
-            "runs": [run_.as_json() for run_ in runs],
-        }
-    return found
-
-
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
-    """Show the tables."""
+def show(result: JsonDict, console: Console) -> None:
     rows = [
         [
             name,
@@ -189,18 +143,7 @@ def show(result: JsonDict, console: Console, _picture: Path) -> None:
             *(str(case[THRESHOLDS][key]) for key in ("blocks_gained", "transitions")),
             report.number(case[OFF]["depth"]),
         ]
-        for name, case in result["emulated_cases"].items()
+        for name, case in result["cases"].items()
     ]
     heads = ("emulated", "on over off", "tokens/s off", "gained", "moves", "depth off")
     console.print(report.table("Memory that breathes", heads, rows))
-    rows = [
-        [
-            policy,
-            report.number(found["throughput_on_over_off"], 3),
-            *(report.number(median(run_[key] for run_ in found["runs"]), 1) for key in elastic_bundled.SHOWN),
-            ", ".join(f"{name} {value:.3g}" for name, value in found["pause_ms_p99"].items()),
-        ]
-        for policy, found in result["servers"].items()
-    ]
-    columns = ("bundled, in the peaks", "on over off", *elastic_bundled.SHOWN, "pauses, p99 ms")
-    console.print(report.table("Memory that breathes, real servers", columns, rows))

@@ -9,9 +9,8 @@ token; latency is from arrival to last token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import geometric_mean, median
 
 from rich.console import Console
@@ -162,8 +161,7 @@ def _middle(runs: Sequence[Served]) -> JsonDict:
     return {key: median(getattr(served, key) for served in runs) for key in FIGURES}
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show a table of each pair, and draw each a picture beside the JSON."""
+def show(result: JsonDict, console: Console) -> None:
     for name, pair in result["pairs"].items():
         titles = {one.name: one.title for one in PAIRS}
         console.print(_table(f"{name}: {titles[name]}", pair))
@@ -176,8 +174,6 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
                     f"{report.number(pair[trace]['throughput_covey_over_best_static'], 3)}; latency, best static over "
                     f"covey {report.number(pair[trace]['latency_best_static_over_covey'], 3)}"
                 )
-        drawn = picture.with_name(f"{picture.stem}-{name.removeprefix('emulated-')}.png")
-        report.panels(drawn, f"Emulated: {titles[name]}", list(_panels(pair)))
 
 
 def _table(title: str, pair: JsonDict) -> Table:
@@ -190,10 +186,3 @@ def _table(title: str, pair: JsonDict) -> Table:
         rows.append([policy, *rates, *(f"{gain['mean']:.2f} {gain['least']:.2f}" if gain else "" for gain in gains)])
     heads = [load.removeprefix("two_") if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]
     return report.table(title, ["tokens/s", *heads, "gain", "in time"], rows)
-
-
-def _panels(pair: JsonDict) -> Iterator[report.Panel]:
-    sweep = report.turned({load: by for load, by in pair["loads"].items() if load not in (AZURE, TWO_PEAKS)})
-    for key, unit in (("throughput", "tokens/s"), ("latency", "mean latency, s")):
-        lines = {name: report.line({load: of[key] for load, of in by_load.items()}) for name, by_load in sweep.items()}
-        yield report.Panel("Poisson arrivals", "requests/s", unit, lines)

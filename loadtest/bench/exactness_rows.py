@@ -6,20 +6,17 @@ Knows no requests: tokens are given, so that every position of a row can be comp
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from covey.contracts.types import Ints, JsonDict, Sampling
+from covey.contracts.types import Ints, Sampling
 from covey.models.lanes import Lanes, Pass, chain_slots
 from covey.runtimes.resizing import Whole
 from covey.sampling.drawing import SettingsTable, draw
 
 TEMPERATURES = (0.0, 1.0)
-BANDS = (256, 512, 768, 1024, 1280, 1536, 1792)  # keys that a position sees: where one band ends and the next begins
 SIZES = (1, 1, 2, 5, 9, 33, 64, 100, 177, 249)  # of a row's chunk in a mixed pass; none divides another's sum
 
 Step = tuple[int, int, int]
@@ -110,63 +107,10 @@ class Counts:
     ids_differing: int = 0
     bits_differing: int = 0
 
-    def add(self, ids: npt.NDArray[np.bool_], bits: npt.NDArray[np.bool_]) -> None:
-        self.positions += len(ids)
-        self.ids_differing += int(ids.sum())
-        self.bits_differing += int(bits.sum())
-
-    def join(self, other: Counts) -> None:
-        self.positions += other.positions
-        self.ids_differing += other.ids_differing
-        self.bits_differing += other.bits_differing
-
-
-@dataclass(slots=True)
-class Differences:
-    """Counts what comparisons found: in all, by how many keys a position sees, and by who is in its pass."""
-
-    total: Counts = field(default_factory=Counts)
-    by_length: dict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
-    by_company: dict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
-
     def compare(self, rows: Rows, expected: Sequence[Seen], passes: Iterable[Sequence[Step]]) -> None:
         """Read the passes and count where a row differs from what is expected of it."""
         for steps in passes:
             for (row, start, stop), found in zip(steps, rows.read(steps)):
-                ids = (found.ids != expected[row].ids[start:stop]).any(axis=1)
-                bits = (found.bits != expected[row].bits[start:stop]).any(axis=1)
-                self.total.add(ids, bits)
-                longer = any(other[2] > stop for other in steps)
-                self.by_company[company(len(steps) - 1, longer)].add(ids, bits)
-                band = np.digitize(np.arange(start, stop) + 1, BANDS)
-                for each in np.unique(band).tolist():
-                    self.by_length[length_band(each)].add(ids[band == each], bits[band == each])
-
-    def join(self, other: Differences) -> None:
-        self.total.join(other.total)
-        for mine, theirs in ((self.by_length, other.by_length), (self.by_company, other.by_company)):
-            for name, counts in theirs.items():
-                mine[name].join(counts)
-
-    def as_json(self) -> JsonDict:
-        """Return the counts as JSON, bands in order of what they are of."""
-        lengths = [length_band(each) for each in range(len(BANDS) + 1)]
-        return {
-            **asdict(self.total),
-            "by_length": {name: asdict(self.by_length[name]) for name in lengths if name in self.by_length},
-            "by_company": {name: asdict(self.by_company[name]) for name in sorted(self.by_company)},
-        }
-
-
-def length_band(index: int) -> str:
-    """Return the name of a band of `BANDS`, by its number."""
-    low = BANDS[index - 1] if index else 1
-    return f"{low} to {BANDS[index] - 1} keys" if index < len(BANDS) else f"{low} keys and more"
-
-
-def company(others: int, longer: bool) -> str:
-    """Return the name of a band of company: so many rows beside, some of them longer or none."""
-    if not others:
-        return "alone, in other chunks"
-    count = "1 to 3" if others < 4 else "4 and more"
-    return f"{count} rows beside, {'some longer' if longer else 'none longer'}"
+                self.positions += stop - start
+                self.ids_differing += int((found.ids != expected[row].ids[start:stop]).any(axis=1).sum())
+                self.bits_differing += int((found.bits != expected[row].bits[start:stop]).any(axis=1).sum())

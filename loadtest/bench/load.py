@@ -20,10 +20,10 @@ from pathlib import Path
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
-from loadtest.bench import report, workload
+from loadtest.bench import workload
 from loadtest.bench.derive import drafting, with_drafters
 from loadtest.bench.over_triton import OverTriton
-from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, PolicyRuns, fixed, panels, shown, take_turns
+from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, PolicyRuns, fixed, shown, take_turns
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.work import Ask
 
@@ -83,9 +83,7 @@ def warm_up(session: Session, entrants: Sequence[OverTriton]) -> None:
         entrant.run(asks(callers * (2 if learns else 1), 0), callers, tenant=f"warm-up {entrant.name}")
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the table and a picture."""
+def show(result: JsonDict, console: Console) -> None:
     points: JsonDict = result["points"]
     if points:
         console.print(shown("Closed loop, tokens per second", points))
-        report.panels(picture, "Policies and fixed depths in a closed loop, medians", panels(points))

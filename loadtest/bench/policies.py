@@ -105,22 +105,3 @@ def shown(title: str, points: JsonDict) -> Table:
         rows.append([key.replace("_", " "), *(report.number(point[key], digits) for point in points.values())])
     rows.append(["covey's depth", *(report.number(point["depth"].get(COVEY), 1) for point in points.values())])
     return report.table(title, ["at", *points], rows)
-
-
-def panels(points: JsonDict) -> list[report.Panel]:
-    """Return a panel of throughput, which is itself mostly the concurrency's, over `off`'s; and one of depths."""
-    speeds: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    depths: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for concurrency, point in points.items():
-        off = point["tokens_per_second"].get(OFF)
-        for name in _there(points):
-            mine, depth = point["tokens_per_second"].get(name), point["depth"].get(name)
-            if mine and off:
-                speeds[name].append((float(concurrency), mine["median"] / off["median"]))
-            if depth is not None:
-                depths[name].append((float(concurrency), depth))
-    x, y = "concurrency", "tokens per second over off's"
-    return [
-        report.Panel("Throughput", x, y, speeds, log_x=True, from_zero=False),
-        report.Panel("Depth", x, "drafted tokens a row and round", depths, log_x=True),
-    ]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
@@ -167,22 +166,13 @@ def _printed(cell: Cell) -> JsonDict | None:
     return {"gain": throughput[at] / plain[at], "sooner": plain_latency[at] / latency[at]}
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show a table of each experiment, and all gains as a picture."""
+def show(result: JsonDict, console: Console) -> None:
     heads = ["method", "output tokens/s", "total tokens/s", "latency, s", "gain", "printed", "sooner", "printed"]
-    panels = []
     for name, datasets in result["experiments"].items():
         for dataset, by_load in datasets.items():
             for load, by_policy in by_load.items():
                 rows = [_row(policy, found) for policy, found in by_policy.items() if found is not None]
                 console.print(report.table(f"Emulated, {name}: {dataset}, {load}", heads, rows))
-            places = report.turned({str(at): by_policy for at, by_policy in enumerate(by_load.values())})
-            lines = {
-                policy: report.line({at: found and found["gain"]["ratio"] for at, found in by_place.items()})
-                for policy, by_place in places.items()
-            }
-            panels.append(report.Panel(f"{name}: {dataset}", "load", "over off", lines, from_zero=False))
-    report.panels(picture, "What Nightjar printed, emulated", panels)
 
 
 def _row(policy: str, found: JsonDict) -> list[str]:

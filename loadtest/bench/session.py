@@ -46,7 +46,7 @@ class Wanted:
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
     parts: tuple[str, ...] = ()  # as `parts_of` has them
     peers: tuple[str, ...] = ()  # NAME=PYTHON
-    device: str = "auto"  # of `gpu`: auto, cuda, cpu or interpreted
+    device: str = "auto"  # of `gpu`: auto, cuda or cpu
     shape: str = ""  # of `gpu`'s pair; "": what suits the device
     agreement: float = 0.7  # ... and how often its drafter is right
 

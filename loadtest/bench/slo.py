@@ -10,10 +10,8 @@ systems whose passes an operator has cut to what this device reads its weights f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -150,19 +148,10 @@ def _jobs(
                 yield (name, rate, system.name), play, (device.pair, system, load, seed, device.unloaded)
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show tables, and draw a picture of each device: the first one's is `picture`, the others' are beside it."""
-    for place, (device, found) in enumerate(result["emulated"].items()):
-        panels, points = [], found["points"]
+def show(result: JsonDict, console: Console) -> None:
+    for device, found in result["emulated"].items():
         for key in KEYS:
-            values = {rate: {name: point[key] for name, point in at.items()} for rate, at in points.items()}
+            values = {rate: {name: point[key] for name, point in at.items()} for rate, at in found["points"].items()}
             console.print(report.grid(f"{device}, {key} by rate", values, 0 if key == "goodput" else 3))
-            if len(points) > 1:
-                lines = {name: report.line(by_rate) for name, by_rate in report.turned(values).items()}
-                panels.append(report.Panel(f"{key} by rate".replace("_", " "), "requests/s", "", lines))
         for key in ("hardest", "hardest_tuned"):
             console.print(f"{key}, {device}: {found[key]}")
-        if panels:
-            slug = "-".join(re.findall(r"\w+", device)).lower()
-            beside = picture.with_name(f"{picture.stem}-{slug}{picture.suffix}")
-            report.panels(beside if place else picture, f"Latency objectives: {device}", panels)

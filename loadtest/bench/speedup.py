@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rich.console import Console
 
@@ -150,8 +149,7 @@ def _ask(session: Session, measured: SpeedupAnswers, repetition: int, ask: Ask, 
     measured.prompts[ask.temperature, ask.domain, repetition].append(answers)
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the table, and throughput over draft depth as a picture."""
+def show(result: JsonDict, console: Console) -> None:
     parts: dict[str, JsonDict] = {OVERALL: result[OVERALL], "overall, temperature 1": result["overall_t1"]}
     for domain in (d for d in prompts.DOMAINS if d in result):
         parts |= {domain: result[domain], f"{domain}, temperature 1": result[domain]["t1"]}
@@ -172,13 +170,6 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
             rows,
         )
     )
-    depths = {0: OFF, **{depth: fixed(depth) for depth in DEPTHS}}
-    lines = {
-        name: [(float(depth), spread["median"]) for depth, of in depths.items() if (spread := rates.get(of))]
-        for name, rates in ((name, part["tokens_per_second"]) for name, part in parts.items())
-    }
-    panel = report.Panel("Medians", "drafted tokens per round", "tokens per second", lines)
-    report.panels(picture, "Fixed speculation at concurrency 1", [panel])
 
 
 def _rate(answers: list[Answer]) -> float:

@@ -27,8 +27,8 @@ from covey.server import Server
 from covey_client import Client
 from covey_client.costs.table import CostTable
 from covey_client.star import paper
-from loadtest.attack.far import private
 from loadtest.bench import report
+from loadtest.bench.derive import private
 from loadtest.bench.session import QUICK, Session
 
 KEYS = ("scaling_n3", "remote_over_local")
@@ -136,7 +136,7 @@ def generate(targets: Sequence[Server], tokens: int) -> float:
         return sum(threads.map(one, targets))
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
+def show(result: JsonDict, console: Console) -> None:
     """Show the table and the ratios."""
     rows = [[name, report.number(cell, 1)] for name, cell in result["servers"].items()]
     if rows:

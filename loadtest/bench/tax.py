@@ -9,7 +9,6 @@ when its last answer is complete. All decode greedily without speculation and ru
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -84,7 +83,7 @@ def run(session: Session) -> None:
     requests = QUICK_REQUESTS if quick else REQUESTS
     repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
     parts = wanted.parts_of(NAMES)
-    end_id = _vocabulary(folder) - 1  # one that greedy text never holds: lengths are the workload's
+    end_id = workload.unused_token(folder)
     with session.status("loading the model in this process"):
         own = [InProcess.load(settings, folder, end_id)] if IN_PROCESS in parts else []
     session.notes |= {
@@ -124,8 +123,7 @@ def _warm_up(session: Session, competitors: Sequence[Competitor]) -> None:
                 competitor.run(asks, concurrency, tenant="warm-up")
 
 
-def show(result: JsonDict, console: Console, picture: Path) -> None:
-    """Show the table, and throughput over concurrency as a picture."""
+def show(result: JsonDict, console: Console) -> None:
     columns = ["", *(f"at {c}" for c in CONCURRENCIES)]
 
     def row(label: str, values: JsonDict, digits: int = 2) -> list[str]:
@@ -142,11 +140,3 @@ def show(result: JsonDict, console: Console, picture: Path) -> None:
         *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in (STREAM, *DOORS)),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
-    lines = {name: report.line(rates[name]) for name in NAMES}
-    panel = report.Panel("Medians", "concurrency", "tokens per second", lines, log_x=True)
-    report.panels(picture, "One engine, in process and behind Triton", [panel])
-
-
-def _vocabulary(folder: str) -> int:
-    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    return int(config.get("text_config", config)["vocab_size"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from covey import prompts
@@ -45,6 +47,12 @@ def shuffled(entries: Sequence[T], *seeds: int) -> list[T]:
     """Return the items in a random order by the seeds: who runs leaves caches and threads in a state that affects
     whoever follows, so nobody should always follow the same."""
     return random.Random(str(seeds)).sample(list(entries), len(entries))
+
+
+def unused_token(folder: str) -> int:
+    """Return an id of a model that no text holds: as a request's end it leaves every length the workload's."""
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return int(config.get("text_config", config)["vocab_size"]) - 1
 
 
 def _deal(texts: Sequence[str], start: int, count: int) -> list[str]:

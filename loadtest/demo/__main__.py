@@ -17,19 +17,19 @@ from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey.server import Server
 from covey_client import CoveyClientError, interruption
-from loadtest.bench import elastic_bundled, report, workload
+from loadtest.bench import workload
 from loadtest.bench.derive import derive, with_drafters
 from loadtest.bench.session import QUICK, USUAL, Session, Wanted
+from loadtest.charts import Chart
 from loadtest.demo import page, steps
 from loadtest.demo.stage import Stage
 from loadtest.demo.steps import Shown
 
 ALL = "all"
-BUNDLED, EMULATED, SMALL = "bundled", "emulated", "small"
+BUNDLED, EMULATED = "bundled", "emulated"
 DEVICES = {
     BUNDLED: "this machine, bundled models, six specialised drafters",
     EMULATED: "an emulated 24 GB card (7B target, 0.5B drafter): times are slept, a hash makes the texts",
-    SMALL: "this machine, bundled models, 8 MB of KV memory",
 }
 FORESEEN = (CoveyError, CoveyClientError)  # whose messages say enough
 FEW_PLACES = 16  # requests that run at once, so that others wait
@@ -51,7 +51,6 @@ STEPS = {
     "depth": Step("Depth follows load", BUNDLED, steps.depth),
     "drafters": Step("Drafters follow the text", BUNDLED, steps.drafters),
     "urgent": Step("An urgent class is held while others wait", EMULATED, steps.urgent, quick=1.0),
-    "memory": Step("Memory is given and taken back", SMALL, steps.memory),
     "death": Step("A drafter is killed and comes back", BUNDLED, steps.death),
 }
 
@@ -63,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(stderr=True)
     session = Session("demo", Wanted(given.out / "demo.json", QUICK if given.quick else USUAL), console)
     found: dict[str, JsonDict] = {}
+    charts: dict[str, Sequence[Chart]] = {}
     session.summarise = lambda: {"steps": {name: found[name] for name in STEPS if name in found}}
     status, ended = 0, ""
     asked = {given.steps} if isinstance(given.steps, str) else set(given.steps)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         for server in DEVICES:
             chosen = [name for name in STEPS if {ALL, name} & asked and STEPS[name].server == server]
             if chosen:
-                _serve(session, server, chosen, found)
+                _serve(session, server, chosen, found, charts)
     except KeyboardInterrupt:
         session.interrupted = True
         status, ended = 130, "The run was interrupted."
@@ -82,26 +82,28 @@ def main(arguments: Sequence[str]) -> int:
         console.print(f"demo: {ended}", style="red", markup=False, soft_wrap=True)
     session.notes["ended"] = ended
     result = session.write()
-    print(page.write(given.out, result["steps"], ended))
+    print(page.write(given.out, result["steps"], charts, ended))
     return 1 if any(each["differ"] for each in found.values()) else status
 
 
-def _serve(session: Session, server: str, names: Sequence[str], found: dict[str, JsonDict]) -> None:
-    """Play these steps on one server; their pictures are drawn as they end."""
+def _serve(
+    session: Session, server: str, names: Sequence[str], found: dict[str, JsonDict], charts: dict[str, Sequence[Chart]]
+) -> None:
+    """Play these steps on one server, and keep what they found and what is to be drawn of it."""
     with tempfile.TemporaryDirectory() as folder:
         options = session.wanted.options(_profile(server, Path(folder) / "demo.toml"))
         with session.server(options) as running:
             for name in names:
-                found[name] = _played(session, running, name)
+                found[name], charts[name] = _played(session, running, name)
 
 
-def _played(session: Session, server: Server, name: str) -> JsonDict:
+def _played(session: Session, server: Server, name: str) -> tuple[JsonDict, Sequence[Chart]]:
     step = STEPS[name]
     try:
         with Stage(name, server, session, step.quick if session.wanted.size == QUICK else 1.0) as stage:
             shown = step.play(stage)
             differ = stage.compared()
-        return _drawn(session, name, shown, len(stage.answers), differ)
+        return _told(session, name, shown, len(stage.answers), differ), shown.charts
     except Exception as error:
         raise StepFailed(f"Step {name}: {_said(error)}") from error
 
@@ -110,13 +112,10 @@ def _said(error: Exception) -> str:
     return str(error) if isinstance(error, (StepFailed, *FORESEEN)) else f"{type(error).__name__}: {error}"
 
 
-def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int) -> JsonDict:
-    step, folder = STEPS[name], session.wanted.out.parent
+def _told(session: Session, name: str, shown: Shown, answers: int, differ: int) -> JsonDict:
+    step = STEPS[name]
     command = f".venv/bin/python -m loadtest.demo {name}"
     texts = f"{answers} texts, {differ or 'none'} different from plain decoding's."
-    report.panels(
-        folder / f"{name}.png", f"{step.title}: {DEVICES[step.server]}\n{command}: {texts}", list(shown.panels)
-    )
     style = "red" if differ else None
     session.console.print(f"{name}: {shown.sentence} {texts}", highlight=False, soft_wrap=True, style=style)
     return {
@@ -131,9 +130,6 @@ def _drawn(session: Session, name: str, shown: Shown, answers: int, differ: int)
 
 
 def _profile(server: str, path: Path) -> Path:
-    if server == SMALL:
-        path.write_text(elastic_bundled.PROFILE.format(policy="thresholds"))
-        return path
     if server == EMULATED:
         return derive(profile.load("emulated-7b"), path, scheduler={"max_running": FEW_PLACES})
     bundled, specialists = profile.load(profile.DEFAULT_PROFILE), tuple(workload.SPECIALISTS.values())
@@ -144,12 +140,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     known = "\n".join(f"  {name:10} {step.title}" for name, step in STEPS.items())
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.demo",
-        description=f"Covey at work, as pictures drawn from running servers.\n\nsteps:\n{known}",
+        description=f"Covey at work, as charts drawn from running servers.\n\nsteps:\n{known}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("steps", nargs="*", default=ALL, choices=(ALL, *STEPS), metavar="STEP")
     parser.add_argument("--quick", action="store_true", help="shorter phases, but for urgent")
-    parser.add_argument("--out", type=Path, default=Path("runs", "demo"), help="folder for the pictures and index.html")
+    parser.add_argument("--out", type=Path, default=Path("runs", "demo"), help="folder for index.html and demo.json")
     return parser.parse_args(arguments)
 
 

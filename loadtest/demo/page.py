@@ -1,22 +1,22 @@
-"""Writes the pictures as one HTML file that needs nothing else."""
+"""Writes the charts of all steps as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from covey.contracts.types import JsonDict
-from loadtest.report import page
+from loadtest.charts import Chart
+from loadtest.report import figure, page
 
 FILE = "index.html"
 
 
-def write(folder: Path, steps: Mapping[str, JsonDict], ended: str = "") -> Path:
-    """Write the page and return where. `steps` has, by the name of their picture in that folder, what each is about and
-    found; `ended` says why there are no more of them."""
-    drawn = "".join(_figure(folder / f"{name}.png", step) for name, step in steps.items())
+def write(folder: Path, steps: Mapping[str, JsonDict], charts: Mapping[str, Sequence[Chart]], ended: str = "") -> Path:
+    """Write the page and return where. `steps` has by name what each is about and found, `charts` what is drawn of it;
+    `ended` says why there are no more of them."""
+    drawn = "".join(_step(step, charts[name]) for name, step in steps.items())
     cut = f'<p class="cut">{escape(ended)}</p>' if ended else ""
     path = folder / FILE
     body = f"<h1>Covey at work</h1>\n{cut}\n{drawn or '<p>No step has ended, so nothing is drawn.</p>'}"
@@ -24,10 +24,9 @@ def write(folder: Path, steps: Mapping[str, JsonDict], ended: str = "") -> Path:
     return path
 
 
-def _figure(picture: Path, step: JsonDict) -> str:
-    data = base64.b64encode(picture.read_bytes()).decode()
+def _step(step: JsonDict, charts: Sequence[Chart]) -> str:
     return (
-        f"<figure><h3>{escape(step['title'])}</h3><p>{escape(step['sentence'])} {escape(step['texts'])}</p>"
-        f'<img alt="{escape(step["title"])}" src="data:image/png;base64,{data}">'
-        f"<figcaption>On {escape(step['devices'])}: <code>{escape(step['command'])}</code></figcaption></figure>"
+        f"<h2>{escape(step['title'])}</h2><p>{escape(step['sentence'])} {escape(step['texts'])}</p>"
+        f'<div class="pictures">{"".join(map(figure, charts))}</div>'
+        f'<p class="note">On {escape(step["devices"])}: <code>{escape(step["command"])}</code></p>'
     )

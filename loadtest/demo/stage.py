@@ -20,9 +20,9 @@ from covey_client.reports import Reports, RoundReport
 from covey_client.response import Completion
 from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
+from loadtest.charts import Points
 from loadtest.pictures import DRAFTED
 
-Points = list[tuple[float, float]]
 LOOK_SECONDS = 0.5
 DECISIONS = 200  # that a server tells at a look
 PATIENCE = 90.0  # seconds for what is to come by itself
@@ -37,13 +37,11 @@ class NotSeen(CoveyError):
 
 @dataclass(frozen=True)
 class Look:
-    """Holds what a server reported since the last look, which is counters, planner decisions and rounds, and its memory
-    now."""
+    """Holds what a server reported since the last look: counters, planner decisions and rounds."""
 
     span: Span
     decisions: Sequence[JsonDict]
     rounds: Sequence[RoundReport]
-    memory: JsonDict
 
     @property
     def at(self) -> float:
@@ -53,11 +51,6 @@ class Look:
     def drafted(self) -> dict[str, float]:
         """Return tokens by drafter."""
         return self.span.grew_by(DRAFTED, "drafter")
-
-    @property
-    def away(self) -> list[str]:
-        """Return the drafters that cannot be asked."""
-        return [name for name, each in self.memory["drafters"].items() if each["state"] != "serving"]
 
 
 @dataclass(frozen=True)
@@ -174,9 +167,9 @@ class Stage:
         while not self._ended.wait(LOOK_SECONDS):
             with suppress(CoveyClientError):  # a gap in the picture
                 decisions = self._reports.decisions(DECISIONS)["decisions"]
-                now, found, memory = self._reading(), self._reports.rounds(rounds), self._reports.memory()
+                now, found = self._reading(), self._reports.rounds(rounds)
                 fresh = [each for each in decisions if each["round"] > decided] if decided >= 0 else []
-                self.looks.append(Look(Span(last, now), fresh, found, memory))
+                self.looks.append(Look(Span(last, now), fresh, found))
                 decided = max((each["round"] for each in decisions), default=0)
                 rounds, last = max((each.round for each in found), default=rounds), now
 

@@ -14,26 +14,25 @@ from statistics import fmean, median
 
 from covey import prompts
 from covey.care import processes
-from loadtest.bench.report import Panel
 from loadtest.bench.work import Ask
-from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Points, Stage
+from loadtest.charts import Chart, Points
+from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Stage
 from loadtest.pictures import ACCEPTED, GENERATED, TREES
 
 CALLERS = (1, 2, 4, 8, 16, 32)
-BURST, CALM = 48, 2  # callers
+CALM = 2  # callers
 ALWAYS = "fixed:4"  # where requests ask for drafts, whatever the load
 LONG, LONG_OUTPUT, LONG_CALLERS = 400, 96, 32  # tokens of a prompt and of its answer
 KNOWN = 1000  # tokens that every bundled tokenizer has
 URGENT = "interactive"
-SECONDS = "seconds"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Holds what a step found: a sentence with its figures, and the panels of its picture."""
+    """Holds what a step found: a sentence with its figures, and its charts."""
 
     sentence: str
-    panels: Sequence[Panel]
+    charts: Sequence[Chart]
 
 
 def depth(stage: Stage) -> Shown:
@@ -50,8 +49,8 @@ def depth(stage: Stage) -> Shown:
         f"{CALLERS[-2]} on {_mean(many)}: drafts are cheap while there is room, and cost everybody time when there is "
         "none.",
         [
-            _panel(stage, "Load", "requests that run", {"": stage.points(_running)}),
-            _panel(stage, "Depth, as chosen at every round", "tokens drafted", {"": stage.points(_depth)}),
+            _chart(stage, "Load", "requests that run", {"": stage.points(_running)}),
+            _chart(stage, "Depth, as chosen at every round", "tokens drafted", {"": stage.points(_depth)}),
         ],
     )
 
@@ -68,8 +67,8 @@ def drafters(stage: Stage) -> Shown:
         f"Who drafts most for which text ({', '.join(favourites)}) is learnt from what is accepted; nobody told the "
         f"server what the texts are. Requests ask for drafts ({ALWAYS}) and name no drafter.",
         [
-            _panel(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
-            _panel(
+            _chart(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
+            _chart(
                 stage,
                 "What drafts bring",
                 "accepted tokens a draft",
@@ -107,38 +106,8 @@ def urgent(stage: Stage) -> Shown:
         f"{found[2]:.1f} and {found[3]:.1f} ms (objective {target['tpot']:.1f} ms), since long prompts are read no "
         f"faster than it can bear. {kept} of {len(hurried)} had both.",
         [
-            _panel(stage, "First token", "ms", first, log=True),
-            _panel(stage, "Each further token", "ms", each),
-        ],
-    )
-
-
-def memory(stage: Stage) -> Shown:
-    """Have a burst on little KV memory, then calm."""
-    ask = _mixed(stage, min_tokens=64)
-    with stage.asking(CALM, ask):
-        stage.wait("2 callers", 3)
-        with stage.asking(BURST - CALM, ask):
-            stage.wait(f"{BURST} callers", 0, lambda look: bool(look.away) and look.memory["blocks_gained"] > 0)
-            stage.wait("pool has grown", 4)
-        stage.wait("calm", 0, lambda look: not look.away and not look.memory["blocks_gained"])
-        stage.wait("as before", 3)
-    pools = [look.memory["pool_bytes"] / 2**20 for look in stage.looks]
-    gone = sorted({name for look in stage.looks for name in look.away})
-    names = list(stage.looks[0].memory["drafters"])
-    held: dict[str, Points] = {"KV pool": stage.points(lambda look: look.memory["pool_bytes"] / 2**20)}
-    held |= {name: stage.points(lambda look, name=name: _held(look, name)) for name in names}  # type: ignore[misc]
-    return Shown(
-        f"In the burst {' and '.join(gone) or 'nobody'} left memory and the KV pool grew from {pools[0]:.0f} to "
-        f"{max(pools):.0f} MiB; in the calm it gave the bytes back ({pools[-1]:.0f} MiB) and they were loaded again.",
-        [
-            _panel(stage, "Memory", "MiB", held),
-            _panel(
-                stage,
-                "Load",
-                "requests",
-                {"running": stage.points(_running), "waiting": stage.points(lambda look: _last(look, "waiting"))},
-            ),
+            _chart(stage, "First token", "ms", first, log=True),
+            _chart(stage, "Each further token", "ms", each),
         ],
     )
 
@@ -163,8 +132,8 @@ def death(stage: Stage) -> Shown:
         f"{victim} was killed with SIGKILL and drafted again {came - died:.1f} s later; meanwhile "
         f"{_favourite(between)} drafted most for requests, which ask for drafts ({ALWAYS}), and none failed.",
         [
-            _panel(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
-            _panel(
+            _chart(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
+            _chart(
                 stage,
                 "All callers together",
                 "tokens/s",
@@ -179,9 +148,8 @@ def _mixed(stage: Stage, **settings: object) -> Callable[[int], Ask]:
     return lambda number: asks[number % len(asks)](number)
 
 
-def _panel(stage: Stage, title: str, y: str, lines: dict[str, Points], *, log: bool = False) -> Panel:
-    there = {name: points for name, points in lines.items() if points}
-    return Panel(title, SECONDS, y, there, log_y=log, marks=tuple(stage.marks))
+def _chart(stage: Stage, title: str, unit: str, lines: dict[str, Points], *, log: bool = False) -> Chart:
+    return Chart(title, unit, lines, log=log, marks=tuple(stage.marks))
 
 
 def _times(answers: Sequence[Answered], of: str) -> Points:
@@ -190,11 +158,7 @@ def _times(answers: Sequence[Answered], of: str) -> Points:
 
 
 def _running(look: Look) -> float:
-    return _last(look, "running")
-
-
-def _last(look: Look, name: str) -> float:
-    return float(getattr(look.rounds[-1], name)) if look.rounds else 0.0
+    return float(look.rounds[-1].running) if look.rounds else 0.0
 
 
 def _depth(look: Look) -> float | None:
@@ -210,7 +174,7 @@ def _shares(stage: Stage) -> dict[str, Points]:
         drafted = look.drafted
         return 100 * drafted.get(name, 0.0) / whole if (whole := sum(drafted.values())) else None
 
-    names = stage.looks[0].memory["drafters"]
+    names = sorted({name for look in stage.looks for name in look.drafted})
     return {name: stage.points(lambda look, name=name: share(look, name)) for name in names}  # type: ignore[misc]
 
 
@@ -218,7 +182,3 @@ def _favourite(looks: Sequence[Look]) -> str:
     """Return the drafter that drafted most; "nobody" if none did."""
     drafted = sum((Counter(look.drafted) for look in looks), Counter[str]())
     return max(drafted, key=lambda name: drafted[name], default="nobody")
-
-
-def _held(look: Look, name: str) -> float:
-    return 0.0 if name in look.away else look.memory["drafters"][name]["bytes"] / 2**20

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from loadtest.hosts import Host, hosts
 from tests.docker.charts import CHART, of_kind, render
+from tests.e2e.hosts import Host, hosts
 
 ROOT = CHART.parents[1]
 SECRET = "a secret of sixteen characters and more"

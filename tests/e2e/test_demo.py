@@ -15,7 +15,7 @@ import pytest
 
 import covey
 from covey.contracts.types import JsonDict
-from loadtest.bench.report import Panel
+from loadtest.charts import Chart
 from loadtest.demo import __main__ as demo
 from loadtest.demo.stage import Stage
 from loadtest.demo.steps import Shown
@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 REPOSITORY = Path(covey.__file__).parents[2]
 MARK = "COVEY_TEST_OF_DEMO"  # in the environment of all that a run starts
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def start(out: Path, *words: str) -> subprocess.Popen[str]:
@@ -59,28 +58,27 @@ def test_every_step_is_drawn_and_no_text_differs(tmp_path: Path) -> None:
     page, steps = (tmp_path / "index.html").read_text(encoding="utf-8"), found(tmp_path)["steps"]
     assert list(steps) == list(demo.STEPS)
     for name, step in steps.items():
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
         assert step["answers"] > 10
         assert step["differ"] == 0
         assert f"{name}: {step['sentence']}" in said
         assert step["command"] in page
-    assert page.count("data:image/png;base64,") == len(steps)
+    assert page.count("<svg") == 2 * len(steps)
     waiting, urgent = map(int, re.findall(r"after (\d+) ms", steps["urgent"]["sentence"]))
     assert urgent < waiting
     assert left(tmp_path) == []
 
 
 def test_ctrl_c_ends_it_with_what_is_drawn(tmp_path: Path) -> None:
-    with start(tmp_path, "urgent", "memory") as process:
+    with start(tmp_path, "depth", "urgent") as process:
         assert process.stderr is not None
-        next(line for line in process.stderr if line.startswith("memory: 2 callers"))
+        next(line for line in process.stderr if line.startswith("urgent: 32 long"))
         assert left(tmp_path)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    assert list(found(tmp_path)["steps"]) == ["urgent"]
+    assert list(found(tmp_path)["steps"]) == ["depth"]
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert page.count("data:image/png;base64,") == 1
+    assert page.count("<svg") == 2
     assert "The run was interrupted." in page
     assert left(tmp_path) == []
 
@@ -91,15 +89,15 @@ def test_a_step_that_fails_leaves_those_before_it_and_says_why(
     def drawn(stage: Stage) -> Shown:
         with stage.asking(1, stage.ask("code")):
             stage.wait("asked", 0, lambda _: bool(stage.answers))
-        return Shown("All is well.", [Panel("none", "", "", {"none": [(0.0, 0.0)]})])
+        return Shown("All is well.", [Chart("none", "", {"none": [(0.0, 0.0)]})])
 
     def unforeseen(stage: Stage) -> Shown:
         with stage.asking(1, stage.ask("code")):
             raise LookupError("nobody <there>")
 
-    for name, play in (("depth", drawn), ("urgent", unforeseen), ("memory", drawn)):
-        monkeypatch.setitem(demo.STEPS, name, demo.Step(f"Of {name}", demo.SMALL, play))
-    assert demo.main(["--out", str(tmp_path), "depth", "urgent", "memory"]) == 1
+    for name, play in (("depth", drawn), ("urgent", unforeseen), ("death", drawn)):
+        monkeypatch.setitem(demo.STEPS, name, demo.Step(f"Of {name}", demo.BUNDLED, play))
+    assert demo.main(["--out", str(tmp_path), "depth", "urgent", "death"]) == 1
     said, page = capsys.readouterr(), (tmp_path / "index.html").read_text(encoding="utf-8")
     result = found(tmp_path)
     assert result["ended"] == "The run ended early. Step urgent: LookupError: nobody <there>"
@@ -107,7 +105,7 @@ def test_a_step_that_fails_leaves_those_before_it_and_says_why(
     assert f"demo: {result['ended']}" in said.err
     assert "Traceback" in said.err, "nobody foresaw it"
     assert said.out.strip() == str(tmp_path / "index.html")
-    assert page.count("data:image/png;base64,") == 1
+    assert page.count("<svg") == 1
     assert "Of depth" in page
     assert "Step urgent: LookupError: nobody &lt;there&gt;" in page
 
@@ -115,12 +113,10 @@ def test_a_step_that_fails_leaves_those_before_it_and_says_why(
 def test_what_never_comes_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadtest.demo.stage.PATIENCE", 1.0)
     monkeypatch.setitem(
-        demo.STEPS, "memory", demo.Step("Never", demo.SMALL, lambda stage: stage.wait("a call", 0, lambda _: False))
+        demo.STEPS, "death", demo.Step("Never", demo.BUNDLED, lambda stage: stage.wait("a call", 0, lambda _: False))
     )
-    assert demo.main(["--out", str(tmp_path), "memory"]) == 1
-    assert (
-        found(tmp_path)["ended"] == "The run ended early. Step memory: what comes after 'a call' has not come for 1 s"
-    )
+    assert demo.main(["--out", str(tmp_path), "death"]) == 1
+    assert found(tmp_path)["ended"] == "The run ended early. Step death: what comes after 'a call' has not come for 1 s"
     assert found(tmp_path)["steps"] == {}
 
 
@@ -130,9 +126,9 @@ def test_a_text_that_differs_fails_it(tmp_path: Path, monkeypatch: pytest.Monkey
     def play(stage: Stage) -> Shown:
         with stage.asking(2, stage.ask("code", verification="rejection", speculation="fixed:4")):
             stage.wait("asked", 5)
-        return Shown("Texts differ.", [Panel("none", "", "", {"none": [(0.0, 0.0)]})])
+        return Shown("Texts differ.", [Chart("none", "", {"none": [(0.0, 0.0)]})])
 
-    monkeypatch.setitem(demo.STEPS, "memory", demo.Step("By the rejection rule", demo.SMALL, play))
-    assert demo.main(["--out", str(tmp_path), "memory"]) == 1
-    step = found(tmp_path)["steps"]["memory"]
+    monkeypatch.setitem(demo.STEPS, "death", demo.Step("By the rejection rule", demo.BUNDLED, play))
+    assert demo.main(["--out", str(tmp_path), "death"]) == 1
+    step = found(tmp_path)["steps"]["death"]
     assert 0 < step["differ"] <= step["answers"]

@@ -17,8 +17,8 @@ from covey.star.callers import token_of
 from covey.tritonio.grpc import GrpcModel, Unreachable
 from covey.wire import codec
 from covey_client import Client
-from loadtest.attack.far import private
-from loadtest.hosts import Host, hosts
+from loadtest.bench.derive import private
+from tests.e2e.hosts import Host, hosts
 from tests.e2e.link import Link
 from tests.e2e.serving import total
 

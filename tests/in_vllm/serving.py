@@ -14,10 +14,9 @@ import pytest
 import covey
 import covey_client
 from covey.contracts.types import JsonDict
-from loadtest.bench.peers.asked import SCRIPTS, VLLM
 from loadtest.bench.peers.pipe import Pipe
 
-SCRIPT = SCRIPTS[VLLM]
+SCRIPT = Path(__file__).with_name("vllm_script.py")
 PATHS = [str(Path(package.__file__).parents[1]) for package in (covey, covey_client)]
 PYTHON = os.environ.get("COVEY_VLLM_PYTHON", "")
 needs_vllm = [

@@ -12,7 +12,7 @@ import pytest
 
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import status
-from loadtest.attack.far import private
+from loadtest.bench.derive import private
 from loadtest.bench.peers.pipe import Pipe
 from tests.e2e.link import Link
 from tests.in_vllm.serving import PYTHON, asks, engine, needs_vllm

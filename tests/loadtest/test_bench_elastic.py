@@ -9,7 +9,6 @@ import pytest
 
 from covey.contracts.profile import MemorySettings
 from loadtest.bench import elastic
-from loadtest.bench.elastic_bundled import Peaks
 from loadtest.bench.emulated_pairs import PAIRS, RequestLengths
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.session import QUICK, USUAL
@@ -22,29 +21,15 @@ def served(tokens: int) -> Served:
     return Served(tokens, 0, 10.0, (1.0, 2.0), 0.5, 3, report)
 
 
-def made_up() -> elastic.ElasticRuns:
-    """Thresholds bring a tenth more, on the real server a half."""
+def test_it_has_the_keys_it_promises() -> None:
     measured = elastic.ElasticRuns()
+    assert measured.summary() == {"throughput_on_over_off": None, "cases": {}}
     for case in elastic.cases(USUAL):
         for policy, tokens in ((elastic.OFF, 1000), (elastic.THRESHOLDS, 1100)):
-            measured.emulated[case.name][policy].append(elastic.ElasticRun(tokens / 10, served(tokens)))
-    for policy, tokens in ((elastic.OFF, 1000), (elastic.THRESHOLDS, 1500)):
-        pauses = {"expand": [0.001, 0.002], "contract": [0.003], "reload_dispatch": [0.00001]}
-        measured.bundled[policy].append(Peaks(tokens, 10.0, (1.0,), 0, 9, {"load done": 1}, pauses))
-    return measured
-
-
-def test_it_has_the_keys_it_promises() -> None:
-    found = made_up().summary()
-    assert found["throughput_on_over_off"] == {"emulated": pytest.approx(1.1), "bundled": 1.5}
-    assert found["pause_ms_p99"] == pytest.approx({"expand": 2.0, "contract": 3.0, "reload_dispatch": 0.01}, rel=0.02)
-    assert found["emulated_cases"].keys() == {case.name for case in elastic.cases(USUAL)}
-
-
-def test_what_was_not_measured_is_null() -> None:
-    found = elastic.ElasticRuns().summary()
-    assert not any(found["throughput_on_over_off"].values())
-    assert not found["pause_ms_p99"]
+            measured.runs[case.name][policy].append(elastic.ElasticRun(tokens / 10, served(tokens)))
+    found = measured.summary()
+    assert found["throughput_on_over_off"] == pytest.approx(1.1)
+    assert found["cases"].keys() == {case.name for case in elastic.cases(USUAL)}
 
 
 def test_only_how_often_drafts_are_right_is_another_one() -> None:

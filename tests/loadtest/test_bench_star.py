@@ -19,4 +19,4 @@ def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
     session = Session("star", Wanted(tmp_path / "star.json"), Console(quiet=True), star.StarRates().summary)
     found = session.write()
     assert [found[key] for key in star.KEYS] == [None] * 2
-    star.show(found, Console(quiet=True), Path())
+    star.show(found, Console(quiet=True))

@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ import covey
 from loadtest.attack import injection, rooms, spin, verdict
 from loadtest.attack.injection import Fault, Injection, kinds, turns
 from loadtest.attack.messages import Messages
-from loadtest.attack.starts import IN_FLIGHT, Blow, Cycles
 from loadtest.attack.streams import Outcome, asks
 from tests.waiting import until
 
@@ -46,10 +44,10 @@ def test_what_spins_runs_and_does_nothing_else() -> None:
 
 def test_every_kind_has_its_turn_and_a_seed_says_when() -> None:
     running = dict.fromkeys(("covey", "draft_chat", "front", "target", "tritonserver"), 1)
-    server = SimpleNamespace(processes=lambda: running, rooms={"shared_memory": None}, far=object())
+    server = SimpleNamespace(processes=lambda: running, rooms={"shared_memory": None})
     wanted = kinds(server)  # type: ignore[arg-type]
-    assert len(wanted) == len(set(wanted)) == (3 if spin.possible() else 2) * len(running) + 2
-    assert {("shared_memory", "fill"), ("draft_remote", "cut"), ("covey", "pause")} < set(wanted)
+    assert len(wanted) == len(set(wanted)) == (3 if spin.possible() else 2) * len(running) + 1
+    assert {("shared_memory", "fill"), ("covey", "pause")} < set(wanted)
     order = turns(wanted, random.Random(1))
     first = [next(order) for _ in wanted]
     assert sorted(first) == sorted(wanted)
@@ -58,10 +56,9 @@ def test_every_kind_has_its_turn_and_a_seed_says_when() -> None:
 
 
 class Place:
-    """A room or a cable; whether it is hurt."""
+    """A room; whether it is full."""
 
-    def __init__(self) -> None:
-        self.hurt = False
+    hurt = False
 
     def fill(self) -> None:
         self.hurt = True
@@ -69,39 +66,27 @@ class Place:
     def empty(self) -> None:
         self.hurt = False
 
-    cut, mend = fill, empty
 
-
-def test_a_full_place_and_a_cut_cable_are_mended_and_recovery_counts_from_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_place_is_mended_and_recovery_counts_from_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(injection, "HOLD_SECONDS", 0.05)
-    room, cable, drafts, up = Place(), Place(), [7.0], [True]
+    room, up = Place(), [True]
     server = SimpleNamespace(
-        processes=lambda: {"front": 1},
-        ready=lambda _name="": up[0],
-        metric=lambda _name: drafts[0],
-        rooms={"shared_memory": room},
-        far=cable,
+        processes=lambda: {"front": 1}, ready=lambda _name="": up[0], rooms={"shared_memory": room}
     )
     made = Injection(server)  # type: ignore[arg-type]
     assert made.hurt("shared_memory", "fill")
-    assert made.hurt("draft_remote", "cut")
     assert not made.hurt("shared_memory", "fill"), "it is full already"
     made.look()
     assert room.hurt
-    assert cable.hurt
     up[0] = False
     time.sleep(0.06)
     made.look()
     assert not room.hurt
-    assert not cable.hurt
     made.look()
     assert made.done == []
     up[0] = True
     made.look()
     assert [fault.kind for fault in made.done] == ["fill shared_memory"]
-    drafts[0] += 1
-    made.look()
-    assert [fault.kind for fault in made.done] == ["fill shared_memory", "cut draft_remote"]
     assert all(fault.seconds is not None and fault.seconds < 10 for fault in made.done)
 
 
@@ -151,31 +136,6 @@ def test_what_is_lost_is_said_and_what_failed_openly_is_counted() -> None:
     assert verdict.table(found).row_count == 1
 
 
-def test_what_an_end_may_break_and_what_may_be_said_of_it(tmp_path: Path) -> None:
-    given = SimpleNamespace(out=tmp_path, profile="", streams=1, tokens=1, seed=1)
-    cycles = Cycles(given)  # type: ignore[arg-type]
-    right, broken = Outcome("grpc", "right", 1.0), Outcome("unary", "error", 1.0, "ConnectionLost: oh")
-    target, covey, unary, server = (blow(what) for what in ("target", "covey", "covey_unary", "tritonserver"))
-
-    def untrue(said: str, *given: object) -> list[str]:
-        (tmp_path / "launcher.log").write_text(said)
-        return cycles._untrue(*given)  # type: ignore[arg-type]
-
-    assert untrue("", [right], target, 9.0) == []
-    assert untrue("", [broken], target, 9.0) == ["unary: error: ConnectionLost: oh"]
-    assert untrue("", [broken], covey, 9.0) == untrue("", [broken], unary, 9.0) == []
-    assert untrue("", [replace(broken, door="grpc")], unary, 9.0) == ["grpc: error: ConnectionLost: oh"]
-    assert untrue("", [replace(broken, outcome="late")], covey, 9.0) == ["unary: late: ConnectionLost: oh"]
-    assert untrue(IN_FLIGHT, [right], target, 9.0) == [f"it said '{IN_FLIGHT}', and all had ended"]
-    assert untrue(IN_FLIGHT, [broken], target, 40.0) == [], "a drain has an end"
-    assert untrue("", [broken], server, 9.0) == [f"it did not say '{IN_FLIGHT}'"]
-    assert untrue("", [right], target, 900.0) == ["the launcher left after 900 s"]
-
-
-def blow(what: str) -> Blow:
-    return Blow(what, "kill", "at the end", 0.0, Fault(what, "kill", 1, 0.0))
-
-
 def run(out: Path, seconds: float, *words: str) -> dict[str, object]:
     ran = subprocess.run(
         [sys.executable, "-m", "loadtest.attack", "faults", *words, "--out", str(out)],
@@ -198,20 +158,6 @@ def test_a_few_faults_cost_no_answer(tmp_path: Path) -> None:
     words = ("--profile", "emulated-7b", "--faults", "2", "--streams", "3", "--tokens", "24", "--pause", "0.2")
     found = run(tmp_path, 200, *words, "--only", "kill covey,kill front,kill draft_emulated,kill target")
     assert found["faults"] == 2
-
-
-@pytest.mark.e2e
-@pytest.mark.slow
-def test_a_start_and_an_end_with_faults_cost_no_answer(tmp_path: Path) -> None:
-    words = ("--profile", "emulated-7b", "--starts", "1", "--streams", "3", "--tokens", "24")
-    assert int(str(run(tmp_path, 400, *words)["faults"])) <= 2
-
-
-@pytest.mark.e2e
-@pytest.mark.slow
-@pytest.mark.timeout(5500)
-def test_thirty_starts_and_ends_cost_no_answer(tmp_path: Path) -> None:
-    assert int(str(run(tmp_path, 5400, "--starts", "30")["faults"])) > 30
 
 
 @pytest.mark.e2e

@@ -12,7 +12,7 @@ import pytest
 from covey.contracts.errors import SettingError
 from covey_client.rates import MetricsSnapshot
 from covey_client.status import Sample
-from loadtest import pictures, records, report, summary
+from loadtest import charts, pictures, records, report, summary
 from loadtest.levels import Level
 from loadtest.records import Record, RecordedRun, Recorder
 
@@ -66,15 +66,15 @@ def figure(run: RecordedRun, name: str, unit: str | None = None) -> float | None
 
 def test_drafters_and_depths_have_lines_of_their_own(tmp_path: Path) -> None:
     run = a_run(tmp_path)
-    drawn = {picture.title: picture for picture in pictures.pictures(run)}
+    drawn = {chart.title: chart for chart in pictures.charts(run)}
     for title, label, value in (
         ("Depths chosen", "3", 10.0),
         ("Drafted tokens accepted, by drafter", "draft_math", 75.0),
         ("Drafters in memory", "draft_math", 32.0),
     ):
-        [line] = drawn[title].lines
-        assert line.label == label
-        assert {found for _, found in line.points(run)} == {value}
+        [(name, points)] = drawn[title].lines.items()
+        assert name == label
+        assert {found for _, found in points} == {value}
 
 
 def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_levels_have_the_server_s_view_beside_the_client_s(tmp_path: Path) -> No
 def test_a_run_without_requests_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(tmp_path, ())
     assert figure(run, "TTFT p50") is None
-    assert pictures.draw(pictures.pictures(run)[2], run, None).startswith("<svg")
-    monkeypatch.setattr(pictures, "draw", lambda *_: "")
+    assert charts.svg(pictures.charts(run)[2]).startswith("<svg")
+    monkeypatch.setattr(charts, "svg", lambda _: "")
     assert "No request finished" in report.html(run)
 
 
@@ -157,20 +157,20 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     assert page == report.html(run)  # the same run, the same page
     assert not re.search(r"""<(?:script|link|img|iframe)\b|@import|url\((?!#)|src=""", page)
     assert not re.search(r"""href="(?!#)""", page)
-    assert page.count("<svg") == len(pictures.pictures(run))
+    assert page.count("<svg") == len(pictures.charts(run))
     assert "the &lt;target&gt; failed" in page
     assert "cut short" not in page
-    for picture in pictures.pictures(run):
-        assert picture.unit
-        assert picture.about
-        assert picture.title in page
+    for chart in pictures.charts(run):
+        assert chart.unit
+        assert chart.about
+        assert chart.title in page
 
 
 def test_a_comparison_says_what_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier = a_run(tmp_path, tuple(finished(float(at), ttft=0.09) for at in range(4)), "before")
-    output = pictures.pictures(earlier)[0]
-    assert pictures.draw(output, a_run(tmp_path), earlier) != pictures.draw(output, a_run(tmp_path), None)
-    monkeypatch.setattr(pictures, "draw", lambda *_: "")  # the rest is words
+    alone, beside = (charts.svg(pictures.charts(a_run(tmp_path), other)[0]) for other in (None, earlier))
+    assert alone != beside
+    monkeypatch.setattr(charts, "svg", lambda _: "")  # the rest is words
     page = report.html(a_run(tmp_path), earlier)
     assert "compared with the run of before" in page
     assert '<span class="worse">' in page
@@ -189,7 +189,7 @@ def test_a_comparison_says_what_is_better(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_comparison_of_two_loads_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "draw", lambda *_: "")
+    monkeypatch.setattr(charts, "svg", lambda _: "")
     run, earlier = a_run(tmp_path), a_run(tmp_path, name="before")
     assert "another load" not in report.html(run, earlier)
     earlier = replace(earlier, settings={**earlier.settings, "shape": "closed:64", "speculation": "off"})
@@ -199,7 +199,7 @@ def test_a_comparison_of_two_loads_says_so(
 
 
 def test_a_killed_run_is_reported_up_to_its_last_whole_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "draw", lambda *_: "")
+    monkeypatch.setattr(charts, "svg", lambda _: "")
     with Recorder(tmp_path / "cut", {"seconds": 60.0}, LEVELS) as recorder:
         for row in RECORDS[:3]:
             recorder.request(row)

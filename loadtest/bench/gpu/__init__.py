@@ -11,16 +11,14 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
 from loadtest.bench.gpu import shown as gpu_shown
-from loadtest.bench.gpu.attention import attention
+from loadtest.bench.gpu.ceilings import ceilings
 from loadtest.bench.gpu.exactness import exactness
-from loadtest.bench.gpu.kernels import ceilings, draws
 from loadtest.bench.gpu.policies import speculation
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.gpu.rounds import overhead, plain
@@ -30,8 +28,6 @@ Part = Callable[[Rig, JsonDict], None]  # fills what it finds into the dictionar
 
 PARTS: Mapping[str, Part] = {  # the short ones first
     "ceilings": ceilings,
-    "draws": draws,
-    "attention": attention,
     "plain": plain,
     "overhead": overhead,
     "exactness": exactness,
@@ -49,7 +45,6 @@ def run(session: Session) -> None:
         "device": str(rig.device) if rig.on_gpu else wanted.device,
         "pair": {"size": rig.size},
         "dtype": str(rig.dtype).removeprefix("torch."),
-        "run_ahead": rig.run_ahead,
         "streams": "one for target and drafter",
         "failures": failures,
     }
@@ -77,7 +72,7 @@ def _measure(rig: Rig, name: str, part: Part, failures: JsonDict) -> None:
     session.write()
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
+def show(result: JsonDict, console: Console) -> None:
     """Show a table of each part that was measured."""
     for table in gpu_shown.tables(result):
         console.print(table)

@@ -68,5 +68,5 @@ def _texts(rig: Rig, target: Any, numerics: str, temperature: float) -> JsonDict
 def _answers(
     rig: Rig, target: Any, policy: str, asks: Sequence[Ask], callers: int, tenant: str
 ) -> list[tuple[int, ...]]:
-    with closing(rig.engine(policy, runner=rig.runner(target, run_ahead=rig.run_ahead))) as engine:
+    with closing(rig.engine(policy, runner=rig.runner(target))) as engine:
         return [answer.tokens for answer in engine.run(asks, callers, tenant=tenant).answers]

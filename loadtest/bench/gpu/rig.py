@@ -19,7 +19,6 @@ from covey.contracts.profile import DrafterSettings, Profile, SchedulerSettings,
 from covey.contracts.types import JsonDict
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.opening import PASS_TOKENS, torch_stepper
-from covey.gpu.kernels import INTERPRETED
 from covey.models.loading import choose_dtype
 from covey.models.model import PagedModel
 from covey.models.modules import Modules
@@ -71,16 +70,13 @@ class Rig:
     def __init__(self, session: Session) -> None:
         wanted = session.wanted
         self.session = session
-        self.device, self.kernels = find_device(wanted.device)
+        self.device = find_device(wanted.device)
         self.on_gpu = self.device.type == "cuda"
-        self.run_ahead = wanted.device != "interpreted"  # the interpreter has no two threads
         self.small = not self.on_gpu or wanted.size == QUICK
         self.room = ROOM if self.on_gpu else ROOM_OFF_GPU
         self.size = wanted.shape or (SIZE if self.on_gpu else SIZE_OFF_GPU)
         self.config: Any = shape(self.size)
-        self.layers, self.heads = int(self.config.num_hidden_layers), int(self.config.num_attention_heads)
-        self.kv_heads = int(self.config.num_key_value_heads)
-        self.head_dim = int(getattr(self.config, "head_dim", None) or self.config.hidden_size // self.heads)
+        self.layers = int(self.config.num_hidden_layers)
         self.dtype = choose_dtype("auto", self.device) if self.on_gpu else torch.float32
         self.results: dict[str, JsonDict] = {}
         self._loaded: Loaded | None = None
@@ -104,7 +100,7 @@ class Rig:
         module = first_layers(self.loaded().pair.target, self.layers)
         return self._model(module, "target", self.room.budget, numerics=numerics)
 
-    def runner(self, target: Model, *, run_ahead: bool) -> TargetRunner:
+    def runner(self, target: Model, *, run_ahead: bool = True) -> TargetRunner:
         """Return another runner over a target; it must not be asked while another has open requests."""
         return TargetRunner(
             target,
@@ -182,12 +178,12 @@ class Rig:
             "agreement_greedy": pair.measured.greedy,
             "entropy_bits": pair.measured.entropy,
         }
-        return Loaded(pair, target, drafter, self.runner(target, run_ahead=self.run_ahead), draft)
+        return Loaded(pair, target, drafter, self.runner(target), draft)
 
     def _model(self, module: Any, name: str, most: int, numerics: str = "fast") -> Model:
         """Return the model that runs a module, which is taken apart; what it shares with others stays."""
         modules = Modules.of(module, name)
-        if not self.kernels:
+        if not self.on_gpu:
             return PagedModel(modules, blocks=self.room.blocks, numerics=numerics, max_pass_tokens=most)
         from covey.gpu.model import DeviceModel
 
@@ -196,14 +192,10 @@ class Rig:
         )
 
 
-def find_device(name: str) -> tuple[torch.device, bool]:
-    """Return the device, and whether our kernels run on it. Raises SettingError."""
+def find_device(name: str) -> torch.device:
+    """Return the device. Raises SettingError."""
     if name == "cpu":
-        return torch.device("cpu"), False
-    if name == "interpreted":
-        if not INTERPRETED:
-            raise SettingError("device: interpreted wants TRITON_INTERPRET=1 in the environment")
-        return torch.device("cpu"), True
+        return torch.device("cpu")
     if not torch.cuda.is_available():
         raise SettingError("no GPU here; --device cpu runs every part in plain PyTorch, without a GPU's numbers")
-    return torch.device("cuda", torch.cuda.current_device()), True
+    return torch.device("cuda", torch.cuda.current_device())

@@ -16,7 +16,7 @@ import torch
 from covey.contracts.types import JsonDict
 from covey.models.model import PagedModel
 from covey.requests.rounds import RoundRecord
-from loadtest.bench.gpu.kernels import bandwidth
+from loadtest.bench.gpu.ceilings import bandwidth
 from loadtest.bench.gpu.rig import OFF, Rig
 from loadtest.bench.gpu.timing import milliseconds, over, queued, waited
 from loadtest.bench.passes import PassCase

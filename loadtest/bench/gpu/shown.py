@@ -26,22 +26,6 @@ def _ceilings(found: JsonDict) -> Iterator[Table]:
     yield report.table("Ceilings", ["", ""], rows)
 
 
-def _draws(found: JsonDict) -> Iterator[Table]:
-    rows = [
-        [name, *(number(each[key], 3) for key in ("kernels_ms", "call_ms", "host_ms"))] for name, each in found.items()
-    ]
-    yield report.table("Draws of so many rows, ms", ["rows, temperature", "kernels alone", "call", "on the host"], rows)
-
-
-def _attention(found: JsonDict) -> Iterator[Table]:
-    rows = [
-        [case, number(each["share_of_copy"]), ", ".join(f"{k} {v}" for k, v in each["launched_as"].items())]
-        for case, each in found.items()
-        if each
-    ]
-    yield report.table("Attention over all layers", ["rows x tokens at context", "share of copy", "launched as"], rows)
-
-
 def _plain(found: JsonDict) -> Iterator[Table]:
     rows = [
         [
@@ -95,8 +79,6 @@ def _exactness(found: JsonDict) -> Iterator[Table]:
 
 SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "ceilings": _ceilings,
-    "draws": _draws,
-    "attention": _attention,
     "plain": _plain,
     "overhead": _overhead,
     "exactness": _exactness,

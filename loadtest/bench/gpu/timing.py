@@ -32,25 +32,6 @@ def queued(work: Work, device: torch.device, repeats: int = REPEATS) -> float | 
     return passed / 1000
 
 
-def captured(work: Work, device: torch.device, repeats: int = REPEATS, inner: int = 1) -> float | None:
-    """Return the same of `work` recorded `inner` times over, so that what the host takes to launch it does not show.
-    `work` must wait for nothing."""
-    if device.type != "cuda":
-        work()
-        return None
-    aside = torch.cuda.Stream(device)
-    aside.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(aside):
-        work()  # compiles what a recording must not
-    torch.cuda.current_stream(device).wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"):
-        for _ in range(inner):
-            work()
-    seconds = queued(graph.replay, device, repeats)
-    return None if seconds is None else seconds / inner
-
-
 def waited(work: Work, device: torch.device, repeats: int = REPEATS) -> float:
     """Return the seconds until the caller has the result of one run of `work`: the host's part and the device's,
     median."""

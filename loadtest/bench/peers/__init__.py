@@ -1,46 +1,233 @@
-"""Measures Covey beside what else would be run on this processor, OpenVINO GenAI and vLLM's build for CPUs, and beside
-what the machine allows: same folders, same ids, in turns.
+"""Measures Covey behind Triton beside what else would be run on this processor, OpenVINO GenAI and vLLM's build for
+CPUs: same folders, same ids, in turns.
 
-`--peer NAME=PYTHON` names a peer and the Python of an environment that has it; without one Covey is compared with the
-limit alone. `--pair FOLDER` is an aligned pair (`covey.training aligned`), else the profile's target and first drafter
-are served.
+`--peer NAME=PYTHON` names a peer and the Python of an environment that has it. `--pair FOLDER` is an aligned pair
+(`covey.training aligned`), else the profile's target and first drafter are served. A peer has a process for each depth,
+all of them there the whole time; those who wait sleep.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
+from covey.contracts.errors import CoveyError, SettingError
+from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict
-from loadtest.bench.peers import shown
-from loadtest.bench.peers.asked import pythons
-from loadtest.bench.peers.comparison import Comparison
-from loadtest.bench.peers.line_up import line_up
-from loadtest.bench.peers.measured import PeerRuns
-from loadtest.bench.session import Session
+from covey.target.runner import typed
+from covey.text.tokenization import load_tokenizer
+from loadtest.bench import report, workload
+from loadtest.bench.derive import drafting, with_drafters
+from loadtest.bench.over_triton import OverTriton
+from loadtest.bench.peers.pipe import Pipe
+from loadtest.bench.policies import COVEY, OFF, fixed
+from loadtest.bench.session import QUICK, Session, Wanted
+from loadtest.bench.statistics import best_over, interval
+from loadtest.bench.work import Answer, Ask, Competitor, Run
+
+_FOLDER = Path(__file__).parent / "scripts"
+SCRIPTS = {"openvino": _FOLDER / "openvino_genai_peer.py", "vllm": _FOLDER / "vllm_peer.py"}
+DEPTHS, QUICK_DEPTHS = (2, 5), (3,)  # of the peers' drafts
+CALLERS, QUICK_CALLERS = (1, 4, 16), (1, 4)
+REQUESTS = {1: 2, 4: 4, 16: 16}  # of one run
+TOKENS, QUICK_TOKENS = 48, 12
+REPETITIONS, FULL_REPETITIONS = 12, 40
+TEMPERATURES = {"greedy": 0.0, "t1": 1.0}
+PAIR_PROFILE = "aligned.toml"  # in the folder of an aligned pair
+PROMPT_TOKENS = 32
+STREAMED = f"{OFF}, streamed"
+OURS = (OFF, STREAMED, COVEY)  # all but one answer as a whole, as the peers do
+
+Rates = Mapping[str, Sequence[float]]
+
+
+class Peer:
+    """Is somebody else's engine in a process of its own, which decodes plainly or drafts so many tokens. Requests go
+    there so many at a time, as one batch, and are of one length; seconds are those that the far end takes for a batch,
+    without the pipe."""
+
+    def __init__(self, peer: str, python: str, depth: int) -> None:
+        self.name = f"{peer} {fixed(depth) if depth else OFF}"
+        self._pipe, self._depth = Pipe(self.name, [python, str(SCRIPTS[peer])]), depth
+        self.close = self._pipe.close
+
+    def load(self, given: Mapping[str, object]) -> str:
+        """Load the models; returns the engine's version."""
+        return str(self._pipe.call("load", depth=self._depth, **given)["version"])
+
+    def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:  # noqa: ARG002 - no cache there
+        answers: list[Answer] = []
+        seconds = 0.0
+        for start in range(0, len(asks), concurrency):
+            batch = asks[start : start + concurrency]
+            said = self._pipe.call(
+                "generate",
+                prompts=[list(ask.ids) for ask in batch],
+                tokens=batch[0].max_tokens,
+                temperature=batch[0].temperature,
+                seed=batch[0].seed,
+                depth=self._depth,
+            )
+            seconds += said["seconds"]
+            answers += [Answer(tuple(tokens), said["seconds"]) for tokens in said["tokens"]]
+        return Run(tuple(answers), seconds)
+
+
+@dataclass
+class PeerRuns:
+    """Holds runs by temperature, callers and name, in the order of turns."""
+
+    runs: dict[tuple[str, int], dict[str, list[Run]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+
+    def summary(self) -> JsonDict:
+        """Return the JSON's keys."""
+        found: JsonDict = {label: {"tokens_per_second": {}, "over": {}} for label in TEMPERATURES}
+        for (label, callers), by_name in sorted(self.runs.items()):
+            rates = {name: [run.rate for run in runs] for name, runs in by_name.items()}
+            found[label]["tokens_per_second"][str(callers)] = report.spreads(rates)
+            found[label]["over"][str(callers)] = ratios(rates)
+        return found
+
+
+def ratios(rates: Rates) -> JsonDict:
+    """Return each of ours over each peer's plain decoding, and over the best of its depths. Each ratio is of one turn,
+    whose runs are minutes apart at most: a host that changes its speed changes both."""
+    found: JsonDict = {}
+    for peer in SCRIPTS:
+        plain = {name: rates[name] for name in rates if name == f"{peer} {OFF}"}
+        drafts = {name: rates[name] for name in rates if name.startswith(f"{peer} ") and name not in plain}
+        for ours in OURS:
+            for what, theirs in (("plain decoding", plain), ("drafts", drafts)):
+                best = best_over({ours: rates[ours]}, theirs, single=True) if theirs and ours in rates else None
+                if best is not None:
+                    span = {"interval": interval(best.ratios, of=median), "turns": len(best.ratios)}
+                    found[f"{ours} over {peer}'s {what}"] = {"median": best.ratio, **span, "over": best.opponents}
+    return found
 
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
-    pythons(session.wanted.peers)  # a name that nobody knows is told of before anything starts
-    measured = PeerRuns()
+    wanted, measured = session.wanted, PeerRuns()
     session.summarise = measured.summary
-    with line_up(session) as cast:
-        session.notes |= {
-            "pair": {"target": Path(cast.pair.target).parent.name, "drafter": cast.pair.drafter},
-            "weight_bytes": cast.weight_bytes,
-            **cast.modes,
-        }
-        comparison = Comparison(session, measured, cast)
-        comparison.invite()
-        comparison.warm_up()
-        comparison.turns()
-        session.notes["peers"] = {name: peer.version for name, peer in cast.peers.items()}
+    failures: dict[str, str] = {}
+    session.notes["failures"] = failures
+    peers = pythons(wanted.peers)  # a name that nobody knows is told of before anything starts
+    quick = wanted.size == QUICK
+    tokens = QUICK_TOKENS if quick else TOKENS
+    with ExitStack() as stack:
+        target, entrants = _line_up(session, stack, peers, failures)
+        for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS) + 1):  # the first warms up
+            seed = wanted.seed * 1000 + turn
+            steps = [
+                (f"turn {turn}: {one.name} at {callers}, {label}", (label, callers, one))
+                for label in TEMPERATURES
+                for callers in (QUICK_CALLERS if quick else CALLERS)
+                for one in workload.shuffled(entrants, seed, callers, int(TEMPERATURES[label]))
+            ]
+            for label, callers, one in session.each(steps):
+                if turn > 1 and session.out_of_time():
+                    return
+                if one.name in failures:
+                    continue
+                asks = _asks(target, REQUESTS[callers], tokens, TEMPERATURES[label], seed)
+                try:
+                    done = one.run(asks, callers, tenant=f"{turn} {one.name} {callers} {label}")
+                except CoveyError as error:  # who fails takes part no longer
+                    failures[one.name] = str(error)[:500]
+                    session.console.print(f"{one.name}: {error}", style="red", markup=False)
+                    continue
+                if turn:
+                    measured.runs[label, callers][one.name].append(done)
+            session.notes["turns"] = turn
 
 
-def show(result: JsonDict, console: Console, _picture: Path) -> None:
-    for table in shown.tables(result):
-        console.print(table)
+def _line_up(
+    session: Session, stack: ExitStack, peers: Mapping[str, str], failures: dict[str, str]
+) -> tuple[str, list[Competitor]]:
+    """Return the target's folder, and everybody, up and loaded."""
+    wanted = session.wanted
+    settings, target, drafter, drafter_folder = _pair(wanted)
+    made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    given = {
+        "target": target,
+        "drafter": drafter_folder,
+        "dtype": typed(target, settings.target).dtype,
+        "threads": os.cpu_count() or 1,
+        "kept": str(made),  # where a peer may leave what it makes of the models
+    }
+    session.notes |= {"pair": {"target": target, "drafter": drafter}, "dtype": given["dtype"], "peers": {}}
+    entrants: list[Competitor] = []
+    for peer, python in peers.items():
+        for depth in (0, *(QUICK_DEPTHS if wanted.size == QUICK else DEPTHS)):
+            one = Peer(peer, python, depth)
+            stack.callback(one.close)
+            try:
+                with session.status(f"loading: {one.name}"):
+                    session.notes["peers"][peer] = one.load(given)
+                entrants.append(one)
+            except CoveyError as error:
+                failures[one.name] = str(error)[:500]
+    path = with_drafters(settings, made / "peers.toml", (drafter,), policy=COVEY)
+    server = stack.enter_context(session.server(wanted.options(path)))
+    for name in OURS:
+        asked: dict[str, object] = {"end_id": workload.unused_token(target)}
+        asked |= {} if name == COVEY else {"speculation": OFF}
+        entrants.append(OverTriton(server, name, stream=name == STREAMED, settings=asked))
+    return target, entrants
+
+
+def _pair(wanted: Wanted) -> tuple[Profile, str, str, str]:
+    """Return a profile, the folder of its target, its first drafter and the folder of that: of an aligned pair in its
+    folder, else of the bundled models."""
+    settings = drafting(str(Path(wanted.pairs[0]) / PAIR_PROFILE) if wanted.pairs else wanted.profile)
+    drafter = settings.speculation.drafters[0]
+    folder = settings.drafter.folder_of(drafter) or str(wanted.options().repository_folder() / drafter / "1")
+    return settings, settings.target.folder or wanted.target_folder(settings), drafter, folder
+
+
+def _asks(target: str, count: int, tokens: int, temperature: float, seed: int) -> list[Ask]:
+    """Return bundled prompts as ids of the target's own tokenizer, all of one length."""
+    tokenizer = load_tokenizer(target)
+    if tokenizer is None:
+        raise SettingError(f"{target} has no tokenizer")
+    asks = []
+    for ask in workload.mixed(count, shortest=tokens, longest=tokens, seed=seed):
+        ids = ((tokenizer.encode(ask.text).ids or [1]) * PROMPT_TOKENS)[:PROMPT_TOKENS]
+        asks.append(replace(ask, ids=tuple(ids), max_tokens=tokens, temperature=temperature))
+    return asks
+
+
+def pythons(given: Sequence[str]) -> dict[str, str]:
+    """Return the Python of each NAME=PYTHON, checked."""
+    found = {}
+    for entry in given:
+        name, _, python = entry.partition("=")
+        if name not in SCRIPTS or not python:
+            raise SettingError(f"--peer: got {entry!r}, allowed: NAME=PYTHON, NAME one of {', '.join(SCRIPTS)}")
+        found[name] = str(Path(python).expanduser())
+    return found
+
+
+def show(result: JsonDict, console: Console) -> None:
+    for label in TEMPERATURES:
+        rates, over = result[label]["tokens_per_second"], result[label]["over"]
+        if rates:
+            console.print(report.grid(f"Tokens per second, {label}, by callers", rates, 0))
+        rows = [
+            [what, *(report.between(by.get(what)) for by in over.values())]
+            for what in dict.fromkeys(what for by in over.values() for what in by)
+        ]
+        if rows:
+            console.print(report.table(f"Ratios of turns, {label}: median (95 %)", ["", *over], rows))
     for name, problem in result.get("failures", {}).items():
         console.print(f"{name}: {problem}", markup=False)

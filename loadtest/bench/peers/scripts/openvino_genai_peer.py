@@ -1,6 +1,6 @@
 """Has OpenVINO GenAI asked over a pipe: `python openvino_genai_peer.py` in an environment that has it.
 
-A pipeline decodes plainly, or with a draft model and then with as many drafts as each request says.
+A pipeline decodes plainly, or with a draft model and as many drafts as each request says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 from answering import answer
 
 PRECISIONS = {"bfloat16": "bf16", "float32": "f32"}
-DEEPEST = 8
 CACHE_BLOCKS = 512
 
 
@@ -37,7 +36,7 @@ class OpenVino:
         self._pipeline = genai.LLMPipeline(
             str(_converted(target, kept)), "CPU", scheduler_config=scheduler, **properties
         )
-        return {"depths": list(range(1, DEEPEST + 1)) if depth else [0], "version": genai.__version__}
+        return {"version": genai.__version__}
 
     def generate(
         self, prompts: list[list[int]], tokens: int, temperature: float, seed: int, depth: int

@@ -33,8 +33,8 @@ def _ip(*words: str) -> bool:
 class Host:
     """Runs calls and servers on a host; `near` is this process's end of the cable, `address` the host's own."""
 
-    def __init__(self, near: str = LOOPBACK, address: str = LOOPBACK, namespace: str = "", cable: str = "") -> None:
-        self.near, self.address, self._namespace, self._cable = near, address, namespace, cable
+    def __init__(self, near: str = LOOPBACK, address: str = LOOPBACK, namespace: str = "") -> None:
+        self.near, self.address, self._namespace = near, address, namespace
         self._thread = Thread(f"host {address}")
         if namespace:
             self.run(self._enter)
@@ -60,11 +60,6 @@ class Host:
             return server
 
         return self.run(start)
-
-    def plug(self, *, there: bool) -> None:
-        """Put the cable in, or pull it out, where there is one."""
-        if self._cable:
-            assert _ip("link", "set", self._cable, "up" if there else "down")
 
     def run(self, call: Callable[[], T]) -> T:
         """Run the call in a thread that is there; so are the threads and processes that it starts. One thread runs all
@@ -97,5 +92,5 @@ def hosts(count: int, stack: ExitStack) -> list[Host]:
             whole = whole and _ip(*words)
         if not whole:
             return [Host() for _ in range(count)]
-        made.append(Host(near, far, name, name))
+        made.append(Host(near, far, name))
     return made
