@@ -218,11 +218,6 @@ class SpeculationSettings:
         "cost table to start from: a name in profiles/costs, or a path; auto: measured before anybody is served, and "
         "kept in the server's private folder; empty: none",
     )
-    state: str = setting(
-        AUTO,
-        "folder that keeps what the policy learnt across restarts; auto: in the server's private folder; empty: it is "
-        "forgotten",
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,6 @@ covey.py          how deep, by default (other policies are bandits: `covey.bandi
 rows.py           lays the depth out over rows
 selection.py      which drafts are verified; worth.py and adaserve.py choose single nodes (candidates.py), and look at
                   requests' objectives (standing.py)
-lessons.py        what a round teaches;  learnt.py keeps it;  baseline.py: the time of a plain token
+lessons.py        what a round teaches;  baseline.py: the time of a plain token
 build.py          makes all of it as a profile says;  guarded.py: a planner that fails
 """

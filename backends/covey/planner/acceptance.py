@@ -30,8 +30,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from covey.contracts.types import JsonDict
-
 MEMORY = 3000.0  # trials after which an old one counts 1/e
 IDLE = 5000.0  # rounds without any trial after which what is known counts half, where it is as old as that
 YOUNG = 50.0  # rounds that a change has lasted when it is noticed
@@ -179,28 +177,3 @@ class Acceptance:
 
     def _changed(self) -> None:
         self._rates, self._current = None, False
-
-    def state(self) -> JsonDict:
-        """Return the counts and how old they are, without suspicions, which are of the moment."""
-        return {
-            "offered": list(self._offered),  # which change while this is written
-            "accepted": list(self._accepted),
-            "asked": self._asked,
-            "proposed": self._proposed,
-            "age": self._age,
-        }
-
-    def restore(self, state: JsonDict) -> None:
-        """Take a state. Raises ValueError if it is none, and changes nothing then."""
-        offered = [float(count) for count in state["offered"]]
-        accepted = [float(count) for count in state["accepted"]]
-        asked, proposed, age = float(state["asked"]), float(state["proposed"]), float(state["age"])
-        if len(offered) != len(self._offered) or len(accepted) != len(offered):
-            raise ValueError("acceptance of another depth")
-        pairs = [*zip(offered, accepted), (asked, proposed)]
-        if not all(0 <= right <= looked < 1e9 for looked, right in pairs) or not 0 < age <= IDLE:
-            raise ValueError("acceptance counts out of range")
-        self._offered, self._accepted, self._idle = offered, accepted, 0
-        self._asked, self._proposed = asked, proposed
-        self._suspicions, self._age = _suspicions(len(offered)), age
-        self._changed()

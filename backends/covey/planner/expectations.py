@@ -14,7 +14,6 @@ from typing import Protocol
 import numpy as np
 
 from covey.bandits.length import DraftCall, Outcome, Situation
-from covey.contracts.types import JsonDict
 from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.pass_curve import PassCurve
@@ -58,7 +57,6 @@ class Expectations:
 
     def __init__(self, max_depth: int, max_rows: int, table: CostTable | None = None) -> None:
         self._max_depth = max_depth
-        self._max_rows = max_rows
         self._costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
@@ -247,27 +245,6 @@ class Expectations:
         if acceptance is None:
             acceptance = self._acceptance[drafter] = Acceptance(self._max_depth)
         return acceptance
-
-    def state(self) -> JsonDict:
-        self._learn_plain()
-        return {
-            "max_depth": self._max_depth,
-            "max_rows": self._max_rows,
-            "costs": self._costs.state(),
-            "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
-        }
-
-    def restore(self, state: JsonDict) -> None:
-        """Take a state. Raises ValueError, or what indexing raises, if it is none; then nothing changes."""
-        if (state["max_depth"], state["max_rows"]) != (self._max_depth, self._max_rows):
-            raise ValueError("learnt with other max_depth or max_running")
-        costs = RoundCosts(self._max_depth, self._max_rows)
-        costs.restore(state["costs"])
-        acceptance = {str(name): Acceptance(self._max_depth) for name in state["acceptance"]}
-        for name, counts in acceptance.items():
-            counts.restore(state["acceptance"][name])
-        self._costs, self._acceptance = costs, acceptance
-        self._last = None
 
 
 def _shares(situation: Situation) -> Shares:
