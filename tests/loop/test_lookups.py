@@ -180,7 +180,7 @@ def test_offers_teach_nothing_of_drafters_and_their_depths(
     assert not any(each.learnt for each in looked_up)
     assert isinstance(served.planner.policy, Covey)
     expectations = served.planner.policy.expectations
-    assert LOOKUP not in {**expectations._acceptance, **expectations._costs._drafts}
+    assert LOOKUP not in {**expectations._acceptance, **expectations.costs._drafts}
     assert not any(LOOKUP in record.read for record in served.records)
 
 

@@ -94,7 +94,7 @@ def test_an_outlook_is_told_of_one_round_in_some() -> None:
     assert [rows for _, rows in kept] == drafting[::SAMPLED]
 
 
-def test_expectations_that_are_nobody_elses_to_teach_are_taught_by_the_selector() -> None:
+def test_expectations_that_are_nobody_elses_to_teach_are_taught_by_the_planner() -> None:
     for policy in ("fixed:4", "covey"):
         planner, _ = served(policy, "worth")
         assert isinstance(planner.selector, WorthSelector)

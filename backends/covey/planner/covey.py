@@ -183,7 +183,7 @@ class Covey:
             )
             for depth in depths
         ]
-        blind = current > 0 and not self.expectations.rests(situation)
+        blind = current > 0 and not self.expectations.costs.rests(max(1, situation.rows))
         if blind:
             deviations[0] = max(BLIND, deviations[0])
         stale = STALE * deviations[current] + LEAST
@@ -213,5 +213,5 @@ class Covey:
         return AMONG if self._change_cost.dear(current, probe) else 1
 
     def _switch(self, situation: Situation) -> float:
-        of = self._switch_costs.of
-        return float(self.expectations.side_by_side([of(name)(lag, rows) for name, rows, lag in situation.lags()]))
+        of, together = self._switch_costs.of, self.expectations.costs.side_by_side
+        return float(together([of(name)(lag, rows) for name, rows, lag in situation.lags()]))

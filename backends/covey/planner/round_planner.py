@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from covey.bandits.length import Forgetful, LengthPolicy, Reason, Situation
 from covey.contracts.types import Trees
+from covey.planner.covey import Covey
 from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
@@ -43,6 +44,7 @@ class RoundPlanner:
         expectations: Expectations | None = None,
         log_capacity: int = 256,
     ) -> None:
+        """`expectations` are the policy's own if it has any, and else taught here."""
         self.policy = policy
         self.decisions = DecisionLog(max_depth + 1, log_capacity)
         self.totals = PlannerTotals()
@@ -52,6 +54,7 @@ class RoundPlanner:
         self.selector = selector or VerifyAll()
         self._drafters = drafters or First()
         self._expectations = expectations
+        self._teaches = expectations is not None and not isinstance(policy, Covey)
         overhears: object = type(policy).overhear
         self._listens = overhears is not Forgetful.overhear  # to rounds that it was not asked about, too
         self._previous = 0  # the deepest draft of the last round that decoded, where the policy had one made
@@ -98,11 +101,11 @@ class RoundPlanner:
         return self.selector.select(batch, drafted, budget)
 
     def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
-        if self._expectations is None:
+        if self._expectations is None or not self._expectations.measured:
             return None
         if self.selector.yields and self._expectations.plain(rows) <= tpot:
             drafts = 0.0
-        return self._expectations.prefill_allowance(rows, drafts, seconds)
+        return self._expectations.costs.prefill_allowance(rows, drafts, seconds)
 
     def learn(self, done: Round) -> None:
         """Learn from a round; with a patient policy, from one that drafted while the next one drafts."""
@@ -156,7 +159,9 @@ class RoundPlanner:
         situation = choice.situation
         if outcome is not None:
             self.selector.learn(done, outcome)
-            self._drafters.observe(situation, lesson.played, outcome)
+            self._drafters.observe(situation, lesson.played)
+            if self._teaches and self._expectations is not None:
+                self._expectations.overhear(situation, lesson.played, outcome, usual=True)
             (self.policy.update if lesson.whole else self.policy.overhear)(
                 situation, lesson.depth if lesson.whole else lesson.played, outcome
             )

@@ -50,11 +50,9 @@ class WorthSelector(TreeSelector):
 
     yields = True
 
-    def __init__(self, expectations: Expectations, drafters: Sequence[str], max_depth: int, *, teaches: bool) -> None:
-        """`teaches` says that nothing else teaches the expectations."""
+    def __init__(self, expectations: Expectations, drafters: Sequence[str], max_depth: int) -> None:
         super().__init__(drafters, max_depth)
         self._expectations = expectations
-        self._teaches = teaches
         self._outlook = Outlook(max_depth)
         self._selections = 0
         self._curve = PassCurve.unknown(1)  # of the batch that drafters work on
@@ -109,11 +107,9 @@ class WorthSelector(TreeSelector):
             kept[near[_best(worth, float(best[more - 1]), more)]] = True
         return self.keep(found, kept, needs, room)
 
-    def learn(self, done: Round, outcome: Outcome) -> None:
+    def learn(self, done: Round, outcome: Outcome) -> None:  # noqa: ARG002
         self._remember()
         self.count(done)
-        if self._teaches and done.plan.choice is not None:
-            self._expectations.overhear(done.plan.choice.situation, done.plan.choice.depth, outcome, usual=True)
 
     def _remember(self) -> None:
         """Give the outlook the last candidates, once every SAMPLED selections."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from covey.bandits.drafters.choice import Bandit
 from covey.bandits.drafters.policies import Policy, Setting
-from covey.bandits.length import Outcome, Situation
+from covey.bandits.length import Situation
 from covey.contracts.types import Hit, Ints
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.planner.lessons import tried
@@ -113,8 +113,8 @@ class PerRequest:
                 rewards[drafter] = reward
                 choice.waiting.append(_Played(active.num_tokens - emitted[row], depths[row], rewards))
 
-    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Ignore what a round cost."""
+    def observe(self, situation: Situation, depth: int) -> None:
+        """Learn nothing."""
 
     def _choice(self, active: ActiveRequest) -> _Choice:
         choice: _Choice | None = active.belief

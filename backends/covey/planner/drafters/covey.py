@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.bandits.length import Outcome, Situation
+from covey.bandits.length import Situation
 from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
@@ -44,15 +44,12 @@ class CoveyDrafters:
         max_depth: int,
         depths: Sequence[int],
         expectations: Expectations,
-        *,
-        teaches: bool,
     ) -> None:
-        """`depths` are the length policy's; `teaches`: nothing else teaches the expectations."""
+        """`depths` are the length policy's."""
         self._names = list(names)
         self._index = {name: drafter for drafter, name in enumerate(names)}
         self._depths = np.asarray(depths, np.intp)
         self._expectations = expectations
-        self._teaches = teaches
         self._beliefs = Beliefs(names, max_depth)
         self._reading = ReadScheduler(names, self._beliefs, self._speeds)
         self._assigned: tuple[object, Assignment] = (), Assignment((), ())
@@ -106,13 +103,11 @@ class CoveyDrafters:
                 [done.batch.rows[row] for row in rows.tolist()], drafters, looked, np.minimum(depths, accepted)
             )
 
-    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+    def observe(self, situation: Situation, depth: int) -> None:
         if situation.rows and not situation.prefill and self._expectations.measured:
             seconds = self._expectations.of(situation).seconds
             if depth < len(seconds):  # a request may ask for more than is ever planned
                 self._reading.expected(seconds[depth])
-        if self._teaches and situation.rows:
-            self._expectations.overhear(situation, depth, outcome, usual=True)
 
     def _who_serves(self, roster: Roster) -> list[int]:
         return [drafter for drafter, name in enumerate(self._names) if roster.serves(name)]
@@ -184,9 +179,9 @@ class CoveyDrafters:
                 tokens,
                 others[self._depths],
                 expectations.without_drafts(count)[self._depths],
-                np.stack([expectations.drafting(self._names[each], count)[:, self._depths] for each in serving]),
+                np.stack([expectations.costs.drafting(self._names[each], count)[:, self._depths] for each in serving]),
                 {serving.index(each): named.count(each) for each in set(named)},
-                expectations.side_by_side,
+                expectations.costs.side_by_side,
             )
         )
         self._set = [serving[each] for each in chosen]
@@ -195,6 +190,6 @@ class CoveyDrafters:
     def _speeds(self, rows: int, *tokens: Array) -> list[Array]:
         """Return the tokens per second of so many rows at the best depth if all draft with one drafter, as [rows,
         drafters], for each of several arrays of a round's tokens, [rows, drafters, depths from 0]."""
-        drafting = np.stack([self._expectations.drafting(name, rows)[-1] for name in self._names])
+        drafting = np.stack([self._expectations.costs.drafting(name, rows)[-1] for name in self._names])
         seconds = (self._expectations.without_drafts(rows) + drafting)[:, self._depths]
         return [(rows * each[:, :, self._depths] / seconds).max(axis=2) for each in tokens]

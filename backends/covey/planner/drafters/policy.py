@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import Outcome, Situation
+from covey.bandits.length import Situation
 from covey.planner.rows import named
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
@@ -52,8 +52,8 @@ class DrafterPolicy(Protocol):
         """Learn from a round that is over; drafters may have read in it even if no row decoded."""
         ...
 
-    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Learn what the round cost, in the form in which length policies are told it."""
+    def observe(self, situation: Situation, depth: int) -> None:
+        """Note as what a length policy would see the round that is learnt from, and its deepest draft."""
         ...
 
 
@@ -75,7 +75,7 @@ class First:
     def learn(self, done: Round) -> None:
         """Learn nothing."""
 
-    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+    def observe(self, situation: Situation, depth: int) -> None:
         """Learn nothing."""
 
 
