@@ -109,12 +109,6 @@ class SloSettings:
         "latency classes, NAME:TPOT:TTFT in milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
         pattern=objectives.ENTRY,
     )
-    admission: str = setting(
-        "off",
-        "a request whose objective is not expected to be met, by queue, prompts and speed of late: off: nobody looks; "
-        "flag: it is served, and its answer says so; refuse: it is refused at once",
-        choices=("off", "flag", "refuse"),
-    )
     patience_ms: float = setting(
         10000.0,
         "a request without a deadline, or which has missed its own, is ordered as if due so long after its arrival",

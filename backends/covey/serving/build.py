@@ -158,7 +158,6 @@ class Builder:
             self.profile.scheduler,
             info.block_size,
             patience=slo.patience_ms / 1000,
-            admission=slo.admission,
             tenants=TenantRules.read(tenants.weights, tenants.max_running, tenants.max_waiting),
         )
 
