@@ -165,7 +165,7 @@ def test_texts_that_nobody_takes_offers_of_are_followed_seldom(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("skill", [0.0, 0.8])
-@pytest.mark.parametrize("policy", ["fixed", "covey", "ucb-be", "hedge"])
+@pytest.mark.parametrize("policy", ["fixed", "covey", "ucb-be"])
 def test_offers_teach_nothing_of_drafters_and_their_depths(
     policy: str, skill: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,11 +36,9 @@ def build(
     max_rows: int = MAX_ROWS,
     costs: CostTable | None = None,
     seed: int = 0,
-    tokenizer: str = "",
 ) -> RoundPlanner:
     """Build the planner. `drafters` are the usable ones; without any, every policy decodes plainly. `max_rows` is the
-    largest batch that the curves have knots for; larger ones are extrapolated. `tokenizer` is that of
-    `covey.bandits.drafters.policies.Setting`."""
+    largest batch that the curves have knots for; larger ones are extrapolated."""
     max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
     unknown = [name for name in drafters if costs is not None and name not in costs.draft]
     if costs is not None and unknown:
@@ -62,7 +60,7 @@ def build(
     expectations = _expectations(settings, drafters, policy, setting)
     if len(drafters) > 1 and settings.drafter_policy != COVEY:
         made = find(settings.drafter_policy)
-        chooser: DrafterPolicy = PerRequest(made, drafters, max_depth, seed=seed, tokenizer=tokenizer)
+        chooser: DrafterPolicy = PerRequest(made, drafters, max_depth, seed=seed)
     else:
         chooser = _together(drafters, setting, expectations)
     return RoundPlanner(

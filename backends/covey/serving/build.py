@@ -35,7 +35,7 @@ from covey.text import model_folder
 from covey.text.grammar_process import Compiler
 from covey.text.grammar_verdicts import Verdicts
 from covey.text.streaming import Streamer
-from covey.text.tokenization import load_tokenizer, tokenizer_digest
+from covey.text.tokenization import load_tokenizer
 from covey.tritonio.fields import RequestParser
 from covey.tritonio.reports import Reports
 from covey_client.costs.table import CostTable
@@ -89,7 +89,6 @@ class Builder:
             tuple(drafters),
             max_rows=chosen.scheduler.max_running,
             costs=costs,
-            tokenizer=tokenizer_digest(info.folder),
         )
 
         def observe(record: RoundRecord) -> None:

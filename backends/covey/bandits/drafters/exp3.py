@@ -39,9 +39,6 @@ class Drawn:
         self._last = dict(zip(allowed, probabilities.tolist()))
         return int(self._rng.choice(np.asarray(allowed), p=probabilities))
 
-    def witness(self, rewards: Sequence[float | None]) -> None:
-        """Learns from its own rounds alone."""
-
     @property
     def _rate(self) -> float:
         raise NotImplementedError
