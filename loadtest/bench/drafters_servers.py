@@ -62,7 +62,7 @@ COMPARED = {  # `covey`, and those that the keys compare it with: plain decoding
 ALONE = {domain: _chosen_by(f"fixed:{name}") for domain, name in SPECIALISTS.items() if domain != "edits"} | {
     "lookup": _chosen_by("fixed:draft_ngram"),
 }
-OTHERS = {name: _chosen_by(name) for name in ("exp3", "sh", "petc", "d-ucb", "sw-ucb", "ucbspec")}
+OTHERS = {name: _chosen_by(name) for name in ("exp3", "sh", "petc", "d-ucb", "sw-ucb")}
 ALL = COMPARED | ALONE | OTHERS
 
 

@@ -59,8 +59,6 @@ DRAFTER_POLICIES = {
     "petc": "covey.bandits.drafters.halving:PETC",
     "d-ucb": "covey.bandits.drafters.discounted:DiscountedUCB",
     "sw-ucb": "covey.bandits.drafters.sliding:SlidingWindowUCB",
-    "ucbspec": "covey.bandits.drafters.banditspec:UCBSpec",
-    "exp3spec": "covey.bandits.drafters.banditspec:EXP3Spec",
 }
 
 

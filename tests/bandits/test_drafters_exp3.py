@@ -1,4 +1,4 @@
-"""Policies that draw their arm from estimates: EXP3 and EXP3Spec."""
+"""EXP3, which draws its arm from estimates."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from covey.bandits.drafters.banditspec import EXP3Spec
-from covey.bandits.drafters.exp3 import EXP3, Drawn
+from covey.bandits.drafters.exp3 import EXP3
 
 GAMMA = 0.4
 
@@ -17,15 +16,14 @@ def seeded(seed: int = 5) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize("bandit", [EXP3(5, seeded(), gamma=GAMMA), EXP3Spec(5, seeded())], ids=["exp3", "exp3spec"])
-def test_probabilities_are_some_of_the_arms_that_serve_and_explore(bandit: Drawn) -> None:
+def test_probabilities_are_some_of_the_arms_that_serve_and_explore() -> None:
+    bandit = EXP3(5, seeded(), gamma=GAMMA)
     allowed = [[0, 1, 2, 3, 4], [1, 4], [3], [0, 2, 3]]
     for count in range(1500):
         arms = allowed[count % 4]
         probabilities = bandit.probabilities(arms)
         assert probabilities.sum() == pytest.approx(1.0)
-        if isinstance(bandit, EXP3):
-            assert probabilities.min() >= GAMMA / len(arms) - 1e-12
+        assert probabilities.min() >= GAMMA / len(arms) - 1e-12
         arm = bandit.choose(arms)
         bandit.update(arm, 0.9 if arm == 2 else 0.1, 2)
     assert bandit.probabilities([0, 1, 2, 3, 4]).argmax() == 2
@@ -48,17 +46,6 @@ def test_weights_stay_finite() -> None:
     for _ in range(20_000):
         bandit.update(2, 1.0, 2)
     assert bandit.probabilities([1, 2]).tolist() == pytest.approx([GAMMA / 2, 1 - GAMMA / 2])
-
-
-def test_exp3spec_is_algorithm_5() -> None:
-    bandit, losses, rng = EXP3Spec(3, seeded()), np.zeros(3), np.random.default_rng(1)
-    for count in range(1, 100):
-        weights = np.exp(-math.sqrt(math.log(3) / (count * 3)) * losses)
-        assert np.allclose(bandit.probabilities([0, 1, 2]), weights / weights.sum())
-        arm = bandit.choose([0, 1, 2])
-        accepted = int(rng.integers(0, 6))
-        losses[arm] += (5 + 1 - (accepted + 1)) / (5 * (weights / weights.sum())[arm])
-        bandit.update(arm, accepted / 5, accepted + 1)
 
 
 def test_an_estimate_divides_by_the_probability_among_the_arms_that_served() -> None:
