@@ -159,7 +159,6 @@ class RoundPlanner:
         situation = choice.situation
         if outcome is not None:
             self.selector.learn(done, outcome)
-            self._drafters.observe(situation, lesson.played)
             if self._teaches and self._expectations is not None:
                 self._expectations.overhear(situation, lesson.played, outcome, usual=True)
             (self.policy.update if lesson.whole else self.policy.overhear)(

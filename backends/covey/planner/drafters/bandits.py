@@ -8,7 +8,6 @@ import numpy as np
 
 from covey.bandits.drafters.choice import Bandit
 from covey.bandits.drafters.policies import Policy, Setting
-from covey.bandits.length import Situation
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.planner.lessons import tried
 from covey.requests.active import ActiveRequest
@@ -66,9 +65,6 @@ class PerRequest:
                 if reward < 0.0:
                     continue  # nothing was proposed, or nobody computed it
             self._bandit(active).update(self._names.index(done.plan.drafter[row]), reward, emitted[row])
-
-    def observe(self, situation: Situation, depth: int) -> None:
-        """Learn nothing."""
 
     def _bandit(self, active: ActiveRequest) -> Bandit:
         bandit: Bandit | None = active.belief

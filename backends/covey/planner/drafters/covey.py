@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.bandits.length import Situation
 from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
@@ -48,6 +47,7 @@ class CoveyDrafters:
         """`depths` are the length policy's."""
         self._names = list(names)
         self._index = {name: drafter for drafter, name in enumerate(names)}
+        self._max_depth = max_depth
         self._depths = np.asarray(depths, np.intp)
         self._expectations = expectations
         self._beliefs = Beliefs(names, max_depth)
@@ -92,6 +92,7 @@ class CoveyDrafters:
 
     def learn(self, done: Round) -> None:
         self._reading.learn(done)
+        self._expect(done)
         depths = tried(done)
         rows = np.flatnonzero(depths >= 0)
         self._news |= len(rows) > 0 or bool(done.drafted.read)
@@ -103,11 +104,14 @@ class CoveyDrafters:
                 [done.batch.rows[row] for row in rows.tolist()], drafters, looked, np.minimum(depths, accepted)
             )
 
-    def observe(self, situation: Situation, depth: int) -> None:
-        if situation.rows and not situation.prefill and self._expectations.measured:
-            seconds = self._expectations.of(situation).seconds
-            if depth < len(seconds):  # a request may ask for more than is ever planned
-                self._reading.expected(seconds[depth])
+    def _expect(self, done: Round) -> None:
+        """Note how long the round was expected to take, by which the price of reading is measured."""
+        rows, choice = done.batch.decoding, done.plan.choice
+        if choice is None or not (choice.situation.rows and done.emitted) or choice.situation.prefill:
+            return
+        depth = int(np.where(done.drafted.answered[:rows], done.plan.depth[:rows], 0).max(initial=0))
+        if self._expectations.measured and depth <= self._max_depth:  # a request may ask for more than is ever planned
+            self._reading.expected(self._expectations.of(choice.situation).seconds[depth])
 
     def _who_serves(self, roster: Roster) -> list[int]:
         return [drafter for drafter, name in enumerate(self._names) if roster.serves(name)]
