@@ -146,8 +146,9 @@ def test_what_is_kept_is_what_the_rules_say() -> None:
         drafted = Drafted(trees, np.ones(rows, np.bool_), {"one": 0.002}, {"one": 0.0}, {}, drafter)
         kept = made.select(batch, drafted, budget)
         if len(trees.tokens):
-            assert made._offered is not None
-            paths = made._offered[1]
+            assert made._selected is not None
+            found = made._selected[1]
+            paths = found.nodes.paths(found.own)
             likely = np.sort(paths[kept.tokens])[::-1].tolist()
             assert np.allclose(likely, by_hand(made, batch, drafted, budget), rtol=1e-4), seed
 

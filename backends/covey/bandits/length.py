@@ -58,8 +58,8 @@ class Trials:
 
     offered: Sequence[int]
     accepted: Sequence[int]
-    asked: int = 0  # draft tokens that it was asked for, and how many it proposed; 0, 0: all that were asked for
-    proposed: int = 0
+    asked: int = 0  # draft tokens that it was asked for, and how many were verified; 0, 0: all that were asked for
+    verified: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Outcome:
 
     @property
     def missing(self) -> int:
-        """Draft tokens that drafters who answered were asked for and did not propose."""
-        return sum(trials.asked - trials.proposed for trials in self.trials.values())
+        """Draft tokens that drafters who answered were asked for and that were not verified."""
+        return sum(trials.asked - trials.verified for trials in self.trials.values())
 
     @property
     def latency(self) -> float:

@@ -7,9 +7,7 @@ value(k) = tokens(k) / seconds(k)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -23,16 +21,6 @@ from covey_client.costs.table import CostTable
 # Plain rounds alike that are learnt together, if they are shorter than this: on few cores what learns is missing where
 # the target computes, and takes a 20th of such a round.
 EACH, SHORT = 4, 0.005
-
-
-class ForecastingSelector(Protocol):
-    """A selector that forecasts how many drafts it will choose."""
-
-    def forecast(
-        self, rows: int, plain: int, seconds: Callable[[Array], Array], drafting: Array
-    ) -> tuple[Array, Array]:
-        """Forecast rounds: see `Outlook.forecast`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +51,6 @@ class Expectations:
         self._last: tuple[object, Expected] | None = None
         # Seconds of plain rounds that are learnt together: verification and overhead, by rows, and whether overheard.
         self._plain: dict[tuple[int, bool], list[tuple[float, float]]] = {}
-        self.selection: ForecastingSelector | None = None  # forecasts how many drafts it keeps; None: all are verified
 
     @property
     def measured(self) -> bool:
@@ -78,8 +65,6 @@ class Expectations:
         rows = max(1, situation.rows)
         tokens, doubt = self._tokens(situation)
         passes = self._passes(situation)
-        if self.selection is not None and situation.shares and self.measured:
-            tokens, passes = self._selected(self.selection, situation)
         lanes = tuple((name, count * situation.width) for name, count in _shares(situation))
         mean, variance = self.costs.predict(rows, lanes, passes)
         seconds = mean.tolist()
@@ -173,7 +158,7 @@ class Expectations:
             self._last = None
         for name, trials in outcome.trials.items():
             self._accepted(name).update(trials.offered, trials.accepted)
-            self._accepted(name).fill(trials.asked, trials.proposed)
+            self._accepted(name).fill(trials.asked, trials.verified)
         for name, _ in situation.shares:
             if situation.ceiling and name not in outcome.trials:
                 self._accepted(name).idle()
@@ -207,23 +192,6 @@ class Expectations:
                 tokens[depth] += rows * each
                 squares[depth] += (rows * each * deviation) ** 2
         return tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
-
-    def _selected(self, selection: ForecastingSelector, situation: Situation) -> tuple[list[float], Passes]:
-        """Return a round's tokens and those to be verified, by depth, if a selector chooses."""
-        rows, drafting = situation.rows, self.alone(situation, situation.width)
-        tokens, nodes = selection.forecast(situation.drafting, rows - situation.drafting, self.by_nodes(rows), drafting)
-        passes = rows + np.minimum(nodes, [situation.asked(depth) for depth in range(self._max_depth + 1)])
-        return tokens.tolist(), tuple(int(count) for count in np.ceil(passes).tolist())
-
-    def by_nodes(self, rows: int) -> Callable[[Array], Array]:
-        """Return the seconds of a round without drafting as a function of the nodes that it verifies."""
-        curve = self.curve(rows)
-        return lambda nodes: curve.at(rows + nodes)
-
-    def alone(self, situation: Situation, width: int) -> Array:
-        """Return the seconds that the batch's drafters take, by depth, with `width` lanes a row."""
-        costs, shares = self.costs, _shares(situation)
-        return costs.side_by_side(np.stack([costs.drafting(name, rows * width)[-1] for name, rows in shares]))
 
     def _accepted(self, drafter: str) -> Acceptance:
         acceptance = self._acceptance.get(drafter)
