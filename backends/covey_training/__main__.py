@@ -16,10 +16,6 @@ distils a small drafter for any target from the target's own samples.
     python -m covey.training head --target /models/mine --out head --minutes 30
 
 trains an EAGLE-3 head, which reads the target's hidden states, on them.
-
-    python -m covey.training router --weights backends/covey/bandits/drafters/router.npz
-
-trains the drafter policy `router` on the bundled prompts, for the tokenizer of the model repository's target.
 """
 
 from __future__ import annotations
@@ -51,7 +47,6 @@ from covey_training import (
     head,
     own,
     report,
-    router,
     target,
     teacher,
     texts,
@@ -100,9 +95,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     measured = commands.add_parser("evaluate", parents=[common], help="measure acceptance on the bundled prompts")
     measured.add_argument("--json", type=Path, help="where to write the measurements")
     measured.add_argument("--tokens", type=int, default=96, help="tokens of each sample")
-    routing = commands.add_parser("router", help="train the learned choice of drafters on the bundled prompts")
-    routing.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to read")
-    routing.add_argument("--weights", type=Path, required=True, help="file to write, as drafters/router.npz")
     single = commands.add_parser("drafter", parents=[machine, budget], help="distil a drafter for any target")
     texts.add_arguments(single)
     reading = commands.add_parser("head", parents=[machine, budget], help="train an EAGLE-3 head for any plain target")
@@ -124,14 +116,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> None:
     options = parse(arguments)
     disable_progress_bar()  # transformers draws one for every file; the module's own bars are enough
-    if getattr(options, "device", "") == "auto":  # the router has none
+    if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     command = {
         "tokenizer": learn_tokenizer,
         "target": train_target,
         "drafters": train_drafters,
         "evaluate": measure,
-        "router": lambda options: router.run(options.out / TARGET / "1", options.weights),
         "aligned": aligned.run,
         "drafter": own.run,
         "head": head.run,

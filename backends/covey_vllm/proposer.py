@@ -67,9 +67,7 @@ class CoveyProposer:
         self.drafters = drafters
         settings, speculation = self.settings, self.settings.profile.speculation
         remote = {name for name in drafters if settings.kind(name) == REMOTE}
-        self._planner = build(
-            speculation, tuple(drafters), max_rows=min(MOST_ROWS, settings.max_rows), tokenizer=settings.target
-        )
+        self._planner = build(speculation, tuple(drafters), max_rows=min(MOST_ROWS, settings.max_rows))
         self._rounds = Rounds(
             Guarded(self._planner, self._guard),
             drafters,

@@ -37,7 +37,6 @@ REFUSED = {
     "speculation.lookup": f"lookups are drafters, named in {WHERE}.drafters",
     "speculation.drafters": f"drafters are named in {WHERE}.drafters",
     "speculation.costs": "what steps take is learnt from vLLM's own",
-    "speculation.state": "nothing is kept across restarts",
     "drafter.folders": f"folders are named in {WHERE}.drafters",
     **dict.fromkeys(
         ("star.callers", "star.join_rows", "star.wait_ms", "star.admission"), "nobody asks this process for drafts"

@@ -29,7 +29,7 @@ from covey.contracts.ports import Clock
 from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo, JsonDict
 from covey.process.guard import Guard
-from covey.serving.build import Builder, named_costs, state_file
+from covey.serving.build import Builder, named_costs
 from covey.serving.drafter_facts import DrafterFacts
 from covey.serving.life import STOP_SECONDS, Life
 from covey.serving.link_handler import LinkHandler
@@ -122,7 +122,6 @@ class Models:
         self._life, server = life, os.getppid()
         under_way = calls.Calls(processes.end, _processes, clock.now)
         self._drafter = partial(bls.BlsDrafter, calls=under_way)
-        costs, kept = named_costs(chosen), state_file(chosen, name)
         facts = DrafterFacts(self._target, metrics.drafter_failed)
         followed = (self._target, *drafters)
         self._presence = presence.Presence(server, followed, self._ask, facts.came, facts.ended)
@@ -137,8 +136,7 @@ class Models:
             guard=guard,
             caller=f"{socket.gethostname()} {server} {name}",  # the same when its process is revived
             secret=control.secret,
-            costs=costs,
-            state_file=kept,
+            costs=named_costs(chosen),
         )
         self.service = Start(builder, self._drafter, facts, control, life, self._presence.end).service
         self._watches = [

@@ -67,7 +67,6 @@ class Chunk:
     seed: int
     usage: Usage
     slo_attainment: str = ""  # on the last: met, missed or unknown; "" where there was no objective
-    slo_flagged: bool = False  # the server did not expect to meet the objective
     emulated: bool = False  # a device that stands in for another made this: the text is no model's
     top_ids: tuple[int, ...] = ()  # see `top`
     top_log_probs: tuple[float, ...] = ()

@@ -203,7 +203,6 @@ OUTPUTS = (
     ),
     Field("measured_tpot_ms", "FP32", USAGE, "mean time of later tokens so far; 0 before the second", named="tpot_ms"),
     Field("slo_attainment", "BYTES", CHUNK, "at the end, with an objective: `met`, `missed`, `unknown` (no baseline)"),
-    Field("slo_flagged", "BOOL", CHUNK, "at its arrival the objective was not expected to be met: `slo.admission`"),
     Field("emulated", "BOOL", CHUNK, "no model made the text: an emulated device did"),
 )
 

@@ -27,7 +27,6 @@ from loadtest.bench.drafters_servers import (
     COVEY,
     GENERAL,
     HEAD,
-    HEDGE,
     OFF,
     ORACLE,
     RANDOM,
@@ -53,7 +52,6 @@ AGAINST = {
     "covey_over_general": (GENERAL,),
     "covey_over_random": (RANDOM,),
     "covey_over_ucb": (UCB_BE, UCB_BD),
-    "covey_over_hedge": (HEDGE,),
     "covey_share_of_oracle": (ORACLE,),
 }
 

@@ -26,7 +26,7 @@ from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
 from loadtest.bench.workload import SPECIALISTS
 
-OFF, GENERAL, ORACLE, COVEY, RANDOM, HEDGE = "off", "general", "oracle", "covey", "random", "hedge"
+OFF, GENERAL, ORACLE, COVEY, RANDOM = "off", "general", "oracle", "covey", "random"
 UCB_BE, UCB_BD = "ucb-be", "ucb-bd"
 SUFFIX, HEAD = "suffix", "head"
 LOAD_SECONDS = 600.0
@@ -56,14 +56,13 @@ COMPARED = {  # `covey`, and those that the keys compare it with: plain decoding
     RANDOM: _chosen_by(RANDOM),
     UCB_BE: _chosen_by(UCB_BE),
     UCB_BD: _chosen_by(UCB_BD),
-    HEDGE: _chosen_by(HEDGE),
     COVEY: _chosen_by(COVEY),
     ORACLE: DrafterSystem({"drafter_policy": "fixed"}, SPECIALISTS),
 }
 ALONE = {domain: _chosen_by(f"fixed:{name}") for domain, name in SPECIALISTS.items() if domain != "edits"} | {
     "lookup": _chosen_by("fixed:draft_ngram"),
 }
-OTHERS = {name: _chosen_by(name) for name in ("exp3", "sh", "petc", "d-ucb", "sw-ucb", "ucbspec", "router")}
+OTHERS = {name: _chosen_by(name) for name in ("exp3", "sh", "petc", "d-ucb", "sw-ucb")}
 ALL = COMPARED | ALONE | OTHERS
 
 

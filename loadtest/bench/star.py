@@ -48,7 +48,6 @@ acceptance = ["draft_emulated:0.8"]
 [speculation]
 policy = "fixed:{depth}"
 costs = ""
-state = ""
 max_depth = {depth}
 drafters = [{drafters}]
 draft_deadline_ms = 5000

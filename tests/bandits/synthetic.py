@@ -9,7 +9,6 @@ import numpy as np
 
 from covey.bandits.drafters import policies
 from covey.bandits.drafters.choice import Bandit
-from covey.contracts.types import NO_INTS
 
 DEPTH = 5  # N_max, as in MetaSD's experiments
 CONCENTRATION = 4.0  # of the acceptance of one position about its mean: Beta(4 a, 4 (1 - a))
@@ -17,7 +16,7 @@ NAMES = ("general", "code", "math", "translate", "chat")
 
 
 def setting(seed: int, names: Sequence[str] = NAMES, max_tokens: int = 512) -> policies.Setting:
-    return policies.Setting(names, np.random.default_rng((7, seed)), DEPTH, max_tokens, NO_INTS)
+    return policies.Setting(names, np.random.default_rng((7, seed)), DEPTH, max_tokens)
 
 
 def make(name: str, seed: int = 0, arms: int = len(NAMES), max_tokens: int = 512) -> Bandit:
@@ -67,7 +66,6 @@ def play(
         played.arms.append(arm)
         played.tokens.append(int(kept[arm]) + 1)
         bandit.update(arm, float(rewards[arm]), played.tokens[-1])
-        bandit.witness(rewards.tolist())
     return played
 
 

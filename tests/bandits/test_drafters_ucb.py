@@ -33,14 +33,6 @@ def windowed(history: History, arm: int, beta: float, window: int) -> float:
     return ucb(recent, arm, beta) if any(played == arm for played, _ in recent) else math.inf
 
 
-def ucbspec(history: History, arm: int, delta: float) -> float:
-    """With tokens 1 + 4 reward and L = 4, as Algorithm 4 has it; divided by L it is the same order."""
-    tokens = [1 + 4 * reward for played, reward in history if played == arm]
-    n, t, arms = len(tokens), len(history), 4
-    radius = 4 / 2 * math.sqrt((1 + n) / n**2 * (1 + 2 * math.log(arms * t**2 * (1 + n) ** 0.5 / delta)))
-    return float(np.mean(tokens)) + radius
-
-
 @pytest.mark.parametrize(
     ("name", "index"),
     [
@@ -49,7 +41,6 @@ def ucbspec(history: History, arm: int, delta: float) -> float:
         ("ucb-bd-theorem", lambda history, arm: ucb(history, arm, DEPTH**-0.5)),
         ("d-ucb:0.2,0.8", lambda history, arm: discounted(history, arm, 0.2, 0.8)),
         ("sw-ucb:0.2,12", lambda history, arm: windowed(history, arm, 0.2, 12)),
-        ("ucbspec:0.05", lambda history, arm: ucbspec(history, arm, 0.05)),
     ],
 )
 def test_the_index_is_the_formula(name: str, index: Callable[[History, int], float]) -> None:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.contracts.errors import Overloaded, SettingError
+from covey.contracts.errors import SettingError
 from covey.contracts.objectives import Classes, judge
 from covey.contracts.profile import load
-from covey.contracts.types import NO_OBJECTIVE, Attainment, Finish, Objective, Request, TargetReply, TargetWork
+from covey.contracts.types import NO_OBJECTIVE, Attainment, Objective, Request, TargetReply, TargetWork
 from covey.loop.engine import Engine
 from covey.planner.baseline import LEAST, Baseline
 from covey.requests.active import ActiveRequest
@@ -217,7 +217,7 @@ def reading(decoding: Objective, prompt: Objective, *, emitted: int, now: float 
     came when the first was emitted."""
     made = scheduler(token_budget=512)
     for _ in range(20):
-        made.pace.update(0.02, 1, 2, 0, overhead=0.005, drafts=2)
+        made.pace.update(0.02, 1, 2, overhead=0.005, drafts=2)
     made.submit(asks(1, 0.0, decoding, prompt=[1], max_tokens=300), 0.0)
     made.plan(1000, 0.0)
     [active] = made.running.values()
@@ -291,87 +291,15 @@ def test_the_one_with_most_time_is_preempted() -> None:
 # ---- estimates -------------------------------------------------------------------------------------------------------
 
 
-def test_the_pace_tells_prompts_and_tokens_apart() -> None:
+def test_the_pace_is_that_of_recent_rounds() -> None:
     pace = Pace()
-    assert (pace.round_seconds, pace.token_seconds, pace.fastest, pace.prompt_seconds(100, 10)) == (0.0, 0.0, 0.0, 0.0)
+    assert (pace.seconds, pace.token_seconds, pace.fastest) == (0.0, 0.0, 0.0)
     for _ in range(400):
-        pace.update(0.02, 4, 8, 0)
-        pace.update(0.05, 4, 4, 30)
-    assert pace.round_seconds == pytest.approx(0.02)
+        pace.update(0.02, 4, 8)
+        pace.update(0.05, 4, 4)
+    assert pace.seconds == pytest.approx(0.035, rel=0.02)
     assert pace.fastest == pytest.approx(0.01)
     assert pace.token_seconds == pytest.approx(0.07 * 4 / 12, rel=0.02)
-    assert pace.prompt_seconds(60, 30) == pytest.approx(60 * 0.001 + 2 * 0.02, rel=0.02)
-
-
-def busy(admission: str, prompt: int) -> Scheduler:
-    """One request decodes at 20 ms a token and another's prompt is read at 1 ms a token, 15 in a round."""
-    made = scheduler(admission=admission)
-    for _ in range(50):
-        made.pace.update(0.02, 1, 1, 0)
-        made.pace.update(0.035, 1, 1, 15)
-    made.submit(asks(1, 0.0), 0.0)
-    made.plan(1000, 0.0)
-    [active] = made.running.values()
-    active.opened, active.num_cached_tokens = True, 1
-    made.submit(asks(2, 0.0, prompt=[1] * prompt), 0.0)
-    made.plan(1000, 0.0)
-    return made
-
-
-def test_what_is_not_expected_to_be_met_is_flagged_or_refused_where_the_profile_says_so() -> None:
-    fast = Objective("fast", 0.2, 1.0)
-    for admission in ("off", "flag", "refuse"):
-        busy(admission, 30).submit(asks(3, 1.0, fast), 1.0)
-    busy("off", 600).submit(asks(3, 1.0, fast), 1.0)
-    flags = busy("flag", 600)
-    flags.submit(asks(3, 1.0, fast), 1.0)
-    flags.submit(asks(4, 1.0), 1.0)
-    assert {active.key: active.flagged for active in flags.waiting} == {3: True, 4: False}
-    refuses = busy("refuse", 600)
-    with pytest.raises(Overloaded, match=r"the first token is expected after \d+ ms, the objective is 200 ms; try"):
-        refuses.submit(asks(3, 1.0, fast), 1.0)
-    with pytest.raises(Overloaded, match=r"a token takes 27\.\d+ ms now, the objective is 10 ms"):
-        refuses.submit(asks(3, 1.0, Objective("", math.inf, 0.01)), 1.0)
-    refuses.submit(asks(3, 1.0), 1.0)
-
-
-def test_what_the_running_can_bear_is_all_that_an_estimate_reads_in_a_round() -> None:
-    """400 tokens are read before its own 200; 24 a round take 25 rounds of 20 ms, the token budget has room for all."""
-    made = reading(Objective("chat", 1.0, 0.02), NO_OBJECTIVE, emitted=26)
-    made.admission = "flag"
-    wanted = Objective("slow", 0.4)
-    made.submit(asks(3, 1.0, wanted, prompt=[1] * 200), 1.0)
-    made.plan(1000, 1.0, lambda *_: 24)
-    made.submit(asks(4, 1.0, wanted, prompt=[1] * 200), 1.0)
-    made.submit(asks(5, 1.0, Objective("slow", 2.0), prompt=[1] * 200), 1.0)
-    assert {key: made.find(key).flagged for key in (3, 4, 5)} == {3: False, 4: True, 5: False}  # type: ignore[union-attr]
-    [decoding] = (active for active in made.running.values() if active.decoding)
-    made.finish(decoding)
-    made.submit(asks(6, 1.0, wanted, prompt=[1] * 200), 1.0)
-    assert not made.find(6).flagged, "nobody holds prompts up any more"  # type: ignore[union-attr]
-
-
-def test_who_waits_for_a_place_counts_what_the_running_may_still_emit() -> None:
-    made = busy("refuse", 2)
-    made.max_running = 2
-    with pytest.raises(Overloaded, match="the first token is expected after 2"):
-        made.submit(asks(3, 1.0, Objective("", 0.1), prompt=[1]), 1.0)
-
-
-def test_an_idle_server_takes_everything_or_it_would_never_learn_better() -> None:
-    made = scheduler(admission="refuse")
-    made.pace.update(1.0, 1, 1, 0)
-    made.submit(asks(1, 0.0, Objective("", 0.001, 0.001)), 0.0)
-    assert not made.waiting[0].flagged
-
-
-def test_a_refusal_reaches_the_caller_as_one() -> None:
-    sink = Collector()
-    engine = Engine(HashTarget(), busy("refuse", 600), StaticPlanner(), sink, ManualClock())
-    engine.submit(asks(3, 0.0, Objective("fast", 0.2)))
-    engine.round()
-    assert sink.finish(3) is Finish.ERROR
-    assert isinstance(sink.ended[3].error, Overloaded)
 
 
 # ---- under load, in virtual time -------------------------------------------------------------------------------------

@@ -105,12 +105,11 @@ def test_whole_numbers_do_for_real_ones(tmp_path: Path) -> None:
     assert profile.load(str(path)).speculation.draft_deadline_ms == 250.0
 
 
-def test_curves_are_measured_and_what_is_learnt_is_kept_unless_the_profile_says_otherwise(tmp_path: Path) -> None:
+def test_curves_are_measured_unless_the_profile_says_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text("")
-    usual = profile.load(str(path)).speculation
-    assert (usual.costs, usual.state) == (profile.AUTO, profile.AUTO)
-    path.write_text('[speculation]\ncosts = ""\nstate = ""\n')
-    assert (profile.load(str(path)).speculation.costs, profile.load(str(path)).speculation.state) == ("", "")
+    assert profile.load(str(path)).speculation.costs == profile.AUTO
+    path.write_text('[speculation]\ncosts = ""\n')
+    assert profile.load(str(path)).speculation.costs == ""
     path.write_text('[speculation]\ncosts = "emulated-7b-24g"\n')
     assert profile.load(str(path)).speculation.costs == "emulated-7b-24g"

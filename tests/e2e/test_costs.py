@@ -1,4 +1,4 @@
-"""`covey profile` against the real server, the next server that starts from its table, and what that one keeps."""
+"""`covey profile` against the real server, the next server that starts from its table, and what one keeps."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ threads = 1
 [speculation]
 drafters = ["draft_general"]
 costs = "{costs}"
-state = "{state}"
 """
 
 
 def options(folder: Path, costs: Path) -> Options:
     profile = folder / "mine.toml"
-    profile.write_text(PROFILE.format(costs=costs, state=folder / "state"))
+    profile.write_text(PROFILE.format(costs=costs))
     return Options(**FREE_PORTS, profile=str(profile), log_file=folder / "tritonserver.log", drain_seconds=10.0)
 
 
@@ -51,7 +50,7 @@ def unloaded(server: Server, model: str) -> Iterator[None]:
     control.load(model)
 
 
-def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Server, tmp_path: Path) -> None:
+def test_measure_then_start_from_it(server: Server, tmp_path: Path) -> None:
     costs = tmp_path / "measured.json"
     where = ["--url", server.grpc_url, "--http-url", server.http_url]
     assert main(["profile", str(costs), "--quick", "--drafters", "draft_general", *where]) == 0
@@ -66,15 +65,6 @@ def test_measure_then_start_from_it_then_go_on_from_what_was_learnt(server: Serv
         first = Reports(fresh.http_url).decisions(256)["decisions"][0]
         plain = dict(table.plain)[1]
         assert first["predicted"][0] == pytest.approx(plain, rel=0.5), "known before anything was measured here"
-        state = tmp_path / "state" / "covey.json"
-        with unloaded(fresh, "covey"):
-            kept = json.loads(state.read_text())
-            assert kept["policy"] == "covey"
-            assert kept["state"]["acceptance"]["draft_general"]["offered"][0] > 0
-        Reports(fresh.http_url).facts()  # there is an engine now
-        assert f"goes on from what {state} holds" in fresh.log_text()
-        state.unlink()
-    assert json.loads(state.read_text())["policy"] == "covey", "kept at the end of a server too"
 
 
 UNTOLD = """
@@ -104,7 +94,7 @@ def _quiet(given: Options) -> Iterator[Server]:
     pytest.fail(f"this machine was busy at each of {ATTEMPTS} starts")
 
 
-def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(tmp_path: Path) -> None:
+def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured(tmp_path: Path) -> None:
     """An emulated device: its times hardly depend on what else this machine does."""
     profile = tmp_path / "untold.toml"
     profile.write_text(UNTOLD)
@@ -123,15 +113,11 @@ def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured_and_learnt(
                 pass
             client.generate(PROMPT, max_tokens=4)
         assert first.log_text().count(ANEW) == 1, "a reload does not measure"
-        (state,) = (kept / "learnt").iterdir()
-        assert f"goes on from what {state} holds" in first.log_text()
     curves.write_text("{")
-    profile.write_text(UNTOLD + 'state = ""\n')
     with _quiet(given) as again:
         log = again.log_text()
         assert f"measured again: cost table {curves}" in log
         assert ANEW in log
-        assert "goes on from" not in log, "it was told to forget"
     assert load_costs(curves).plain
 
 

@@ -24,7 +24,7 @@ def test_keys_compare_within_repetitions_and_take_the_better_of_two() -> None:
     low, high = found["covey_share_of_oracle"]["interval"]
     assert low <= found["covey_share_of_oracle"]["median"] == 1.0 <= high
     assert low == 0.75
-    assert found["covey_over_hedge"] is None
+    assert found["covey_over_random"] is None
 
 
 def test_the_table_is_of_speedups_by_domain() -> None:

@@ -3,8 +3,6 @@ by depth may fail of them, whoever chooses lengths, drafters and drafts, and no 
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from covey.contracts import registry
@@ -78,7 +76,6 @@ def test_every_length_policy_goes_on(row: Row) -> None:
     serving = _served(settings, COSTS if row["known"] == "costs" else None, row["right"])
     planner = serving.planner
     assert isinstance(planner, RoundPlanner)
-    json.dumps(planner.state())
     assert list(planner.figures())
     depths = {entry.depth for entry in planner.decisions.latest()}
     assert depths == {0} if row["policy"] == "off" else max(depths) > 0

@@ -192,7 +192,7 @@ def test_a_detour_beside_prefill_must_be_worth_its_changes(monkeypatch: pytest.M
     policy = covey()
     replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
     drafts_are_dear = 0.05 * np.arange(6.0)
-    monkeypatch.setattr(policy.expectations._costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
+    monkeypatch.setattr(policy.expectations.costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
     beside = Situation(8, 5, 1, 1, (("simulated", 8),), 900)
     policy._bank = 0.0  # no exploring
     monkeypatch.setattr(policy, "_change_cost", ChangeCost())
@@ -352,8 +352,8 @@ def test_beside_prompts_drafters_are_judged_and_timed() -> None:
     rounds = policy._round
     for _ in range(60):
         policy.overhear(beside, 2, replace(played, verify_seconds=played.verify_seconds + 0.2))
-    draft = policy.expectations._costs._draft("simulated")
-    predicted = float(draft.mean(policy.expectations._costs._draft_features(48, 2)))
+    draft = policy.expectations.costs._draft("simulated")
+    predicted = float(draft.mean(policy.expectations.costs._draft_features(48, 2)))
     assert predicted == pytest.approx(played.draft_seconds, rel=0.05)
     assert policy.expectations._accepted("simulated").rates() != before
     assert policy._round == rounds, "but no round was taught"

@@ -18,6 +18,7 @@ from covey.loop.engine import Engine
 from covey.planner.adaserve import AdaServe, AdaServeSelector, constants, knee
 from covey.planner.build import build
 from covey.planner.calibration import Calibration
+from covey.planner.costs import RoundCosts
 from covey.planner.expectations import Expectations
 from covey.planner.worth import WorthSelector
 from covey.requests.active import ActiveRequest
@@ -40,7 +41,7 @@ def costs(free: int, each: float) -> CostTable:
 
 
 def worth(free: int = 64, each: float = 0.002) -> WorthSelector:
-    return WorthSelector(Expectations(DEPTH, 16, costs(free, each)), ("draft",), DEPTH, teaches=True)
+    return WorthSelector(Expectations(DEPTH, 16, costs(free, each)), ("draft",), DEPTH)
 
 
 def batch(
@@ -136,14 +137,14 @@ def test_what_a_request_asks_for_is_not_dropped() -> None:
 
 def test_prompts_are_read_beside_what_a_pass_reads_anyway_or_within_what_it_may_take() -> None:
     """A pass of 20 ms over up to 64 tokens, 0.5 ms for each further one."""
-    made = Expectations(DEPTH, 64, costs(free=64, each=0.0005))
+    made = RoundCosts(DEPTH, 64, costs(free=64, each=0.0005))
     assert made.prefill_allowance(16, 0.0, 0.0) == 48, "they are free"
     assert made.prefill_allowance(16, 32.0, 0.0) == 48, "whatever is drafted: that is chosen afterwards"
     assert made.prefill_allowance(16, 0.0, 0.06) == pytest.approx(128, abs=12)
     assert made.prefill_allowance(16, 32.0, 0.06) == pytest.approx(96, abs=12)
-    assert Expectations(DEPTH, 64).prefill_allowance(16, 0.0, 1.0) is None, "nothing was measured"
+    assert build(SpeculationSettings(), ("draft",)).prefill_allowance(16, 0.0, 1.0, 1.0) is None, "nothing was measured"
     line = [(rows, tokens, 0.001 * tokens) for rows in (1, 16, 64) for tokens in (rows, 4 * rows)]
-    linear = Expectations(DEPTH, 64, CostTable("line", "for tests", tuple(line)))
+    linear = RoundCosts(DEPTH, 64, CostTable("line", "for tests", tuple(line)))
     assert linear.prefill_allowance(16, 0.0, 0.0) == 0, "each token takes as long as any other"
     assert linear.prefill_allowance(16, 0.0, 0.1) == pytest.approx(84, abs=12)
 

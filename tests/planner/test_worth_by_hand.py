@@ -134,9 +134,7 @@ def test_what_is_kept_is_what_the_rules_say() -> None:
         trees = forest(rng, rows, int(rng.choice([1, 2, 6, 12]))).only(np.arange(rows) < decoding)
         free, each = int(rng.choice([1, 4, 16, 64])), float(rng.choice([0.0, 0.0002, 0.002, 0.005, 0.05]))
         verify = [(n, t, 0.02 + each * max(0, t - free)) for n in (1, 4, 16) for t in (n, free, 256)]
-        made = WorthSelector(
-            Expectations(DEPTH, 16, CostTable("made up", "for tests", tuple(verify))), DRAFTERS, DEPTH, teaches=True
-        )
+        made = WorthSelector(Expectations(DEPTH, 16, CostTable("made up", "for tests", tuple(verify))), DRAFTERS, DEPTH)
         counts = made.calibration
         counts._offered[:] = 20.0 * rng.random(len(counts._offered))
         counts._accepted[:] = counts._offered * rng.random(len(counts._offered))
@@ -148,8 +146,9 @@ def test_what_is_kept_is_what_the_rules_say() -> None:
         drafted = Drafted(trees, np.ones(rows, np.bool_), {"one": 0.002}, {"one": 0.0}, {}, drafter)
         kept = made.select(batch, drafted, budget)
         if len(trees.tokens):
-            assert made._offered is not None
-            paths = made._offered[1]
+            assert made._selected is not None
+            found = made._selected[1]
+            paths = found.nodes.paths(found.own)
             likely = np.sort(paths[kept.tokens])[::-1].tolist()
             assert np.allclose(likely, by_hand(made, batch, drafted, budget), rtol=1e-4), seed
 
@@ -166,11 +165,11 @@ def test_what_need_not_be_ranked_would_not_have_been_chosen() -> None:
         each = float(rng.choice([1e-5, 5e-4, 2e-3, 5e-3]))
         verify = [(n, t, 0.02 + each * t) for n in (1, 4, 16) for t in (n, 2 * n, 256)]
         curves = Expectations(DEPTH, 16, CostTable("made up", "for tests", tuple(verify)))
-        weights = curves._costs._verify.weights
+        weights = curves.costs._verify.weights
         if rng.random() < 0.3:
-            weights[: len(curves._costs._tokens)] *= rng.uniform(0.7, 1.3, len(curves._costs._tokens))
+            weights[: len(curves.costs._tokens)] *= rng.uniform(0.7, 1.3, len(curves.costs._tokens))
         weights[-1] = rng.choice([0.0, 0.004, -0.01])
-        made, batch = WorthSelector(curves, DRAFTERS, DEPTH, teaches=True), served(rng, rows, decoding)
+        made, batch = WorthSelector(curves, DRAFTERS, DEPTH), served(rng, rows, decoding)
         drafted = Drafted(trees, np.ones(rows, np.bool_), {"one": 0.002}, {"one": 0.0}, {}, ("one",) * rows)
         kept = [made.select(batch, drafted, 4096)]
         fewer += made._least[-1][1] > 0.0
@@ -190,9 +189,7 @@ def test_drafting_takes_as_long_as_the_slowest_drafter_that_had_to_catch_up_firs
         ({"one": 0.06}, {"one": 0.0}),
         ({"one": 0.02}, {"one": 0.0}),
     ):
-        made = WorthSelector(
-            Expectations(DEPTH, 16, CostTable("made up", "for tests", verify)), DRAFTERS, DEPTH, teaches=True
-        )
+        made = WorthSelector(Expectations(DEPTH, 16, CostTable("made up", "for tests", verify)), DRAFTERS, DEPTH)
         drafted = Drafted(trees, np.ones(6, np.bool_), seconds, catch_up, {}, ("one",) * 6)
         sizes.append(made.select(batch, drafted, 4096).sizes.tolist())
     assert sizes[0] == sizes[1] != sizes[2], "where drafting has taken long already, more is worth verifying"

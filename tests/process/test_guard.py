@@ -3,10 +3,7 @@ and named once in the log and in a metric, and the rest goes on."""
 
 from __future__ import annotations
 
-import json
 import logging
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +16,6 @@ from covey.loop.drafting import Drafting
 from covey.loop.memory import Memory
 from covey.planner.build import build
 from covey.planner.covey import Covey
-from covey.planner.guarded import Kept
-from covey.planner.learnt import Keeper
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.totals import PlannerTotals
 from covey.process.guard import Guard
@@ -172,46 +167,6 @@ def test_memory_stays_as_it_is_when_its_policy_fails(
     assert guard.aside == ("memory",)
     assert server.engine._pause is None, "nobody looks after memory while nothing runs"
     assert named_once(caplog, "memory")
-
-
-def test_what_fails_is_not_saved_and_what_was_saved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, guard, path = planner(), Guard(), tmp_path / "learnt.json"
-    keeper = Keeper(path, Kept(made, guard), name="covey", target="t", seconds=60.0)
-    serve(Serving(made, names=NAMES, guard=guard))
-    keeper._save()
-    before = path.read_text()
-    stumble(monkeypatch, Covey, "choose")
-    serve(Serving(made, names=NAMES, guard=guard))
-    assert guard.aside == ("planner",)
-    keeper.stop()
-    assert path.read_text() == before
-
-
-@pytest.mark.parametrize("told", [{"numbers": {1, 2}}, None], ids=["no JSON", "an error"])
-def test_a_keeper_that_cannot_save_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, told: dict[str, Any] | None
-) -> None:
-    class Learner:
-        def state(self) -> Any:
-            if told is None:
-                raise Bug
-            return told
-
-        def restore(self, _state: Any) -> None:
-            raise Bug
-
-    path, guard = tmp_path / "learnt.json", Guard()
-    path.write_text(json.dumps({"covey_learnt": 3, "policy": "covey", "target": "t", "state": {}}))
-    before = path.read_text()
-    keeper = Keeper(path, Kept(Learner(), guard), name="covey", target="t", seconds=0.001)
-    assert "is ignored" in caplog.text
-    while not ("cannot be saved" in caplog.text or guard.aside):
-        time.sleep(0.001)
-    time.sleep(0.02)
-    assert keeper._thread.is_alive()
-    keeper.stop()
-    assert guard.aside == (("planner's state",) if told is None else ())
-    assert path.read_text() == before
 
 
 def test_figures_that_raise_leave_the_others(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

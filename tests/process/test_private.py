@@ -46,9 +46,9 @@ def test_another_user_s_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_is_kept_lies_where_the_launcher_says_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEPT_VARIABLE, raising=False)
-    assert kept_folder("learnt") is None
+    assert kept_folder("curves") is None
     monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path))
-    assert kept_folder("learnt") == tmp_path / "learnt"
+    assert kept_folder("curves") == tmp_path / "curves"
 
 
 def test_lines_of_a_secret_file_have_words_and_a_place(tmp_path: Path) -> None:

@@ -4,58 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from covey.contracts.errors import SettingError
-from covey.contracts.profile import AUTO
-from covey.process.private import KEPT_VARIABLE
 from covey.serving import start
-from covey.serving.build import named_costs, state_file
+from covey.serving.build import named_costs
 from covey_client.costs.table import CostTable
 from tests.fakes import request
-from tests.serving.worlds import SECONDS, Made, World
-
-
-def kept_by(world: World) -> list[str]:
-    """The names of what a world's service keeps when it ends."""
-    world.begin()
-    world.life.wait(SECONDS)
-    world.answered()
-    world.close()
-    folder = world.builder.state_file.parent if world.builder.state_file is not None else None
-    return sorted(path.name for path in folder.iterdir()) if folder is not None else []
-
-
-def test_what_is_learnt_is_kept_for_each_deployment(
-    made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path / "kept"))
-    learnt = tmp_path / "kept" / "learnt"
-    for settings in ({"policy": "off", "state": AUTO}, {"policy": "covey", "state": ""}):
-        kept_by(made("one", **settings))
-        assert not learnt.exists(), "there is nothing to keep, or nobody wants it kept"
-    for count, depth in enumerate((3, 4, 4), start=1):
-        kept_by(made("one", policy="covey", state=AUTO, max_depth=depth))
-        assert len(list(learnt.iterdir())) == min(count, 2)
-    assert all(path.name.startswith("covey-") for path in learnt.iterdir())
-
-
-def test_a_profile_names_where_it_is_kept(made: Made, tmp_path: Path) -> None:
-    world = made("one", policy="covey")
-    speculation = replace(world.profile.speculation, state=str(tmp_path / "own"))
-    path = state_file(replace(world.profile, speculation=speculation), "covey")
-    assert path == tmp_path / "own" / "covey.json"
-    world.builder = replace(world.builder, state_file=path)
-    world.start._builder = world.builder
-    assert kept_by(world) == ["covey.json"]
-    (tmp_path / "file").touch()
-    speculation = replace(speculation, state=str(tmp_path / "file" / "below"))
-    with pytest.raises(SettingError, match=r"speculation\.state"):
-        state_file(replace(world.profile, speculation=speculation), "covey")
-    assert state_file(world.profile, "covey") is None
+from tests.serving.worlds import Made
 
 
 def test_costs_that_cannot_be_read_are_found_before_anything_is_started(made: Made) -> None:

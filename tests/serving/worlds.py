@@ -85,7 +85,7 @@ class World:
 
     def __init__(self, *drafters: str, target: HashTarget | None = None, **settings: Any) -> None:
         chosen: Profile = profile.load(profile.DEFAULT_PROFILE)
-        usual: dict[str, Any] = {"policy": "off", "state": "", "costs": ""}
+        usual: dict[str, Any] = {"policy": "off", "costs": ""}
         speculation = replace(chosen.speculation, drafters=drafters, **usual | settings)
         self.profile = replace(chosen, speculation=speculation)
         self.target, self.drafters = target or HashTarget(), {name: HashDrafter(1.0) for name in drafters}
@@ -104,7 +104,6 @@ class World:
             caller="test",
             secret="",
             costs=named_costs(self.profile),
-            state_file=None,
         )
         control = cast("Control", self.server)
         self.start = Start(self.builder, self.drafters.__getitem__, self.facts, control, self.life, self.ended.append)

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from covey.contracts.types import JsonDict
-
 UNKNOWN = math.inf  # seconds per token of an arm that was never played
 
 
@@ -60,8 +58,8 @@ class Trials:
 
     offered: Sequence[int]
     accepted: Sequence[int]
-    asked: int = 0  # draft tokens that it was asked for, and how many it proposed; 0, 0: all that were asked for
-    proposed: int = 0
+    asked: int = 0  # draft tokens that it was asked for, and how many were verified; 0, 0: all that were asked for
+    verified: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +86,8 @@ class Outcome:
 
     @property
     def missing(self) -> int:
-        """Draft tokens that drafters who answered were asked for and did not propose."""
-        return sum(trials.asked - trials.proposed for trials in self.trials.values())
+        """Draft tokens that drafters who answered were asked for and that were not verified."""
+        return sum(trials.asked - trials.verified for trials in self.trials.values())
 
     @property
     def latency(self) -> float:
@@ -132,17 +130,9 @@ class LengthPolicy(Protocol):
         """Prepare for a question like this one, while there is time. Does not change any answer."""
         ...
 
-    def state(self) -> JsonDict | None:
-        """Return the learnt state as plain data, None if nothing outlives the process. Does not mutate."""
-        ...
-
-    def restore(self, state: JsonDict) -> None:
-        """Take up what `state` returned earlier; ValueError when that does not fit, and then nothing changes."""
-        ...
-
 
 class Forgetful:
-    """The parts of `LengthPolicy` for one that verifies all its drafts and forgets everything when it ends."""
+    """The parts of `LengthPolicy` for one that verifies all its drafts and forgets what it overhears."""
 
     reason = Reason("")
     verified: int | None = None
@@ -154,9 +144,3 @@ class Forgetful:
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Learn nothing: the policy knows rounds as a whole alone."""
-
-    def state(self) -> JsonDict | None:
-        return None
-
-    def restore(self, state: JsonDict) -> None:  # noqa: ARG002
-        raise ValueError("this policy keeps nothing across restarts")

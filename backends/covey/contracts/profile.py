@@ -109,12 +109,6 @@ class SloSettings:
         "latency classes, NAME:TPOT:TTFT in milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
         pattern=objectives.ENTRY,
     )
-    admission: str = setting(
-        "off",
-        "a request whose objective is not expected to be met, by queue, prompts and speed of late: off: nobody looks; "
-        "flag: it is served, and its answer says so; refuse: it is refused at once",
-        choices=("off", "flag", "refuse"),
-    )
     patience_ms: float = setting(
         10000.0,
         "a request without a deadline, or which has missed its own, is ordered as if due so long after its arrival",
@@ -217,11 +211,6 @@ class SpeculationSettings:
         AUTO,
         "cost table to start from: a name in profiles/costs, or a path; auto: measured before anybody is served, and "
         "kept in the server's private folder; empty: none",
-    )
-    state: str = setting(
-        AUTO,
-        "folder that keeps what the policy learnt across restarts; auto: in the server's private folder; empty: it is "
-        "forgotten",
     )
 
 

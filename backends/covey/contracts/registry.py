@@ -51,7 +51,6 @@ DRAFTERS = {
 DRAFTER_POLICIES = {
     "fixed": "covey.bandits.drafters.plain:Fixed",
     "random": "covey.bandits.drafters.plain:Random",
-    "router": "covey.bandits.drafters.router:Router",
     "ucb-bd": "covey.bandits.drafters.ucb:BlockDivergence",
     "ucb-bd-theorem": "covey.bandits.drafters.ucb:Theorem",
     "ucb-be": "covey.bandits.drafters.ucb:BlockEfficiency",
@@ -60,9 +59,6 @@ DRAFTER_POLICIES = {
     "petc": "covey.bandits.drafters.halving:PETC",
     "d-ucb": "covey.bandits.drafters.discounted:DiscountedUCB",
     "sw-ucb": "covey.bandits.drafters.sliding:SlidingWindowUCB",
-    "ucbspec": "covey.bandits.drafters.banditspec:UCBSpec",
-    "exp3spec": "covey.bandits.drafters.banditspec:EXP3Spec",
-    "hedge": "covey.bandits.drafters.hedge:NormalHedge",
 }
 
 

@@ -527,7 +527,6 @@ class Progress(NamedTuple):
     reused: int = 0
     rounds: int = 0
     acceptance: tuple[int, ...] = ()  # place j: drafts of the request so far of which j tokens were accepted
-    flagged: bool = False  # at its arrival its objective was not expected to be met
     drafters: tuple[tuple[str, int, int], ...] = ()  # in the order in which they first drafted: name, drafted, accepted
     top: Top = NO_TOP  # aligned with tokens, where it was asked for
     scores: Scores = NO_SCORES  # of the prompt, from its second token on, with the first of the output

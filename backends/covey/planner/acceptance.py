@@ -3,8 +3,8 @@
     a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
     E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
 
-What a drafter was asked for and did not propose is among the trials. How much of it that is, `filled` says: so many
-tokens less are in the pass.
+What a drafter was asked for and did not propose is among the trials. How much of what it is asked for is verified,
+`filled` says: the rest, not proposed or not selected, is not in the pass.
 
 A position that was seldom reached leans on the one before it, so depth 5 is not a blank when depth 3 is known well.
 
@@ -29,8 +29,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-from covey.contracts.types import JsonDict
 
 MEMORY = 3000.0  # trials after which an old one counts 1/e
 IDLE = 5000.0  # rounds without any trial after which what is known counts half, where it is as old as that
@@ -88,7 +86,7 @@ class Acceptance:
     def __init__(self, max_depth: int) -> None:
         self._offered = [0.0] * max_depth
         self._accepted = [0.0] * max_depth
-        self._asked = self._proposed = 0.0
+        self._asked = self._verified = 0.0
         self._suspicions = _suspicions(max_depth)
         self._idle = 0
         self._age = IDLE  # rounds since the last change, or IDLE
@@ -115,16 +113,16 @@ class Acceptance:
         self._age = min(IDLE, self._age + 1.0)
         self._changed()
 
-    def fill(self, asked: int, proposed: int) -> None:
-        """Note how many draft tokens were asked for and came."""
+    def fill(self, asked: int, verified: int) -> None:
+        """Note how many draft tokens were asked for and verified."""
         keep = max(0.0, 1.0 - asked / MEMORY)
         self._asked = self._asked * keep + asked
-        self._proposed = self._proposed * keep + proposed
+        self._verified = self._verified * keep + verified
 
     @property
     def filled(self) -> float:
-        """Return the share of the draft tokens asked for that are proposed."""
-        return (self._proposed + LEAN) / (self._asked + LEAN)
+        """Return the share of the draft tokens asked for that are verified."""
+        return (self._verified + LEAN) / (self._asked + LEAN)
 
     def idle(self) -> None:
         """Count a round in which this drafter could have drafted and did not."""
@@ -171,7 +169,7 @@ class Acceptance:
             self._age = min(IDLE, self._age + self._idle)
             self._offered = [count * keep for count in self._offered]
             self._accepted = [count * keep for count in self._accepted]
-            self._asked, self._proposed = self._asked * keep, self._proposed * keep
+            self._asked, self._verified = self._asked * keep, self._verified * keep
             for suspicion in self._suspicions:
                 suspicion.fade(keep)
             self._idle = 0
@@ -179,28 +177,3 @@ class Acceptance:
 
     def _changed(self) -> None:
         self._rates, self._current = None, False
-
-    def state(self) -> JsonDict:
-        """Return the counts and how old they are, without suspicions, which are of the moment."""
-        return {
-            "offered": list(self._offered),  # which change while this is written
-            "accepted": list(self._accepted),
-            "asked": self._asked,
-            "proposed": self._proposed,
-            "age": self._age,
-        }
-
-    def restore(self, state: JsonDict) -> None:
-        """Take a state. Raises ValueError if it is none, and changes nothing then."""
-        offered = [float(count) for count in state["offered"]]
-        accepted = [float(count) for count in state["accepted"]]
-        asked, proposed, age = float(state["asked"]), float(state["proposed"]), float(state["age"])
-        if len(offered) != len(self._offered) or len(accepted) != len(offered):
-            raise ValueError("acceptance of another depth")
-        pairs = [*zip(offered, accepted), (asked, proposed)]
-        if not all(0 <= right <= looked < 1e9 for looked, right in pairs) or not 0 < age <= IDLE:
-            raise ValueError("acceptance counts out of range")
-        self._offered, self._accepted, self._idle = offered, accepted, 0
-        self._asked, self._proposed = asked, proposed
-        self._suspicions, self._age = _suspicions(len(offered)), age
-        self._changed()

@@ -36,11 +36,9 @@ def build(
     max_rows: int = MAX_ROWS,
     costs: CostTable | None = None,
     seed: int = 0,
-    tokenizer: str = "",
 ) -> RoundPlanner:
     """Build the planner. `drafters` are the usable ones; without any, every policy decodes plainly. `max_rows` is the
-    largest batch that the curves have knots for; larger ones are extrapolated. `tokenizer` is that of
-    `covey.bandits.drafters.policies.Setting`."""
+    largest batch that the curves have knots for; larger ones are extrapolated."""
     max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
     unknown = [name for name in drafters if costs is not None and name not in costs.draft]
     if costs is not None and unknown:
@@ -59,19 +57,20 @@ def build(
         adaserve=settings.adaserve,
     )
     policy = policies.make(setting)
+    expectations = _expectations(settings, drafters, policy, setting)
     if len(drafters) > 1 and settings.drafter_policy != COVEY:
         made = find(settings.drafter_policy)
-        chooser: DrafterPolicy = PerRequest(made, drafters, max_depth, seed=seed, tokenizer=tokenizer)
+        chooser: DrafterPolicy = PerRequest(made, drafters, max_depth, seed=seed)
     else:
-        chooser = _together(drafters, policy, setting)
+        chooser = _together(drafters, setting, expectations)
     return RoundPlanner(
         policy,
         max_depth=max_depth,
         width=settings.width,
         switch_costs=switch_costs,
         drafters=chooser,
-        selector=_selector(settings.selection, drafters, policy, setting),
-        expectations=policy.expectations if isinstance(policy, Covey) else None,
+        selector=_selector(settings.selection, drafters, policy, setting, expectations),
+        expectations=expectations,
     )
 
 
@@ -89,29 +88,37 @@ def measured(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, 
     return drafting(settings, names) if asked else ()
 
 
-def _selector(selection: str, drafters: Sequence[str], policy: LengthPolicy, setting: policies.Setting) -> Selector:
+def _expectations(
+    settings: SpeculationSettings, drafters: Sequence[str], policy: LengthPolicy, setting: policies.Setting
+) -> Expectations | None:
+    """Return what all parts of the planner expect of rounds: the policy's own, else new ones where a part wants any."""
+    if isinstance(policy, Covey):
+        return policy.expectations
+    if settings.selection == "worth" or (settings.drafter_policy == COVEY and len(drafters) > 1):
+        return Expectations(setting.max_depth, setting.max_rows, setting.costs)
+    return None
+
+
+def _selector(
+    selection: str,
+    drafters: Sequence[str],
+    policy: LengthPolicy,
+    setting: policies.Setting,
+    expectations: Expectations | None,
+) -> Selector:
     if isinstance(policy, AdaServe):
         return AdaServeSelector(policy, drafters, setting.max_depth)
     if policy.verified is not None:
         return BestOfBatch(policy.verified, setting.max_depth)
-    if selection == "all" or not drafters:
+    if selection == "all" or not drafters or expectations is None:
         return VerifyAll()
-    expectations, teaches = _expectations(policy, setting)
-    return WorthSelector(expectations, drafters, setting.max_depth, teaches=teaches)
+    return WorthSelector(expectations, drafters, setting.max_depth)
 
 
-def _together(names: Sequence[str], policy: LengthPolicy, setting: policies.Setting) -> DrafterPolicy:
+def _together(names: Sequence[str], setting: policies.Setting, expectations: Expectations | None) -> DrafterPolicy:
     """Return the policy that chooses the drafters of all rows together, where there is a choice."""
-    if len(names) < 2:
+    if len(names) < 2 or expectations is None:
         return First()
     fixed = policies.fixed_depth(setting.name)
     depths = range(setting.max_depth + 1) if fixed is None else [setting.max_depth]
-    expectations, teaches = _expectations(policy, setting)
-    return CoveyDrafters(names, setting.max_depth, depths, expectations, teaches=teaches)
-
-
-def _expectations(policy: LengthPolicy, setting: policies.Setting) -> tuple[Expectations, bool]:
-    """Return the policy's expectations, or new ones, and whether somebody else has to teach them."""
-    if isinstance(policy, Covey):
-        return policy.expectations, False
-    return Expectations(setting.max_depth, setting.max_rows, setting.costs), True
+    return CoveyDrafters(names, setting.max_depth, depths, expectations)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.contracts.types import Floats, JsonDict
-from covey.trees.paths import Array, Flags, Index, Nodes, Ranks
+from covey.contracts.types import Floats
+from covey.trees.paths import Flags, Index, Nodes, Ranks
 
 MEMORY = 20000.0  # nodes that were looked at after which an old one counts 1/e
 LEAN = 4.0  # nodes that a drafter's own word is worth
@@ -23,8 +23,6 @@ EDGES = np.array([0.01, 0.03, 0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95, 0.99
 STEPS = 1000
 BINS = np.searchsorted(EDGES, np.arange(STEPS + 1) / STEPS).astype(np.int32)  # of a probability in so many steps
 BLIND = len(EDGES) + 1  # the bin of nodes that nothing is said of, or may be
-COUNTS = ("offered", "accepted")
-TRACE = 0.01  # a cell with less in it is not kept
 UNSEEN = 0.5  # ... as long as none was seen
 
 
@@ -35,7 +33,7 @@ class Calibration:
         self._drafters = {name: index for index, name in enumerate(drafters)}
         self._max_depth = max_depth
         self._size = (max_depth + 1) * RANKS * (BLIND + 1)  # no node has depth 0
-        self._offered, self._accepted = np.zeros((len(COUNTS), len(drafters) * self._size))
+        self._offered, self._accepted = np.zeros((2, len(drafters) * self._size))
         self._weigh()
 
     def cells(self, nodes: Nodes, ranks: Ranks, said: Floats, drafter: Index, blind: Flags) -> Index:
@@ -76,40 +74,6 @@ class Calibration:
             total *= keep
             total += np.bincount(cells, weights, len(total))
         self._weigh()
-
-    def state(self) -> JsonDict:
-        """Return, for each drafter, the cells in which something was seen."""
-        found = {}
-        for name, index in self._drafters.items():
-            start = index * self._size
-            seen = np.flatnonzero(self._offered[start : start + self._size] > TRACE)
-            counts = (total[start + seen].tolist() for total in (self._offered, self._accepted))
-            found[name] = {"cells": seen.tolist(), **dict(zip(COUNTS, counts))}
-        return {"max_depth": self._max_depth, "drafters": found}
-
-    def restore(self, state: JsonDict) -> None:
-        """Take the state of drafters that still exist. Raises ValueError, and then changes nothing."""
-        try:
-            totals = self._read(state)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from None
-        self._offered, self._accepted = totals
-        self._weigh()
-
-    def _read(self, state: JsonDict) -> Array:
-        if state["max_depth"] != self._max_depth:
-            raise ValueError("calibrated with another max_depth")
-        totals = np.zeros((len(COUNTS), len(self._offered)))
-        for name, kept in state["drafters"].items():
-            cells = np.array(kept["cells"], np.int64)
-            counts = np.array([kept[count] for count in COUNTS], np.float64)
-            if cells.ndim != 1 or counts.shape != (len(COUNTS), len(cells)):
-                raise ValueError("calibration of another shape")
-            if not ((cells >= 0) & (cells < self._size) & (counts >= 0.0) & (counts <= 1.001 * counts[0])).all():
-                raise ValueError("calibration out of range")
-            if name in self._drafters:
-                totals[:, self._drafters[name] * self._size + cells] = counts
-        return totals
 
     def _weigh(self) -> None:
         """Compute each cell's trust and correction; `UNSEEN` stands for what a cell without a statement says."""

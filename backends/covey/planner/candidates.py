@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.contracts.types import Floats, JsonDict, RowStatus, Trees
+from covey.contracts.types import Floats, RowStatus, Trees
 from covey.planner.calibration import Calibration
 from covey.planner.selection_totals import SelectionTotals
 from covey.planner.standing import Standing
@@ -76,14 +76,6 @@ class TreeSelector:
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels and value. Any thread may ask."""
         return self.totals.figures()
-
-    def state(self) -> JsonDict | None:
-        """Return the learnt state as plain data, None if the selector learns nothing."""
-        return self.calibration.state()
-
-    def restore(self, state: JsonDict) -> None:
-        """Restore the calibration: see `Calibration.restore`."""
-        self.calibration.restore(state)
 
     def keep(self, found: Candidates, kept: Flags, needs: Array, allowed: int) -> Trees:
         """Return the trees to verify. `needs` holds A(r) of the rows that have an objective."""

@@ -21,7 +21,6 @@ from functools import lru_cache
 import numpy as np
 
 from covey.bandits.length import DraftCall
-from covey.contracts.types import JsonDict
 from covey.planner.pass_curve import FAR, PassCurve
 from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey_client.costs.surface import Surface
@@ -249,23 +248,3 @@ class RoundCosts:
             return self._draft_features(steps[0], len(steps))
         by_rows = [hat(rows, self._rows) for rows in steps]
         return np.concatenate([by_rows[0], np.sum(by_rows, axis=0)])
-
-    def state(self) -> JsonDict:
-        return {
-            "verify": self._verify.state(),
-            "overhead": self._overhead.state(),
-            "plain": sorted(self._plain),
-            "drafts": {name: curve.state() for name, curve in self._drafts.items() if curve.scaled},
-            "alone": sorted(self._alone),
-            "crowding": self._crowding,
-        }
-
-    def restore(self, state: JsonDict) -> None:
-        """Take a state. Raises ValueError if it is none; this object must not be used then."""
-        self._verify.restore(state["verify"])
-        self._overhead.restore(state["overhead"])
-        self._plain = {int(rows) for rows in state["plain"]}
-        for name, curve in state["drafts"].items():
-            self._draft(str(name)).restore(curve)
-        self._alone = {str(name) for name in state["alone"]}
-        self._crowding = min(1.0, max(0.0, float(state["crowding"])))

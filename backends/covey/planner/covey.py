@@ -32,7 +32,6 @@ from __future__ import annotations
 import math
 
 from covey.bandits.length import Outcome, Reason, Situation
-from covey.contracts.types import JsonDict
 from covey.planner.change_cost import ChangeCost
 from covey.planner.expectations import Expectations, Expected
 from covey.planner.switching import SwitchCosts
@@ -72,8 +71,6 @@ class Covey:
     def __init__(
         self, max_depth: int, max_rows: int, switch_costs: SwitchCosts, costs: CostTable | None = None
     ) -> None:
-        self._max_depth = max_depth
-        self._max_rows = max_rows
         self._switch_costs = switch_costs
         self.expectations = Expectations(max_depth, max_rows, costs)
         self._change_cost = ChangeCost()
@@ -186,7 +183,7 @@ class Covey:
             )
             for depth in depths
         ]
-        blind = current > 0 and not self.expectations.rests(situation)
+        blind = current > 0 and not self.expectations.costs.rests(max(1, situation.rows))
         if blind:
             deviations[0] = max(BLIND, deviations[0])
         stale = STALE * deviations[current] + LEAST
@@ -216,16 +213,5 @@ class Covey:
         return AMONG if self._change_cost.dear(current, probe) else 1
 
     def _switch(self, situation: Situation) -> float:
-        of = self._switch_costs.of
-        return float(self.expectations.side_by_side([of(name)(lag, rows) for name, rows, lag in situation.lags()]))
-
-    def state(self) -> JsonDict:
-        return {**self.expectations.state(), "switching": self._switch_costs.state()}
-
-    def restore(self, state: JsonDict) -> None:
-        try:
-            Expectations(self._max_depth, self._max_rows).restore(state)
-            self._switch_costs.restore(state["switching"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from None
-        self.expectations.restore(state)
+        of, together = self._switch_costs.of, self.expectations.costs.side_by_side
+        return float(together([of(name)(lag, rows) for name, rows, lag in situation.lags()]))

@@ -7,14 +7,11 @@ value(k) = tokens(k) / seconds(k)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from covey.bandits.length import DraftCall, Outcome, Situation
-from covey.contracts.types import JsonDict
 from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.pass_curve import PassCurve
@@ -24,16 +21,6 @@ from covey_client.costs.table import CostTable
 # Plain rounds alike that are learnt together, if they are shorter than this: on few cores what learns is missing where
 # the target computes, and takes a 20th of such a round.
 EACH, SHORT = 4, 0.005
-
-
-class ForecastingSelector(Protocol):
-    """A selector that forecasts how many drafts it will choose."""
-
-    def forecast(
-        self, rows: int, plain: int, seconds: Callable[[Array], Array], drafting: Array
-    ) -> tuple[Array, Array]:
-        """Forecast rounds: see `Outlook.forecast`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +41,21 @@ class Expected:
 
 
 class Expectations:
-    """Owns the estimates; `of` remembers its last answer until something is learnt."""
+    """Owns the estimates; `of` remembers its last answer until something is learnt. Others may ask `costs`, not teach
+    them."""
 
     def __init__(self, max_depth: int, max_rows: int, table: CostTable | None = None) -> None:
         self._max_depth = max_depth
-        self._max_rows = max_rows
-        self._costs = RoundCosts(max_depth, max_rows, table)
+        self.costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
         # Seconds of plain rounds that are learnt together: verification and overhead, by rows, and whether overheard.
         self._plain: dict[tuple[int, bool], list[tuple[float, float]]] = {}
-        self.selection: ForecastingSelector | None = None  # forecasts how many drafts it keeps; None: all are verified
 
     @property
     def measured(self) -> bool:
         """Return whether anything was measured: before that, expectations compare depths and are no seconds."""
-        return self._costs.measured
-
-    def rests(self, situation: Situation) -> bool:
-        """Return whether what is expected of plain decoding rests on similar rounds."""
-        return self._costs.rests(max(1, situation.rows))
+        return self.costs.measured
 
     def of(self, situation: Situation) -> Expected:
         """Return the expectations of a batch. Does not mutate what is known."""
@@ -83,10 +65,8 @@ class Expectations:
         rows = max(1, situation.rows)
         tokens, doubt = self._tokens(situation)
         passes = self._passes(situation)
-        if self.selection is not None and situation.shares and self.measured:
-            tokens, passes = self._selected(self.selection, situation)
         lanes = tuple((name, count * situation.width) for name, count in _shares(situation))
-        mean, variance = self._costs.predict(rows, lanes, passes)
+        mean, variance = self.costs.predict(rows, lanes, passes)
         seconds = mean.tolist()
         values = [count / time for count, time in zip(tokens, seconds)]
         expected = Expected(passes, tokens, doubt, seconds, variance.tolist(), values)
@@ -96,7 +76,7 @@ class Expectations:
     def without_drafts(self, rows: int) -> Array:
         """Return the seconds of a round in which all rows draft, without the drafting, by depth; equal if unknown."""
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
-        return self._costs.without_drafts(rows, passes) if self._costs.measured else np.ones(self._max_depth + 1)
+        return self.costs.without_drafts(rows, passes) if self.costs.measured else np.ones(self._max_depth + 1)
 
     def each_draft(self, rows: int) -> float:
         """Return what a further draft of a row that drafts costs, in tokens of plain rounds; that a round has any is
@@ -114,29 +94,16 @@ class Expectations:
         """Return the time of rounds without drafting; before anything was measured its unit is the token."""
         if not self.measured:
             return PassCurve.unknown(rows)
-        return self._costs.curve(rows, self._costs.overhead(rows))
+        return self.costs.curve(rows, self.costs.overhead(rows))
 
     def plain(self, rows: int) -> float:
         """Return the seconds of a round of so many rows with neither drafts nor prompts."""
         return float(self.curve(rows).at(np.array([float(rows)]))[0])
 
-    def prefill_allowance(self, rows: int, drafts: float, seconds: float) -> int | None:
-        """Return how many prompt tokens a pass can compute (`Planner.prefill_allowance`), None if unknown."""
-        return self._costs.prefill_allowance(rows, drafts, seconds) if self.measured else None
-
-    def drafting(self, drafter: str, most: int) -> Array:
-        """Return the seconds that a drafter takes for 0, 1, ... and so many rows, by depth."""
-        return self._costs.drafting(drafter, most)
-
-    def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
-        """Return the time of drafters that are asked together, from the seconds of each alone: a number each, or one
-        for each depth."""
-        return self._costs.side_by_side(seconds)
-
     def more(self, situation: Situation) -> list[float]:
         """Return the seconds that the batch's prompt tokens add to the pass, by depth."""
         passes = self.of(situation).passes
-        added: list[float] = self._costs.more(max(1, situation.rows), situation.prefill, passes).tolist()
+        added: list[float] = self.costs.more(max(1, situation.rows), situation.prefill, passes).tolist()
         return added
 
     def update(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
@@ -157,7 +124,7 @@ class Expectations:
         if depth == 0 and outcome.verified == rows and not (situation.prefill or outcome.calls):
             held = self._plain.setdefault((rows, overhead is None), [])
             held.append((outcome.verify_seconds, overhead or 0.0))
-            if len(held) == EACH or outcome.seconds > SHORT or not self._costs.rests(rows):
+            if len(held) == EACH or outcome.seconds > SHORT or not self.costs.rests(rows):
                 self._learn_plain()
             return
         self._learn_plain()
@@ -166,7 +133,7 @@ class Expectations:
         calls = outcome.calls
         if calls is None:
             calls = {name: DraftCall([rows] * depth, draft) for name, rows in _shares(situation) if depth}
-        self._costs.observe(
+        self.costs.observe(
             rows,
             calls,
             verified=outcome.verified,
@@ -181,7 +148,7 @@ class Expectations:
         for (rows, overheard), held in self._plain.items():
             verify, overhead = (sum(column) / len(held) for column in zip(*held))
             seconds = None if overheard else overhead
-            self._costs.observe(rows, {}, verified=rows, verify=verify, draft=0.0, overhead=seconds, rounds=len(held))
+            self.costs.observe(rows, {}, verified=rows, verify=verify, draft=0.0, overhead=seconds, rounds=len(held))
             self._last = None
         self._plain.clear()
 
@@ -191,7 +158,7 @@ class Expectations:
             self._last = None
         for name, trials in outcome.trials.items():
             self._accepted(name).update(trials.offered, trials.accepted)
-            self._accepted(name).fill(trials.asked, trials.proposed)
+            self._accepted(name).fill(trials.asked, trials.verified)
         for name, _ in situation.shares:
             if situation.ceiling and name not in outcome.trials:
                 self._accepted(name).idle()
@@ -226,48 +193,11 @@ class Expectations:
                 squares[depth] += (rows * each * deviation) ** 2
         return tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
 
-    def _selected(self, selection: ForecastingSelector, situation: Situation) -> tuple[list[float], Passes]:
-        """Return a round's tokens and those to be verified, by depth, if a selector chooses."""
-        rows, drafting = situation.rows, self.alone(situation, situation.width)
-        tokens, nodes = selection.forecast(situation.drafting, rows - situation.drafting, self.by_nodes(rows), drafting)
-        passes = rows + np.minimum(nodes, [situation.asked(depth) for depth in range(self._max_depth + 1)])
-        return tokens.tolist(), tuple(int(count) for count in np.ceil(passes).tolist())
-
-    def by_nodes(self, rows: int) -> Callable[[Array], Array]:
-        """Return the seconds of a round without drafting as a function of the nodes that it verifies."""
-        curve = self.curve(rows)
-        return lambda nodes: curve.at(rows + nodes)
-
-    def alone(self, situation: Situation, width: int) -> Array:
-        """Return the seconds that the batch's drafters take, by depth, with `width` lanes a row."""
-        return self.side_by_side(np.stack([self.drafting(name, rows * width)[-1] for name, rows in _shares(situation)]))
-
     def _accepted(self, drafter: str) -> Acceptance:
         acceptance = self._acceptance.get(drafter)
         if acceptance is None:
             acceptance = self._acceptance[drafter] = Acceptance(self._max_depth)
         return acceptance
-
-    def state(self) -> JsonDict:
-        self._learn_plain()
-        return {
-            "max_depth": self._max_depth,
-            "max_rows": self._max_rows,
-            "costs": self._costs.state(),
-            "acceptance": {name: counts.state() for name, counts in self._acceptance.items()},
-        }
-
-    def restore(self, state: JsonDict) -> None:
-        """Take a state. Raises ValueError, or what indexing raises, if it is none; then nothing changes."""
-        if (state["max_depth"], state["max_rows"]) != (self._max_depth, self._max_rows):
-            raise ValueError("learnt with other max_depth or max_running")
-        costs = RoundCosts(self._max_depth, self._max_rows)
-        costs.restore(state["costs"])
-        acceptance = {str(name): Acceptance(self._max_depth) for name in state["acceptance"]}
-        for name, counts in acceptance.items():
-            counts.restore(state["acceptance"][name])
-        self._costs, self._acceptance = costs, acceptance
-        self._last = None
 
 
 def _shares(situation: Situation) -> Shares:

@@ -1,11 +1,10 @@
-"""A planner that may fail: from then on every row decodes plainly, and what was learnt is saved no more."""
+"""A planner that may fail: from then on every row decodes plainly."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from covey.contracts.types import JsonDict, Trees
-from covey.planner.learnt import Learner
+from covey.contracts.types import Trees
 from covey.planner.planner import Planner
 from covey.process.guard import Guard
 from covey.requests.roster import Roster
@@ -39,20 +38,6 @@ class Guarded:
 
     def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
         self._guard(PART, self._planner.meanwhile, batch, plan, roster)
-
-
-class Kept:
-    """Implements `Learner` around a planner; keeps nothing once the planner is set aside."""
-
-    def __init__(self, planner: Learner, guard: Guard) -> None:
-        self._planner = planner
-        self._guard = guard
-
-    def state(self) -> JsonDict | None:
-        return None if PART in self._guard.aside else self._guard("planner's state", self._planner.state)
-
-    def restore(self, state: JsonDict) -> None:
-        self._planner.restore(state)
 
 
 def _plain(rows: int) -> Plan:

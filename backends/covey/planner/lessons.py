@@ -145,7 +145,7 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Tria
         np.clip(depths, 0, max_depth),
         done.reply.accepted[:rows],
         np.where(looked, done.plan.depth[:rows] * done.plan.width[:rows], 0),
-        np.where(looked, done.drafted.trees.sizes[:rows], 0),
+        np.where(looked, done.kept.sizes[:rows], 0),
     )
     by_drafter = _by_drafter(done, names).items()
     return {name: _counted(max_depth, *(each[mine] for each in counts)) for name, mine in by_drafter}
@@ -159,10 +159,10 @@ def deepest_kept(trees: Trees) -> Ints:
     return found
 
 
-def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, proposed: Ints) -> Trials:
+def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, verified: Ints) -> Trials:
     right = _at_least(np.minimum(depths, accepted), max_depth)
     deepest = int(depths.max())
-    asked, came = int(wanted.sum()), int(proposed.sum())
+    asked, came = int(wanted.sum()), int(verified.sum())
     if int(depths.min()) == deepest:  # as a rule: then who was accepted is who is looked at next
         unseen = [0] * (max_depth - deepest)
         offered = [len(depths), *right[: deepest - 1], *unseen] if deepest else unseen

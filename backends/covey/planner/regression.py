@@ -15,8 +15,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from covey.contracts.types import JsonDict
-
 Array = npt.NDArray[np.float64]
 
 FORGETTING = 1e-5  # of what is known, at every measurement
@@ -94,28 +92,7 @@ class Regression:
         self._weights += spread * ((measured - float(np.dot(features, self._weights))) / total)
         self._covariance -= spread[:, None] * (spread / total)
 
-    def state(self) -> JsonDict:
-        return {
-            "weights": self._weights.tolist(),
-            "covariance": self._covariance.tolist(),
-            "factor": self._factor,
-            "noise": self._noise,
-            "scaled": self.scaled,
-        }
-
-    def restore(self, state: JsonDict) -> None:
-        """Take a state. Raises ValueError if it is none of such a model; then nothing changes."""
-        weights = np.array(state["weights"], np.float64)
-        covariance = np.array(state["covariance"], np.float64)
-        factor, noise = float(state["factor"]), float(state["noise"])
-        whole = np.isfinite(weights).all() and np.isfinite(covariance).all() and 0 < factor < 1e9 and 0 < noise < 1e3
-        if weights.shape != self._shape.shape or covariance.shape != self._doubt.shape or not whole:
-            raise ValueError("weights of another model")
-        self._scale(factor)
-        self._weights, self._covariance, self._noise, self.scaled = weights, covariance, noise, bool(state["scaled"])
-
     def _scale(self, factor: float) -> None:
-        self._factor = factor
         self._weights = self._shape * factor
         self._covariance = self._doubt * factor**2
         self._growth = FORGETTING * self._covariance

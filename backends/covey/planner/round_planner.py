@@ -6,13 +6,13 @@ C_switch is refined by every catch-up that was measured after a pause, whatever 
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 from covey.bandits.length import Forgetful, LengthPolicy, Reason, Situation
-from covey.contracts.types import JsonDict, Trees
+from covey.contracts.types import Trees
+from covey.planner.covey import Covey
 from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
@@ -30,7 +30,7 @@ from covey.requests.scheduler import Batch
 
 class RoundPlanner:
     """Implements `Planner`. Owns what surrounds the policy, not what that learns. Any thread may read `decisions` and
-    `totals` and ask for `state`; the rest is the engine's."""
+    `totals`; the rest is the engine's."""
 
     def __init__(
         self,
@@ -44,16 +44,17 @@ class RoundPlanner:
         expectations: Expectations | None = None,
         log_capacity: int = 256,
     ) -> None:
+        """`expectations` are the policy's own if it has any, and else taught here."""
         self.policy = policy
         self.decisions = DecisionLog(max_depth + 1, log_capacity)
         self.totals = PlannerTotals()
-        self._learning = threading.Lock()  # held while the policy changes
         self._max_depth = max_depth
         self._width = width
         self._switch_costs = switch_costs or SwitchCosts()
         self.selector = selector or VerifyAll()
         self._drafters = drafters or First()
         self._expectations = expectations
+        self._teaches = expectations is not None and not isinstance(policy, Covey)
         overhears: object = type(policy).overhear
         self._listens = overhears is not Forgetful.overhear  # to rounds that it was not asked about, too
         self._previous = 0  # the deepest draft of the last round that decoded, where the policy had one made
@@ -69,9 +70,7 @@ class RoundPlanner:
         )
         depth, reason = 0, Reason("")
         if situation.shares:
-            with self._learning:
-                depth = self.policy.choose(situation)
-                reason = self.policy.reason
+            depth, reason = self.policy.choose(situation), self.policy.reason
         width = self._width if self.policy.width is None else self.policy.width
         plan = lay_out(batch, whose, roster, budget, depth, width, self._max_depth)
         cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.shares else ""
@@ -102,11 +101,11 @@ class RoundPlanner:
         return self.selector.select(batch, drafted, budget)
 
     def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
-        if self._expectations is None:
+        if self._expectations is None or not self._expectations.measured:
             return None
         if self.selector.yields and self._expectations.plain(rows) <= tpot:
             drafts = 0.0
-        return self._expectations.prefill_allowance(rows, drafts, seconds)
+        return self._expectations.costs.prefill_allowance(rows, drafts, seconds)
 
     def learn(self, done: Round) -> None:
         """Learn from a round; with a patient policy, from one that drafted while the next one drafts."""
@@ -136,32 +135,11 @@ class RoundPlanner:
         yield from self.totals.figures()
         yield from self.selector.figures()
 
-    def state(self) -> JsonDict | None:
-        """Return the learnt state of policy and selector; the engine waits meanwhile, for less than a millisecond."""
-        with self._learning:
-            policy, selector = self.policy.state(), self.selector.state()
-        return policy if selector is None else {**(policy or {}), "selector": selector}
-
-    def restore(self, state: JsonDict) -> None:
-        """Restore policy and selector (`LengthPolicy.restore`); the selector's state may be missing."""
-        with self._learning:
-            before = self.selector.state()
-            if before is not None and "selector" in state:
-                self.selector.restore(state["selector"])
-            try:
-                if before is None or self.policy.state() is not None:
-                    self.policy.restore(state)
-            except Exception:
-                if before is not None:
-                    self.selector.restore(before)
-                raise
-
     def _catch_up(self) -> None:
         """Learn from the round that was put off, if any."""
         done, self._unlearnt = self._unlearnt, None
         if done is not None and done.plan.choice is not None:
-            with self._learning:
-                self._learn_of(done, done.plan.choice)
+            self._learn_of(done, done.plan.choice)
 
     def _learn_of(self, done: Round, choice: Choice) -> None:
         situation = choice.situation
@@ -181,7 +159,8 @@ class RoundPlanner:
         situation = choice.situation
         if outcome is not None:
             self.selector.learn(done, outcome)
-            self._drafters.observe(situation, lesson.played, outcome)
+            if self._teaches and self._expectations is not None:
+                self._expectations.overhear(situation, lesson.played, outcome, usual=True)
             (self.policy.update if lesson.whole else self.policy.overhear)(
                 situation, lesson.depth if lesson.whole else lesson.played, outcome
             )

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from covey.bandits.length import Outcome
-from covey.contracts.types import JsonDict, Rule, Trees
+from covey.contracts.types import Rule, Trees
 from covey.planner.acceptance import Acceptance
 from covey.requests.rounds import Drafted, Round
 from covey.requests.scheduler import Batch
@@ -43,33 +43,15 @@ class Selector(Protocol):
         """Yield metric, labels and value. Any thread may ask."""
         ...
 
-    def state(self) -> JsonDict | None:
-        """Return the learnt state, None if nothing is kept."""
-        ...
 
-    def restore(self, state: JsonDict) -> None:
-        """Take a state. Raises ValueError if it is none; then nothing changes."""
-        ...
-
-
-class _Unkept:
-    """The base of selectors that learn nothing worth keeping when the server ends."""
+class VerifyAll:
+    """Implements `Selector`: all drafts are verified."""
 
     log_q = False
     yields = False
 
     def prepare(self, batch: Batch) -> None:
         """Prepare nothing."""
-
-    def state(self) -> None:
-        return None
-
-    def restore(self, state: JsonDict) -> None:  # noqa: ARG002
-        raise ValueError("nothing is kept of who selects")
-
-
-class VerifyAll(_Unkept):
-    """Implements `Selector`: all drafts are verified."""
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees
@@ -81,7 +63,7 @@ class VerifyAll(_Unkept):
         return iter(())
 
 
-class BestOfBatch(_Unkept):
+class BestOfBatch(VerifyAll):
     """Implements `Selector`: the best drafts of a batch are verified, so many a row on average."""
 
     def __init__(self, per_row: int, max_depth: int) -> None:
@@ -94,9 +76,6 @@ class BestOfBatch(_Unkept):
     def learn(self, done: Round, outcome: Outcome) -> None:  # noqa: ARG002
         for counts in outcome.trials.values():
             self._acceptance.update(counts.offered, counts.accepted)
-
-    def figures(self) -> Figures:
-        return iter(())
 
 
 def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees:

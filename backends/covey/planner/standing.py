@@ -15,8 +15,6 @@ from covey.contracts.types import Rule
 from covey.requests.scheduler import Batch
 from covey.trees.paths import Array, Flags, Index
 
-FACTS = 6  # of each row that has an objective
-
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -33,29 +31,18 @@ class Standing:
 
     @classmethod
     def of(cls, batch: Batch) -> Standing:
-        rows, now, rejection = batch.rows, batch.now, Rule.REJECTION
-        requests = [active.request for active in rows]
-        timed = [row for row in range(batch.decoding) if requests[row].objective.tpot < math.inf]
-        facts: list[float] = []
-        for row in timed:
-            active, request = rows[row], requests[row]
-            first = active.first_token
-            ready = request.arrival + request.objective.ttft
-            facts += (request.objective.tpot, now if first is None else first, len(active.output), request.max_tokens)
-            facts += (ready, first is None)
-        tpot, first_token, output, most, ready_by, unread = np.array(facts, np.float64).reshape(-1, FACTS).T
-        waits = unread > 0.0
-        # As `ActiveRequest.hopeless` has it; a row without a first token is in no need of its next one.
-        last = now + (most - output) * batch.fastest
-        hopeless = ((first_token > ready_by) | (last > first_token + tpot * (most - 1.0))) & ~waits
+        rows, now = batch.rows, batch.now
+        timed = [row for row in range(batch.decoding) if rows[row].request.objective.tpot < math.inf]
+        # Where a row waits for its first token, it is in no need of its next one.
+        actives = [(active, active.first_token) for active in (rows[row] for row in timed)]
         return cls(
-            np.array([request.speculation != "auto" for request in requests], np.bool_),
-            np.array([request.sampling.rule is rejection for request in requests], np.bool_),
+            np.array([active.request.speculation != "auto" for active in rows], np.bool_),
+            np.array([active.request.sampling.rule is Rule.REJECTION for active in rows], np.bool_),
             np.array(timed, np.int64),
-            tpot,
-            np.where(waits, -math.inf, now - first_token),
-            np.where(waits, 1.0, output) - 1.0,
-            hopeless,
+            np.array([active.request.objective.tpot for active, _ in actives], np.float64),
+            np.array([-math.inf if first is None else now - first for _, first in actives], np.float64),
+            np.array([max(0, len(active.output) - 1) for active, _ in actives], np.float64),
+            np.array([first is not None and each.hopeless(now, batch.fastest) for each, first in actives], np.bool_),
         )
 
     def needs(self, round_seconds: float) -> Array:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from covey.contracts.types import JsonDict
 from covey.planner.regression import Array, Regression, hat, smooth
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import Cell
@@ -46,13 +45,6 @@ class SwitchCost:
     def _features(self, lag: int, rows: int) -> Array:
         return np.outer(hat(float(lag), LAGS), hat(float(rows), BATCHES)).ravel()
 
-    def state(self) -> JsonDict:
-        return self._model.state()
-
-    def restore(self, state: JsonDict) -> None:
-        """Take a state. Raises ValueError if it is none; then nothing changes."""
-        self._model.restore(state)
-
 
 class SwitchCosts:
     """Owns each drafter's own switching costs."""
@@ -70,16 +62,6 @@ class SwitchCosts:
         if drafter not in self._of:
             self._of[drafter] = SwitchCost()
         return self._of[drafter]
-
-    def state(self) -> JsonDict:
-        return {name: cost.state() for name, cost in self._of.items()}
-
-    def restore(self, state: JsonDict) -> None:
-        """Take a state. Raises ValueError, or what indexing raises, if it is none; then nothing changes."""
-        restored = {str(name): SwitchCost() for name in state}
-        for name, cost in restored.items():
-            cost.restore(state[name])
-        self._of |= restored
 
 
 def _nothing(_lag: int, _rows: int) -> float:

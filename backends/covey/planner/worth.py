@@ -30,7 +30,6 @@ from covey.bandits.length import Outcome
 from covey.contracts.types import Floats, Trees
 from covey.planner.candidates import Candidates, TreeSelector
 from covey.planner.expectations import Expectations
-from covey.planner.outlook import Outlook
 from covey.planner.pass_curve import PassCurve
 from covey.planner.standing import Standing
 from covey.requests.rounds import Drafted, Round
@@ -39,7 +38,6 @@ from covey.trees.paths import Array, Flags, Index
 from covey.trees.selection import ROUNDING
 
 GIVEN = 0.7  # what a token counts for of a row that is ahead of its objective, or hopeless
-SAMPLED = 4  # one of so many rounds that drafted is kept for the outlook
 SLIGHT = 0.01  # a path less likely is not looked at: it would bring next to nothing if it cost nothing
 ROUNDED = 1.0 - 1e-5  # of a price in floats of 32 bits
 FAINT = 0.05  # a path less likely is no help in need
@@ -50,17 +48,11 @@ class WorthSelector(TreeSelector):
 
     yields = True
 
-    def __init__(self, expectations: Expectations, drafters: Sequence[str], max_depth: int, *, teaches: bool) -> None:
-        """`teaches` says that nothing else teaches the expectations."""
+    def __init__(self, expectations: Expectations, drafters: Sequence[str], max_depth: int) -> None:
         super().__init__(drafters, max_depth)
         self._expectations = expectations
-        self._teaches = teaches
-        self._outlook = Outlook(max_depth)
-        self._selections = 0
         self._curve = PassCurve.unknown(1)  # of the batch that drafters work on
         self._least = self._curve.least(1)
-        self._offered: tuple[Candidates, Floats] | None = None  # in the last round that drafted, with their paths
-        expectations.selection = self
 
     def prepare(self, batch: Batch) -> None:
         super().prepare(batch)
@@ -74,7 +66,6 @@ class WorthSelector(TreeSelector):
         standing = self.standing(batch)
         found = Candidates.of(standing, trees, trees.scores, drafted.drafter, self.calibration)
         paths = found.nodes.paths(found.own)
-        self._offered = found, paths
         kept = found.fixed()
         drafting = max((drafted.seconds[name] + drafted.catch_up[name] for name in drafted.seconds), default=0.0)
         curve, prefill = self._curve, int(batch.chunk[batch.decoding :].sum())
@@ -109,21 +100,8 @@ class WorthSelector(TreeSelector):
             kept[near[_best(worth, float(best[more - 1]), more)]] = True
         return self.keep(found, kept, needs, room)
 
-    def learn(self, done: Round, outcome: Outcome) -> None:
-        self._remember()
+    def learn(self, done: Round, outcome: Outcome) -> None:  # noqa: ARG002
         self.count(done)
-        if self._teaches and done.plan.choice is not None:
-            self._expectations.overhear(done.plan.choice.situation, done.plan.choice.depth, outcome, usual=True)
-
-    def _remember(self) -> None:
-        """Give the outlook the last candidates, once every SAMPLED selections."""
-        offered, self._offered = self._offered, None
-        if offered is None:
-            return
-        self._selections += 1
-        if self._selections % SAMPLED == 1:
-            found, paths = offered
-            self._outlook.add(found.nodes, paths)
 
     def _most(self, tokens: float, best: Floats, plain: Array, now: Array) -> int:
         """Return how many of the best nodes to verify beside those that bring `tokens`, roots included."""
@@ -187,12 +165,6 @@ class WorthSelector(TreeSelector):
             served = np.zeros(trees.rows, np.bool_)
             served[order[: int(met.argmax()) + 1]] = True
             kept[near[served[rows]]] = True
-
-    def forecast(
-        self, rows: int, plain: int, seconds: Callable[[Array], Array], drafting: Array
-    ) -> tuple[Array, Array]:
-        """Forecast rounds whose nodes this selector chooses; see `Outlook`. Does not mutate what was learnt."""
-        return self._outlook.forecast(rows, plain, seconds, drafting)
 
 
 def _best(value: Floats, least: float, count: int) -> Flags:

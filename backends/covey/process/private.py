@@ -12,7 +12,7 @@ from pathlib import Path
 from covey.contracts.errors import SettingError
 from covey_client.files import distrust
 
-KEPT_VARIABLE = "COVEY_KEPT"  # the folder in which a server keeps what outlives it: measured curves, learnt state
+KEPT_VARIABLE = "COVEY_KEPT"  # the folder in which a server keeps what outlives it: measured curves, findings of models
 
 
 def kept_folder(part: str) -> Path | None:

@@ -82,7 +82,6 @@ class ActiveRequest:
     admitted: float | None = None  # when it first ran
     first_token: float | None = None  # when it came
     due: float = 0.0  # what the scheduler last ordered it by
-    flagged: bool = False  # at its arrival its objective was not expected to be met
 
     @property
     def key(self) -> int:
@@ -189,7 +188,6 @@ class ActiveRequest:
             reused=self.reused,
             rounds=self.rounds,
             acceptance=tuple(self.acceptance),
-            flagged=self.flagged,
             drafters=tuple((name, *counts) for name, counts in self.by_drafter.items()),
             top=top,
             scores=self._taken_scores() if len(tokens) or finish is Finish.LENGTH else NO_SCORES,

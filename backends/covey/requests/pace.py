@@ -16,28 +16,18 @@ class Pace:
 
     def __init__(self) -> None:
         self._row_seconds = self._tokens = 0.0  # time spent by rows that decode, and tokens that they got
-        self._plain_seconds = self._plain_rounds = 0.0  # rounds in which no prompt was read
         self._seconds = self._overhead = self._weight = 0.0  # of all rounds, and of them what no pass took
         self._rows = self._drafts = 0.0  # rows that decode, and drafts of them that were verified
-        self._extra_seconds = self._prompt_tokens = 0.0  # what the other rounds took beyond such a one
         self._least = self._least_before = math.inf
         self._rounds = 0
 
-    def update(
-        self, seconds: float, rows: int, tokens: int, prompt_tokens: int, *, overhead: float = 0.0, drafts: int = 0
-    ) -> None:
+    def update(self, seconds: float, rows: int, tokens: int, *, overhead: float = 0.0, drafts: int = 0) -> None:
         """Add a round of so many seconds, of which `overhead` were outside the target: `rows` decoded, had `drafts`
-        verified and got `tokens`, and `prompt_tokens` of prompts were computed."""
+        verified and got `tokens`."""
         keep = 1.0 - 1.0 / MEMORY
         self._seconds, self._weight = self._seconds * keep + seconds, self._weight * keep + 1
         self._overhead = self._overhead * keep + overhead
         self._rows, self._drafts = self._rows * keep + rows, self._drafts * keep + drafts
-        if prompt_tokens:
-            self._extra_seconds = self._extra_seconds * keep + max(0.0, seconds - self.round_seconds)
-            self._prompt_tokens = self._prompt_tokens * keep + prompt_tokens
-        else:
-            self._plain_seconds = self._plain_seconds * keep + seconds
-            self._plain_rounds = self._plain_rounds * keep + 1
         if rows and tokens:
             self._row_seconds = self._row_seconds * keep + rows * seconds
             self._tokens = self._tokens * keep + tokens
@@ -67,11 +57,6 @@ class Pace:
         return self._drafts / self._rows if self._rows else 0.0
 
     @property
-    def round_seconds(self) -> float:
-        """Return the mean time of recent rounds without prompts."""
-        return self._plain_seconds / self._plain_rounds if self._plain_rounds else 0.0
-
-    @property
     def token_seconds(self) -> float:
         """Return the time per token of a row that decodes, whatever else its rounds did."""
         return self._row_seconds / self._tokens if self._tokens else 0.0
@@ -81,8 +66,3 @@ class Pace:
         """Return the least time per token of a row in any recent round."""
         least = min(self._least, self._least_before)
         return least if least < math.inf else 0.0
-
-    def prompt_seconds(self, tokens: int, per_round: int) -> float:
-        """Return the seconds that so many prompt tokens take, at most `per_round` of them in a round."""
-        each = self._extra_seconds / self._prompt_tokens if self._prompt_tokens else 0.0
-        return tokens * each + -(-tokens // per_round) * self.round_seconds

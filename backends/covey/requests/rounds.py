@@ -182,7 +182,7 @@ def keep_pace(pace: Pace, done: Round) -> None:
     times, rows = done.times, done.batch.decoding
     decoded = int(done.reply.offsets[rows])
     overhead, drafts = times.whole - times.verify, len(done.kept.tokens)
-    pace.update(times.whole, rows, decoded, done.prefill_tokens, overhead=overhead, drafts=drafts)
+    pace.update(times.whole, rows, decoded, overhead=overhead, drafts=drafts)
 
 
 def record_of(done: Round) -> RoundRecord:

@@ -93,20 +93,16 @@ class Scheduler:
         growth_tokens: int,
         block_size: int,
         patience: float = PATIENCE,
-        admission: str = "off",
         tenants: TenantRules | None = None,
     ) -> None:
-        """`admission` says what becomes of a request that is not expected to meet its objective, as `slo.admission`
-        does. `tenants` has their weights and limits; without it all are equal."""
+        """`tenants` has their weights and limits; without it all are equal."""
         self.max_running = min(max_running, token_budget)
         self.max_waiting = max_waiting
         self.token_budget = token_budget
         self.growth_tokens = growth_tokens
         self.block_size = block_size
         self.patience = patience
-        self.admission = admission
         self.pace = Pace()
-        self._prompt_tokens = token_budget  # of prompts, in the last pass that rows with objectives cut short
         self.waiting: list[ActiveRequest] = []
         self.running: dict[int, ActiveRequest] = {}
         self.shares = Shares(tenants or TenantRules())
@@ -134,8 +130,7 @@ class Scheduler:
         return f"queue full: {self.max_waiting} requests are waiting"
 
     def submit(self, request: Request, now: float) -> ActiveRequest | None:
-        """Queue a request; returns another that had to leave the queue for it. Raises Overloaded if the queue is full,
-        or if requests are refused that are not expected to meet their objective."""
+        """Queue a request; returns another that had to leave the queue for it. Raises Overloaded if it is full."""
         problem = self.full(request.tenant)
         if problem:
             raise Overloaded(f"{problem}; {self.retry_advice()}")
@@ -143,16 +138,12 @@ class Scheduler:
         self.shares.came(request.tenant)
         try:
             active.due = self._due(active, now)
-            problem = "" if self.admission == "off" else self._unmet(active, now)
-            if problem and self.admission == "refuse":
-                raise Overloaded(f"{problem}; try again later, or ask for less")
             displaced = self._last_of_longest() if len(self.waiting) >= self.max_waiting else None
         except Overloaded:
             self.shares.left(request.tenant)
             raise
         if displaced is not None:
             self.finish(displaced)
-        active.flagged = bool(problem)
         bisect.insort(self.waiting, active, key=_urgency)
         return displaced
 
@@ -210,7 +201,6 @@ class Scheduler:
             tokens = allowance(decoding, decoding * self.pace.drafts, tpot, limit - self.pace.overhead)
             if tokens is not None:
                 budget = min(budget, max(tokens, 1, self._prompt_tokens_due(prefilling, now)))
-                self._prompt_tokens = budget
         grammars, scored = 0, SCORED
         for active in prefilling:
             if budget <= 0:
@@ -355,30 +345,6 @@ class Scheduler:
             most = max(most, tokens / max(1.0, left))
         return math.ceil(most)
 
-    def _unmet(self, active: ActiveRequest, now: float) -> str:
-        """Return the part of a new request's objective that is not expected to be met; "" for none. The estimate counts
-        the prompts that are computed before its own, as many tokens a round as the last limited pass had, a place among
-        the running requests, and the recent pace. An idle server expects to meet everything. Does not mutate."""
-        running, objective, request = self.running.values(), active.request.objective, active.request
-        if not objective.label or not (self.running or self.waiting):
-            return ""
-        ahead = [each for each in self.waiting if self._order(each) < self._order(active)]
-        prefilling = [each for each in running if not each.decoding]
-        tokens = sum(each.num_tokens - each.num_cached_tokens for each in (*prefilling, *ahead, active))
-        per_round = max(1, self.token_budget - len(running) + len(prefilling))
-        if self._round_limit([each for each in running if each.decoding], now)[0] < math.inf:
-            per_round = min(per_round, self._prompt_tokens)
-        expected = now - request.arrival + self.pace.prompt_seconds(tokens, per_round)
-        too_many = len(running) + len(ahead) + 1 - self.max_running
-        if too_many > 0 and running:  # they are taken to emit all that they may
-            rooms = sorted(each.room for each in running)
-            expected += rooms[min(too_many, len(rooms)) - 1] * self.pace.token_seconds
-        if expected > objective.ttft:
-            return f"the first token is expected after {_ms(expected)}, the objective is {_ms(objective.ttft)}"
-        if self.pace.token_seconds > objective.tpot:
-            return f"a token takes {_ms(self.pace.token_seconds)} now, the objective is {_ms(objective.tpot)}"
-        return ""
-
     def _blocks(self, active: ActiveRequest) -> int:
         """Return the blocks for a request's tokens and a share of its growth."""
         return -(-(active.num_tokens + min(active.room, self.growth_tokens)) // self.block_size)
@@ -395,7 +361,3 @@ class Scheduler:
 def _urgency(active: ActiveRequest) -> tuple[int, float, float, int]:
     """Return a key that sorts the most urgent first, as of when each was last looked at."""
     return (-active.request.priority, active.due, active.request.arrival, active.key)
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.4g} ms"

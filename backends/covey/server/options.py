@@ -60,7 +60,7 @@ class Options:
     backends: Path | None = None
     triton: Path | None = None  # folder with bin/tritonserver and backends/python; None: the wheel's
     state: Path = field(default_factory=state_folder)
-    kept: Path | None = None  # folder of measured curves and learnt state; None: COVEY_KEPT, else in `state`
+    kept: Path | None = None  # folder of measured curves; None: COVEY_KEPT, else in `state`
     log_file: Path | None = None
     verbose: int = 0
     load_seconds: float = 600.0
@@ -119,7 +119,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--model-repository", type=Path, metavar="FOLDER")
     parser.add_argument("--backends", type=Path, metavar="FOLDER", help="folder with orchestrator/, target/, ...")
     parser.add_argument("--triton", type=Path, metavar="FOLDER", help="another Triton installation than the wheel's")
-    parser.add_argument("--kept", type=Path, metavar="FOLDER", help="measured curves and learnt state (private)")
+    parser.add_argument("--kept", type=Path, metavar="FOLDER", help="measured curves (private)")
     parser.add_argument("--log-file", type=Path, metavar="FILE")
     parser.add_argument("--verbose", type=int, nargs="?", const=1, default=0, metavar="LEVEL", help="Triton's own")
     parser.add_argument("--load-seconds", type=float, default=usual.load_seconds, metavar="S")

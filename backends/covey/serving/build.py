@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.contracts import profile, registry
-from covey.contracts.errors import CoveyError, PortError, SettingError
+from covey.contracts.errors import CoveyError, PortError
 from covey.contracts.objectives import Classes
 from covey.contracts.ports import Clock, Companion, Drafter, Residency, Target
 from covey.contracts.profile import Profile
@@ -24,13 +22,10 @@ from covey.kv.elastic import POLICIES, Budget
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.loop.memory import Memory
-from covey.planner import learnt
 from covey.planner.baseline import Baseline
 from covey.planner.build import build
 from covey.planner.cost_table import load_costs
-from covey.planner.guarded import Kept
 from covey.process.guard import Guard
-from covey.process.private import kept_folder
 from covey.process.worker import Thread
 from covey.requests.roster import Roster
 from covey.requests.rounds import RoundRecord
@@ -40,7 +35,7 @@ from covey.text import model_folder
 from covey.text.grammar_process import Compiler
 from covey.text.grammar_verdicts import Verdicts
 from covey.text.streaming import Streamer
-from covey.text.tokenization import load_tokenizer, tokenizer_digest
+from covey.text.tokenization import load_tokenizer
 from covey.tritonio.fields import RequestParser
 from covey.tritonio.reports import Reports
 from covey_client.costs.table import CostTable
@@ -67,7 +62,6 @@ class Builder:
     caller: str
     secret: str  # the administrator's
     costs: CostTable | None  # as the profile says
-    state_file: Path | None
 
     def service(
         self,
@@ -95,9 +89,7 @@ class Builder:
             tuple(drafters),
             max_rows=chosen.scheduler.max_running,
             costs=costs,
-            tokenizer=tokenizer_digest(info.folder),
         )
-        keeper = self._keeper(info, Kept(planner, guard), tuple(drafters))
 
         def observe(record: RoundRecord) -> None:
             for part, learn in (("baseline", baseline.update), ("metrics", metrics.round), ("reports", reports.round)):
@@ -146,7 +138,7 @@ class Builder:
         )
         streamer.start(engine)
         log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
-        return Service(engine, memory, streamer, parser, reports, compiler, keeper)
+        return Service(engine, memory, streamer, parser, reports, compiler)
 
     def _companion(self) -> Callable[[Open], Companion] | None:
         """Return what looks up beside drafters, without which nobody measures what drafts are worth; None where the
@@ -165,7 +157,6 @@ class Builder:
             self.profile.scheduler,
             info.block_size,
             patience=slo.patience_ms / 1000,
-            admission=slo.admission,
             tenants=TenantRules.read(tenants.weights, tenants.max_running, tenants.max_waiting),
         )
 
@@ -185,35 +176,8 @@ class Builder:
             breathes=settings.policy != "off" and info.block_bytes > 0,
         )
 
-    def _keeper(self, info: TargetInfo, planner: Kept, drafters: tuple[str, ...]) -> learnt.Keeper | None:
-        path = self.state_file or self._private_state_file(info, planner, drafters)
-        if path is None:
-            return None
-        target = f"{info.folder} {info.dtype} {info.device} {info.identity}"
-        return learnt.Keeper(path, planner, name=self.profile.speculation.policy, target=target)
-
-    def _private_state_file(self, info: TargetInfo, planner: Kept, drafters: tuple[str, ...]) -> Path | None:
-        """Return the private file for what the policy learns, if `speculation.state` is `auto` and there is anything to
-        keep. Deployments that differ have different files."""
-        folder = kept_folder("learnt")
-        if self.profile.speculation.state != profile.AUTO or folder is None or planner.state() is None:
-            return None
-        limits = self.profile.speculation.max_depth, self.profile.scheduler.max_running
-        whose = [info.folder, info.identity, self.profile.speculation.policy, drafters, limits]
-        try:
-            return learnt.file_in(folder, f"{self.model}-{hashlib.sha256(repr(whose).encode()).hexdigest()[:16]}")
-        except SettingError as error:
-            log.warning("what the policy learns is forgotten when this server ends: %s", error)
-            return None
-
 
 def named_costs(chosen: Profile) -> CostTable | None:
     """Return the cost table that the profile names; None if it names none. Raises SettingError."""
     costs = chosen.speculation.costs
     return load_costs(profile.costs_file(costs)) if costs and costs != profile.AUTO else None
-
-
-def state_file(chosen: Profile, model: str) -> Path | None:
-    """Return the profile's file for what a model learns, if any; raises SettingError if it cannot be written."""
-    state = chosen.speculation.state
-    return learnt.file_in(state, model) if state not in ("", profile.AUTO) else None

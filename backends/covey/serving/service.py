@@ -8,7 +8,6 @@ from typing import Protocol
 from covey.contracts.errors import CoveyError, Overloaded
 from covey.contracts.types import Finish, Request
 from covey.loop.memory import Memory
-from covey.planner.learnt import Keeper
 from covey.text.grammar_process import Compiler
 from covey.text.streaming import Streamer
 from covey.tritonio.fields import RequestParser
@@ -40,7 +39,6 @@ class Service:
     parser: RequestParser
     reports: Reports
     compiler: Compiler
-    keeper: Keeper | None
     long_prompts: SlowJobs = field(default_factory=SlowJobs)
     new_grammars: SlowJobs = field(default_factory=lambda: SlowJobs(MOST_GRAMMARS, "new grammars", nice=0))
 
@@ -77,5 +75,3 @@ class Service:
         self.streamer.stop()
         if self.memory is not None:
             self.memory.close()
-        if self.keeper is not None:
-            self.keeper.stop()

@@ -66,7 +66,6 @@ class Chunk:
     ttft: float | None = None  # seconds, where there was such a token
     tpot: float | None = None
     attainment: str = ""  # on the last, of an `Attainment`; "" where there was no objective
-    flagged: bool = False
     drafters: tuple[tuple[str, int, int], ...] = ()  # name, tokens drafted and accepted
     top_ids: Ints = field(default_factory=lambda: NO_INTS)  # of each token as many, the likeliest first
     top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
@@ -123,7 +122,6 @@ class Served:
     refused: bool = False  # it has never run
     slo: str = ""  # what its objective is counted under; "": it had none
     attainment: Attainment | None = None
-    flagged: bool = False
 
 
 class Canceller(Protocol):
@@ -428,7 +426,6 @@ class Streamer:
                     answer.ttft,
                     answer.tpot,
                     "" if finish is None else answer.attainment(finish, refused=False) or "",
-                    last.flagged,
                     last.drafters,
                     top.ids.reshape(-1),
                     top.logprobs.reshape(-1),
@@ -472,5 +469,4 @@ def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Serv
         refused,
         answer.objective.label,
         answer.attainment(finish, refused=refused),
-        last.flagged,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from importlib.util import find_spec
@@ -77,9 +76,3 @@ def longest_token(tokenizer: Tokenizer) -> float:
     # ByteLevel writes each byte of the text as one character, so that a token's length is in bytes.
     added = (len(token["content"].encode()) for token in made["added_tokens"])
     return max(*map(len, model["vocab"]), *added, 1)
-
-
-def tokenizer_digest(folder: str | Path) -> str:
-    """Return SHA-256 of the folder's tokenizer.json, which tells whether ids mean the same; "" where it has none."""
-    path = Path(folder) / "tokenizer.json"
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

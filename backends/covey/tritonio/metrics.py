@@ -46,7 +46,6 @@ COUNTERS = {
     "covey_slo_requests_total": "Requests with a latency objective by class and outcome: met, missed, unknown (no "
     "baseline yet), refused, unfinished",
     "covey_slo_good_tokens_total": "Tokens of requests that met their objective, by class: their rate is the goodput",
-    "covey_slo_flagged_total": "Requests whose objective was not expected to be met at their arrival, by class",
     "covey_tree_nodes_total": "Drafted tokens where single ones are chosen among: proposed, selected, accepted",
     "covey_tree_budget_tokens_total": "Drafted tokens that were verified there (used), and that there was room for "
     "(allowed)",
@@ -216,7 +215,7 @@ class Metrics:
         with self._lock:
             self._add("covey_requests_total", 1, outcome="refused" if served.refused else served.finish.value)
             if served.attainment is not None:
-                self._attained(served.slo, served.attainment, served.num_output, flagged=served.flagged)
+                self._attained(served.slo, served.attainment, served.num_output)
             self._add("covey_prompt_tokens_total", served.num_input)
             if served.first_token is not None:
                 self._observed.append(("covey_time_to_first_token_seconds", served.first_token))
@@ -260,12 +259,10 @@ class Metrics:
             self._add("covey_inter_token_gaps_total", count, at_most=bound)
         self._add("covey_inter_token_gap_seconds_total", sum(gaps))
 
-    def _attained(self, slo_class: str, attainment: Attainment, tokens: int = 0, *, flagged: bool = False) -> None:
+    def _attained(self, slo_class: str, attainment: Attainment, tokens: int = 0) -> None:
         self._add("covey_slo_requests_total", 1, slo_class=slo_class, outcome=attainment.value)
         if attainment is Attainment.MET:
             self._add("covey_slo_good_tokens_total", tokens, slo_class=slo_class)
-        if flagged:
-            self._add("covey_slo_flagged_total", 1, slo_class=slo_class)
 
     def _add(self, name: str, value: float, **labels: str) -> None:
         self._added[name, tuple(sorted(labels.items()))] += value

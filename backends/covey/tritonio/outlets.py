@@ -55,7 +55,6 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
         "measured_ttft_ms": np.array([1000 * (chunk.ttft or 0.0)], np.float32),
         "measured_tpot_ms": np.array([1000 * (chunk.tpot or 0.0)], np.float32),
         "slo_attainment": np.array([chunk.attainment.encode()], np.object_),
-        "slo_flagged": np.array([chunk.flagged], np.bool_),
         "emulated": np.array([chunk.emulated], np.bool_),
     }
     if chunk.state is not None:

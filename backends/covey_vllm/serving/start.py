@@ -160,7 +160,7 @@ class VllmStart:
         )
         streamer.start(engine)
         log.info("serving %s: %s, %s numerics, by vLLM", info.model, info.dtype, info.numerics)
-        return Service(engine, None, streamer, parser, reports, compiler, None)
+        return Service(engine, None, streamer, parser, reports, compiler)
 
     def _hear(self, news: JsonDict) -> None:
         """Count rounds, with what vLLM's scheduler has said since."""

@@ -12,9 +12,8 @@ from typing import ClassVar, Literal, Protocol
 from covey.contracts.errors import SettingError
 
 # What a policy wants to be told: the block divergence reward (MetaSD's equation 4), which needs the drafter's
-# distributions on the target; block efficiency, accepted over drafted tokens; that of every arm, drafting or not, which
-# makes all of them read the text; or nothing.
-Reward = Literal["divergence", "efficiency", "hits", ""]
+# distributions on the target; block efficiency, accepted over drafted tokens; or nothing.
+Reward = Literal["divergence", "efficiency", ""]
 
 
 class Bandit(Protocol):
@@ -31,11 +30,6 @@ class Bandit(Protocol):
         """Learn that `arm` drafted a round, whether or not it was chosen here: reward in [0, 1], and tokens emitted."""
         ...
 
-    def witness(self, rewards: Sequence[float | None]) -> None:
-        """Learn full information: what each arm would have got in a round, None where that is not known. Called beside
-        `update`; policies that learn from their own rounds alone ignore it."""
-        ...
-
 
 class Unlearned:
     """The parts of `Bandit` for a policy that learns nothing."""
@@ -43,9 +37,6 @@ class Unlearned:
     reward: ClassVar[Reward] = ""
 
     def update(self, arm: int, reward: float, tokens: int) -> None:
-        """Learn nothing."""
-
-    def witness(self, rewards: Sequence[float | None]) -> None:
         """Learn nothing."""
 
 

@@ -18,20 +18,22 @@ from covey.bandits.drafters.choice import Reward, share
 Array = npt.NDArray[np.float64]
 
 
-class Drawn:
-    """Arms drawn by exponential weights, mixed with an even draw."""
+class EXP3:
+    """Implements `Bandit`."""
 
-    def __init__(self, arms: int, rng: np.random.Generator, even: float = 0.0) -> None:
+    reward: ClassVar[Reward] = "divergence"
+
+    def __init__(self, arms: int, rng: np.random.Generator, *, gamma: float = 0.4) -> None:
         self._rng = rng
-        self._even = even  # share of rounds whose arm is drawn evenly
+        self._gamma = share("gamma", gamma)
         self._totals = np.zeros(arms)  # sums of estimated rewards
         self._last: dict[int, float] = {}  # the probabilities of the last draw
 
     def probabilities(self, allowed: Sequence[int]) -> Array:
         """Return the probability of each allowed arm, in their order."""
-        scores = self._rate * self._totals[list(allowed)]
+        scores = self._gamma / len(self._totals) * self._totals[list(allowed)]
         weights = np.exp(scores - scores.max())
-        mixed: Array = (1.0 - self._even) * weights / weights.sum() + self._even / len(allowed)
+        mixed: Array = (1.0 - self._gamma) * weights / weights.sum() + self._gamma / len(allowed)
         return mixed
 
     def choose(self, allowed: Sequence[int]) -> int:
@@ -39,29 +41,5 @@ class Drawn:
         self._last = dict(zip(allowed, probabilities.tolist()))
         return int(self._rng.choice(np.asarray(allowed), p=probabilities))
 
-    def witness(self, rewards: Sequence[float | None]) -> None:
-        """Learns from its own rounds alone."""
-
-    @property
-    def _rate(self) -> float:
-        raise NotImplementedError
-
-    def _drawn_with(self, arm: int) -> float:
-        """Return the probability that the arm was drawn with; 1 where it could not be, and somebody else chose it."""
-        return self._last.get(arm, 1.0)
-
-
-class EXP3(Drawn):
-    """Implements `Bandit`."""
-
-    reward: ClassVar[Reward] = "divergence"
-
-    def __init__(self, arms: int, rng: np.random.Generator, *, gamma: float = 0.4) -> None:
-        super().__init__(arms, rng, share("gamma", gamma))
-
     def update(self, arm: int, reward: float, tokens: int) -> None:  # noqa: ARG002
-        self._totals[arm] += reward / self._drawn_with(arm)
-
-    @property
-    def _rate(self) -> float:
-        return self._even / len(self._totals)
+        self._totals[arm] += reward / self._last.get(arm, 1.0)  # 1: it could not be drawn, and somebody else chose it

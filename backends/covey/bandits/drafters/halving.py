@@ -57,9 +57,6 @@ class SequentialHalving:
             self._survivors = sorted(ranked, key=lambda each: each != arm)
             self._begin()
 
-    def witness(self, rewards: Sequence[float | None]) -> None:
-        """Learns from its own rounds alone."""
-
     def _begin(self) -> None:
         """Start a phase; none, where one arm is left."""
         self._due = list(self._survivors) if len(self._survivors) > 1 else []

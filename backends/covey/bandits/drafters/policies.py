@@ -16,7 +16,6 @@ import numpy as np
 from covey.bandits.drafters.choice import Bandit, Reward
 from covey.contracts import registry
 from covey.contracts.errors import SettingError
-from covey.contracts.types import Ints
 
 READ = {"float": float, "int": int, "str": str}
 
@@ -29,8 +28,6 @@ class Setting:
     rng: np.random.Generator
     max_depth: int  # N_max, of a draft
     max_tokens: int  # B, the most that the request may emit
-    prompt: Ints  # its token ids
-    tokenizer: str = ""  # SHA-256 of the target's tokenizer.json, hexadecimal; "" where it has none
 
     @property
     def arms(self) -> int:

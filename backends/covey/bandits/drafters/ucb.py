@@ -38,9 +38,6 @@ class UCB:
         self._lags.update(arm, tokens)
         self._record(arm, reward)
 
-    def witness(self, rewards: Sequence[float | None]) -> None:
-        """Learns from its own rounds alone."""
-
     def _index(self, arm: int, rounds: float) -> float:
         count = self._counts[arm]
         return self._sums[arm] / count + self._bonus(count, rounds) - self._lags.cost(arm)

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.bandits.length import Outcome, Situation
 from covey.planner.drafters import joint
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
@@ -44,15 +43,13 @@ class CoveyDrafters:
         max_depth: int,
         depths: Sequence[int],
         expectations: Expectations,
-        *,
-        teaches: bool,
     ) -> None:
-        """`depths` are the length policy's; `teaches`: nothing else teaches the expectations."""
+        """`depths` are the length policy's."""
         self._names = list(names)
         self._index = {name: drafter for drafter, name in enumerate(names)}
+        self._max_depth = max_depth
         self._depths = np.asarray(depths, np.intp)
         self._expectations = expectations
-        self._teaches = teaches
         self._beliefs = Beliefs(names, max_depth)
         self._reading = ReadScheduler(names, self._beliefs, self._speeds)
         self._assigned: tuple[object, Assignment] = (), Assignment((), ())
@@ -95,6 +92,7 @@ class CoveyDrafters:
 
     def learn(self, done: Round) -> None:
         self._reading.learn(done)
+        self._expect(done)
         depths = tried(done)
         rows = np.flatnonzero(depths >= 0)
         self._news |= len(rows) > 0 or bool(done.drafted.read)
@@ -106,13 +104,14 @@ class CoveyDrafters:
                 [done.batch.rows[row] for row in rows.tolist()], drafters, looked, np.minimum(depths, accepted)
             )
 
-    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        if situation.rows and not situation.prefill and self._expectations.measured:
-            seconds = self._expectations.of(situation).seconds
-            if depth < len(seconds):  # a request may ask for more than is ever planned
-                self._reading.expected(seconds[depth])
-        if self._teaches and situation.rows:
-            self._expectations.overhear(situation, depth, outcome, usual=True)
+    def _expect(self, done: Round) -> None:
+        """Note how long the round was expected to take, by which the price of reading is measured."""
+        rows, choice = done.batch.decoding, done.plan.choice
+        if choice is None or not (choice.situation.rows and done.emitted) or choice.situation.prefill:
+            return
+        depth = int(np.where(done.drafted.answered[:rows], done.plan.depth[:rows], 0).max(initial=0))
+        if self._expectations.measured and depth <= self._max_depth:  # a request may ask for more than is ever planned
+            self._reading.expected(self._expectations.of(choice.situation).seconds[depth])
 
     def _who_serves(self, roster: Roster) -> list[int]:
         return [drafter for drafter, name in enumerate(self._names) if roster.serves(name)]
@@ -184,9 +183,9 @@ class CoveyDrafters:
                 tokens,
                 others[self._depths],
                 expectations.without_drafts(count)[self._depths],
-                np.stack([expectations.drafting(self._names[each], count)[:, self._depths] for each in serving]),
+                np.stack([expectations.costs.drafting(self._names[each], count)[:, self._depths] for each in serving]),
                 {serving.index(each): named.count(each) for each in set(named)},
-                expectations.side_by_side,
+                expectations.costs.side_by_side,
             )
         )
         self._set = [serving[each] for each in chosen]
@@ -195,6 +194,6 @@ class CoveyDrafters:
     def _speeds(self, rows: int, *tokens: Array) -> list[Array]:
         """Return the tokens per second of so many rows at the best depth if all draft with one drafter, as [rows,
         drafters], for each of several arrays of a round's tokens, [rows, drafters, depths from 0]."""
-        drafting = np.stack([self._expectations.drafting(name, rows)[-1] for name in self._names])
+        drafting = np.stack([self._expectations.costs.drafting(name, rows)[-1] for name in self._names])
         seconds = (self._expectations.without_drafts(rows) + drafting)[:, self._depths]
         return [(rows * each[:, :, self._depths] / seconds).max(axis=2) for each in tokens]

@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import Outcome, Situation
 from covey.planner.rows import named
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
@@ -52,10 +51,6 @@ class DrafterPolicy(Protocol):
         """Learn from a round that is over; drafters may have read in it even if no row decoded."""
         ...
 
-    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        """Learn what the round cost, in the form in which length policies are told it."""
-        ...
-
 
 class First:
     """Implements `DrafterPolicy`: requests that name no drafter get the first one."""
@@ -73,9 +68,6 @@ class First:
         return ()
 
     def learn(self, done: Round) -> None:
-        """Learn nothing."""
-
-    def observe(self, situation: Situation, depth: int, outcome: Outcome) -> None:
         """Learn nothing."""
 
 
