@@ -13,6 +13,7 @@ from rich.console import Console
 from covey.contracts.errors import CoveyError
 from covey.server import ServerDied, StartError
 from covey_client import interruption
+from loadtest.bench import report
 from loadtest.bench.session import FULL, QUICK, Session, Wanted
 
 BENCHES = {
@@ -29,6 +30,7 @@ BENCHES = {
     "peers": "Covey beside OpenVINO GenAI and vLLM on a CPU, in turns",
     "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
+PICTURED = ("tax", "speedup", "load", "emulated", "slo", "published")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +52,10 @@ def main(arguments: Sequence[str]) -> int:
         session.notes["error"] = repr(error)
         session.write()
         raise
-    bench.show(session.write(), Console())
+    result = session.write()
+    bench.show(result, Console())
+    if name in PICTURED:
+        report.draw(wanted.out.with_suffix(".png"), bench.panels(result))
     return status
 
 

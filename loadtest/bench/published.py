@@ -183,3 +183,16 @@ def _row(policy: str, found: JsonDict) -> list[str]:
         span = found[key]
         row += [f"{span['ratio']:.2f} ({span['low']:.2f} to {span['high']:.2f})", report.number(printed.get(key))]
     return row
+
+
+def panels(result: JsonDict) -> list[report.Panel]:
+    found = []
+    for name, datasets in result["experiments"].items():
+        for dataset, by_load in datasets.items():
+            places = report.turned({str(at): by_policy for at, by_policy in enumerate(by_load.values())})
+            lines = {
+                policy: report.line({at: of and of["gain"]["ratio"] for at, of in by_place.items()})
+                for policy, by_place in places.items()
+            }
+            found.append(report.Panel(f"Emulated, {name}: {dataset}", "load", "over off", lines))
+    return found
