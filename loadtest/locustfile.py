@@ -15,9 +15,9 @@ from locust import events
 from covey.contracts.errors import SettingError
 from loadtest import options, users
 from loadtest.traffic import Traffic
-from loadtest.users import ArrivalsUser, GrpcUser, HttpUser
+from loadtest.users import ArrivalsUser, CoveyUser
 
-__all__ = ["ArrivalsUser", "GrpcUser", "HttpUser"]
+__all__ = ["ArrivalsUser", "CoveyUser"]
 HOUR = 3600.0
 
 

@@ -19,7 +19,6 @@ from covey_client.errors import InvalidRequest
 from loadtest import arrivals, asks, levels
 
 USUAL = "(default: %(default)s)"
-TRANSPORTS = {"grpc": ("grpc",), "http": ("http",), "both": ("grpc", "http")}
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,6 @@ class Plan:
     grpc_url: str
     http_url: str
     metrics_url: str
-    transports: tuple[str, ...]
     seconds: float
     grace: float
     timeout: float
@@ -59,7 +57,6 @@ def add(parser: Any) -> None:
     beside = "HOST:PORT (default: that of the server here, or of the same host"
     parser.add_argument("--http-url", default="", help=f"HTTP port, {beside} 8000)")
     parser.add_argument("--metrics-url", default="", help=f"metrics port, {beside} 8002)")
-    parser.add_argument("--transport", choices=tuple(TRANSPORTS), default="grpc", help=f"gRPC, generate_stream {USUAL}")
     parser.add_argument("--shape", default="closed:8", help=f"arrivals: {', '.join(arrivals.SHAPES)} {USUAL}")
     parser.add_argument(
         "--rate", type=float, default=0.0, help="stretch a trace to so many requests a second, on average of the whole"
@@ -138,7 +135,6 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         grpc_url=grpc.target,
         http_url=http.target,
         metrics_url=metrics.target,
-        transports=TRANSPORTS[given.transport],
         seconds=seconds,
         grace=grace,
         timeout=given.request_timeout,
@@ -152,7 +148,6 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         described={
             "started": time.strftime("%Y-%m-%d %H:%M:%S"),
             "server": grpc.target,
-            "transport": given.transport,
             "shape": _without_folder(given.shape),
             "trace_rate": given.rate or None,
             "length_scale": given.length_scale,

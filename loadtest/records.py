@@ -25,7 +25,6 @@ class Record:
     """Describes one request as the client saw it. Times are in seconds, and None where there was none."""
 
     at: float  # when it was sent, after the start
-    transport: str
     level: str
     topic: str
     outcome: str  # the server's finish reason, the name of an error, or `unfinished`

@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any
 
 from covey_client.client import Client, Stream
 from covey_client.errors import ConnectionLost, CoveyClientError, Overloaded
@@ -71,17 +71,13 @@ class Traffic:
         self._lock = threading.Lock()
         self._level_rng, self._ask_rng, self._pace_rng = map(plan.own_rng, ("levels", "prompts", "pace"))
         self._under_way: set[Stream] = set()
-        self._clients: dict[str, Client] = {}
-        for transport in plan.transports:
-            url = plan.grpc_url if transport == "grpc" else plan.http_url
-            kind = cast("Literal['grpc', 'http']", transport)
-            self._clients[transport] = Client(url, transport=kind, timeout=plan.timeout)
+        self._client = Client(plan.grpc_url, timeout=plan.timeout)
 
-    def closed(self, transport: str) -> None:
+    def closed(self) -> None:
         """Take one user's turn: one request, to its end, and what is left of its period. Periods vary by half, so that
         users do not keep step."""
         began = self._clock()
-        outcome = self.send(transport, Arrival(began))
+        outcome = self.send(Arrival(began))
         if self.plan.shape.period:
             with self._lock:
                 period = self.plan.shape.period * self._pace_rng.uniform(0.5, 1.5)
@@ -95,7 +91,6 @@ class Traffic:
         if self._followed:
             return
         self._followed = True
-        turns = itertools.cycle(self.plan.transports)
         arrivals = self.plan.shape.arrivals(self.plan.seconds, self.plan.rng("arrivals"))
         for arrival in itertools.islice(arrivals, self.plan.part, None, self.plan.parts):
             wait = arrival.at - self._clock()
@@ -103,9 +98,9 @@ class Traffic:
                 self._pause(wait)
             if self.stopped:
                 return
-            spawn(self.send, next(turns), arrival)
+            spawn(self.send, arrival)
 
-    def send(self, transport: str, arrival: Arrival) -> str:
+    def send(self, arrival: Arrival) -> str:
         """Send one request and wait for its end; returns how it ended."""
         with self._lock:
             level = levels.choose(self.plan.levels, self._level_rng)
@@ -114,7 +109,7 @@ class Traffic:
             self.tally.sent += 1
             self.tally.in_flight += 1
         sent = self._clock()
-        blank = Record(sent, transport, level.name, ask.topic, UNFINISHED, lag=max(0.0, sent - arrival.at))
+        blank = Record(sent, level.name, ask.topic, UNFINISHED, lag=max(0.0, sent - arrival.at))
         record = self._measured(blank, ask, level.settings if self.plan.send_slo else {})
         with self._lock:
             self.tally.in_flight -= 1
@@ -139,8 +134,7 @@ class Traffic:
             stream.cancel()
 
     def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
+        self._client.close()
 
     def _measured(self, blank: Record, ask: RequestContent, objective: dict[str, Any]) -> Record:
         settings: dict[str, Any] = self.plan.settings | objective | {"max_tokens": ask.max_tokens}
@@ -149,7 +143,7 @@ class Traffic:
         first: float | None = None
         usage, finish, attainment = Usage(), "", ""
         try:
-            with self._clients[blank.transport].stream(ask.prompt, **settings) as stream:
+            with self._client.stream(ask.prompt, **settings) as stream:
                 self._under_way.add(stream)
                 try:
                     for chunk in stream:
@@ -194,7 +188,7 @@ class Traffic:
 
     def _event(self, record: Record, name: str, seconds: float, failure: Exception | None) -> None:
         self._fire(
-            request_type=record.transport,
+            request_type="grpc",
             name=f"{record.level} {name}",
             response_time=seconds * 1000,
             response_length=record.output_tokens,

@@ -16,28 +16,14 @@ init_gevent()  # before the first channel, or every stream blocks every greenlet
 class CoveyUser(User):  # type: ignore[misc]  # Locust has no types
     """Is a closed user, which asks, reads the answer and asks again."""
 
-    abstract = True
     wait_time = constant(0)
-    transport: ClassVar[str]
 
     @task  # type: ignore[untyped-decorator]
     def ask(self) -> None:
         if self.environment.traffic.stopped:
             gevent.sleep(0.1)
         else:
-            self.environment.traffic.closed(self.transport)
-
-
-class GrpcUser(CoveyUser):
-    """Streams over gRPC."""
-
-    transport = "grpc"
-
-
-class HttpUser(CoveyUser):
-    """Streams over `generate_stream`."""
-
-    transport = "http"
+            self.environment.traffic.closed()
 
 
 class ArrivalsUser(User):  # type: ignore[misc]
@@ -59,8 +45,7 @@ def classes(plan: Plan) -> list[type[User]]:
     if not plan.shape.users:
         ArrivalsUser.fixed_count = plan.parts
         return [ArrivalsUser]
-    by_transport = {user.transport: user for user in (GrpcUser, HttpUser)}
-    return [by_transport[transport] for transport in plan.transports]
+    return [CoveyUser]
 
 
 def count(plan: Plan) -> int:

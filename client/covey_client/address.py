@@ -1,4 +1,4 @@
-"""The address of a server and how to reach it: one value for both protocols."""
+"""The address of one of a server's ports and how to reach it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 NOT_HTTP = "does not speak HTTP: is that the gRPC port? Give the HTTP port (usually 8000)"
-NOT_GRPC = "this port does not speak gRPC: is it an HTTP port? Give the gRPC port (usually 8001), or --transport http"
+NOT_GRPC = "this port does not speak gRPC: is it an HTTP port? Give the gRPC port (usually 8001)"
 MOST_PORT = (1 << 16) - 1  # libraries take the rest of a larger one, which is another port
 
 

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from covey_client.address import Address
-from covey_client.caller import BaseClient, Protocol, Timeout, Usual
+from covey_client.caller import BaseClient, Timeout, Usual
 from covey_client.deadline import Deadline
 from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError
 from covey_client.response import Chunk, Completion
 from covey_client.resumption import Resumption
-from covey_client.transport import AsyncCall, AsyncTransport
 from covey_client.wire import Settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from covey_client.grpc_transport import AsyncGrpcTransport
+
+
+class AsyncCall(Protocol):
+    """A request under way, in one event loop."""
+
+    def chunks(self) -> AsyncGenerator[Chunk, None]: ...
+
+    def cancel(self) -> None: ...
 
 
 class AsyncClient(BaseClient):
@@ -26,7 +34,7 @@ class AsyncClient(BaseClient):
     call."""
 
     def _prepare(self) -> None:
-        self._opened: AsyncTransport | None = None
+        self._opened: AsyncGrpcTransport | None = None
 
     async def generate(
         self,
@@ -81,9 +89,11 @@ class AsyncClient(BaseClient):
     ) -> None:
         await self.close()
 
-    def _transport(self) -> AsyncTransport:
+    def _transport(self) -> AsyncGrpcTransport:
         if self._opened is None:
-            self._opened = _open(self._protocol, self._address)
+            from covey_client.grpc_transport import AsyncGrpcTransport  # half a second
+
+            self._opened = AsyncGrpcTransport(self._address)
         return self._opened
 
 
@@ -160,13 +170,3 @@ class AsyncStream:
         with contextlib.suppress(CoveyClientError):  # the answer is complete whatever becomes of the connection
             async for _ in self._chunks:  # the empty final response, and the protocol's own end
                 pass
-
-
-def _open(transport: Protocol, address: Address) -> AsyncTransport:
-    if transport == "http":
-        from covey_client.aiohttp_transport import AsyncHttpTransport
-
-        return AsyncHttpTransport(address)
-    from covey_client.grpc_transport import AsyncGrpcTransport
-
-    return AsyncGrpcTransport(address)

@@ -1,17 +1,15 @@
-"""The base of `Client` and `AsyncClient`: which server, how it is reached, and how a call becomes a request."""
+"""The base of `Client` and `AsyncClient`: which server, and how a call becomes a request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Literal
 
 from covey_client.address import Address, Identity
 from covey_client.deadline import Deadline
 from covey_client.request import Request
 from covey_client.wire import MODEL
 
-Protocol = Literal["grpc", "http"]
 USUAL_PORTS = {"grpc": 8001, "http": 8000}
 TIMEOUT = 600.0  # seconds; a stub that died never answers, so that no call waits for ever unless it is told to
 
@@ -26,13 +24,12 @@ Timeout = float | None | Usual
 
 
 class BaseClient:
-    """The parts that both clients share: one server, over one protocol."""
+    """The parts that both clients share: one server, over gRPC."""
 
     def __init__(
         self,
         url: str = "127.0.0.1",
         *,
-        transport: Protocol = "grpc",
         model: str = MODEL,
         timeout: float | None = TIMEOUT,
         tls: bool = False,
@@ -40,19 +37,16 @@ class BaseClient:
         headers: Mapping[str, str] | None = None,
         identity: Identity | None = None,
     ) -> None:
-        """`url` is `host:port` of the port that speaks `transport`; `timeout` holds for every call that names none.
-        `identity` is shown to a server that asks for a certificate."""
-        if transport not in USUAL_PORTS:
-            raise ValueError(f"transport: got {transport!r}, allowed: {', '.join(USUAL_PORTS)}")
+        """`url` is `host:port` of the gRPC port; `timeout` holds for every call that names none. `identity` is shown to
+        a server that asks for a certificate."""
         self._address = Address.parse(
             url,
-            port=USUAL_PORTS[transport],
+            port=USUAL_PORTS["grpc"],
             tls=tls,
             root_certificates=root_certificates,
             headers=headers,
             identity=identity,
         )
-        self._protocol = transport
         self._model = model
         self._timeout = timeout
         self._prepare()

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import chat, drafters, generate, plan, plan_star, profile, profiles, status, top
+from covey_client.commands import chat, drafters, generate, plan_star, profile, profiles, status, top
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -28,7 +28,6 @@ COMMANDS = (
     drafters,
     profiles,
     profile,
-    plan,
     plan_star,
 )  # each adds its subparser, whose default `run` takes the parsed arguments
 STATUS: dict[type[CoveyClientError], int] = {

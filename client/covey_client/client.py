@@ -6,26 +6,38 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from covey_client.address import Address
-from covey_client.caller import BaseClient, Protocol, Timeout, Usual
+from covey_client.caller import BaseClient, Timeout, Usual
 from covey_client.deadline import Deadline
 from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError
 from covey_client.response import Chunk, Completion
 from covey_client.resumption import Resumption
-from covey_client.transport import Call, Transport
 from covey_client.wire import Settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+class Call(Protocol):
+    """A request under way. It ends by itself, by an error of `errors`, or by `cancel()`."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the chunks, and block for each; raises CoveyClientError."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel the call from any thread; `chunks()` then raises Cancelled. Does nothing on a call that has ended."""
+        ...
+
+
 class Client(BaseClient):
     """A client for many threads and many streams at once."""
 
     def _prepare(self) -> None:
-        self._transport = _open(self._protocol, self._address)
+        from covey_client.grpc_transport import GrpcTransport  # half a second
+
+        self._transport = GrpcTransport(self._address)
 
     def generate(
         self,
@@ -155,13 +167,3 @@ class Stream:
         with contextlib.suppress(CoveyClientError):  # the answer is complete whatever becomes of the connection
             for _ in self._chunks:  # the empty final response, and the protocol's own end
                 pass
-
-
-def _open(transport: Protocol, address: Address) -> Transport:
-    if transport == "http":
-        from covey_client.http_transport import HttpTransport
-
-        return HttpTransport(address)
-    from covey_client.grpc_transport import GrpcTransport
-
-    return GrpcTransport(address)

@@ -1,8 +1,7 @@
-"""A request, checked for what a wire can carry, and its two encodings. Ranges are the server's to judge."""
+"""A request, checked for what a wire can carry, and its encoding. Ranges are the server's to judge."""
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,8 @@ class Request:
 
     tensors: Mapping[str, Sequence[Any]]
     model: str = MODEL
-    outputs: tuple[str, ...] = ()  # that are to come back over gRPC; none named: all
-    id: str = ""  # by which the server's log calls it, over gRPC
+    outputs: tuple[str, ...] = ()  # that are to come back; none named: all
+    id: str = ""  # by which the server's log calls it
 
     @classmethod
     def build(
@@ -54,11 +53,6 @@ class Request:
         for name in self.outputs:
             message.outputs.add(name=name)
         return message
-
-    def to_json(self) -> bytes:
-        """Return the body for `generate` and `generate_stream`."""
-        body = {name: list(values) if INPUT_BY_NAME[name].many else values[0] for name, values in self.tensors.items()}
-        return json.dumps(body, allow_nan=False).encode()
 
 
 def _values(field: Field, value: object) -> list[Any]:

@@ -1,8 +1,7 @@
-"""Decodes answers of both protocols: one Chunk per response of the server, a Completion for the whole."""
+"""Decodes answers: one Chunk per response of the server, a Completion for the whole."""
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,27 +116,8 @@ def from_grpc(message: service_pb2.ModelInferResponse) -> Chunk | None:
     return _made(Chunk, {**chunk, "usage": _made(Usage, usage)})
 
 
-def from_json(line: str | bytes) -> Chunk:
-    """Return the chunk in one JSON object of `generate` or `generate_stream`."""
-    try:
-        given: dict[str, Any] = json.loads(line)
-    except ValueError:
-        raise ServerError(f"the answer is not JSON: {line[:200]!r}") from None
-    return _chunk({name: value if isinstance(value, list) else [value] for name, value in given.items()})
-
-
-def _chunk(values: Mapping[str, Sequence[Any]]) -> Chunk:
-    if not any(name in OUTPUT_BY_NAME for name in values):
-        raise _foreign(values)
-    return Chunk(usage=Usage(**_part(USAGE, values)), **_part(CHUNK, values))
-
-
 def _foreign(names: Iterable[str]) -> ServerError:
     return ServerError(f"the answer has none of Covey's outputs, only {sorted(names)}")
-
-
-def _part(part: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    return {field.attribute: _value(field, values.get(field.name, ())) for field in OUTPUTS if field.part == part}
 
 
 def _value(field: Field, found: Sequence[Any]) -> Any:
@@ -186,4 +166,6 @@ def _unpack(dtype: str, data: bytes) -> list[Any]:
     return list(struct.unpack(f"<{len(data) // size}{_FORMATS[dtype]}", data))
 
 
-_NOTHING = {part: _part(part, {}) for part in (CHUNK, USAGE)}
+_NOTHING = {
+    part: {field.attribute: _value(field, ()) for field in OUTPUTS if field.part == part} for part in (CHUNK, USAGE)
+}

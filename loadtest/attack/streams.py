@@ -26,7 +26,7 @@ PROMPTS = (
     "Question: What is 12 + 30?\nAnswer:",
 )
 GRACE_SECONDS = 2.0  # beyond a deadline, on a machine that does much else
-DOORS = ("grpc", "http", "unary")  # streams of both protocols, and answers in one piece
+DOORS = ("grpc", "unary")  # streams, and answers in one piece
 REST_SECONDS = 0.5  # after an error
 STRAYS_SECONDS = 1.0  # between two clients that do not behave
 
@@ -98,7 +98,6 @@ class Streams:
         """`known`: what `undisturbed` of earlier ones has learnt; `pause`: seconds from an answer to the next ask."""
         self._clients = {
             "grpc": Client(server.front_grpc, headers=headers),
-            "http": Client(server.front_http, transport="http", headers=headers),
             "unary": Client(server.front_grpc, model="covey_unary", headers=headers),
         }
         self._deadline = deadline

@@ -11,15 +11,13 @@ from covey.care.rules import (
     ASLEEP_SECONDS,
     BUSY_SECONDS,
     CIRCLES_SECONDS,
-    LEAST_SECONDS,
     PAUSED_SECONDS,
     RAN_SECONDS,
-    TIMES,
     Loads,
     broken,
 )
 
-LOOK, TOOK, UNKNOWN = 0.25, 4.0, 100.0
+LOOK, LONGEST = 0.25, 100.0
 
 
 class World:
@@ -27,7 +25,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.health = Health("model", 11, self.answered)
-        self.loads = Loads(UNKNOWN, {"model": TOOK})
+        self.loads = Loads(LONGEST)
         self.state, self.kernel = READY, "S"
         self.ran, self.waited = 0.0, 0.0  # shares of each second
         self.children = 0.0  # ... that its children run
@@ -77,42 +75,23 @@ def test_who_is_paused_for_too_long(world: World) -> None:
     assert "has been paused" in world.passes(PAUSED_SECONDS)
 
 
-@pytest.mark.parametrize(("took", "bound"), [(TOOK, TIMES * TOOK), (0.1, LEAST_SECONDS)])
-def test_who_loads_for_far_longer_than_the_last_time(world: World, took: float, bound: float) -> None:
-    world.loads.succeeded("model", took)
-    world.state, world.ran = LOADING, 1.0
-    assert not world.passes(bound - LOOK)
-    assert "has been loading" in world.passes(LOOK)
-
-
 def test_who_does_not_load_is_not_judged_by_how_long_a_load_may_take(world: World) -> None:
     world.loads = Loads(0.0)
     assert broken(world.health, world.loads) == ""
 
 
-def test_a_load_after_one_that_was_ended_may_take_twice_as_long_until_one_succeeds(world: World) -> None:
-    world.loads.ended("model")
+def test_a_load_has_an_end_and_one_that_wants_a_processor_a_later_one(world: World) -> None:
     world.state, world.ran = LOADING, 1.0
-    assert not world.passes(2 * TIMES * TOOK - LOOK)
+    assert not world.passes(LONGEST - LOOK)
     assert "has been loading" in world.passes(LOOK)
-    world.loads.succeeded("model", TOOK)
-    assert world.loads.bound(world.health) == TIMES * TOOK
-
-
-def test_a_first_load_may_take_long_and_one_that_wants_a_processor_longer(world: World) -> None:
-    world.loads.took.clear()
-    world.state, world.ran = LOADING, 1.0
-    assert not world.passes(UNKNOWN - LOOK)
     world.state = READY
     world.passes(LOOK)
-    world.loads.succeeded("model", TOOK)
     world.state, world.ran, world.waited = LOADING, 0.2, 0.8
-    assert not world.passes(5 * TIMES * TOOK - LOOK)
-    assert "has been loading" in world.passes(LOOK), "it is not spared for ever"
+    assert not world.passes(5 * LONGEST - 1.0)
+    assert "has been loading" in world.passes(2.0), "it is not spared for ever"
 
 
 def test_who_loads_and_does_nothing_unless_it_waits_for_its_children(world: World) -> None:
-    world.loads.took.clear()
     world.state, world.children = LOADING, 0.5
     assert not world.passes(2 * ASLEEP_SECONDS)
     world.children = 0.0
@@ -132,7 +111,7 @@ def test_who_loads_and_runs_in_circles(world: World) -> None:
 def test_how_long_a_whole_start_may_take_is_known_to_whoever_starts_it(world: World) -> None:
     world.health.name = processes.SERVER
     world.state, world.ran = LOADING, 0.5
-    assert not world.passes(2 * UNKNOWN)
+    assert not world.passes(2 * LONGEST)
 
 
 def test_who_never_sleeps_and_answers_nobody(world: World) -> None:
@@ -176,11 +155,12 @@ def test_who_is_on_its_way_out_is_not_judged_by_its_answers(world: World) -> Non
 
 
 def test_a_load_that_sleeps_may_sleep_twice_as_long_after_one_that_was_ended(world: World) -> None:
-    world.loads.took.clear()
     world.loads.ended("model")
     world.state = LOADING
     assert not world.passes(2 * ASLEEP_SECONDS - LOOK)
     assert "has done nothing" in world.passes(2 * LOOK)
+    world.loads.succeeded("model")
+    assert world.loads.asleep(world.health) == ASLEEP_SECONDS
 
 
 def test_who_waits_for_a_processor_has_longer_and_is_found_all_the_same(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The client against the real tritonserver: every protocol and flavour must behave alike."""
+"""The client against the real tritonserver: both flavours must behave alike."""
 
 from __future__ import annotations
 
@@ -34,21 +34,20 @@ Running = tuple[Server, Any]
 
 
 class Way:
-    """One protocol in one flavour; the async ones run their loop to the end."""
+    """One flavour of the client; the async one runs its loop to the end."""
 
-    def __init__(self, server: Server, transport: str, flavour: str, model: str = "covey") -> None:
-        self.url = server.grpc_url if transport == "grpc" else server.http_url
-        self.transport = cast(Any, transport)
+    def __init__(self, server: Server, flavour: str, model: str = "covey") -> None:
+        self.url = server.grpc_url
         self.flavour = flavour
         self.model = model
 
     def generate(self, prompt: str | list[int], **settings: Any) -> Completion:
         if self.flavour == "sync":
-            with Client(self.url, transport=self.transport, model=self.model, timeout=20) as client:
+            with Client(self.url, model=self.model, timeout=20) as client:
                 return client.generate(prompt, **settings)
 
         async def run() -> Completion:
-            async with AsyncClient(self.url, transport=self.transport, model=self.model, timeout=20) as client:
+            async with AsyncClient(self.url, model=self.model, timeout=20) as client:
                 return await client.generate(prompt, **settings)
 
         return asyncio.run(run())
@@ -58,7 +57,7 @@ class Way:
         found: list[Chunk] = []
         if self.flavour == "sync":
             with (
-                Client(self.url, transport=self.transport, model=self.model, timeout=20) as client,
+                Client(self.url, model=self.model, timeout=20) as client,
                 client.stream(prompt, **settings) as stream,
             ):
                 for chunk in stream:
@@ -69,7 +68,7 @@ class Way:
 
         async def run() -> None:
             async with (
-                AsyncClient(self.url, transport=self.transport, model=self.model, timeout=20) as client,
+                AsyncClient(self.url, model=self.model, timeout=20) as client,
                 client.stream(prompt, **settings) as stream,
             ):
                 async for chunk in stream:
@@ -81,9 +80,9 @@ class Way:
         return found
 
 
-@pytest.fixture(params=["grpc-sync", "grpc-async", "http-sync", "http-async"])
+@pytest.fixture(params=["sync", "async"])
 def way(request: pytest.FixtureRequest, canned_server: Running) -> Way:
-    return Way(canned_server[0], *request.param.split("-"))
+    return Way(canned_server[0], request.param)
 
 
 def test_a_completion_has_everything(way: Way) -> None:
@@ -178,13 +177,13 @@ def test_a_model_that_is_not_there(way: Way) -> None:
 
 
 def test_leaving_a_stream_cancels_it_on_the_server(way: Way, canned_server: Running) -> None:
-    mark: Path = canned_server[1].marks / f"left-{way.transport}-{way.flavour}"
+    mark: Path = canned_server[1].marks / f"left-{way.flavour}"
     assert len(way.stream("slow 400", take=2, tenant=mark.name)) == 2
     until(mark.exists, seconds=5.0)
 
 
 def test_a_deadline_ends_a_request_and_cancels_it(way: Way, canned_server: Running) -> None:
-    mark: Path = canned_server[1].marks / f"late-{way.transport}-{way.flavour}"
+    mark: Path = canned_server[1].marks / f"late-{way.flavour}"
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"within 0\.3 s"):
         way.stream("slow 400", timeout=0.3, tenant=mark.name)
@@ -193,30 +192,26 @@ def test_a_deadline_ends_a_request_and_cancels_it(way: Way, canned_server: Runni
 
 
 def test_a_deadline_ends_a_request_that_nothing_comes_for(way: Way, canned_server: Running) -> None:
-    mark: Path = canned_server[1].marks / f"silent-{way.transport}-{way.flavour}"
+    mark: Path = canned_server[1].marks / f"silent-{way.flavour}"
     for call in (way.generate, way.stream):
         with pytest.raises(DeadlineExceeded):
             call("hang", timeout=0.3, tenant=mark.name)
-    # Triton's HTTP front end notices that a client has gone only when it next writes to it
-    assert way.transport == "http" or until(mark.exists, seconds=5.0)
+    until(mark.exists, seconds=5.0)
 
 
-@pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_cancel_from_another_thread(canned_server: Running, transport: str) -> None:
-    server = canned_server[0]
-    with Client(Way(server, transport, "sync").url, transport=cast(Any, transport), timeout=20) as client:
+def test_cancel_from_another_thread(canned_server: Running) -> None:
+    with Client(canned_server[0].grpc_url, timeout=20) as client:
         stream = client.stream("hang")
         threading.Timer(0.2, stream.cancel).start()
         with pytest.raises(Cancelled):
             next(stream)
 
 
-@pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_cancel_from_another_task(canned_server: Running, transport: str) -> None:
-    way = Way(canned_server[0], transport, "async")
+def test_cancel_from_another_task(canned_server: Running) -> None:
+    way = Way(canned_server[0], "async")
 
     async def run() -> None:
-        async with AsyncClient(way.url, transport=way.transport, timeout=20) as client:
+        async with AsyncClient(way.url, timeout=20) as client:
             stream = client.stream("slow 400")
             asyncio.get_running_loop().call_later(0.2, stream.cancel)
             with pytest.raises(Cancelled):
@@ -231,17 +226,16 @@ def test_cancel_from_another_task(canned_server: Running, transport: str) -> Non
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_closing_a_client_ends_its_calls(canned_server: Running, transport: str) -> None:
-    way = Way(canned_server[0], transport, "sync")
-    client = Client(way.url, transport=way.transport, timeout=20)
+def test_closing_a_client_ends_its_calls(canned_server: Running) -> None:
+    way = Way(canned_server[0], "sync")
+    client = Client(way.url, timeout=20)
     stream = client.stream("hang")
     threading.Timer(0.3, client.close).start()
     with pytest.raises(Cancelled):
         next(stream)
 
     async def run() -> None:
-        async with AsyncClient(way.url, transport=way.transport, timeout=20) as client:
+        async with AsyncClient(way.url, timeout=20) as client:
             waiting = [asyncio.create_task(client.generate("hang")) for _ in range(2)]
             await asyncio.sleep(0.3)
             await client.close()
@@ -251,12 +245,11 @@ def test_closing_a_client_ends_its_calls(canned_server: Running, transport: str)
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_many_streams_share_a_client(canned_server: Running, transport: str) -> None:
-    way = Way(canned_server[0], transport, "async")
+def test_many_streams_share_a_client(canned_server: Running) -> None:
+    way = Way(canned_server[0], "async")
 
     async def run() -> list[Completion]:
-        async with AsyncClient(way.url, transport=way.transport, timeout=30) as client:
+        async with AsyncClient(way.url, timeout=30) as client:
 
             async def one(count: int) -> Completion:
                 async with client.stream(f"count {count}") as stream:
@@ -274,15 +267,15 @@ def test_nobody_listens(way: Way) -> None:
 
 
 def test_a_stub_that_dies_is_an_error_within_the_deadline(canned_server: Running) -> None:
-    way = Way(canned_server[0], "grpc", "sync", "doomed")
+    way = Way(canned_server[0], "sync", "doomed")
     with pytest.raises((ServerError, DeadlineExceeded, ConnectionLost)):
         way.generate("die", timeout=3)
-    assert Way(canned_server[0], "grpc", "sync").generate("count 2").tokens == (0, 1)
+    assert Way(canned_server[0], "sync").generate("count 2").tokens == (0, 1)
 
 
 def test_a_killed_server_is_an_error_with_a_reason(canned_folder: Callable[[], Any]) -> None:
     with canned_folder().server("covey") as server:
-        ways = [Way(server, transport, flavour) for transport in ("grpc", "http") for flavour in ("sync", "async")]
+        ways = [Way(server, flavour) for flavour in ("sync", "async")]
         caught: list[BaseException] = []
 
         def run(way: Way) -> None:
@@ -298,5 +291,5 @@ def test_a_killed_server_is_an_error_with_a_reason(canned_folder: Callable[[], A
         os.kill(server.pid, signal.SIGKILL)
         for thread in threads:
             thread.join(10)
-        assert [type(error) for error in caught] == [ConnectionLost] * 4
+        assert [type(error) for error in caught] == [ConnectionLost] * 2
         assert all(str(error) for error in caught)

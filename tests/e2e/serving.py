@@ -35,7 +35,7 @@ def total(server: Server, name: str, **labels: str) -> float:
 def works(server: Server, model: str) -> bool:
     """Whether a model answers a request."""
     try:
-        with Client(server.http_url, transport="http", model=model, timeout=20) as client:
+        with Client(server.grpc_url, model=model, timeout=20) as client:
             return bool(client.generate("Once upon a time", max_tokens=3, speculation="off").tokens)
     except CoveyClientError:
         return False

@@ -153,7 +153,7 @@ def test_a_paused_unary_model_ends_nobody_else(mortal: Server) -> None:
 
         def ask() -> None:
             try:
-                with Client(mortal.http_url, transport="http", model="covey_unary", timeout=4) as caller:
+                with Client(mortal.grpc_url, model="covey_unary", timeout=4) as caller:
                     caller.generate(PROMPT, **settings | {"max_tokens": 1500, "min_tokens": 1500})
                 ended.append("")
             except CoveyClientError as error:

@@ -13,6 +13,7 @@ from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client
 from covey_client.cli import main
+from tests.over_http import Door
 
 pytestmark = pytest.mark.e2e
 
@@ -22,10 +23,10 @@ SETTINGS: dict[str, Any] = {"max_tokens": 32, "temperature": 1.0, "return_log_pr
 
 def test_every_door_gives_the_same_answers(server: Server, front: Front) -> None:
     asked = [(prompt, seed) for prompt in PROMPTS for seed in (1, 2)]
-    ways = {
+    ways: dict[str, Any] = {
         "triton": Client(server.grpc_url),
         "grpc": Client(front.grpc_url),
-        "http": Client(front.http_url, transport="http"),
+        "http": Door(front.http_url),
         "unary": Client(front.grpc_url, model="covey_unary"),
     }
 

@@ -96,7 +96,7 @@ def test_each_target_s_text_is_its_own_while_both_are_drafted_for(
 
 
 def test_the_door_that_answers_once_leads_to_both(server: Server, plain: dict[str, tuple[int, ...]]) -> None:
-    with Client(server.http_url, transport="http", model="covey_unary") as client:
+    with Client(server.grpc_url, model="covey_unary") as client:
         for name in TARGETS:
             assert client.generate(PROMPT, target=name, timeout=120, **SETTINGS).tokens == plain[name]
 

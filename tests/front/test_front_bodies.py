@@ -18,8 +18,9 @@ from covey.front import answers, failures, grpc_bodies, http_bodies
 from covey.front.inference_request import InferenceRequest, field_of
 from covey_client.errors import InvalidRequest, from_message
 from covey_client.request import Request
-from covey_client.response import Chunk, Usage, from_grpc, from_json
+from covey_client.response import Chunk, Usage, from_grpc
 from covey_client.wire import INPUTS, OUTPUTS
+from tests.over_http import chunk
 
 PROMPT_BYTES = 1000
 CHUNK = Chunk("Grüße", (5,), (-0.5,), "eos", (1 << 64) - 1, Usage(3, 1, drafters=("draft_ngram",)), "met")
@@ -105,7 +106,7 @@ def test_answers_say_the_whole_chunk_and_lists_stay_lists() -> None:
     said = answers.event(CHUNK, "covey", asked.outputs)
     assert said["output_ids"] == [5]
     assert said["drafters"] == ["draft_ngram"]
-    assert from_json(json.dumps(said)) == CHUNK == from_grpc(grpc_bodies.answer(CHUNK, asked))
+    assert chunk(json.loads(json.dumps(said))) == CHUNK == from_grpc(grpc_bodies.answer(CHUNK, asked))
     assert set(said) == {field.name for field in OUTPUTS} | {"model_name", "model_version"}
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from covey.server.front import Front, with_ports
 from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded
 from loadtest.attack.doors import Attack
 from tests.fronts import call, fronting
+from tests.over_http import Door
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -103,9 +104,8 @@ def inputs(kind: Any, text: str, **arrays: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_the_client_s_library_finds_the_same_server(front: Front, protocol: Any) -> None:
-    url = front.grpc_url if protocol == "grpc" else front.http_url
-    with Client(url, transport=protocol) as client:
+def test_both_protocols_find_the_same_server(front: Front, protocol: str) -> None:
+    with closing(Client(front.grpc_url) if protocol == "grpc" else Door(front.http_url)) as client:
         assert [chunk.text for chunk in client.stream("count 3")] == ["w0 ", "w1 ", "w2 "]
         assert client.generate("count 2").tokens == (0, 1)
         given = json.loads(client.generate("settings", max_tokens=3, stop_words=["ü"], temperature=0.5, seed=9).text)
@@ -574,9 +574,8 @@ def test_streams_outlive_tritonserver(canned_folder: Callable[[], Any], profile:
     with canned.server("covey", drain_seconds=0.0) as server, fronting(server, profile=profile) as front:
         came: dict[str, list[str]] = {"grpc": [], "http": []}
 
-        def read(protocol: Any) -> None:
-            url = front.grpc_url if protocol == "grpc" else front.http_url
-            with Client(url, transport=protocol, timeout=120) as client:
+        def read(protocol: str) -> None:
+            with closing(Client(front.grpc_url) if protocol == "grpc" else Door(front.http_url)) as client:
                 came[protocol].extend(chunk.text for chunk in client.stream("slow 30"))
 
         threads = [threading.Thread(target=read, args=(protocol,)) for protocol in came]

@@ -72,15 +72,22 @@ def test_who_trusts_the_front_s_authority_comes_through(
     front = make("")
     ours, theirs = authorities
     pem = ours.root.read_bytes()
-    for transport, url in (("grpc", front.grpc_url), ("http", front.http_url)):
-        with Client(url, transport=transport, tls=True, root_certificates=pem) as client:  # type: ignore[arg-type]
-            assert [chunk.text for chunk in client.stream("count 3")] == ["w0 ", "w1 ", "w2 "]
-        for settings in ({"tls": True, "root_certificates": theirs.root.read_bytes()}, {"tls": True}, {}):
-            with (
-                Client(url, transport=transport, timeout=5, **settings) as client,  # type: ignore[arg-type]
-                pytest.raises(ConnectionLost),
-            ):
-                client.generate("count 1")
+    with Client(front.grpc_url, tls=True, root_certificates=pem) as client:
+        assert [chunk.text for chunk in client.stream("count 3")] == ["w0 ", "w1 ", "w2 "]
+    for settings in ({"tls": True, "root_certificates": theirs.root.read_bytes()}, {"tls": True}, {}):
+        with (
+            Client(front.grpc_url, timeout=5, **settings) as client,  # type: ignore[arg-type]
+            pytest.raises(ConnectionLost),
+        ):
+            client.generate("count 1")
+    with urllib.request.urlopen(
+        f"https://{front.http_url}/v2", context=ssl.create_default_context(cafile=str(ours.root)), timeout=10
+    ) as answer:
+        assert answer.status == 200
+    with pytest.raises(OSError, match="certificate verify failed"):
+        urllib.request.urlopen(
+            f"https://{front.http_url}/v2", context=ssl.create_default_context(cafile=str(theirs.root)), timeout=10
+        )
     host, _, port = front.http_url.partition(":")
     began = time.monotonic()
     with socket.create_connection((host, int(port)), timeout=10) as silent:
@@ -92,9 +99,8 @@ def test_who_trusts_the_front_s_authority_comes_through(
     assert front.pid == pid
 
 
-async def _texts(url: str, transport: Any, root: bytes, identity: Identity | None) -> list[str]:
-    tls: dict[str, Any] = {"tls": True, "root_certificates": root, "identity": identity}
-    async with AsyncClient(url, transport=transport, timeout=5, **tls) as client:
+async def _texts(url: str, root: bytes, identity: Identity | None) -> list[str]:
+    async with AsyncClient(url, timeout=5, tls=True, root_certificates=root, identity=identity) as client:
         return [chunk.text async for chunk in client.stream("count 2")]
 
 
@@ -129,22 +135,19 @@ def test_callers_need_a_certificate_where_their_authorities_are_named(
         assert not isinstance(refused.value, urllib.error.HTTPError)
         with pytest.raises(grpc.RpcError):
             over_grpc(pair)
-    for transport, url in (("grpc", front.grpc_url), ("http", front.http_url)):
-        root = ours.root.read_bytes()
-        own, other = (Identity(*(Path(path).read_bytes() for path in pair)) for pair in (mine, foreign))
-        with Client(url, transport=transport, tls=True, root_certificates=root, identity=own) as client:  # type: ignore[arg-type]
-            assert [chunk.text for chunk in client.stream("count 2")] == ["w0 ", "w1 "]
-        assert asyncio.run(_texts(url, transport, root, own)) == ["w0 ", "w1 "]
-        for identity in (other, None):
-            with (
-                Client(  # type: ignore[arg-type]
-                    url, transport=transport, timeout=5, tls=True, root_certificates=root, identity=identity
-                ) as client,
-                pytest.raises(ConnectionLost),
-            ):
-                client.generate("count 1")
-            with pytest.raises(ConnectionLost):
-                asyncio.run(_texts(url, transport, root, identity))
+    root, url = ours.root.read_bytes(), front.grpc_url
+    own, other = (Identity(*(Path(path).read_bytes() for path in pair)) for pair in (mine, foreign))
+    with Client(url, tls=True, root_certificates=root, identity=own) as client:
+        assert [chunk.text for chunk in client.stream("count 2")] == ["w0 ", "w1 "]
+    assert asyncio.run(_texts(url, root, own)) == ["w0 ", "w1 "]
+    for identity in (other, None):
+        with (
+            Client(url, timeout=5, tls=True, root_certificates=root, identity=identity) as client,
+            pytest.raises(ConnectionLost),
+        ):
+            client.generate("count 1")
+        with pytest.raises(ConnectionLost):
+            asyncio.run(_texts(url, root, identity))
     pid = front.pid
     time.sleep(1.6)
     front.check()

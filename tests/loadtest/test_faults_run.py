@@ -115,7 +115,7 @@ def test_a_full_place_has_no_byte_left_and_the_machine_has(tmp_path: Path) -> No
 
 def test_asks_and_requests_are_the_same_for_a_seed() -> None:
     assert asks(9, 32, 5, ("draft_chat",)) == asks(9, 32, 5, ("draft_chat",)) != asks(9, 32, 6, ("draft_chat",))
-    assert {ask.door for ask in asks(9, 32, 5, ())} == {"grpc", "http", "unary"}
+    assert {ask.door for ask in asks(9, 32, 5, ())} == {"grpc", "unary"}
     drawn, again = Messages(3), Messages(3)
     for one, other in ((drawn.body, again.body), (drawn.request, again.request), (drawn.message, again.message)):
         assert [one() for _ in range(100)] == [other() for _ in range(100)]

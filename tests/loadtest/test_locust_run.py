@@ -62,15 +62,14 @@ def run(module: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_a_run_over_both_protocols_and_its_report(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
-    given = words(canned_server[0], prompts, "--transport", "both", "--shape", "poisson:20", "--seconds", "3")
+def test_a_run_and_its_report(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
+    given = words(canned_server[0], prompts, "--shape", "poisson:20", "--seconds", "3")
     ran = run(["loadtest"], *given, "--out", str(tmp_path), "--name", "mine")
     assert ran.returncode == 0, ran.stderr
     assert f"report: {tmp_path}/mine/report.html" in ran.stdout
     found = records.load(tmp_path / "mine")
     assert found.complete
     assert 30 <= len(found.records) <= 90
-    assert {record.transport for record in found.records} == {"grpc", "http"}
     assert {record.level for record in found.records} == {"interactive", "standard", "batch"}
     for record in found.records:
         assert record.finished, record.error
@@ -124,7 +123,7 @@ def test_paced_users_ask_at_their_rate_and_beside_that_the_same_without_speculat
 
 
 def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None:
-    given = words(canned_server[0], prompts, "--shape", "closed:3", "--transport", "both")
+    given = words(canned_server[0], prompts, "--shape", "closed:3")
     locust = [
         "-f",
         "loadtest/locustfile.py",
@@ -140,9 +139,8 @@ def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None
     ran = run(["locust"], *locust, *given)
     assert ran.returncode == 0, ran.stderr
     summary = ran.stdout + ran.stderr
-    for transport in ("grpc", "http"):
-        for event in ("ttft", "tpot", "e2e"):
-            assert re.search(rf"{transport} +\w+ {event} +[1-9]", summary), summary
+    for event in ("ttft", "tpot", "e2e"):
+        assert re.search(rf"grpc +\w+ {event} +[1-9]", summary), summary
 
 
 LOCUST = ["-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
@@ -218,7 +216,7 @@ words = ["--shape", "poisson:200", "--seconds", "2", "--prompts", "own"]
 plan = options.plan(options.command_line().parse_args(words), seconds=2.0, grace=0.0)
 began, sent = time.monotonic(), []
 traffic = Traffic(plan, print, print, clock=lambda: time.monotonic() - began, pause=gevent.sleep)
-traffic.send = lambda _, arrival: sent.append(arrival.at)
+traffic.send = lambda arrival: sent.append(arrival.at)
 gevent.spawn(traffic.follow, gevent.spawn)
 gevent.sleep(float(sys.argv[1]))
 drain(0.0, traffic)
@@ -301,19 +299,18 @@ class Sent:
         )
 
 
-def sent(server: Server, tmp_path: Path, prompt: str, transport: str) -> Sent:
+def sent(server: Server, tmp_path: Path, prompt: str) -> Sent:
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"category": "one", "turns": [prompt]}))
-    given = command_line().parse_args([*words(server, path), "--transport", transport])
+    given = command_line().parse_args(words(server, path))
     found = Sent(plan(given, seconds=1.0, grace=0.0))
-    found.traffic.send(transport, Arrival(time.monotonic() - 1.0))
+    found.traffic.send(Arrival(time.monotonic() - 1.0))
     found.traffic.close()
     return found
 
 
-@pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_events_of_an_answer(canned_server: Running, tmp_path: Path, transport: str) -> None:
-    found = sent(canned_server[0], tmp_path, "slow 4", transport)
+def test_events_of_an_answer(canned_server: Running, tmp_path: Path) -> None:
+    found = sent(canned_server[0], tmp_path, "slow 4")
     [record] = found.records
     assert record.finished
     assert record.lag >= 1.0
@@ -333,9 +330,8 @@ def test_events_of_an_answer(canned_server: Running, tmp_path: Path, transport: 
         ("late 5", "ServerError"),
     ],
 )
-@pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_events_of_a_failure(canned_server: Running, tmp_path: Path, transport: str, prompt: str, outcome: str) -> None:
-    found = sent(canned_server[0], tmp_path, prompt, transport)
+def test_events_of_a_failure(canned_server: Running, tmp_path: Path, prompt: str, outcome: str) -> None:
+    found = sent(canned_server[0], tmp_path, prompt)
     [record] = found.records
     assert record.failed
     assert record.outcome == outcome

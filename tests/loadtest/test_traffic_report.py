@@ -20,9 +20,7 @@ LEVELS = (Level("fast", 1.0, 0.1, 0.02), Level("slow", 1.0, 1.0, 0.1))
 
 
 def finished(at: float, level: str = "fast", **changes: object) -> Record:
-    usual = Record(
-        at, "grpc", level, "math", "length", ttft=0.05, tpot=0.01, e2e=0.14, input_tokens=20, output_tokens=10
-    )
+    usual = Record(at, level, "math", "length", ttft=0.05, tpot=0.01, e2e=0.14, input_tokens=20, output_tokens=10)
     return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
 
 
@@ -44,8 +42,8 @@ RECORDS = (
     finished(1.0, ttft=0.2, e2e=0.29),
     finished(2.0, "slow", ttft=0.5, tpot=0.2, e2e=2.3),
     finished(3.0, "slow", draft_tokens=8, accepted_draft_tokens=6),
-    Record(4.0, "grpc", "fast", "math", "ServerError", error="the <target> failed"),
-    Record(5.0, "grpc", "fast", "math", "unfinished", ttft=0.05),
+    Record(4.0, "fast", "math", "ServerError", error="the <target> failed"),
+    Record(5.0, "fast", "math", "unfinished", ttft=0.05),
 )
 READINGS = tuple(reading(float(at), generation_tokens=100.0 * at, rounds=10.0 * at) for at in range(9))
 
@@ -115,7 +113,7 @@ def test_levels_have_the_server_s_view_beside_the_client_s(tmp_path: Path) -> No
         finished(0.0, server_ttft=0.04, server_tpot=0.009, attainment="met"),
         finished(1.0, server_ttft=0.2, server_tpot=0.009, attainment="missed"),
         finished(2.0, attainment="unknown"),
-        Record(3.0, "grpc", "fast", "math", "Overloaded", error="the objective"),
+        Record(3.0, "fast", "math", "Overloaded", error="the objective"),
         finished(4.0, "slow"),
     )
     run = a_run(tmp_path, rows)

@@ -54,7 +54,7 @@ def test_two_servers_start_at_once_and_leave_nothing(canned_folder: Make, monkey
             replace(servers[0].control, secret=other).states()
         assert replace(servers[0].control, secret=one).states() == {"covey": "READY"}
         servers[0].stop()
-        with Client(servers[1].http_url, transport="http") as client:
+        with Client(servers[1].grpc_url) as client:
             assert client.generate("count 2").tokens == (0, 1)
     finally:
         for server in servers:

@@ -21,6 +21,7 @@ from covey.tritonio import fields
 from covey.tritonio.slow_jobs import SlowJobs
 from tests.fakes import HashTarget, ManualClock
 from tests.tritonio import adapters
+from tests.waiting import until
 
 BUNDLED = Path(__file__).parents[2] / "model_repository" / "target" / "1"
 
@@ -140,6 +141,22 @@ def test_their_bytes_are_bounded_and_those_that_wait_are_told_of_the_end() -> No
     stopping.join()
     assert len(told) == 1
     assert isinstance(told[0], Overloaded)
+
+
+def test_a_drain_refuses_those_that_wait_and_counts_the_one_at_hand() -> None:
+    queue = SlowJobs()
+    held = held_up(queue, "a")
+    told: list[Exception | None] = []
+    queue.put("a", 1, told.append)
+    assert len(queue) == 2
+    queue.refuse()
+    with pytest.raises(Overloaded, match="stopping"):
+        queue.put("b", 1, told.append)
+    assert len(queue) == 2, "nobody has been told yet"
+    held.set()
+    until(lambda: not len(queue))
+    assert [type(each) for each in told] == [Overloaded]
+    queue.stop()
 
 
 def test_a_job_that_fails_ends_nothing() -> None:

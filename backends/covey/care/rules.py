@@ -25,7 +25,6 @@ from covey.care.processes import SERVER
 PAUSED_SECONDS = 2.0
 BUSY_SECONDS, RAN_SECONDS = 6.0, 1.5
 CIRCLES_SECONDS = 60.0  # the same while a model loads
-TIMES, LEAST_SECONDS = 5.0, 10.0  # a load may take so many times what the last one of its model took, and so long
 ASLEEP_SECONDS = 30.0  # a load may use no processor for so long: weights may come over a network
 TARGET, DRAFTER, ORCHESTRATOR = "target", "drafter", "orchestrator"
 JUDGED = (ORCHESTRATOR, "router", "unary", "tokenizer")  # backends whose first thread only takes requests
@@ -33,25 +32,19 @@ JUDGED = (ORCHESTRATOR, "router", "unary", "tokenizer")  # backends whose first 
 
 @dataclass
 class Loads:
-    """The time that loads may take, by model; learnt from those that succeeded."""
+    """The time that loads may take: `longest` as a whole and, by model, without a processor, which is doubled after
+    each load that was ended until one succeeds."""
 
-    unknown: float  # where none has
-    took: dict[str, float] = field(default_factory=dict)
-    patience: dict[str, float] = field(default_factory=dict)  # doubled after each load that was ended
+    longest: float
+    patience: dict[str, float] = field(default_factory=dict)
 
     def bound(self, health: Health) -> float:
-        if health.name == SERVER:  # whoever starts it knows how long all of it may take
-            return math.inf
-        if health.name not in self.took:
-            return self.unknown
-        times = self.patience.get(health.name, 1.0)
-        return times * max(LEAST_SECONDS, TIMES * self.took[health.name])
+        return math.inf if health.name == SERVER else self.longest  # whoever starts it knows how long that may take
 
     def asleep(self, health: Health) -> float:
         return ASLEEP_SECONDS * self.patience.get(health.name, 1.0)
 
-    def succeeded(self, model: str, seconds: float) -> None:
-        self.took[model] = seconds
+    def succeeded(self, model: str) -> None:
         self.patience.pop(model, None)
 
     def ended(self, model: str) -> None:

@@ -62,8 +62,8 @@ class Supervisor:
         died: Callable[[bool], None] = lambda _server: None,
     ) -> None:
         """`roles` has the models to bring back, by backend. `starting` says which models are ready or being loaded
-        while the server starts and does not answer; it is None once the server has started. A model that never loaded
-        may take `load_seconds`. `died` is told at once, on this one's thread, when the public model's process has
+        while the server starts and does not answer; it is None once the server has started. A load may take
+        `load_seconds`. `died` is told at once, on this one's thread, when the public model's process has
         ended, and whether the whole server has."""
         self._control, self._server, self._roles, self._died = control, server, dict(roles), died
         self._quick = replace(control, seconds=ASK_SECONDS)
@@ -188,7 +188,7 @@ class Supervisor:
     def _note_loads(self, states: Mapping[str, str], living: Mapping[str, list[int]]) -> None:
         for health in self._healths.values():
             if self._said.get(health.name) == LOADING and states.get(health.name) == READY:
-                self._loads.succeeded(health.name, health.loading)
+                self._loads.succeeded(health.name)
         loading = {model for model, state in states.items() if state == LOADING}
         self._seen = loading & (self._seen | living.keys())
         self._said = dict(states)

@@ -23,14 +23,13 @@ from covey.front import vllm_metrics
 from covey.front.inference_request import InferenceRequest
 from covey_client.address import Address
 from covey_client.asking import ask
-from covey_client.async_client import AsyncStream
+from covey_client.async_client import AsyncCall, AsyncStream
 from covey_client.deadline import Deadline
 from covey_client.errors import Cancelled, ConnectionLost, CoveyClientError, ServerError
 from covey_client.grpc_transport import AsyncGrpcTransport
 from covey_client.request import Request
 from covey_client.response import Chunk
 from covey_client.resumption import Resumption
-from covey_client.transport import AsyncCall
 from covey_client.wire import MODEL
 
 LOOK_SECONDS = 0.25

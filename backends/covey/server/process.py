@@ -48,7 +48,7 @@ Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the 
 POLL_SECONDS = 0.1
 LEAVE_SECONDS = 30.0  # that a stop may take beyond its drain
 STOPPED_SECONDS = 1.0  # for tritonserver to end when its models had as long as they may
-LOST_SECONDS = 2.0  # for Triton to notice that a model's process has ended which it unloads
+LOST_SECONDS = 2.0  # for Triton to notice that a model which it unloads has no process any more, or no request
 CLOSED = (UNLOADED, FAILED, "", None)  # states of models without requests
 STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests either
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
@@ -247,24 +247,25 @@ class Server:
             drained = self.drain(seconds) if seconds > 0 else False
             self._end_supervisor()
             until = time.monotonic() + self.options.stop_seconds
-            if drained:
-                self._unload(until)
-            if drained or not seconds:  # else it waits for requests that no model answers any more
+            if (drained and self._unload(until)) or not seconds:  # else it waits for a model that never ends
                 self._process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):  # kill() ends it
                     self._process.wait(max(STOPPED_SECONDS, until - time.monotonic()))
         self.kill()
         return drained
 
-    def _unload(self, until: float) -> None:
-        """Unload the models that are not public. tritonserver looks only once a second whether they have ended, and its
-        callers' connections; we look more often."""
+    def _unload(self, until: float) -> bool:
+        """Unload the models that are not public; return whether all models have ended. tritonserver looks only once a
+        second whether they have, and its callers' connections; we look more often."""
+        inner, ended = [name for name in self.models if name not in PUBLIC_MODELS], True
         with contextlib.suppress(ControlError):
-            for name in self.models:
-                if name not in PUBLIC_MODELS:
-                    self.control.unload(name)
-            self._closed(list(self.models), until)
+            for name in inner:
+                self.control.unload(name)
+            self._closed(inner, until)
+            states = self.control.states()
+            ended = all(states.get(name) in CLOSED for name in self.models)
         time.sleep(POLL_SECONDS)
+        return ended
 
     def kill(self) -> None:
         """End every process of this server at once and remove its shared memory. Does nothing the second time."""
@@ -302,9 +303,12 @@ class Server:
             self.runs = link.refuse_requests(ORCHESTRATOR, self.pid)
 
     def _closed(self, models: list[str], until: float) -> bool:
-        """Wait until these models have ended with their requests; False if it is too late. Triton waits for ever for a
-        model whose process has died within a request."""
+        """Wait until these models have ended with their requests; False if it is too late.
+
+        Triton waits for ever for a model whose process has died within a request, and 24.10 also for one of which a
+        gRPC stream was cancelled just when its last response came: it keeps that request (its pull request 8078)."""
         gone: dict[str, float] = {}  # models without a process: since when
+        busy = time.monotonic()  # when `covey` last had requests, or did not say that it has none
         while self.running:
             states, living, now = self.control.states(), processes.by_model(self.pid), time.monotonic()
             still = {name for name in self.models if states.get(name) not in CLOSED}
@@ -312,11 +316,13 @@ class Server:
             dead = {name for name, since in gone.items() if now - since > LOST_SECONDS}
             if ORCHESTRATOR in dead:  # nobody answers those who wait for it
                 return self.runs == 0
-            if not still & set(models) - dead:
+            open_still = still & set(models) - dead
+            if not open_still or (open_still == {ORCHESTRATOR} and now - busy > LOST_SECONDS):
                 return True
             if now > until:
                 return False
             self._ask_what_runs()
+            busy = busy if self.runs == 0 else now
             time.sleep(POLL_SECONDS)
         return self.runs == 0
 

@@ -44,7 +44,8 @@ class Service:
 
     @property
     def open(self) -> int:
-        return self.streamer.open
+        """Return how many requests have not been answered whole, those included that wait to be submitted."""
+        return self.streamer.open + len(self.long_prompts) + len(self.new_grammars)
 
     def run(self) -> None:
         """Run the engine until it is stopped; raises what ends it."""
@@ -57,6 +58,8 @@ class Service:
     def drain(self) -> int:
         """Take no more requests, and move no drafter any more; returns how many requests are open."""
         self.engine.drain()
+        self.new_grammars.refuse()
+        self.long_prompts.refuse()
         if self.memory is not None:
             self.memory.close()
         return self.open

@@ -33,7 +33,7 @@ class SlowJobs:
         self._bytes: dict[str, int] = {}  # that wait
         self._had: dict[str, int] = {}  # bytes, of those who wait and of whoever was last
         self._wake = threading.Condition()
-        self._stopped = False
+        self._working = self._stopped = False
         self._thread = threading.Thread(target=self._run, name=what, daemon=True)
         self._thread.start()
 
@@ -54,11 +54,19 @@ class SlowJobs:
             self._bytes[tenant] = own + size
             self._wake.notify()
 
-    def stop(self) -> None:
-        """Tell those that wait that they will not be done."""
+    def __len__(self) -> int:
+        """Return how many jobs wait or are being done."""
+        with self._wake:
+            return sum(map(len, self._queues.values())) + self._working
+
+    def refuse(self) -> None:
+        """Take no more jobs, and tell those that wait that they will not be done."""
         with self._wake:
             self._stopped = True
             self._wake.notify()
+
+    def stop(self) -> None:
+        self.refuse()
         self._thread.join()
 
     def _run(self) -> None:
@@ -71,10 +79,12 @@ class SlowJobs:
                     return
                 job = self._take()
                 problem = Overloaded("the server is stopping") if self._stopped else None
+                self._working = True
             try:
                 job(problem)
             except Exception:  # nothing may end the thread that the others wait for
                 log.exception("one of the %s could not be taken", self._what)
+            self._working = False
 
     def _take(self) -> Job:
         tenant = min(self._queues, key=self._had.__getitem__)

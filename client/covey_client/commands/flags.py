@@ -24,10 +24,9 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         "--url",
         default="",
         metavar="HOST:PORT",
-        help="of the gRPC port, or of the HTTP port with --transport http; any port of a server of yours on this "
-        "machine (default: COVEY_URL, with --transport http port 8000 of its host, or the server that runs here)",
+        help="of the gRPC port, or any port of a server of yours on this machine (default: COVEY_URL, or the server "
+        "that runs here)",
     )
-    group.add_argument("--transport", choices=tuple(USUAL_PORTS), default="grpc")
     group.add_argument("--model", default=MODEL, help="Triton model to ask (default: %(default)s)")
     group.add_argument("--timeout", type=float, default=TIMEOUT, metavar="S", help="seconds for a whole answer")
     group.add_argument("--tls", action="store_true")
@@ -35,8 +34,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def client(given: argparse.Namespace) -> Client:
     try:
-        url = _grpc_url(given.url) if given.transport == "grpc" else _port("http", given.url or _http_beside())
-        return Client(url, transport=given.transport, model=given.model, timeout=given.timeout, tls=given.tls)
+        return Client(_grpc_url(given.url), model=given.model, timeout=given.timeout, tls=given.tls)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
 

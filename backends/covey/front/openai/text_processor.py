@@ -42,7 +42,6 @@ class WorkerReply:
 
     found: Any = None
     error: CoveyClientError | None = None
-    seconds: float = 0.0  # of a processor
 
 
 class TextProcessor:

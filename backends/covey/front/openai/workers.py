@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -49,21 +48,17 @@ class _Worker:
     def __init__(self, words: Sequence[str], seconds: float, most_bytes: int) -> None:
         self._words, self._seconds = words, seconds
         self._process: asyncio.subprocess.Process | None = None
-        self._spent = 0.0  # seconds of a processor, that its answers have taken
-        self._queue = FairQueue(most_bytes, lambda: self._spent)
+        self._queue = FairQueue(most_bytes)
 
     async def ask(self, job: Job, question: bytes) -> Any:
         return await self._queue.run(job, lambda: self._asked(question))
 
     async def _asked(self, question: bytes) -> Any:
         """Ask one question; the next must wait for the answer. Raises InvalidRequest or ServerError."""
-        began = time.monotonic()
         try:
             answer: WorkerReply = pickle.loads(await asyncio.wait_for(self._answer(question), PATIENT_SECONDS))
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError):
-            self._spent += time.monotonic() - began
             raise await self._ended() from None
-        self._spent += answer.seconds
         if answer.error is not None:
             raise answer.error
         return answer.found
