@@ -48,8 +48,7 @@ _FEATURES = {
     "is_encoder_decoder": _ENCODER_DECODER,
     "quantization_config": (
         "a model with quantised weights",
-        "DEQUANTISE=1 (--dequantise) serves what they stand for, in the memory of plain ones; or serve the one that it "
-        "was made from (base_model of its card), in bfloat16",
+        "serve the one that it was made from (base_model of its card), in bfloat16",
     ),
     "kv_lora_rank": _LATENT,
     "use_alibi": _ALIBI,
