@@ -20,7 +20,7 @@ from rich.console import Console
 from covey.contracts import profile
 from covey.contracts.profile import TargetSettings
 from covey.contracts.types import JsonDict
-from covey.runtimes.resizing import Whole
+from covey.runtimes.resizing import AnyModel
 from loadtest.bench import exactness_models, report
 from loadtest.bench.exactness_models import SHAPES, RandomModel
 from loadtest.bench.exactness_rows import TEMPERATURES, Differences, Rows, Seen, Step, in_chunks, in_company
@@ -103,13 +103,15 @@ def _model(
             _tally(tally, model, _lengths(rng, model), rng, 1 if late else positions - tally.total.positions)
 
 
-def _lengths(rng: np.random.Generator, model: Whole) -> list[int]:
+def _lengths(rng: np.random.Generator, model: AnyModel) -> list[int]:
     """Return the lengths of rows that are unlike, most of them long, one as long as can be."""
     most = min(model.max_positions, exactness_models.POSITIONS) - 1
     return [most, *rng.integers(600, most, 3).tolist(), *rng.integers(1, 600, 2).tolist()]
 
 
-def _tally(tally: Differences, model: Whole, lengths: Sequence[int], rng: np.random.Generator, positions: int) -> None:
+def _tally(
+    tally: Differences, model: AnyModel, lengths: Sequence[int], rng: np.random.Generator, positions: int
+) -> None:
     """Compare about so many positions, or some more: rows are read whole."""
     texts = [rng.integers(0, model.vocab_size, length).astype(np.int32) for length in lengths]
     rows = Rows(model, texts, int(rng.integers(1 << 30)))
