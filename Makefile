@@ -25,7 +25,6 @@ MODEL        ?=
 DRAFTER      ?=
 DTYPE        ?=
 NAMES        ?=
-DEQUANTISE   ?=
 COMPARE      ?=
 ARGS         ?=
 PYTHONS      ?= python3.10 python3.11 python3.12
@@ -35,7 +34,7 @@ VERSION      := import sys; print("%d.%d" % sys.version_info[:2])
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
-	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= FRONT_HOST= FRONT_HTTP_PORT= FRONT_GRPC_PORT= PROFILE= MODEL=folder-or-name DRAFTER=folder-or-name NAMES='name ...' DTYPE=bfloat16 DEQUANTISE=1]"
+	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= FRONT_HOST= FRONT_HTTP_PORT= FRONT_GRPC_PORT= PROFILE= MODEL=folder-or-name DRAFTER=folder-or-name NAMES='name ...' DTYPE=bfloat16]"
 	@echo "make demo      what Covey does, as pictures drawn from running servers, in runs/demo; five minutes [ARGS='depth ...']"
 	@echo "make loadtest  a minute of load on a running server, then an HTML report [HOST= GRPC_PORT= ... ARGS='--shape poisson:4 ...' COMPARE=folder]"
 	@echo "make test      every kind of test, the real server included; minutes"
@@ -71,7 +70,7 @@ serve: setup
 	@exec $(BIN)/python -m covey.server --host $(HOST) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
 	  --metrics-port $(METRICS_PORT) --front-host $(FRONT_HOST) --front-http-port $(FRONT_HTTP_PORT) \
 	  --front-grpc-port $(FRONT_GRPC_PORT) --profile $(PROFILE) $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFTER),--drafter '$(DRAFTER)') \
-	  $(if $(NAMES),--served-model-name $(NAMES)) $(if $(DTYPE),--dtype '$(DTYPE)') $(if $(DEQUANTISE),--dequantise)
+	  $(if $(NAMES),--served-model-name $(NAMES)) $(if $(DTYPE),--dtype '$(DTYPE)')
 
 demo: setup
 	@exec $(BIN)/python -m loadtest.demo $(ARGS)

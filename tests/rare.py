@@ -32,8 +32,6 @@ PARTS = {  # of which test files, and what they are about
     "tests/training/test_own_drafter.py": (*TRAINING, "tests/training/conftest.py"),
     "tests/in_ray/test_nodes.py": (*SERVED, "backends/covey_ray", "tests/in_ray"),
     "tests/e2e/test_helm_live.py": (*SERVED, "docker", "tests/docker", "tests/e2e/pods.py", "tests/e2e/link.py"),
-    "tests/models/test_parallel.py": ("backends/covey/models", "backends/covey/target"),
-    "tests/models/test_parallel_loss.py": ("backends/covey/models", "backends/covey/target"),
 }
 COMMON = ("tests/models/tiny_models.py", "constraints.txt")
 

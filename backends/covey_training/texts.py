@@ -86,7 +86,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def attention_of(config: PretrainedConfig) -> str:
-    """Return the faster of transformers' own where the target's class knows it: Bloom, MPT and GPT-OSS do not."""
+    """Return the faster of transformers' own where the target's class knows it: that of GPT-OSS does not."""
     return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"
 
 

@@ -31,9 +31,6 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> list[Any]:
         return bls.serve(requests, self._answer)
 
-    def finalize(self) -> None:
-        self._runner.close()  # a target that is loaded next needs the memory of this one's processes
-
     def _answer(self, message: Any) -> Any:
         kind = codec.kind_of(message)
         if kind == codec.INFO_REQUEST.kind:

@@ -17,7 +17,7 @@ from rich.console import Console
 from covey.contracts import profile
 from covey.contracts.profile import TargetSettings
 from covey.contracts.types import JsonDict
-from covey.runtimes.resizing import Whole
+from covey.runtimes.resizing import AnyModel
 from covey.target.runner import open_target, typed
 from loadtest.bench import report
 from loadtest.bench.exactness_rows import TEMPERATURES, Counts, Rows, Seen, Step, in_chunks, in_company
@@ -65,7 +65,7 @@ def run(session: Session) -> None:
         torch.set_num_threads(threads)
 
 
-def opened(folder: str, rows: int, settings: TargetSettings) -> Whole:
+def opened(folder: str, rows: int, settings: TargetSettings) -> AnyModel:
     """Return a folder's model with room for so many rows, computed as it is served."""
     served = typed(folder, replace(settings, device="cpu", numerics="auto"))
     served = replace(served, kv_blocks=rows * ROW_POSITIONS // served.block_size)
@@ -74,13 +74,13 @@ def opened(folder: str, rows: int, settings: TargetSettings) -> Whole:
     return model
 
 
-def _lengths(rng: np.random.Generator, model: Whole) -> list[int]:
+def _lengths(rng: np.random.Generator, model: AnyModel) -> list[int]:
     """Return the lengths of rows that are unlike, most of them long, one as long as can be."""
     most = min(model.max_positions, ROW_POSITIONS) - 1
     return [most, *rng.integers(600, most, 3).tolist(), *rng.integers(1, 600, 2).tolist()]
 
 
-def _count(counts: Counts, model: Whole, lengths: Sequence[int], rng: np.random.Generator, positions: int) -> None:
+def _count(counts: Counts, model: AnyModel, lengths: Sequence[int], rng: np.random.Generator, positions: int) -> None:
     """Compare about so many positions, or some more: rows are read whole."""
     texts = [rng.integers(0, model.vocab_size, length).astype(np.int32) for length in lengths]
     rows = Rows(model, texts, int(rng.integers(1 << 30)))

@@ -13,7 +13,7 @@ import numpy as np
 
 from covey.contracts.types import Ints, Sampling
 from covey.models.lanes import Lanes, Pass, chain_slots
-from covey.runtimes.resizing import Whole
+from covey.runtimes.resizing import AnyModel
 from covey.sampling.drawing import SettingsTable, draw
 
 TEMPERATURES = (0.0, 1.0)
@@ -34,7 +34,7 @@ class Seen:
 class Rows:
     """Has rows of one model, in blocks of their own that are scattered over its pool, all drawn from with one seed."""
 
-    def __init__(self, model: Whole, rows: Sequence[Ints], seed: int = 0) -> None:
+    def __init__(self, model: AnyModel, rows: Sequence[Ints], seed: int = 0) -> None:
         size = model.block_size
         counts = [-(-len(row) // size) for row in rows]
         if sum(counts) > model.blocks:

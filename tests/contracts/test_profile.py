@@ -45,6 +45,7 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ('[speculation]\ndrafter_policy = "fixed:nobody"', "speculation.drafter_policy: got 'fixed:nobody', allowed"),
         ('[drafter]\nfolders = ["draft_mine:/m"]', "drafter.folders: draft_mine must be among speculation.drafters"),
         ('[drafter]\nfolders = ["/m"]', "drafter.folders: got '/m', allowed: NAME:FOLDER"),
+        ("[target]\ntensor_parallel = 2", "target.tensor_parallel: got 2, allowed for a target of kind neural: 1"),
         ('[target]\nkind = "emulated"\n[emulated]\ncosts = "none"', "emulated.costs: cost table 'none' not found"),
         ('[speculation]\ncosts = "none"', "speculation.costs: cost table 'none' not found"),
         ('[emulated]\nacceptance = ["draft_emulated:1.1"]', "emulated.acceptance: got 'draft_emulated:1.1'"),

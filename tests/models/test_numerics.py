@@ -21,7 +21,7 @@ from covey.models.numerics import (
     attention_tilings,
     linear_granules,
 )
-from covey.models.product import Product, padded
+from covey.models.rows import padded
 
 CPU = torch.device("cpu")
 WIDTH, COUNT = 8, 1 << 16
@@ -238,15 +238,3 @@ def test_a_change_at_far_lengths_is_found_out_when_there_is_no_time(
     )
     monkeypatch.setattr(torch, "baddbmm", score)
     assert not attention_agreement(HEADS, tiling, 8192, torch.float32, CPU, seconds=0.0)
-
-
-@pytest.mark.skipif(not torch.cpu.get_capabilities().get("amx_bf16"), reason="a CPU without matrix tiles")
-@pytest.mark.parametrize(("width", "out"), [(640, 256), (256, 640), (256, 4096)])
-def test_a_product_that_is_to_be_alike_is_alike_for_every_row_count(width: int, out: int) -> None:
-    """Where bfloat16 has matrix tiles, oneDNN sums 640 wide rows in another order where there are 33 to 255 of them."""
-    generator = torch.Generator().manual_seed(5)
-    product = Product(torch.randn(out, width, generator=generator).to(torch.bfloat16), alike=True)
-    rows = torch.randn(300, width, generator=generator).to(torch.bfloat16)
-    alone = torch.cat([product(row) for row in rows.split(1)])
-    for count in (*range(2, 40), 47, 48, 64, 65, 100, 128, 200, 255, 256, 300):
-        assert torch.equal(product(rows[:count]), alone[:count]), count

@@ -109,35 +109,6 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "persimmon": ("PersimmonConfig", _SMALL),
     "gpt2": ("GPT2Config", _GPT2 | {"n_inner": 32}),
     "gpt_bigcode": ("GPTBigCodeConfig", _GPT2 | {"n_inner": 48}),
-    "falcon": (
-        "FalconConfig",
-        _SMALL
-        | {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 48, "tie_word_embeddings": False},
-    ),
-    "bloom": (
-        "BloomConfig",
-        {
-            "vocab_size": 97,
-            "hidden_size": 48,
-            "n_layer": 3,
-            "n_head": 12,
-            "eos_token_id": 1,
-            "seq_length": 256,
-            "tie_word_embeddings": False,
-        },
-    ),
-    "mpt": (
-        "MptConfig",
-        {
-            "vocab_size": 97,
-            "d_model": 32,
-            "n_layers": 3,
-            "n_heads": 4,
-            "max_seq_len": 256,
-            "eos_token_id": 1,
-            "tie_word_embeddings": False,
-        },
-    ),
     "opt": ("OPTConfig", _SMALL | {"ffn_dim": 48, "word_embed_proj_dim": 32, "tie_word_embeddings": False}),
     "mixtral": ("MixtralConfig", _EXPERTS | {"num_local_experts": 4}),
     "qwen2_moe": (

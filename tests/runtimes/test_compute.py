@@ -57,7 +57,6 @@ def target(folder):
     for blocks in (total // 2 // 8 * 8 + 1, total // 2 // 8 * 8 + 1, total):  # what is left of pages is cleared
         elsewhere(loaded.resize, blocks)
     loaded._model._reserve._worker.submit(int, 0).result()  # pages have come and gone
-    loaded.close()
 
 def drafter(folder):
     loaded = load_drafter("neural", folder, Path(sys.argv[2]), chosen, name="draft_general")

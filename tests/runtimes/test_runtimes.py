@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +26,6 @@ TARGET = MODELS / "target" / "1"
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tensor_parallel": 2}, "target.tensor_parallel is 2: it computes on one CPU"),
         ({"device": "cuda"}, "the target is on a GPU"),
         ({"block_size": 16}, "target.block_size is 16: its blocks have 32 tokens"),
         ({"dtype": "float64"}, "the target's type is float64: it computes in bfloat16 or float32"),
@@ -60,8 +58,8 @@ def test_where_its_passes_are_not_invariant_pytorch_computes(
     settings = TargetSettings(device="cpu", dtype="float32", kv_blocks=40, threads=1, numerics=numerics)
     assert TargetRunner.load(folder, settings, token_budget=64, name="target").info().numerics == "invariant"
     assert "PyTorch computes it" in caplog.text
-    with closing(load_target(folder, profile.Profile("a", target=settings), name="target")) as opened:
-        assert opened.info().numerics == "invariant", "as a server opens it"
+    opened = load_target(folder, profile.Profile("a", target=settings), name="target")
+    assert opened.info().numerics == "invariant", "as a server opens it"
     named = replace(settings, runtime="native")
     if numerics == "auto":
         assert TargetRunner.load(folder, named, token_budget=64, name="target").info().numerics == "fast"

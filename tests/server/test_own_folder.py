@@ -206,7 +206,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "a model type too long": (saying(model_type=LONG), ("model type 'nnn", "serve a family of docs/models.md")),
     "layers without end": (saying(num_hidden_layers=10**9), ("num_hidden_layers of config.json is 1000000000",)),
     "an endless vocabulary": (saying(vocab_size=math.inf), ("vocab_size of config.json is inf",)),
-    "an MPT of numbers": (saying(model_type="mpt", attn_config=[3]), ("attn_config [3] of an MPT is not supported",)),
     "a deep tokenizer": (with_text("tokenizer.json", DEEP), ("tokenizer.json: not a tokenizer", "copy it again")),
     "a tokenizer of one long name": (
         with_text("tokenizer.json", json.dumps({"version": LONG})),
@@ -267,7 +266,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "unknown": (saying(model_type="no_such_model"), ("'no_such_model' is not supported", "serve a family of docs")),
     "quantised": (
         saying(quantization_config={"quant_method": "gptq"}),
-        ("quantised weights", "DEQUANTISE=1 (--dequantise) serves", "base_model of its card"),
+        ("quantised weights", "base_model of its card"),
     ),
     "mamba": (saying(model_type="mamba"), ("a state-space layer", "serve a model with attention")),
     "bert": (saying(model_type="bert"), ("attention that sees later tokens", "decoder-only")),
@@ -277,11 +276,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ("attention that sees later tokens",),
     ),
     "gpt-j": (saying(model_type="gptj"), ("attention of its own code", "Falcon 3")),
-    "ALiBi of another family": (saying(alibi=True), ("ALiBi", "rotary or learned")),
-    "mpt of long stories": (
-        saying(model_type="mpt", attn_config={"alibi_bias_max": 16}),
-        ("attn_config.alibi_bias_max 16 of an MPT is not supported", "as if it were 8"),
-    ),
+    "ALiBi": (saying(alibi=True), ("ALiBi", "rotary or learned")),
     "no language model": (saying(architectures=["LlamaForSequenceClassification"]), ("ForSequenceClassification",)),
     "dynamic": (saying(rope_scaling={"type": "dynamic", "factor": 2.0}), ("dynamic rotary scaling",)),
     "no key heads": (saying(num_key_value_heads=0), ("num_key_value_heads of config.json is 0", "from 1")),

@@ -9,7 +9,6 @@ CoveyError
  +- PortError            a model behind a port failed; the engine decides what that costs
      +- PortTimeout      it did not answer in time
      +- StubDead         its process is gone
-     +- RankDied         a process of a target spread over several devices is gone, or not in step
 """
 
 from __future__ import annotations
@@ -67,10 +66,6 @@ class PortTimeout(PortError):
 
 class StubDead(PortError):
     """The process of a model behind a port is gone."""
-
-
-class RankDied(PortError):
-    """A target spread over several devices has lost one of its processes."""
 
 
 def one_line(text: str, most: int = MOST_LETTERS) -> str:

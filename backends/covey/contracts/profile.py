@@ -70,7 +70,7 @@ class TargetSettings:
         choices=DTYPES,
     )
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
-    tensor_parallel: int = setting(1, "devices that the target is spread over, kv_memory_mb on each", low=1, high=64)
+    tensor_parallel: int = setting(1, "devices that vLLM spreads its target over, kv_memory_mb on each", low=1, high=64)
     numerics: str = setting(
         "auto",
         "invariant: the same bits in any batch; auto: on a CPU invariant where that can be had, on a GPU fast",
@@ -418,6 +418,11 @@ def _check_together(profile: Profile) -> None:
             raise SettingError(f"{key}: {', '.join(missing)} must be among {among} too")
     if LOOKUP in drafters:
         raise SettingError(f"speculation.drafters: {LOOKUP} is what drafts from texts themselves are called")
+    if profile.target.tensor_parallel > 1 and profile.target.kind != VLLM:
+        raise SettingError(
+            f"target.tensor_parallel: got {profile.target.tensor_parallel}, allowed for a target of kind "
+            f"{profile.target.kind}: 1; one of kind {VLLM} is spread over several devices"
+        )
     if speculation.policy == "table" or speculation.table != TABLE:  # the default may be too deep for other policies
         depths_by_batch(speculation.table, speculation.max_depth)
     fixed = speculation.drafter_policy.partition("fixed:")[2]

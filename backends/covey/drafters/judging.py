@@ -36,7 +36,7 @@ from covey.sampling.winning import wins
 from covey.text.grammar import Grammars, Words
 
 if TYPE_CHECKING:
-    from covey.runtimes.resizing import Whole
+    from covey.runtimes.resizing import AnyModel
 
 LOGITS = 1 << 24  # numbers in the logits of one pass
 LEAST = -69.0  # log q of a token that the model excludes
@@ -61,7 +61,7 @@ class TextReader:
     """Passes over a model that leave keys behind. `table` has the sessions' settings. The texts of a head lack their
     first token: `first` is 1."""
 
-    def __init__(self, model: Whole, table: SettingsTable, grammars: Grammars, first: int = 0) -> None:
+    def __init__(self, model: AnyModel, table: SettingsTable, grammars: Grammars, first: int = 0) -> None:
         self._model = model
         self._table = table
         self._grammars = grammars

@@ -58,7 +58,7 @@ from covey.wire.company import beside, parted
 from covey.wire.ledger import Ledger
 
 if TYPE_CHECKING:
-    from covey.runtimes.resizing import Whole
+    from covey.runtimes.resizing import AnyModel
 
 TOGETHER = 48  # pending tokens of a call that the first step takes along, padding included
 
@@ -68,7 +68,7 @@ class NeuralDrafter:
 
     def __init__(
         self,
-        model: Whole,
+        model: AnyModel,
         stepper: Stepper,
         settings: DrafterSettings,
         *,

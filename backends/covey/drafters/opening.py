@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from covey.models.paged_stepper import PagedStepper
     from covey.models.stepper import Stepper
     from covey.runtimes.opening import Model
-    from covey.runtimes.resizing import Whole
+    from covey.runtimes.resizing import AnyModel
 
 log = logging.getLogger("covey.drafter")
 
@@ -33,7 +33,7 @@ PASS_TOKENS = 512  # in one pass; rows that do not fit into one are drafted for 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    model: Whole
+    model: AnyModel
     stepper: Stepper
     identity: str  # what its timings hold for
     state_width: int = 0  # of a head

@@ -130,9 +130,6 @@ class EmulatedTarget:
     def info(self) -> TargetInfo:
         return replace(self._info, total_blocks=self._total)
 
-    def close(self) -> None:
-        """Close nothing: nothing runs beside this process."""
-
     @property
     def used(self) -> int:
         """Return the number of blocks in use."""

@@ -24,11 +24,6 @@ FIRST_TOKEN = 300
 def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedTarget:
     """Return the device that the profile emulates; `folder` has the tokenizer."""
     settings, emulated = profile.target, profile.emulated
-    if settings.tensor_parallel > 1:
-        raise SettingError(
-            f"target.tensor_parallel: got {settings.tensor_parallel}, allowed for an emulated device: 1; the cards "
-            "that it stands for are in its cost table"
-        )
     block_bytes = settings.block_size * emulated.kv_token_bytes
     blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // block_bytes
     if blocks < 1:

@@ -1,7 +1,7 @@
 """A forward pass of the Llama-shaped families in a few kernels per layer, all of it at fixed places in device memory.
 
-The same arithmetic as `covey.models.fuse`, on the modules' own weights. A layer is nine or ten launches, and a pass
-can be recorded as it is.
+The modules' own arithmetic and weights; query, key and value are one product, and so are gate and up. A layer is nine
+or ten launches, and a pass can be recorded as it is.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ Knows nothing of requests, block ownership or sampling. Refuses, by UnsupportedM
 from __future__ import annotations
 
 import logging
-from typing import Literal
 
 import numpy as np
 import torch
@@ -37,7 +36,6 @@ class DeviceModel:
     the next pass. With `numerics` "invariant" a token's are the same bits in any company, at the price of products and
     tiles that do not suit the pass."""
 
-    whole: Literal[True] = True  # in this process
     padding_slot = -1  # where tokens write whose keys are not kept
 
     def __init__(

@@ -20,9 +20,8 @@ import numpy.typing as npt
 import torch
 
 from covey.contracts.types import Ints
-from covey.models.alibi import Alibi
 from covey.models.lanes import Lanes
-from covey.models.product import by_rows, padded
+from covey.models.rows import by_rows, padded
 
 QUERY_TILE = 64  # longer lanes are cut: bounds the mask, and skips keys that a chunk's first queries cannot see
 # Bytes of a group's keys, values and weights: the memory of much larger ones is taken from the system anew each time.
@@ -40,7 +39,6 @@ class Shape:
     heads: int
     kv_heads: int
     head_dim: int
-    alibi: Alibi | None = None
 
     @property
     def share(self) -> int:
@@ -287,16 +285,11 @@ def _group(
 
 
 def _mask(group: Group, shape: Shape, window: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return 0, or ALiBi's bias, where a query sees a key and -inf elsewhere, laid out as the scores are."""
+    """Return 0 where a query sees a key and -inf elsewhere, laid out as the scores are."""
     at = np.arange(group.keys, dtype=np.int32)
     hidden: Bools = at > group.last[:, :, None]
     if window:
         hidden |= at <= group.last[:, :, None] - window
-    if shape.alibi is None:
-        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), -torch.inf)
-        mask = mask.to(device)[None, :, :, None].expand(shape.kv_heads, -1, -1, shape.share, -1)
-    else:
-        mask = shape.alibi.bias(group.keys, torch.from_numpy(group.last).to(device), dtype)
-        mask = mask.masked_fill_(torch.from_numpy(hidden).to(device), -torch.inf)
-        mask = mask.view(shape.kv_heads, shape.share, *hidden.shape).permute(0, 2, 3, 1, 4)
+    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), -torch.inf)
+    mask = mask.to(device)[None, :, :, None].expand(shape.kv_heads, -1, -1, shape.share, -1)
     return mask.reshape(shape.kv_heads * group.rows, group.queries * shape.share, group.keys)

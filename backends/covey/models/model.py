@@ -1,15 +1,12 @@
 """A Hugging Face language model over a paged pool of keys and values: packed tokens in, logits out.
 
 Knows nothing of requests, block ownership or sampling: the caller says which slots a pass writes and reads. The
-modules' own code runs with attention replaced (transformers' `AttentionInterface`); for the families in `fuse.py` its
-shorter pass takes over, after it was seen to give the same.
+modules' own code runs with attention replaced (transformers' `AttentionInterface`).
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,28 +15,21 @@ from covey.contracts.errors import SettingError
 from covey.contracts.types import Ints
 from covey.models.agreement import Room, passes_agree
 from covey.models.attention import Plan, Tiling, plan_lanes
-from covey.models.fuse import FusedDecoder
-from covey.models.lanes import Lanes, Pass, chain
-from covey.models.modules import Run, Source, close, modules_of
+from covey.models.lanes import Lanes, Pass
+from covey.models.modules import Run, Source, modules_of
 from covey.models.numerics import Matrix, attention_agreement, attention_tilings, linear_granules
-from covey.models.parallel.group import Group
-from covey.models.parallel.sharding import ShardedLinear
-from covey.models.product import padded
-from covey.models.refusals import FAMILIES
 from covey.models.reserve import Reserve
+from covey.models.rows import padded
 from covey.models.verdicts import here, verdict
 from covey.process.private import kept_folder
 
-_LOG = logging.getLogger(__name__)
 _NO_WEIGHTS = 1 << 40  # in place of their number, for a map that has none: never a small product
 
 
 class PagedModel:
-    """One model and its pool of `blocks` blocks of `block_size` slots; not safe to call from two threads at once. As
-    one rank of a `group` it holds its share of both, and every rank builds one and calls it alike, in step."""
+    """One model and its pool of `blocks` blocks of `block_size` slots; not safe to call from two threads at once."""
 
     windows = False  # reads lanes
-    whole: Literal[True] = True  # in this process
 
     def __init__(
         self,
@@ -51,7 +41,6 @@ class PagedModel:
         block_size: int = 16,
         numerics: str = "auto",
         max_pass_tokens: int = 512,
-        group: Group | None = None,
         most_blocks: int = 0,
     ) -> None:
         """Load the model; with `most_blocks`, on a CPU, the pool can become so large."""
@@ -60,8 +49,7 @@ class PagedModel:
         for name, value in (("blocks", blocks), ("block_size", block_size), ("max_pass_tokens", max_pass_tokens)):
             if value < 1:
                 raise SettingError(f"{name}: got {value}, allowed: 1 or more")
-        self._modules = modules = modules_of(source, dtype=dtype, device=device, group=group)
-        self._group = group
+        self._modules = modules = modules_of(source, dtype=dtype, device=device)
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
         self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
@@ -83,11 +71,8 @@ class PagedModel:
             )
         self.padding_slot = self._pool.shape[2] - block_size  # of tokens whose keys are not kept, in the last block
         self.pools = list(self._pool.unbind(0))
-        self._fused: FusedDecoder | None = None
-        if group is not None:
-            group.join()
-        self._settle(alike=numerics != "fast")
-        self._activations = modules.activate_by_rows() if numerics != "fast" and self._fused is None else []
+        modules.examine(modules.trial(min(48, self.max_positions, max_pass_tokens, blocks * block_size)))
+        self._activations = modules.activate_by_rows() if numerics != "fast" else []
         if numerics != "fast" and self._make_invariant():
             self.numerics = "invariant"
         elif numerics == "invariant":
@@ -120,29 +105,17 @@ class PagedModel:
     def bytes_per_block(self) -> int:
         return self._pool[:, :, : self.block_size].numel() * self._pool.element_size()
 
-    @property
-    def fused(self) -> bool:
-        """Return whether the short pass of `fuse.py` is in use."""
-        return self._fused is not None
-
-    def check(self, work: Pass) -> None:
-        """Raise ValueError for a pass that is too large."""
-        if work.size > self.max_pass_tokens:
-            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
-
     @torch.inference_mode()
     def forward(self, work: Pass) -> torch.Tensor:
         """Return logits [len(out), vocab] in float32 (float64 for a float64 model); write keys and values."""
-        self.check(work)
+        if work.size > self.max_pass_tokens:
+            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
         tokens, positions, slots, plan = self._prepare(work)
-        if self._fused is not None:
-            hidden = self._fused.forward(tokens, positions, slots, plan)
-        else:
-            hidden = self._modules.hidden(tokens, positions, Run(plan, slots, self.pools))
+        hidden = self._modules.hidden(tokens, positions, Run(plan, slots, self.pools))
         count = len(work.out)
         wanted = np.resize(work.out, padded(count, self._tiling.rows)) if count else work.out
         hidden = hidden.index_select(0, torch.from_numpy(wanted).to(self.torch_device))
-        return self._modules.logits(hidden, self._fused.head if self._fused is not None else None)[:count]
+        return self._modules.logits(hidden)[:count]
 
     @torch.inference_mode()
     def copy_slots(self, source: Ints, destination: Ints) -> None:
@@ -188,78 +161,40 @@ class PagedModel:
         move = (torch.from_numpy(np.ascontiguousarray(a)).to(self.torch_device) for a in (tokens, positions))
         return *move, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), plan  # type: ignore[return-value]
 
-    def _text(self) -> Ints:
-        """Return the text that is tried at load."""
-        return self._modules.trial(min(48, self.max_positions, self.max_pass_tokens, self.blocks * self.block_size))
-
-    @torch.inference_mode()
-    def _settle(self, alike: bool) -> None:
-        """Warm up, and take the short pass where it gives the same as the modules."""
-        modules, text = self._modules, self._text()
-        examined = modules.examine(text)
-        if modules.config.model_type not in FAMILIES:
-            _LOG.info("%s: running the modules of transformers (%s)", modules.folder, modules.config.model_type)
-            return
-        try:
-            parts = dict(modules.module.named_modules())
-            fused = FusedDecoder(parts, self.shape, examined.settings, self.pools, self.max_positions, alike=alike)
-            hidden = fused.forward(*self._prepare(chain(text, self.block_size)))[: len(text)]
-        except (KeyError, AttributeError, RuntimeError) as error:
-            _LOG.info("%s: running the modules of transformers (%s)", modules.folder, error)
-            return
-        if modules.agree(close(hidden, examined.hidden, self.torch_dtype)):
-            self._fused = fused
-            modules.module.model.layers = torch.nn.ModuleList()  # their weights live on in the products
-
     def _make_invariant(self) -> bool:
         """Take products' shapes under which no token's result depends on its company, where there are any."""
         modules, matrices = self._modules, self._matrices()
         sizes = sorted((matrix.width, matrix.count) for matrix in matrices)
         about = modules.described(), self.shape, self.dtype, self.device, sizes
         limits = self.max_positions, self.blocks, self.block_size, self.max_pass_tokens
-        folder = kept_folder("numerics") if self._group is None else None  # ranks go on in step
-        tiling = verdict(folder, here(*about, *limits), lambda: self._find_tiling(matrices), Tiling)
+        tiling = verdict(kept_folder("numerics"), here(*about, *limits), lambda: self._find_tiling(matrices), Tiling)
         self._tiling = tiling or Tiling()
         return tiling is not None
 
     @torch.inference_mode()
     def _find_tiling(self, matrices: list[Matrix]) -> Tiling | None:
-        agree, dtype, device = self._modules.agree, self.torch_dtype, self.torch_device
-        ordered = self._group is not None and self._group.ordered
-        if self._group is not None:
-            self._group.ordered = True
+        dtype, device = self.torch_dtype, self.torch_device
         longest = min(self.max_positions, self.blocks * self.block_size)
         for tiling in attention_tilings(self.shape, self.block_size):
             same = attention_agreement(self.shape, tiling, longest, dtype, device, block_size=self.block_size)
-            if agree(same > 0):
+            if same > 0:
                 room = Room(
                     self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens, tiling.span
                 )
-                for rows in linear_granules(matrices, self.max_pass_tokens, dtype, device, agree):
+                for rows in linear_granules(matrices, self.max_pass_tokens, dtype, device):
                     self._tiling = replace(tiling, rows=rows)
-                    if agree(passes_agree(self.forward, room)):
+                    if passes_agree(self.forward, room):
                         return self._tiling
                 break
-        if self._group is not None:
-            self._group.ordered = ordered
         return None
 
     def _matrices(self) -> list[Matrix]:
         """Return one map of each shape that passes go through: the linear ones and the activation between them."""
-        if self._fused is not None:
-            fused = self._fused
-            maps = [Matrix(product.alone, product.width, product.count) for product in fused.products()]
-            maps.append(Matrix(fused.gated, 2 * fused.width, _NO_WEIGHTS))
-        else:
-            maps = [
-                Matrix(
-                    module.alone if isinstance(module, ShardedLinear) else module,
-                    module.in_features,
-                    module.weight.numel(),
-                )
-                for module in self._modules.module.modules()
-                if isinstance(module, torch.nn.Linear)
-            ]
-            widest = max(matrix.width for matrix in maps)  # as a rule what goes through the activation
-            maps += [Matrix(act, widest, _NO_WEIGHTS) for act in self._activations]
+        maps = [
+            Matrix(module, module.in_features, module.weight.numel())
+            for module in self._modules.module.modules()
+            if isinstance(module, torch.nn.Linear)
+        ]
+        widest = max(matrix.width for matrix in maps)  # as a rule what goes through the activation
+        maps += [Matrix(act, widest, _NO_WEIGHTS) for act in self._activations]
         return list({(matrix.width, matrix.count): matrix for matrix in maps}.values())

@@ -18,13 +18,10 @@ import torch
 
 from covey.contracts.errors import UnsupportedModel
 from covey.contracts.types import Ints
-from covey.models import adopted, loading
-from covey.models.attention import Plan, Tiling, attend, plan_lanes
+from covey.models import loading
+from covey.models.attention import Plan, Shape, Tiling, attend, plan_lanes
 from covey.models.lanes import Lanes
-from covey.models.parallel.group import Group
-from covey.models.parallel.plan import share_of_heads
-from covey.models.parallel.sharding import load_shard
-from covey.models.product import by_rows
+from covey.models.rows import by_rows
 
 _ATTENTION = "covey_paged"
 ACTIVATIONS = (
@@ -109,27 +106,24 @@ def _window(*_: object, local_size: int | None = None, **__: object) -> int | No
     return local_size
 
 
-def _register(config: Any) -> None:
+def _register() -> None:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(_ATTENTION, _paged_attention)
     AttentionMaskInterface.register(_ATTENTION, _window)
-    adopted.adopt(config.model_type, _ATTENTION, _paged_attention, lambda: _RUN.get(None) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The settings with which a model calls its attention, by layer, and what a text becomes: `hidden` under our
-    attention, `logits` under its own."""
+    """The settings with which a model calls its attention, by layer, and a text's logits under its own attention."""
 
     settings: list[AttentionSetting]
-    hidden: torch.Tensor
     logits: torch.Tensor
 
 
 class Modules:
-    """A model's modules, its facts and its refusals; of one rank of a `group`, its share of them."""
+    """A model's modules, its facts and its refusals."""
 
     def __init__(
         self,
@@ -138,41 +132,34 @@ class Modules:
         module: Any,
         dtype: torch.dtype,
         device: torch.device,
-        group: Group | None = None,
     ) -> None:
         """Wraps a module whose attention is ours (see `read` and `of`)."""
         self.folder, self.config = folder, config
         self.dtype, self.device = dtype, device
         self.module = module
-        self._group = group
-        self.shape = share_of_heads(self.folder, self.config, 1 if group is None else group.size)
+        self.shape = shape_of(config)
         self.layers = int(self.config.num_hidden_layers)
         self.end_ids = loading.find_end_ids(self.folder, self.config)
         self.vocab_size = int(self.config.vocab_size)
         self.max_positions = loading.find_max_positions(self.config)
 
     @classmethod
-    def read(cls, folder: str | Path, *, dtype: str, device: str, group: Group | None = None) -> Modules:
+    def read(cls, folder: str | Path, *, dtype: str, device: str) -> Modules:
         """Return the modules of the model in a folder. Raises SettingError or UnsupportedModel where it is refused."""
         path = Path(folder)
         config = loading.read_config(path)
         loading.check_config(path, config)
-        where = loading.choose_device(device) if group is None else group.device
+        where = loading.choose_device(device)
         kind = loading.choose_dtype(dtype, where)
-        _register(config)
-        module: Any
-        if group is None:
-            module = loading.load_module(path, config, kind, where, _ATTENTION)
-        else:
-            module = load_shard(path, config, kind, _ATTENTION, group)
-        return cls(path, config, module, kind, where, group)
+        _register()
+        return cls(path, config, loading.load_module(path, config, kind, where, _ATTENTION), kind, where)
 
     @classmethod
     def of(cls, module: Any, name: str) -> Modules:
         """Return the modules of a module that is ready on its device, in its type, and never was in a folder. Whatever
         runs it may take it apart. Raises UnsupportedModel as `read` does."""
         loading.check_config(Path(name), module.config)
-        _register(module.config)
+        _register()
         module.set_attn_implementation(_ATTENTION)
         return cls(Path(name), module.config, module, module.dtype, module.device)
 
@@ -190,9 +177,9 @@ class Modules:
         hidden: torch.Tensor = output.last_hidden_state[0]
         return hidden
 
-    def logits(self, hidden: torch.Tensor, head: Any = None) -> torch.Tensor:
-        """Return logits in float32 (float64 for a float64 model); `head` is what to use in place of its own."""
-        logits: torch.Tensor = (head or self.module.get_output_embeddings())(hidden)
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return logits in float32 (float64 for a float64 model)."""
+        logits: torch.Tensor = self.module.get_output_embeddings()(hidden)
         logits = scaled(self.config, logits)
         return logits if logits.dtype == torch.float64 else logits.float()
 
@@ -210,10 +197,6 @@ class Modules:
     def trial(self, count: int) -> Ints:
         """Return `count` tokens from all over the vocabulary."""
         return ((np.arange(count) * 7919 + 11) % self.vocab_size).astype(np.int32)
-
-    def agree(self, verdict: bool) -> bool:
-        """Return the verdict of all ranks, which go on in step, or this one's where it is alone."""
-        return verdict if self._group is None else self._group.agree(verdict)
 
     @torch.inference_mode()
     def examine(self, text: Ints) -> Examined:
@@ -250,15 +233,14 @@ class Modules:
                 f"{self.folder}: layers without attention are not supported: state must be keys and values"
             )
         with loading.quiet():
-            twice = self.config.model_type == "falcon"  # adds ALiBi's bias twice where attention is eager
-            self.module.set_attn_implementation("sdpa" if twice else "eager")
+            self.module.set_attn_implementation("eager")
             own = self.module(input_ids=tokens[None], position_ids=at[None], use_cache=False).logits[0]
             self.module.set_attn_implementation(_ATTENTION)
-        if not self.agree(close(self.logits(hidden), own, self.dtype)):
+        if not close(self.logits(hidden), own, self.dtype):
             raise UnsupportedModel(
                 f"{self.folder}: {type(self.module).__name__} is not supported: paged attention differs from its own"
             )
-        return Examined([settings[layer] for layer in range(self.layers)], hidden, own)
+        return Examined([settings[layer] for layer in range(self.layers)], own)
 
     def _tried(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run) -> torch.Tensor:
         try:
@@ -273,24 +255,22 @@ class Modules:
                 f"{self.folder}: {type(self.module).__name__} is not supported: its attention cannot be replaced; "
                 "serve a family of docs/models.md"
             ) from error
-        except RuntimeError as error:
-            if self._group is None:
-                raise
-            raise UnsupportedModel(
-                f"{self.folder}: tensor parallelism is not supported for {type(self.module).__name__}: a part of its "
-                f"heads does not fit its modules: {error}"
-            ) from error
 
 
 Source: TypeAlias = "str | Path | Modules"
 """A folder with a model, or its modules."""
 
 
-def modules_of(source: Source, *, dtype: str, device: str, group: Group | None = None) -> Modules:
-    """Return modules as they are, or those of a folder in that type, on that device or a rank's."""
-    if isinstance(source, Modules):
-        return source
-    return Modules.read(source, dtype=dtype, device=device, group=group)
+def modules_of(source: Source, *, dtype: str, device: str) -> Modules:
+    """Return modules as they are, or those of a folder in that type, on that device."""
+    return source if isinstance(source, Modules) else Modules.read(source, dtype=dtype, device=device)
+
+
+def shape_of(config: Any) -> Shape:
+    """Return the shape of one layer's attention."""
+    heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    return Shape(heads, kv_heads, int(getattr(config, "head_dim", None) or config.hidden_size // heads))
 
 
 def scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ import torch
 
 from covey.models.attention import AT_ONCE, QUERY_TILE, WORTH_A_GROUP, Shape, Tiling, attend, plan_lanes, weighed
 from covey.models.lanes import Lanes
-from covey.models.product import padded
+from covey.models.rows import padded
 
 GRANULES = (1, 2, 4, 8, 12, 16)  # row counts that passes are padded to multiples of, in the order they are tried
 QUERIES = (1, 2, 4, 8)  # the same of a lane's queries
@@ -67,7 +67,6 @@ def linear_granules(
     limit: int,
     dtype: torch.dtype,
     device: torch.device,
-    agree: Callable[[bool], bool] = bool,
 ) -> Iterator[int]:
     """Yield granules under which every matrix gives a row the same bits for all counts that up to `limit` rows are
     padded to, as far as there is time to try them."""
@@ -76,7 +75,7 @@ def linear_granules(
         if granule * least <= _SMALL_PRODUCT:
             continue
         counts = sorted({padded(count, granule) for count in range(1, limit + 1)})
-        if agree(all(_invariant(matrix, counts, dtype, device) for matrix in matrices)):
+        if all(_invariant(matrix, counts, dtype, device) for matrix in matrices):
             yield granule
 
 
@@ -165,8 +164,6 @@ def _products_agree(
         queries, kv = draw(lanes, most, dim), draw(2, lanes, longest, dim)
         for keys in widths:
             mask = torch.zeros(lanes, most, longest, dtype=dtype, device=device)
-            if shape.alibi is not None:  # a product may add what is there first or last
-                mask += draw(1, most, longest)
             mask[:, :, keys:] = -torch.inf
             whole = weighed(queries, kv, mask, dim**-0.5, 0.0, tiling.span)
             for rows in (count * shape.share for count in counts):
@@ -236,8 +233,7 @@ class _Trial:
         block_size: int,
     ) -> None:
         kv_heads = min(shape.kv_heads, 2)  # more of them are more of the same
-        heads = shape.share * kv_heads
-        shape = Shape(heads, kv_heads, shape.head_dim, shape.alibi and shape.alibi.of_heads(heads))
+        shape = Shape(shape.share * kv_heads, kv_heads, shape.head_dim)
         self._shape, self._tiling, self._dtype, self._device = shape, tiling, dtype, device
         self._block_size = block_size
         self._blocks = -(-positions // self._block_size)

@@ -48,11 +48,11 @@ _FEATURES = {
     "is_encoder_decoder": _ENCODER_DECODER,
     "quantization_config": (
         "a model with quantised weights",
-        "DEQUANTISE=1 (--dequantise) serves what they stand for, in the memory of plain ones; or serve the one that it "
-        "was made from (base_model of its card), in bfloat16",
+        "serve the one that it was made from (base_model of its card), in bfloat16",
     ),
     "kv_lora_rank": _LATENT,
     "use_alibi": _ALIBI,
+    "alibi": _ALIBI,
     "attention_chunk_size": _CHUNKED,
     "ssm_state_size": _STATE_SPACE,
     "mamba_d_state": _STATE_SPACE,
@@ -84,7 +84,7 @@ _FAMILIES = {
             "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 longcat_flash minicpm3 glm4_moe_lite glm_moe_dsa youtu",
         ),
         (_LATENT, "axk1 axk2 bailing_hybrid hy_v4 dots3_note_text"),
-        (_OWN_ATTENTION, "gptj gpt_neo codegen xglm ctrl"),
+        (_OWN_ATTENTION, "gptj gpt_neo codegen xglm ctrl falcon bloom mpt"),
         (_UNLIKE, "gemma4_text gemma4_unified_text"),
         (_TWICE, "diffllama"),
         (_CHUNKED, "llama4_text"),
@@ -102,9 +102,6 @@ _FAMILIES = {
     )
     for family in families.split()
 }
-# What transformers' code computes of an MPT whatever its file says.
-_MPT = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False}
-_MPT_WHOLE = {"no_bias": True, "logit_scale": None}
 MOST = 1 << 24  # of a configuration's sizes
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 _OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
@@ -153,10 +150,6 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
         refuse(*_FAMILIES[get("model_type")])
     if get("use_bidirectional_attention") in (True, "all"):  # Gemma 4 says "vision": of images, which are not served
         refuse(*_BOTH_WAYS)
-    if get("alibi") and get("model_type") != "falcon":
-        refuse(*_ALIBI)
-    if get("model_type") == "mpt":
-        _as_computed(get, refuse)
     strange = set(map(str, get("layer_types") or ())) - _LAYER_TYPES
     if strange:
         refuse(f"layer type {sorted(strange)[0]}", "serve a model with full or sliding-window attention")
@@ -168,19 +161,6 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     for head in get("architectures") or ():
         if str(head).endswith(_OTHER_HEADS):
             refuse(head, "it has no head for tokens; serve the language model that it was trained from")
-
-
-def _as_computed(get: Callable[[str], Any], refuse: Callable[[str, str], None]) -> None:
-    inner = get("attn_config") or {}
-    if isinstance(inner, (str, int, float, list)):
-        refuse(f"attn_config {inner!r} of an MPT", "it is an object; copy config.json again")
-    inner = inner if isinstance(inner, dict) else vars(inner)
-    for key, computed, found in (
-        *((f"attn_config.{key}", value, inner.get(key, value)) for key, value in _MPT.items()),
-        *((key, value, get(key)) for key, value in _MPT_WHOLE.items()),
-    ):
-        if found is not None and found != computed:
-            refuse(f"{key} {found!r} of an MPT", f"transformers computes such models as if it were {computed!r}")
 
 
 def by_files(folder: Path) -> None:

@@ -22,16 +22,13 @@ log = logging.getLogger(__name__)
 
 # The code that decides which products there are.
 _SOURCES = (
-    "adopted.py",
     "agreement.py",
-    "alibi.py",
     "attention.py",
-    "fuse.py",
     "loading.py",
     "model.py",
     "modules.py",
     "numerics.py",
-    "product.py",
+    "rows.py",
 )
 _SETTINGS = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_", "OMP_NUM_", "KMP_")  # variables that change what libraries do
 

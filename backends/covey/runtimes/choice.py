@@ -28,8 +28,6 @@ def runtime_of(folder: str | Path, settings: TargetSettings) -> str:
 
 def why_not(folder: str | Path, settings: TargetSettings) -> str:
     """Return what keeps the native runtime from serving the folder's model, "" where nothing does."""
-    if settings.tensor_parallel > 1:
-        return f"target.tensor_parallel is {settings.tensor_parallel}: it computes on one CPU"
     if settings.device == "cuda" or (settings.device == "auto" and has_gpu()):
         return "the target is on a GPU: it computes on a CPU"
     if settings.block_size != BLOCK:

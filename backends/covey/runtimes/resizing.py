@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from covey.models.native.model import NativeModel
     from covey.runtimes.opening import Model
 
-Whole: TypeAlias = "Model | NativeModel"  # all of a model, whatever computes it
+AnyModel: TypeAlias = "Model | NativeModel"  # whatever computes it
 
 log = logging.getLogger("covey.target")
 
 
-def resize(model: Whole, sequences: Sequences, blocks: int, least: int) -> Resized:
+def resize(model: AnyModel, sequences: Sequences, blocks: int, least: int) -> Resized:
     """Have so many blocks, and at least `least`; asked again it goes on. Nothing changes where it is
     refused."""
     pool = sequences.pool
@@ -46,7 +46,7 @@ def resize(model: Whole, sequences: Sequences, blocks: int, least: int) -> Resiz
     return Resized(ResizeStatus.OK if pool.total == blocks else ResizeStatus.LATER, pool.total)
 
 
-def _contract(model: Whole, sequences: Sequences, blocks: int) -> bool:
+def _contract(model: AnyModel, sequences: Sequences, blocks: int) -> bool:
     plan = sequences.pool.contract(blocks)
     if plan is None:
         return False

@@ -15,7 +15,7 @@ from typing import Any
 
 from covey.contracts.errors import SettingError
 from covey.models import refusals
-from covey.server import adapters, dequantised, derived
+from covey.server import adapters, derived
 from covey.server.errors import StartError
 from covey.server.options import Options
 
@@ -26,29 +26,22 @@ ELSEWHERE = ["*/*"]  # other formats of the same weights, as a rule
 
 def with_folders(options: Options) -> Options:
     """Return the same options with folders of whole models in place of hub names and adapters."""
-    if options.dequantise and not (options.model or options.drafter):
-        raise StartError("--dequantise is for the model that --model or --drafter names: neither is given")
-    model, drafter = (
-        folder(name, options.state, dequantise=options.dequantise) for name in (options.model, options.drafter)
-    )
+    model, drafter = (folder(name, options.state) for name in (options.model, options.drafter))
     return replace(options, model=model, drafter=drafter)
 
 
-def folder(name: str, state: Path, *, dequantise: bool = False) -> str:
-    """Return the folder for a folder or a hub name, MODEL or MODEL@REVISION.
-
-    An adapter becomes the folder in `state` where it is merged into its base. With `dequantise`, a model with quantised
-    weights becomes the folder in `state` of one with plain ones.
-    """
+def folder(name: str, state: Path) -> str:
+    """Return the folder for a folder or a hub name, MODEL or MODEL@REVISION. An adapter becomes the folder in `state`
+    where it is merged into its base."""
     if not name:
         return name
-    found = _folder(name, dequantise)
+    found = _folder(name)
     adapter = Path(found)
     if not (adapter / adapters.CONFIG).is_file():
-        return str(_plain(found, state, dequantise)) if dequantise else found
+        return found
     base = adapters.base_of(adapter)
     try:
-        return str(adapters.merged(adapter, _plain(_folder(base, dequantise), state, dequantise), state))
+        return str(adapters.merged(adapter, Path(_folder(base)), state))
     except SettingError as error:
         told = str(error)
         raise StartError(
@@ -56,12 +49,7 @@ def folder(name: str, state: Path, *, dequantise: bool = False) -> str:
         ) from error
 
 
-def _plain(found: str, state: Path, dequantise: bool) -> Path:
-    folder = Path(found)
-    return dequantised.plain(folder, state) if dequantise and (folder / "config.json").is_file() else folder
-
-
-def _folder(name: str, dequantise: bool) -> str:
+def _folder(name: str) -> str:
     match = NAME.fullmatch(name)
     if match is None or Path(name).exists():
         return name
@@ -70,8 +58,7 @@ def _folder(name: str, dequantise: bool) -> str:
     disable_progress_bars()  # a server's output is its own
     small = Path(_snapshot(name, match["model"], match["revision"], list(derived.SMALL)))
     if (small / "config.json").is_file():
-        config = refusals.described(small)
-        refusals.by_config(small, (config | {dequantised.SETTINGS: None} if dequantise else config).get)
+        refusals.by_config(small, refusals.described(small).get)
     return _snapshot(name, match["model"], match["revision"], [*derived.SMALL, *WEIGHTS])
 
 

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from covey.care import processes
 
 ENVIRONMENTS = "python_env_*"  # Triton makes one for each of its backends, in /tmp whatever TMPDIR says
-RANKS = "covey-ranks-*"  # covey.models.parallel makes them, named by their process
 
 
 def sweep(triton: Path = Path("/tmp")) -> None:
     """Remove them. Nothing says whose an environment is, so all stay while this user has a tritonserver; only empty
-    ones, as Covey's models leave, are removed. A folder of ranks is removed when its process has ended."""
+    ones, as Covey's models leave, are removed."""
     environments = list(_own(triton, ENVIRONMENTS))  # before the look: who makes one later is not looked at
     if not processes.called(processes.SERVER):
         for path in environments:
             with contextlib.suppress(OSError):
                 path.rmdir()
-    for path in _own(Path(tempfile.gettempdir()), RANKS):
-        pid = path.name.split("-")[2]
-        if pid.isdigit() and not processes.lives(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _own(folder: Path, pattern: str) -> Iterator[Path]:

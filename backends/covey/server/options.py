@@ -54,7 +54,6 @@ class Options:
     model: str = ""  # the target, a folder or a name on the hub; "": what the model repository names
     drafter: str = ""  # the same of a model that drafts for it; "": those of the profile
     dtype: str = ""  # of the target's weights and KV; "": what the profile says
-    dequantise: bool = False  # serve models with quantised weights as plain ones
     models: tuple[str, ...] | None = None  # Triton models to load; None: those of the profile
     model_repository: Path | None = None
     backends: Path | None = None
@@ -115,7 +114,6 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--model", default="", metavar="MODEL", help=f"{named} target")
     parser.add_argument("--drafter", default="", metavar="MODEL", help=f"{named} model that drafts for it")
     parser.add_argument("--dtype", default="", choices=profile.DTYPES, help="of the target; auto: its checkpoint's own")
-    parser.add_argument("--dequantise", action="store_true", help="serve quantised weights as the plain ones they mean")
     parser.add_argument("--model-repository", type=Path, metavar="FOLDER")
     parser.add_argument("--backends", type=Path, metavar="FOLDER", help="folder with orchestrator/, target/, ...")
     parser.add_argument("--triton", type=Path, metavar="FOLDER", help="another Triton installation than the wheel's")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 from covey.contracts.clock import RealClock
 from covey.contracts.ports import Target
@@ -11,15 +10,7 @@ from covey.contracts.profile import Profile
 from covey.emulated import opening as emulation
 
 
-class LoadedTarget(Target, Protocol):
-    """A target whose owner says when it is not wanted any more."""
-
-    def close(self) -> None:
-        """End what runs beside this process; no pass can follow."""
-        ...
-
-
-def load_target(folder: str | Path, profile: Profile, *, name: str) -> LoadedTarget:
+def load_target(folder: str | Path, profile: Profile, *, name: str) -> Target:
     """Return the target of a profile. `folder` has a model's weights and configuration, or an emulated device's
     tokenizer. Those of a head are where the profile says, else beside the folder."""
     if profile.target.kind == "emulated":

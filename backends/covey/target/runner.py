@@ -27,7 +27,6 @@ from covey.contracts.types import (
     Ints,
     Open,
     Resized,
-    ResizeStatus,
     RowStatus,
     Sampling,
     Scores,
@@ -55,8 +54,7 @@ from covey.wire.ledger import Ledger
 
 if TYPE_CHECKING:
     from covey.models.heads import Taps
-    from covey.models.parallel.model import ParallelModel
-    from covey.runtimes.resizing import Whole
+    from covey.runtimes.resizing import AnyModel
 
 log = logging.getLogger("covey.target")
 
@@ -66,7 +64,7 @@ class TargetRunner:
 
     def __init__(
         self,
-        model: Whole | ParallelModel,
+        model: AnyModel,
         *,
         blocks: int,
         block_size: int,
@@ -79,7 +77,6 @@ class TargetRunner:
     ) -> None:
         """`compute` is the thread that the model was loaded in."""
         self._model = model
-        self._whole: Whole | None = model if model.whole else None
         self._maker = model if isinstance(model, heads.StateMaker) and model.state_width else None
         self._thread = Compute() if compute is None else compute
         self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
@@ -88,7 +85,7 @@ class TargetRunner:
         # Exclusive: the caller counts the blocks, and preempts its own requests when they run out.
         self._ledger: Ledger[Sequence, TargetReply] = Ledger(self._open, self._close, exclusive=True)
         # Set once a device has been given a pass, which a model elsewhere computes before it returns.
-        self._launched = threading.Event() if model.whole and model.device.startswith("cuda") else None
+        self._launched = threading.Event() if model.device.startswith("cuda") else None
         self._ahead = Ahead(self._plain, self._thread, self._launched) if run_ahead else None
         self._info = TargetInfo(
             model=name,
@@ -103,7 +100,7 @@ class TargetRunner:
             epoch=self._ledger.epoch,
             folder=folder,
             identity=identity,
-            block_bytes=0 if self._whole is None else self._whole.bytes_per_block,
+            block_bytes=model.bytes_per_block,
             least_blocks=blocks,
             state_width=0 if self._maker is None else self._maker.state_width,
         )
@@ -150,11 +147,6 @@ class TargetRunner:
     def info(self) -> TargetInfo:
         return replace(self._info, total_blocks=self._sequences.pool.total)
 
-    def close(self) -> None:
-        """End what runs beside this process; no pass can follow."""
-        if not self._model.whole:
-            self._model.close()
-
     def check(self) -> None:
         """Raise AssertionError unless every block is where it should be."""
         self._sequences.check()
@@ -163,11 +155,9 @@ class TargetRunner:
         return self._ledger.once(work, self._step)
 
     def resize(self, blocks: int) -> Resized:
-        if self._whole is None:
-            return Resized(ResizeStatus.NOT_HERE, self._sequences.pool.total)
         if self._ahead is not None:
             self._ahead.collect()  # its blocks may move; the next pass is computed when it is asked for
-        return self._thread.run(resize, self._whole, self._sequences, blocks, self._info.least_blocks)
+        return self._thread.run(resize, self._model, self._sequences, blocks, self._info.least_blocks)
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
@@ -458,10 +448,9 @@ def open_target(
     depth: int,
     most_blocks: int,
     taps: Taps | None = None,
-) -> tuple[Compute, Whole | ParallelModel]:
+) -> tuple[Compute, AnyModel]:
     """Return the model and the thread that computes with it; settings are those of `typed`."""
-    ranks, cores = settings.tensor_parallel, os.cpu_count() or 1
-    threads = settings.threads or max(1, cores // ranks)
+    threads = settings.threads or os.cpu_count() or 1
     given: dict[str, Any] = {"numerics": settings.numerics, "max_pass_tokens": token_budget}
     build: Any
     if settings.runtime == NATIVE:
@@ -473,12 +462,10 @@ def open_target(
         if taps is not None:
             reason = why_not(folder, settings) or "target.runtime is torch, or its passes are not invariant here"
             raise SettingError(f"target.head: states for a head are made by the native runtime, but {reason}")
-        from covey.models.parallel.model import ParallelModel
         from covey.runtimes.opening import open_model
 
         compute = Compute(threads)  # first of all: what is known of a model is known with so many threads
-        one = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
-        build = one if ranks == 1 else partial(ParallelModel, ranks=ranks)
+        build = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
         given |= {"dtype": settings.dtype, "device": settings.device, "block_size": settings.block_size}
     blocks = settings.kv_blocks or blocks_in(
         settings.kv_memory_mb << 20, folder, settings, "target", 0 if taps is None else taps.numbers
@@ -528,10 +515,7 @@ def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
 
 
 def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
-    """Return the number of blocks that fill the device, since addresses cost nothing; 0 for a target whose pool keeps
-    its size."""
-    if settings.tensor_parallel > 1:
-        return 0
+    """Return the number of blocks that fill the device, since addresses cost nothing."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if settings.runtime != NATIVE:
         import torch
@@ -551,9 +535,9 @@ def block_bytes(folder: str | Path, settings: TargetSettings, taps: int = 0) -> 
 
         return bytes_of(architecture.read(Path(folder)), settings.dtype, taps)
     from covey.models.loading import choose_device, choose_dtype, read_config
-    from covey.models.parallel.plan import share_of_heads
+    from covey.models.modules import shape_of
 
     config = read_config(Path(folder))
-    shape = share_of_heads(Path(folder), config, settings.tensor_parallel)
+    shape = shape_of(config)
     dtype = choose_dtype(settings.dtype, choose_device(settings.device))
     return 2 * int(config.num_hidden_layers) * shape.kv_heads * shape.head_dim * settings.block_size * dtype.itemsize

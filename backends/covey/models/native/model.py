@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import llvmlite
 import numba
@@ -54,7 +54,6 @@ class NativeModel:
     """One model and its pool of `blocks` blocks of 32 slots; not safe to call from two threads at once."""
 
     windows = False  # reads lanes
-    whole: Literal[True] = True  # in this process
     block_size = SLOTS
     device = "cpu"
     columns: Ints | None = None  # the tokens that logits are of, where they are not all
