@@ -28,7 +28,6 @@ pytestmark = pytest.mark.e2e
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
 SECONDS = 180.0
 GROWN = 64 << 20  # bytes that a drafter may hold more when it leaves than when it came
-GIVEN_UP = 400.0  # tritonserver waits for 300 s for a process that was killed while it began
 MODELS = '"target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"'
 BUNDLED = f"""
 models = [{MODELS}, "draft_general", "draft_code"]
@@ -188,27 +187,45 @@ def test_transitions_under_load_change_no_text(emulated: Server, transitions: in
     assert found["operations"]["load done"] >= transitions // 2
 
 
-@pytest.mark.parametrize(
-    "action",
-    ["unload", pytest.param("load", marks=[pytest.mark.slow, pytest.mark.timeout(2 * GIVEN_UP)])],
-)
-def test_a_death_on_the_way_is_overcome(emulated: Server, action: str) -> None:
-    """Wherever the move is: it is finished, the requests go on, and no bytes are lost."""
-    if action == "load":
-        wish(emulated, "unload", "draft_code")
-        until(emulated, lambda: is_away(emulated, "draft_code"))
+def killed(server: Server, name: str) -> None:
+    """Kill a drafter's process on its way, as soon as there is one."""
+    until(server, lambda: processes.named(server.pid).get(name))
+    until(server, lambda: states(server)[name] != "unloaded")
+    pid = processes.named(server.pid).get(name)
+    with suppress(ProcessLookupError, TypeError):
+        os.kill(pid, signal.SIGKILL)  # type: ignore[arg-type]  # it may be gone: that is the race
+
+
+def test_a_death_while_it_leaves_is_overcome(emulated: Server) -> None:
+    """The move is finished, the requests go on, and no bytes are lost."""
     with streams(emulated, 3, min_tokens=0):
-        wish(emulated, action, "draft_code")
-        until(emulated, lambda: processes.named(emulated.pid).get("draft_code"))
-        until(emulated, lambda: states(emulated)["draft_code"] != "unloaded")
-        pid = processes.named(emulated.pid).get("draft_code")
-        with suppress(ProcessLookupError, TypeError):
-            os.kill(pid, signal.SIGKILL)  # type: ignore[arg-type]  # it may be gone: that is the race
-        until(emulated, lambda: (is_away if action == "unload" else is_back)(emulated, "draft_code"), GIVEN_UP)
+        wish(emulated, "unload", "draft_code")
+        killed(emulated, "draft_code")
+        until(emulated, lambda: is_away(emulated, "draft_code"))
         wish(emulated, "load", "draft_code")
         until(emulated, lambda: is_back(emulated, "draft_code"))
         until(emulated, lambda: memory(emulated)["blocks_gained"] == 0)
     until(emulated, lambda: all(is_back(emulated, name) for name in states(emulated)))
+
+
+@pytest.mark.slow
+def test_a_death_as_it_begins_to_load_keeps_nobody_else(tmp_path: Path) -> None:
+    """Triton may not notice it for as long as it runs: the requests go on, and another drafter comes and goes."""
+    with served(EMULATED, tmp_path) as server:
+        wish(server, "unload", "draft_code")
+        until(server, lambda: is_away(server, "draft_code"))
+        with streams(server, 3, min_tokens=0):
+            wish(server, "load", "draft_code")
+            killed(server, "draft_code")
+            overlooked = "the process of draft_code ended while it was loading, and the server has not noticed"
+            until(server, lambda: is_back(server, "draft_code") or overlooked in server.log_text())
+            before = memory(server)["blocks_gained"]
+            wish(server, "unload", "draft_math")
+            until(server, lambda: is_away(server, "draft_math"))
+            until(server, lambda: memory(server)["blocks_gained"] > before)
+            wish(server, "load", "draft_math")
+            until(server, lambda: is_back(server, "draft_math"))
+            until(server, lambda: memory(server)["blocks_gained"] == before)
 
 
 def test_only_the_administrator_decides(emulated: Server) -> None:
