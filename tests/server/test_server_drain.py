@@ -57,6 +57,14 @@ def test_a_model_without_requests_is_not_waited_for(control: Control, monkeypatc
     assert control.unloaded == ["covey", "target"]
 
 
+def test_who_still_reads_an_answer_is_waited_for(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    monkeypatch.setattr(processes, "serves_somebody", lambda *_port: time.monotonic() - began < 3 * SECONDS)
+    assert draining(monkeypatch, 0).drain(60)
+    assert 3 * SECONDS < time.monotonic() - began < 30
+    assert control.unloaded == ["covey"]
+
+
 @pytest.mark.parametrize("counts", [(1,), (0, 1), (None,)])
 def test_one_that_has_some_or_does_not_say_is(
     control: Control, monkeypatch: pytest.MonkeyPatch, counts: tuple[int | None, ...]
