@@ -48,7 +48,8 @@ Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the 
 POLL_SECONDS = 0.1
 LEAVE_SECONDS = 30.0  # that a stop may take beyond its drain
 STOPPED_SECONDS = 1.0  # for tritonserver to end when its models had as long as they may
-LOST_SECONDS = 2.0  # for Triton to notice that a model which it unloads has no process any more, or no caller
+LOST_SECONDS = 2.0  # for Triton to notice that a model which it unloads has no process any more, or no request
+READ_SECONDS = 10.0  # ... where somebody is connected, who may still read an answer
 CLOSED = (UNLOADED, FAILED, "", None)  # states of models without requests
 STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests either
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
@@ -307,10 +308,9 @@ class Server:
 
         Triton waits for ever for a model whose process has died within a request, and 24.10 also for one of which a
         gRPC stream was cancelled just when its last response came: it keeps that request (its pull request 8078). A
-        caller that reads slowly looks the same to us, since `covey` is done with its request, but is still connected.
-        """
+        caller that reads slowly looks the same from here, since `covey` is done with its request, but is connected."""
         gone: dict[str, float] = {}  # models without a process: since when
-        busy = time.monotonic()  # when `covey` last had requests, or may have had, or somebody to read its answers
+        busy = time.monotonic()  # when `covey` last had requests, or did not say that it has none
         while self.running:
             states, living, now = self.control.states(), processes.by_model(self.pid), time.monotonic()
             still = {name for name in self.models if states.get(name) not in CLOSED}
@@ -319,13 +319,14 @@ class Server:
             if ORCHESTRATOR in dead:  # nobody answers those who wait for it
                 return self.runs == 0
             open_still = still & set(models) - dead
-            if not open_still or (open_still == {ORCHESTRATOR} and now - busy > LOST_SECONDS):
+            connected = processes.serves_somebody(self.pid, self.options.grpc_port)
+            kept = open_still == {ORCHESTRATOR} and now - busy > (READ_SECONDS if connected else LOST_SECONDS)
+            if not open_still or kept:
                 return True
             if now > until:
                 return False
             self._ask_what_runs()
-            if self.runs != 0 or processes.serves_somebody(self.pid, self.options.grpc_port):
-                busy = now
+            busy = busy if self.runs == 0 else now
             time.sleep(POLL_SECONDS)
         return self.runs == 0
 
