@@ -11,7 +11,7 @@ from covey_client import running
 from covey_client import secret as secrets
 from covey_client.address import Address
 from covey_client.asking import ask
-from covey_client.errors import ConnectionLost
+from covey_client.errors import ConnectionLost, ServerError
 
 PREFIX = "covey_"
 INFO = "covey_target_info"
@@ -68,12 +68,12 @@ def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: flo
     ready, _ = ask(address, "GET", "/v2/health/ready", headers={}, seconds=seconds)
     headers = {secrets.HEADER: secret} if secret else {}
     code, body = ask(address, "POST", "/v2/repository/index", headers=headers, seconds=seconds)
-    models = _models(body) if code == 200 else None
+    models = _models(address, body) if code == 200 else None
     try:
         code, body = ask(metrics, "GET", "/metrics", headers={}, seconds=seconds)
     except ConnectionLost:
         code, body = 0, b""
-    return Status(ready == 200, models, parse(body.decode()) if code == 200 else ())
+    return Status(ready == 200, models, parse(body.decode(errors="replace")) if code == 200 else ())
 
 
 def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:
@@ -106,6 +106,8 @@ def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
     return dict(sorted(found.items()))
 
 
-def _models(body: bytes) -> tuple[ModelStatus, ...]:
-    rows = json.loads(body)
-    return tuple(ModelStatus(row["name"], row.get("state", ""), row.get("reason", "")) for row in rows)
+def _models(address: Address, body: bytes) -> tuple[ModelStatus, ...]:
+    try:
+        return tuple(ModelStatus(row["name"], row.get("state", ""), row.get("reason", "")) for row in json.loads(body))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ServerError(f"{address.target} does not answer as Covey does: {body[:200]!r}") from None

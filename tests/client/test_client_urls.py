@@ -140,7 +140,17 @@ def test_what_a_killed_server_left_and_what_others_could_have_written_is_not_bel
 
 
 class Http(BaseHTTPRequestHandler):
-    """Speaks HTTP/1, and answers nothing."""
+    """Speaks HTTP/1, as a server of something else, which answers everything alike."""
+
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_POST = do_GET
 
     def log_message(self, *_said: object) -> None:
         """Tests are quiet."""
@@ -159,6 +169,23 @@ def http_port() -> Iterator[str]:
 def test_an_http_port_where_grpc_is_meant_says_so(http_port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "x", "--url", http_port]) == 1
     assert "does not speak gRPC: is it an HTTP port? Give the gRPC port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("body", [b"hi!!", b"\xff", b"7", b"[1]", b"[{}]", b'{"a": 1}'])
+def test_a_server_of_something_else_says_so(
+    body: bytes, http_port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Http, "body", body)
+    assert main(["status", "--http-url", http_port]) == 1
+    said = capsys.readouterr().err
+    assert f"{http_port} does not answer as Covey does" in said
+    assert said.count("\n") == 1
+
+
+def test_metrics_that_are_none_are_missing(http_port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Http, "body", b"[] \xff")
+    monkeypatch.setattr(status, "_models", lambda *_read: ())
+    assert status.read(http_port, http_port).samples == ()
 
 
 @pytest.mark.e2e

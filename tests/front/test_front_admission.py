@@ -119,6 +119,17 @@ def test_a_drain_refuses_with_a_time() -> None:
     assert (kind(caught.value).http, retry_after(caught.value)) == (503, 5)
 
 
+def test_a_drain_ends_with_the_last_request_and_takes_none_that_was_only_announced() -> None:
+    admission = Admission(SETTINGS, Clock())
+    with request(admission, "a"):
+        admission.announce("b", 1)
+        admission.draining = True
+        with pytest.raises(Overloaded, match="draining"), admission.in_flight("b"):
+            pass
+        assert not admission.drained
+    assert admission.drained
+
+
 def test_callers_are_forgotten() -> None:
     admission = Admission(SETTINGS, Clock())
     for index in range(10_050):

@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc
 import tritonclient.http
@@ -657,6 +658,28 @@ def _drain(server: Server, front: Front) -> None:
         server.kill()
         with pytest.raises((Overloaded, ConnectionLost)):
             list(cut)
+
+
+def test_a_front_that_drains_lets_go_of_the_server_when_its_last_answer_has_ended(
+    canned_server: tuple[Server, Any], profile: str
+) -> None:
+    """Else the launcher could not tell whether somebody still reads an answer."""
+    server = canned_server[0]
+
+    def connected() -> bool:
+        ends = psutil.Process(front.pid).net_connections("tcp")
+        return any(end.raddr and end.raddr.port == server.options.grpc_port for end in ends)
+
+    with fronting(server, profile=profile) as front, Client(front.grpc_url) as client:
+        stream = client.stream("slow 20")
+        next(stream)
+        front.drain()
+        until(lambda: call(front, "GET", "/v2/health/ready")[0] == 503)
+        assert connected()
+        assert len(list(stream)) == 19
+        until(lambda: not connected())
+        assert call(front, "POST", GENERATE, b'{"text_input": "count 1"}')[0] == 503
+        assert call(front, "GET", "/metrics")[0] == 200
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

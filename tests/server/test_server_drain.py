@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -55,6 +56,18 @@ def test_a_model_without_requests_is_not_waited_for(control: Control, monkeypatc
     assert control.unloaded == ["covey"]
     assert not server._unload(time.monotonic() + 60), "tritonserver would wait for it"
     assert control.unloaded == ["covey", "target"]
+
+
+@pytest.mark.parametrize(("leaves", "waits"), [(3.0, 3.0), (math.inf, 5.0)])
+def test_who_may_still_read_an_answer_is_waited_for_though_not_for_ever(
+    leaves: float, waits: float, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "READ_SECONDS", 5 * SECONDS)
+    began = time.monotonic()
+    monkeypatch.setattr(processes, "serves_somebody", lambda *_port: time.monotonic() - began < leaves * SECONDS)
+    assert draining(monkeypatch, 0).drain(60)
+    assert waits * SECONDS < time.monotonic() - began < 30
+    assert control.unloaded == ["covey"]
 
 
 @pytest.mark.parametrize("counts", [(1,), (0, 1), (None,)])

@@ -77,6 +77,15 @@ def moves(pid: int) -> int:
         return 0
 
 
+def serves_somebody(pid: int, port: int) -> bool:
+    """Return whether anybody is connected to this TCP port of a process."""
+    try:
+        ends = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(end.status == psutil.CONN_ESTABLISHED and end.laddr.port == port for end in ends)
+
+
 def end(pids: Iterable[int]) -> None:
     """Send SIGKILL to the processes that are still there."""
     for pid in pids:

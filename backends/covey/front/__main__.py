@@ -20,10 +20,12 @@ import uvicorn
 from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.front import grpc_service, http_app
+from covey.front.admission import Admission
 from covey.front.gateway import Gateway
 from covey.front.http_protocol import HEADER_BYTES, bounded
 from covey.front.log import to_stderr
 from covey.front.tls import Tls
+from covey.front.upstream import Upstream
 
 CLOSING_SECONDS = 1.0  # in which last answers are written
 DESCRIPTORS = 1 << 16
@@ -72,7 +74,7 @@ async def serve(wanted: argparse.Namespace) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
     await gateway.upstream.look()  # whoever is let in finds the server
     await calls.start()
-    watching = asyncio.ensure_future(gateway.upstream.watch())
+    watching = asyncio.ensure_future(_watch(gateway.upstream, gateway.admission))
     serving = asyncio.ensure_future(http.serve())
     stopping = asyncio.ensure_future(ending.wait())
     await asyncio.wait((serving, stopping, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -82,6 +84,14 @@ async def serve(wanted: argparse.Namespace) -> None:
     await serving
     gateway.workers.close()
     await gateway.upstream.close()
+
+
+async def _watch(upstream: Upstream, admission: Admission) -> None:
+    """Watch the server until a drain's last answer has ended, and let go of it then: by who is connected the launcher
+    knows whether somebody still reads an answer. Never returns."""
+    await upstream.watch(lambda: admission.drained)
+    await upstream.close()
+    await asyncio.Event().wait()
 
 
 def _shake_hands_within(seconds: float) -> None:

@@ -56,6 +56,11 @@ class Admission:
         self._named: OrderedDict[str, dict[str, float]] = OrderedDict()  # address -> its tenants, and when last
         self.draining = False
 
+    @property
+    def drained(self) -> bool:
+        """Return whether a drain's last request has been answered; none is taken any more."""
+        return self.draining and not self._requests
+
     def caller(self, address: str, authorization: str) -> Caller:
         """Return the caller. Raises NoKey, or Overloaded if keys cannot be read; both cost as much as a request."""
         if self._keys is None:
@@ -106,6 +111,8 @@ class Admission:
     @contextmanager
     def in_flight(self, caller: str) -> Iterator[None]:
         """Count an announced request that has arrived while it is in flight. Raises as `announce`."""
+        if self.draining:
+            raise Overloaded(DRAINING)
         if sum(self._requests.values()) >= self._settings.requests:
             raise Overloaded(f"queue full: {self._settings.requests} requests are in flight; try again in 1 s")
         key = self._key(caller)

@@ -96,9 +96,10 @@ class Upstream:
 
         return AsyncStream(ask_again, resumption)
 
-    async def watch(self) -> None:
-        """Look at `covey` every LOOK_SECONDS, and give up calls that it left open when it died."""
-        while True:
+    async def watch(self, drained: Callable[[], bool]) -> None:
+        """Look at `covey` every LOOK_SECONDS, and give up calls that it left open when it died; returns when nobody
+        waits for an answer any more."""
+        while not drained():
             await self.look()
             if not self._draining():
                 died = read(self._deaths_fd).last

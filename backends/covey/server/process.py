@@ -49,6 +49,7 @@ POLL_SECONDS = 0.1
 LEAVE_SECONDS = 30.0  # that a stop may take beyond its drain
 STOPPED_SECONDS = 1.0  # for tritonserver to end when its models had as long as they may
 LOST_SECONDS = 2.0  # for Triton to notice that a model which it unloads has no process any more, or no request
+READ_SECONDS = 10.0  # ... where somebody is connected, who may still read an answer
 CLOSED = (UNLOADED, FAILED, "", None)  # states of models without requests
 STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests either
 SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
@@ -306,7 +307,8 @@ class Server:
         """Wait until these models have ended with their requests; False if it is too late.
 
         Triton waits for ever for a model whose process has died within a request, and 24.10 also for one of which a
-        gRPC stream was cancelled just when its last response came: it keeps that request (its pull request 8078)."""
+        gRPC stream was cancelled just when its last response came: it keeps that request (its pull request 8078). A
+        caller that reads slowly looks the same from here, since `covey` is done with its request, but is connected."""
         gone: dict[str, float] = {}  # models without a process: since when
         busy = time.monotonic()  # when `covey` last had requests, or did not say that it has none
         while self.running:
@@ -317,7 +319,9 @@ class Server:
             if ORCHESTRATOR in dead:  # nobody answers those who wait for it
                 return self.runs == 0
             open_still = still & set(models) - dead
-            if not open_still or (open_still == {ORCHESTRATOR} and now - busy > LOST_SECONDS):
+            connected = processes.serves_somebody(self.pid, self.options.grpc_port)
+            kept = open_still == {ORCHESTRATOR} and now - busy > (READ_SECONDS if connected else LOST_SECONDS)
+            if not open_still or kept:
                 return True
             if now > until:
                 return False
