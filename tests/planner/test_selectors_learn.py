@@ -94,6 +94,14 @@ def test_expectations_that_are_nobody_elses_to_teach_are_taught_by_the_planner()
         assert 0.01 < seconds < 0.02, "eleven ms a pass with one row"
 
 
+@pytest.mark.parametrize("policy", ["fixed:4", "covey"])
+def test_whoever_asks_for_expectations_they_are_taught_once_a_round(policy: str) -> None:
+    planner, records = served(policy, "worth")
+    assert planner._expectations is not None
+    rows = sum(int((record.plan.depth > 0).sum()) for record in records)
+    assert planner._expectations._accepted("only")._offered[0] == pytest.approx(rows, rel=0.1)
+
+
 def test_what_selection_drops_is_not_expected_in_a_pass() -> None:
     planner, records = served("fixed:4", "worth")
     asked, verified = (sum(counts) for counts in zip(*((int(r.plan.depth.sum()), r.drafted) for r in records)))
