@@ -274,7 +274,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "unknown": (saying(model_type="no_such_model"), ("'no_such_model' is not supported", "serve a family of docs")),
     "quantised": (
         saying(quantization_config={"quant_method": "gptq"}),
-        ("quantised weights", "base_model of its card"),
+        ("quantised weights", "base_model of its card", "another of it in bfloat16"),
     ),
     "mamba": (saying(model_type="mamba"), ("a state-space layer", "serve a model with attention")),
     "bert": (saying(model_type="bert"), ("attention that sees later tokens", "decoder-only")),
