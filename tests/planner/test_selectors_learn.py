@@ -13,6 +13,7 @@ from covey.planner.adaserve import MEMORY, AdaServeSelector
 from covey.planner.build import build
 from covey.planner.candidates import TreeSelector
 from covey.planner.round_planner import RoundPlanner
+from covey.planner.selection import BestOfBatch
 from covey.planner.worth import WorthSelector
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
@@ -100,6 +101,16 @@ def test_whoever_asks_for_expectations_they_are_taught_once_a_round(policy: str)
     assert planner._expectations is not None
     rows = sum(int((record.plan.depth > 0).sum()) for record in records)
     assert planner._expectations._accepted("only")._offered[0] == pytest.approx(rows, rel=0.1)
+
+
+def test_tetris_ranks_by_how_often_what_was_verified_was_right() -> None:
+    """It verifies two a row: of deeper drafts hardly anything is known, and they are not held for wrong."""
+    planner, _ = served("tetris")
+    assert isinstance(planner.selector, BestOfBatch)
+    counts = planner.selector._acceptance
+    assert counts._offered[0] > 5
+    assert counts._offered[2] < 2
+    assert counts.rates()[2] > 0.7
 
 
 def test_what_selection_drops_is_not_expected_in_a_pass() -> None:

@@ -3,8 +3,8 @@
     a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
     E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
 
-What a drafter was asked for and did not propose is among the trials. How much of what it is asked for is verified,
-`filled` says: the rest, not proposed or not selected, is not in the pass.
+What a drafter was asked for and that was not verified is among the trials, be it not proposed or not selected: E(k) is
+of what is in the pass, and how much that is of what was asked for, `filled` says.
 
 A position that was seldom reached leans on the one before it, so depth 5 is not a blank when depth 3 is known well.
 

@@ -49,6 +49,8 @@ class Expectations:
         self.costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
+        # Whether a selector drops drafts: what requests are believed to emit with all of them does not hold then.
+        self.selected = False
         # Seconds of plain rounds that are learnt together: verification and overhead, by rows, and whether overheard.
         self._plain: dict[tuple[int, bool], list[tuple[float, float]]] = {}
 
@@ -177,7 +179,7 @@ class Expectations:
 
     def _tokens(self, situation: Situation) -> tuple[list[float], list[float]]:
         """Return the tokens that a round yields, and their relative deviation, by depth."""
-        if situation.tokens:
+        if situation.tokens and not self.selected:
             return list(situation.tokens), list(situation.doubt)
         shares = _shares(situation)
         plain = situation.rows - situation.drafting
