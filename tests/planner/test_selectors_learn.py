@@ -118,4 +118,4 @@ def test_what_selection_drops_is_not_expected_in_a_pass() -> None:
     asked, verified = (sum(counts) for counts in zip(*((int(r.plan.depth.sum()), r.drafted) for r in records)))
     assert verified < 0.95 * asked
     assert planner._expectations is not None
-    assert planner._expectations._accepted("only").filled == pytest.approx(verified / asked, abs=0.02)
+    assert planner._expectations._accepted("only").filled() == pytest.approx(verified / asked, abs=0.02)

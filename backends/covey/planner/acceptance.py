@@ -119,10 +119,9 @@ class Acceptance:
         self._asked = self._asked * keep + asked
         self._verified = self._verified * keep + verified
 
-    @property
-    def filled(self) -> float:
-        """Return the share of the draft tokens asked for that are verified."""
-        return (self._verified + LEAN) / (self._asked + LEAN)
+    def filled(self, usual: float = 1.0) -> float:
+        """Return the share of the draft tokens asked for that are verified; `usual` as long as nothing is known."""
+        return (self._verified + LEAN * usual) / (self._asked + LEAN)
 
     def idle(self) -> None:
         """Count a round in which this drafter could have drafted and did not."""

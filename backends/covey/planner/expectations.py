@@ -166,11 +166,13 @@ class Expectations:
                 self._accepted(name).idle()
 
     def _passes(self, situation: Situation) -> Passes:
-        """Return the tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
+        """Return the tokens to be verified, by depth: of what a drafter is asked for, only what usually is. Of a tree
+        from which a selector drops nodes that is taken to be a chain until more is known, as its tokens are."""
         shares = situation.shares
         filled = 1.0
         if shares:
-            filled = sum(rows * self._accepted(name).filled for name, rows in shares) / situation.drafting
+            usual = 1.0 / situation.width if self.selected else 1.0
+            filled = sum(rows * self._accepted(name).filled(usual) for name, rows in shares) / situation.drafting
         rows = max(1, situation.rows)
         if filled == 1.0 and not situation.drafts:
             drafting = max(1, situation.drafting)
