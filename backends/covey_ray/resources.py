@@ -22,7 +22,7 @@ def asks(own: Profile, model: str) -> dict[str, float]:
     if TARGET in own.models:
         cpus += max(1, own.target.threads)
         if own.target.device == "cuda":
-            gpus = own.target.tensor_parallel
+            gpus = 1
         elif own.target.kind != "emulated":
             folder = Path(model or own.target.folder or Options().repository_folder() / TARGET / "1")
             memory += own.target.kv_memory_mb + sum(path.stat().st_size for path in files_of(folder)) // (1 << 20)

@@ -106,6 +106,12 @@ def test_whole_numbers_do_for_real_ones(tmp_path: Path) -> None:
     assert profile.load(str(path)).speculation.draft_deadline_ms == 250.0
 
 
+def test_vllm_s_target_may_be_spread_over_devices(tmp_path: Path) -> None:
+    path = tmp_path / "wide.toml"
+    path.write_text('[target]\nkind = "vllm"\ntensor_parallel = 2\n')
+    assert profile.load(str(path)).target.tensor_parallel == 2
+
+
 def test_curves_are_measured_unless_the_profile_says_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text("")

@@ -226,6 +226,18 @@ def test_recordings_made_ahead_leave_memory_alone(llama: DeviceModel) -> None:
     assert torch.equal(before, llama.store.segment(0))
 
 
+@pytest.mark.parametrize("positions", [1, 2, 64])
+def test_a_long_prompt_is_read_ahead_where_there_is_room_for_one(
+    positions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as a pass or a text may be; without logits but of its last token, which would take gigabytes."""
+    model = load(build(tmp_path, "llama", num_hidden_layers=1, max_position_embeddings=positions), max_pass_tokens=48)
+    passes = []
+    monkeypatch.setattr(model, "forward", lambda work: passes.append((work.size, len(work.out))))
+    model.record(rows=2, tokens_per_row=1)
+    assert passes[-1:] == {1: [], 2: [(1, 1)], 64: [(48, 1)]}[positions]
+
+
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import Reader, build, generate, prompts
 
 from covey.contracts.errors import SettingError, UnsupportedModel
-from covey.models import refusals
+from covey.models import modules, refusals
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
 
@@ -163,3 +163,10 @@ def test_properties(tmp_path: Path) -> None:
 def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"config.json: cannot be read: No such file"):
         refusals.described(tmp_path)
+
+
+def test_a_model_that_is_another_with_our_attention_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attend = modules.attend
+    monkeypatch.setattr(modules, "attend", lambda *given, **named: attend(*given, **named) * 1.01)
+    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM is not supported: paged attention differs"):
+        load(build(tmp_path, "llama"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from covey.models import model as paged
+from covey.models import verdicts
 from covey.models.attention import Tiling
 from covey.models.model import PagedModel
 from covey.models.verdicts import here, verdict
@@ -77,3 +79,20 @@ def test_a_model_goes_by_what_was_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert PagedModel(folder, dtype="float32", blocks=21).numerics == "fast"
     monkeypatch.undo()
     assert PagedModel(folder, dtype="float32", blocks=21).numerics == "invariant"  # nothing was kept of it here
+
+
+def test_it_rests_on_all_code_that_computes_a_pass() -> None:
+    """Whatever `model.py` comes to by imports and has torch."""
+    folder, computing, left = Path(paged.__file__).parent, set[str](), ["model.py"]
+    seen = set(left)
+    while left:
+        name = left.pop()
+        for each in ast.parse((folder / name).read_text()).body:
+            if isinstance(each, ast.Import) and "torch" in [alias.name for alias in each.names]:
+                computing.add(name)
+            named = [f"covey.models.{alias.name}" for alias in each.names] if isinstance(each, ast.ImportFrom) else []
+            named += [each.module or ""] if isinstance(each, ast.ImportFrom) else []
+            found = {f"{every.rpartition('.')[2]}.py" for every in named if every.startswith("covey.models.")} - seen
+            left += [every for every in found if (folder / every).is_file()]
+            seen |= found
+    assert "attention.py" in computing <= set(verdicts._SOURCES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -466,6 +467,39 @@ def test_reading_is_paid_for_where_a_round_or_a_reader_fails(failing: str) -> No
     assert said > 0.02 * (reads - len(world.drafters)), "but for those that end with the last round"
 
 
+def test_reading_is_priced_by_what_rounds_without_prompts_were_expected_to_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten ms, and one for each step of drafters that answered: in one round none does."""
+    world, told = World("covey"), list[float]()
+    chooser = world.planner._drafters
+    assert isinstance(chooser, CoveyDrafters)
+    monkeypatch.setattr(chooser._reading, "expected", told.append)
+
+    def failing(_work: DraftWork) -> DraftReply:
+        raise PortError("broken")
+
+    world.engine.submit(request(1, prompt(0, 1), 60))
+    for _ in range(4):
+        world.engine.round()
+    world.engine.submit(request(2, prompt(1, 2), 60))  # its prompt is read beside the first one's drafts
+    for _ in range(4):
+        world.engine.round()
+    with monkeypatch.context() as patched:
+        for drafter in world.drafters.values():
+            patched.setattr(drafter, "draft", failing)
+        world.engine.round()
+    while world.engine.round():
+        pass
+    seen = [record for record in world.records if record.decoding and not record.prefill_tokens]
+    assert len(seen) < sum(record.decoding > 0 for record in world.records)
+    assert len(told) == len(seen)
+    assert any(record.plan.depth.any() and not record.drafted for record in seen)
+    for seconds, record in zip(told, seen):
+        if record.plan.depth.max() == DEPTH:  # others are the last of a request
+            assert seconds == pytest.approx(0.0102 + (0.001 * DEPTH if record.drafted else 0.0), rel=0.05)
+
+
 def failing_to_read(draft: Callable[[DraftWork], DraftReply]) -> Callable[[DraftWork], DraftReply]:
     def answer(work: DraftWork) -> DraftReply:
         reply = draft(work)
@@ -530,6 +564,13 @@ def test_a_bandit_knows_of_its_last_round_when_it_chooses() -> None:
     world.serve([2])
     played = [record.plan.drafter[0] for record in world.records if record.plan.depth.any()]
     assert played[:6] == [*world.drafters, "chat"], "each arm once, then the best"
+
+
+def test_a_bandit_is_told_how_long_its_request_may_become() -> None:
+    """PETC explores for c ln B tokens."""
+    world, rows = World("petc:8"), decoding([1])
+    world.planner.plan(batch_of(rows), world.engine.roster, 64)
+    assert rows[0].belief._budget == pytest.approx(8.0 * math.log(rows[0].request.max_tokens))
 
 
 @pytest.mark.parametrize(("policy", "wanted"), [("ucb-bd", True), ("sh", True), ("ucb-be", False), ("covey", False)])

@@ -13,6 +13,7 @@ from covey.planner.adaserve import MEMORY, AdaServeSelector
 from covey.planner.build import build
 from covey.planner.candidates import TreeSelector
 from covey.planner.round_planner import RoundPlanner
+from covey.planner.selection import BestOfBatch
 from covey.planner.worth import WorthSelector
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
@@ -94,9 +95,27 @@ def test_expectations_that_are_nobody_elses_to_teach_are_taught_by_the_planner()
         assert 0.01 < seconds < 0.02, "eleven ms a pass with one row"
 
 
+@pytest.mark.parametrize("policy", ["fixed:4", "covey"])
+def test_whoever_asks_for_expectations_they_are_taught_once_a_round(policy: str) -> None:
+    planner, records = served(policy, "worth")
+    assert planner._expectations is not None
+    rows = sum(int((record.plan.depth > 0).sum()) for record in records)
+    assert planner._expectations._accepted("only")._offered[0] == pytest.approx(rows, rel=0.1)
+
+
+def test_tetris_ranks_by_how_often_what_was_verified_was_right() -> None:
+    """It verifies two a row: of deeper drafts hardly anything is known, and they are not held for wrong."""
+    planner, _ = served("tetris")
+    assert isinstance(planner.selector, BestOfBatch)
+    counts = planner.selector._acceptance
+    assert counts._offered[0] > 5
+    assert counts._offered[2] < 2
+    assert counts.rates()[2] > 0.7
+
+
 def test_what_selection_drops_is_not_expected_in_a_pass() -> None:
     planner, records = served("fixed:4", "worth")
     asked, verified = (sum(counts) for counts in zip(*((int(r.plan.depth.sum()), r.drafted) for r in records)))
     assert verified < 0.95 * asked
     assert planner._expectations is not None
-    assert planner._expectations._accepted("only").filled == pytest.approx(verified / asked, abs=0.02)
+    assert planner._expectations._accepted("only").filled() == pytest.approx(verified / asked, abs=0.02)

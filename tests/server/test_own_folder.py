@@ -143,6 +143,10 @@ def adapter(**config: Any) -> Callable[[Path], Path]:
     return build
 
 
+def adapter_of(**base: Any) -> Callable[[Path], Path]:
+    return lambda at: adapter(base_model_name_or_path=str(written(at / "quantised", **base)))(at)
+
+
 def adapter_in_a_profile(at: Path) -> Path:
     adapter()(at)
     (at / "own.toml").write_text(f'models = ["target"]\n[target]\nfolder = "{at}"\n')
@@ -252,6 +256,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         adapter(base_model_name_or_path="/gone"),
         ("needs its base: /gone: no such folder",),
     ),
+    "adapter of quantised weights": (
+        adapter_of(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
+        ("needs its base", "quantised weights", "base_model of its card", "names the base as base_model_name_or_path"),
+    ),
     "another kind of adapter": (adapter(peft_type="IA3"), ("type IA3 cannot be merged at load", "merge_and_unload")),
     "adapter with magnitudes": (adapter(use_dora=True), ("use_dora cannot be merged at load", "merge_and_unload")),
     "adapter with modules": (adapter(modules_to_save=["lm_head"]), ("modules_to_save cannot be merged at load",)),
@@ -266,7 +274,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "unknown": (saying(model_type="no_such_model"), ("'no_such_model' is not supported", "serve a family of docs")),
     "quantised": (
         saying(quantization_config={"quant_method": "gptq"}),
-        ("quantised weights", "base_model of its card"),
+        ("quantised weights", "base_model of its card", "another of it in bfloat16"),
     ),
     "mamba": (saying(model_type="mamba"), ("a state-space layer", "serve a model with attention")),
     "bert": (saying(model_type="bert"), ("attention that sees later tokens", "decoder-only")),
@@ -276,6 +284,9 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ("attention that sees later tokens",),
     ),
     "gpt-j": (saying(model_type="gptj"), ("attention of its own code", "Falcon 3")),
+    "falcon": (saying(model_type="falcon", alibi=False), ("attention of its own code", "Falcon 3")),
+    "bloom": (saying(model_type="bloom"), ("attention of its own code", "newer model")),
+    "mpt": (saying(model_type="mpt", attn_config={"alibi": True}), ("attention of its own code", "newer model")),
     "ALiBi": (saying(alibi=True), ("ALiBi", "rotary or learned")),
     "no language model": (saying(architectures=["LlamaForSequenceClassification"]), ("ForSequenceClassification",)),
     "dynamic": (saying(rope_scaling={"type": "dynamic", "factor": 2.0}), ("dynamic rotary scaling",)),
@@ -386,9 +397,20 @@ def test_a_name_is_the_folder_in_the_cache(home: Path, tmp_path: Path, monkeypat
     assert hub.folder("/no/such/folder", tmp_path) == "/no/such/folder"
 
 
-def test_what_the_configuration_rules_out_is_not_fetched(home: Path, tmp_path: Path) -> None:
-    files = written(tmp_path / "files", model_type="mamba")
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "mamba"}, "state-space"),
+        ({"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}, "quantised weights"),
+    ],
+)
+def test_what_the_configuration_rules_out_is_not_fetched(
+    config: dict[str, Any], said: str, home: Path, tmp_path: Path
+) -> None:
+    """Neither as a model nor as an adapter's base."""
+    files = written(tmp_path / "files", **config)
     (files / "model.safetensors").unlink()
-    cached(home, "somebody/mamba", files)
-    with pytest.raises(SettingError, match="state-space"):
-        hub.folder("somebody/mamba", tmp_path)
+    cached(home, "somebody/refused", files)
+    for name in ("somebody/refused", str(adapter(base_model_name_or_path="somebody/refused")(tmp_path))):
+        with pytest.raises(SettingError, match=said):
+            hub.folder(name, tmp_path)

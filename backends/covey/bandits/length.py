@@ -54,7 +54,8 @@ class Situation:
 @dataclass(frozen=True, slots=True)
 class Trials:
     """Per draft position, from the first: rows whose draft was looked at there, and rows where it was accepted. Where
-    a drafter answered, a position that it was asked for and left empty counts as looked at: there it had nothing."""
+    a drafter answered, a position that it was asked for and left empty counts as looked at: there it had nothing. So
+    does one whose draft was not selected."""
 
     offered: Sequence[int]
     accepted: Sequence[int]

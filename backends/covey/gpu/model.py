@@ -8,6 +8,7 @@ Knows nothing of requests, block ownership or sampling. Refuses, by UnsupportedM
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -178,7 +179,8 @@ class DeviceModel:
                     for _ in range(2):
                         self.forward(self._idle(count, each))
         longest = min(self.max_pass_tokens, self.max_positions - 1)
-        self.forward(self._idle(1, longest))  # a long prompt's kernels are compiled, too
+        if longest > 0:  # a long prompt's kernels are compiled, too; its last token's logits alone are ever wanted
+            self.forward(replace(self._idle(1, longest), out=np.array([longest - 1], np.int32)))
 
     def _idle(self, rows: int, each: int) -> Pass:
         """Return a pass that is kept nowhere."""

@@ -48,7 +48,7 @@ _FEATURES = {
     "is_encoder_decoder": _ENCODER_DECODER,
     "quantization_config": (
         "a model with quantised weights",
-        "serve the one that it was made from (base_model of its card), in bfloat16",
+        "serve the one that it was made from (base_model of its card), or another of it in bfloat16",
     ),
     "kv_lora_rank": _LATENT,
     "use_alibi": _ALIBI,

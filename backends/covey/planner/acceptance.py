@@ -3,8 +3,8 @@
     a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
     E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
 
-What a drafter was asked for and did not propose is among the trials. How much of what it is asked for is verified,
-`filled` says: the rest, not proposed or not selected, is not in the pass.
+What a drafter was asked for and that was not verified is among the trials, be it not proposed or not selected: E(k) is
+of what is in the pass, and how much that is of what was asked for, `filled` says.
 
 A position that was seldom reached leans on the one before it, so depth 5 is not a blank when depth 3 is known well.
 
@@ -119,10 +119,9 @@ class Acceptance:
         self._asked = self._asked * keep + asked
         self._verified = self._verified * keep + verified
 
-    @property
-    def filled(self) -> float:
-        """Return the share of the draft tokens asked for that are verified."""
-        return (self._verified + LEAN) / (self._asked + LEAN)
+    def filled(self, usual: float = 1.0) -> float:
+        """Return the share of the draft tokens asked for that are verified; `usual` as long as nothing is known."""
+        return (self._verified + LEAN * usual) / (self._asked + LEAN)
 
     def idle(self) -> None:
         """Count a round in which this drafter could have drafted and did not."""

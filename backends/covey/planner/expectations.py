@@ -49,6 +49,8 @@ class Expectations:
         self.costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
+        # Whether a selector drops drafts: what requests are believed to emit with all of them does not hold then.
+        self.selected = False
         # Seconds of plain rounds that are learnt together: verification and overhead, by rows, and whether overheard.
         self._plain: dict[tuple[int, bool], list[tuple[float, float]]] = {}
 
@@ -164,11 +166,13 @@ class Expectations:
                 self._accepted(name).idle()
 
     def _passes(self, situation: Situation) -> Passes:
-        """Return the tokens to be verified, by depth: of what a drafter is asked for, only what it usually proposes."""
+        """Return the tokens to be verified, by depth: of what a drafter is asked for, only what usually is. Of a tree
+        from which a selector drops nodes that is taken to be a chain until more is known, as its tokens are."""
         shares = situation.shares
         filled = 1.0
         if shares:
-            filled = sum(rows * self._accepted(name).filled for name, rows in shares) / situation.drafting
+            usual = 1.0 / situation.width if self.selected else 1.0
+            filled = sum(rows * self._accepted(name).filled(usual) for name, rows in shares) / situation.drafting
         rows = max(1, situation.rows)
         if filled == 1.0 and not situation.drafts:
             drafting = max(1, situation.drafting)
@@ -177,7 +181,7 @@ class Expectations:
 
     def _tokens(self, situation: Situation) -> tuple[list[float], list[float]]:
         """Return the tokens that a round yields, and their relative deviation, by depth."""
-        if situation.tokens:
+        if situation.tokens and not self.selected:
             return list(situation.tokens), list(situation.doubt)
         shares = _shares(situation)
         plain = situation.rows - situation.drafting

@@ -43,19 +43,27 @@ def drafted_in(done: Round) -> bool:
     return bool((done.drafted.answered[:rows] & (done.plan.depth[:rows] > 0)).any())
 
 
-def tried(done: Round) -> Ints:
-    """Return, by decoding row, how many of its drafter's drafts the round has tried, -1 if it says nothing of any
-    drafter, as where its own text offered them. Drafts that were not verified are not tried; drafts that the drafter
-    did not propose are, unless it may have had no time left, having read for long."""
+def asked_in(done: Round) -> Ints:
+    """Return, by decoding row, how deep its drafter was asked to draft, -1 if the round says nothing of any drafter, as
+    where its own text offered the drafts, or where a drafter may have had no time left, having read for long."""
     rows = done.batch.decoding
-    asked, proposed, kept = done.plan.depth[:rows], done.drafted.trees.sizes[:rows], done.kept.sizes[:rows]
+    asked, proposed = done.plan.depth[:rows], done.drafted.trees.sizes[:rows]
     looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
     if LOOKUP in done.plan.drafter:
         looked &= np.array([name != LOOKUP for name in done.plan.drafter[:rows]])
     if done.drafted.catch_up_seconds > READING * (done.times.draft + done.times.verify):
         looked &= proposed > 0
-    reached = deepest_kept(done.kept)[:rows] if (kept < proposed).any() else asked
-    depths: Ints = np.where(looked, np.where(kept < proposed, np.minimum(asked, reached), asked), -1).astype(np.int32)
+    depths: Ints = np.where(looked, asked, -1).astype(np.int32)
+    return depths
+
+
+def tried(done: Round) -> Ints:
+    """Return, by decoding row, how many of its drafter's drafts the round has tried, -1 as in `asked_in`. Drafts that
+    were not verified are not tried; drafts that the drafter did not propose are."""
+    rows, depths = done.batch.decoding, asked_in(done)
+    dropped = done.kept.sizes[:rows] < done.drafted.trees.sizes[:rows]
+    if dropped.any():
+        depths = np.where(dropped, np.minimum(depths, deepest_kept(done.kept)[:rows]), depths).astype(np.int32)
     return depths
 
 
@@ -137,9 +145,10 @@ def _calls(done: Round, names: Iterable[str]) -> dict[str, DraftCall]:
 
 
 def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Trials]:
-    """Return, by drafter, how many rows' drafts were looked at and accepted, by position."""
+    """Return, by drafter, how many rows' drafts were looked at and accepted, by position. What was not verified was
+    looked at in vain, as what was not proposed: the tokens of a round are those of what is in its pass."""
     rows = done.batch.decoding
-    depths = tried(done)
+    depths = asked_in(done)
     looked = depths >= 0
     counts = (
         np.clip(depths, 0, max_depth),
@@ -149,6 +158,13 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Tria
     )
     by_drafter = _by_drafter(done, names).items()
     return {name: _counted(max_depth, *(each[mine] for each in counts)) for name, mine in by_drafter}
+
+
+def tried_by_position(done: Round, max_depth: int) -> tuple[list[int], list[int]]:
+    """Return how many rows' drafts the round has tried, and accepted, by position, whoever made them."""
+    depths, accepted = tried(done), done.reply.accepted[: done.batch.decoding]
+    offered = np.clip(np.minimum(depths, accepted + 1), 0, max_depth)
+    return _at_least(offered, max_depth), _at_least(np.clip(np.minimum(depths, accepted), 0, max_depth), max_depth)
 
 
 def deepest_kept(trees: Trees) -> Ints:

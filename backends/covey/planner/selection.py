@@ -14,6 +14,7 @@ import numpy as np
 from covey.bandits.length import Outcome
 from covey.contracts.types import Rule, Trees
 from covey.planner.acceptance import Acceptance
+from covey.planner.lessons import tried_by_position
 from covey.requests.rounds import Drafted, Round
 from covey.requests.scheduler import Batch
 from covey.trees.paths import Nodes
@@ -67,15 +68,16 @@ class BestOfBatch(VerifyAll):
     """Implements `Selector`: the best drafts of a batch are verified, so many a row on average."""
 
     def __init__(self, per_row: int, max_depth: int) -> None:
-        self._per_row = per_row
+        self._per_row, self._max_depth = per_row, max_depth
         self._acceptance = Acceptance(max_depth)  # over all drafters
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return best(batch, drafted.trees, batch.decoding * self._per_row, self._acceptance.rates())
 
     def learn(self, done: Round, outcome: Outcome) -> None:  # noqa: ARG002
-        for counts in outcome.trials.values():
-            self._acceptance.update(counts.offered, counts.accepted)
+        offered, accepted = tried_by_position(done, self._max_depth)
+        if any(offered):
+            self._acceptance.update(offered, accepted)
 
 
 def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees:

@@ -51,6 +51,7 @@ class WorthSelector(TreeSelector):
     def __init__(self, expectations: Expectations, drafters: Sequence[str], max_depth: int) -> None:
         super().__init__(drafters, max_depth)
         self._expectations = expectations
+        expectations.selected = True
         self._curve = PassCurve.unknown(1)  # of the batch that drafters work on
         self._least = self._curve.least(1)
 

@@ -44,9 +44,10 @@ def folder(name: str, state: Path) -> str:
         return str(adapters.merged(adapter, Path(_folder(base)), state))
     except SettingError as error:
         told = str(error)
-        raise StartError(
-            told if told.startswith(f"{adapter}: ") else f"{adapter}: an adapter needs its base: {told}"
-        ) from error
+        if not told.startswith(f"{adapter}: "):
+            named = f"{adapters.CONFIG} names the base as base_model_name_or_path"
+            told = f"{adapter}: an adapter needs its base: {told}; {named}"
+        raise StartError(told) from error
 
 
 def _folder(name: str) -> str:
