@@ -163,11 +163,12 @@ class Rig:
         with self.session.status("loading the pair"):
             target = self._model(first_layers(pair.target, self.layers), "target", self.room.budget)
             drafter = self._model(first_layers(pair.target, layers), DRAFTER, PASS_TOKENS)
-            for model, deepest in ((target, SpeculationSettings().max_depth), (drafter, 0)):
+            depth = SpeculationSettings().max_depth
+            for model, deepest in ((target, depth), (drafter, 0)):
                 if not isinstance(model, PagedModel) and self.on_gpu:
                     model.record(RECORDED_ROWS, 1 + deepest)  # as at any load
             settings = DrafterSettings(device="cuda" if self.on_gpu else "cpu", kv_blocks=self.room.blocks)
-            draft = NeuralDrafter(drafter, torch_stepper(drafter), settings, name=DRAFTER)
+            draft = NeuralDrafter(drafter, torch_stepper(drafter, depth), settings, name=DRAFTER)
             draft.warm_up()
         self.session.notes["pair"] = {
             "size": self.size,
