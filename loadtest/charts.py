@@ -58,7 +58,7 @@ def svg(chart: Chart) -> str:
         axes.annotate(text, (at, 1), **place, rotation=90, va="top", fontsize=7, color="0.2")
     _dress(axes, chart, legend=any(label for label, _ in drawn))
     written = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": chart.title}):
+    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": f"chart: {chart.title}"}):
         figure.savefig(written, format="svg", metadata={"Date": None, "Title": chart.title})
     text = written.getvalue()
     return text[text.index("<svg") :]
