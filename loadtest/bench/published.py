@@ -194,5 +194,5 @@ def panels(result: JsonDict) -> list[report.Panel]:
                 policy: report.line({at: of and of["gain"]["ratio"] for at, of in by_place.items()})
                 for policy, by_place in places.items()
             }
-            found.append(report.Panel(f"Emulated, {name}: {dataset}", "load", "over off", lines))
+            found.append(report.Panel(f"Emulated, {name}: {dataset}", "load, in the table's order", "over off", lines))
     return found

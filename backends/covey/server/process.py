@@ -303,6 +303,12 @@ class Server:
         with contextlib.suppress(PortError):  # it has ended, or another backend's model serves under that name
             self.runs = link.refuse_requests(ORCHESTRATOR, self.pid)
 
+    def _kept(self, idle: float) -> bool:
+        """Return whether Triton only keeps `covey`, which has had no request for so many seconds."""
+        if idle <= LOST_SECONDS:
+            return False
+        return idle > READ_SECONDS or not processes.serves_somebody(self.pid, self.options.grpc_port)
+
     def _closed(self, models: list[str], until: float) -> bool:
         """Wait until these models have ended with their requests; False if it is too late.
 
@@ -319,9 +325,7 @@ class Server:
             if ORCHESTRATOR in dead:  # nobody answers those who wait for it
                 return self.runs == 0
             open_still = still & set(models) - dead
-            connected = processes.serves_somebody(self.pid, self.options.grpc_port)
-            kept = open_still == {ORCHESTRATOR} and now - busy > (READ_SECONDS if connected else LOST_SECONDS)
-            if not open_still or kept:
+            if not open_still or (open_still == {ORCHESTRATOR} and self._kept(now - busy)):
                 return True
             if now > until:
                 return False
