@@ -3,7 +3,7 @@
 Tokens are believed of each request (`beliefs`). The drafters in use are those that together bring most in the time they
 take (`joint`): each further drafter is one more call, and rows that gain little by it share one. Arms of all kinds are
 compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards, for the mix that comes
-of this: it is told what these very rows are believed to emit.
+of this: it is told what these very rows are believed to emit, which it goes by where all drafts are verified.
 
 What other drafters would have done is read, not tried (`read_scheduler`). A few rows are assigned anew every other
 round, while drafters work on the one before; many, and those of whom nothing was learnt since, every eighth.
