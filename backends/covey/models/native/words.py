@@ -111,7 +111,8 @@ def code_of(what: str, make: Callable[[], bytes]) -> bytes:
 Array: TypeAlias = npt.NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}  # else a division is a branch
-_I32, _I64, _POINTER = ir.IntType(32), ir.IntType(64), ir.PointerType()
+_I16, _I32, _I64, _POINTER = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.PointerType()
+_ROUNDS = binding.get_host_cpu_features()["avx512bf16"]
 
 
 class BFloat16(ir.Type):  # type: ignore[misc]
@@ -201,7 +202,14 @@ def rounded(_context, value):
     """Return the bits of the bfloat16 nearest to a float32."""
 
     def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
-        return builder.bitcast(builder.fptrunc(given[0], BFloat16()), ir.IntType(16))
+        if _ROUNDS:
+            return builder.bitcast(builder.fptrunc(given[0], BFloat16()), _I16)
+        bits = builder.bitcast(given[0], _I32)
+        lowest = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))  # kept bit: of two as near, the even one
+        nearest = builder.add(bits, builder.add(lowest, _I32(0x7FFF)))
+        quiet = builder.or_(bits, _I32(0x400000))  # NaN, which adding could make infinite
+        number = builder.fcmp_ordered("ord", given[0], given[0])
+        return builder.trunc(builder.lshr(builder.select(number, nearest, quiet), _I32(16)), _I16)
 
     return types.uint16(types.float32), generate
 
@@ -211,7 +219,7 @@ def widened(_context, bits):
     """Return the float32 of a bfloat16's bits."""
 
     def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
-        return builder.fpext(builder.bitcast(given[0], BFloat16()), ir.FloatType())
+        return builder.bitcast(builder.shl(builder.zext(given[0], _I32), _I32(16)), ir.FloatType())
 
     return types.float32(types.uint16), generate
 
