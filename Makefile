@@ -62,7 +62,7 @@ $(STAMP): pyproject.toml constraints.txt | python
 	@echo "covey: torch's default build is large (GBs, with CUDA); pip's own settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) choose a CPU build"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,loadtest]'
-	@$(BIN)/python -m covey.models.native model_repository/target/1
+	@$(BIN)/python -m covey.models.native
 	@$(BIN)/python -c 'from covey.server.installation import warn; warn()'
 	@touch $@
 

@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from covey.contracts.errors import SettingError
 from covey_training.evaluate import acceptances, padded, sample_acceptances
 from covey_training.head_model import Head
+from covey_training.numbers import mixed
 from covey_training.sampling import Sample
 
 DEPTH = 5
@@ -63,7 +64,7 @@ def of_head(target: PreTrainedModel, head: Head, samples: Sequence[Sample]) -> M
         places = tokens.shape[1] - DEPTH
         taps, embeddings, expected = head.read(target, tokens)
         rates, same = [], []
-        with torch.autocast(tokens.device.type, torch.bfloat16):
+        with mixed(tokens.device):
             for step, logits in enumerate(head.unroll(taps, embeddings, DEPTH)):
                 drafted, wanted = head.widen(logits), expected[:, step:]
                 rates.append(acceptances(wanted, drafted)[:, :places])

@@ -24,6 +24,7 @@ from covey.models.modules import scaled
 from covey_client.progress import LINE_SECONDS, Steps
 from covey_training import checkpoint
 from covey_training.interrupts import held_back
+from covey_training.numbers import fastest, mixed
 from covey_training.optimiser import Budget, Optimisers, Rates
 from covey_training.teacher import Lessons
 
@@ -80,14 +81,14 @@ def lesson_loss(
     variation_weight: torch.Tensor,
 ) -> Loss:
     """Return the distance on one batch; parameters are arguments so that one compiled graph serves every drafter."""
-    with torch.autocast(tokens.device.type, torch.bfloat16):
+    with mixed(tokens.device):
         logits = functional_call(module, dict(parameters), kwargs={"input_ids": tokens, "use_cache": False}).logits
     return distance(logits, teach(hidden), variation_weight)
 
 
 def taught_by(target: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that gives the target's logits for its last hidden states, in bf16."""
-    head = copy.deepcopy(target.get_output_embeddings()).to(torch.bfloat16).requires_grad_(False)
+    """Return a function that gives the target's logits for its last hidden states."""
+    head = copy.deepcopy(target.get_output_embeddings()).to(fastest(target.device)).requires_grad_(False)
     return lambda hidden: scaled(target.config, head(hidden))
 
 

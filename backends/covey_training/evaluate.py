@@ -18,6 +18,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerF
 
 from covey_client.progress import LINE_SECONDS, Steps
 from covey_training.edits import AFTER
+from covey_training.numbers import fastest
 from covey_training.sampling import Sample, sample
 
 DEPTH = 4
@@ -129,13 +130,15 @@ def sample_acceptances(
 def step_ratio(
     target: LlamaForCausalLM, drafters: Mapping[str, LlamaForCausalLM], *, context: int = 64, rounds: int = 8
 ) -> dict[str, float]:
-    """Return each drafter's one-token step over the target's, at batch 1 with a cache, on the CPU in their own bf16.
+    """Return each drafter's one-token step over the target's, at batch 1 with a cache, on the CPU.
 
     The models take turns, so that whatever else the machine does slows all of them alike; the first step of a turn
     finds another model's weights in the processor's caches, and does not count.
     """
     models = {"": target, **drafters}
-    copies = {name: LlamaForCausalLM(model.config).to(torch.bfloat16).eval() for name, model in models.items()}
+    copies = {
+        name: LlamaForCausalLM(model.config).to(fastest(torch.device("cpu"))).eval() for name, model in models.items()
+    }
     prompt = torch.arange(context).remainder(target.config.vocab_size)[None]
     caches = {name: model(input_ids=prompt, use_cache=True).past_key_values for name, model in copies.items()}
     seconds: dict[str, list[float]] = {name: [] for name in copies}

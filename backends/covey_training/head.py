@@ -31,6 +31,7 @@ from covey.models.identity import of_model
 from covey.text import vocabulary
 from covey_training import architecture, chains, corpora, distil, head_model, own, teacher, texts
 from covey_training.head_model import Head
+from covey_training.numbers import fastest, mixed
 from covey_training.optimiser import Budget
 from covey_training.sampling import Sample, ends_of
 
@@ -68,7 +69,7 @@ def make(options: argparse.Namespace) -> tuple[Path, Report]:
     """Draw, learn, measure and write; the same command again goes on where it was stopped."""
     device = torch.device(options.device)
     # As it is served: so are its states.
-    target = texts.open_target(options.target, device, torch.bfloat16, options.window)
+    target = texts.open_target(options.target, device, fastest(device), options.window)
     head_model.check(target.folder, target.model)
     beside = _beside(target.folder, options.beside, device)
     tokens, held_out = _lessons(target, options)
@@ -118,7 +119,7 @@ def unrolled_loss(
     head: Head, taps: torch.Tensor, embeddings: torch.Tensor, expected: torch.Tensor, variation_weight: torch.Tensor
 ) -> distil.Loss:
     """Return the distance at every step of the drafts that begin at every index, a later step's weighing less."""
-    with torch.autocast(taps.device.type, torch.bfloat16):
+    with mixed(taps.device):
         drafted = list(head.unroll(taps, embeddings, STEPS))
     if head.kept is not None:
         expected = expected[..., head.kept]
@@ -138,7 +139,7 @@ def _beside(target: Path, named: Sequence[Path], device: torch.device) -> dict[s
             raise SettingError(f"--beside: {folder} has {misfit}: it cannot draft for this target")
         config = loading.read_config(folder)
         name = folder.parent.name if folder.name.isdigit() else folder.name
-        found[name] = loading.load_module(folder, config, torch.bfloat16, device, texts.attention_of(config))
+        found[name] = loading.load_module(folder, config, fastest(device), device, texts.attention_of(config))
     return found
 
 

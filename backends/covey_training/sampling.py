@@ -11,6 +11,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from covey_client.progress import Steps
+from covey_training.numbers import fastest
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def sample(
     length share a batch."""
     served = copy.deepcopy(model).eval()
     for parameter in served.parameters():  # rotary frequencies, which are no parameters, stay as exact as they are
-        parameter.data = parameter.data.to(torch.bfloat16)
+        parameter.data = parameter.data.to(fastest(model.device))
     encoded: list[list[int]] = [tokenizer(prompt).input_ids[-(longest or 0) :] for prompt in prompts]
     rows = rows or (256 if model.device.type == "cpu" else 2048)
     order = sorted(range(len(encoded)), key=lambda index: len(encoded[index]))

@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM
 from covey_client.progress import LINE_SECONDS, Steps
 from covey_training import checkpoint
 from covey_training.interrupts import held_back
+from covey_training.numbers import mixed
 from covey_training.optimiser import Budget, Optimisers, Rates
 from covey_training.streams import Mixture
 
@@ -46,8 +47,8 @@ class TargetSettings:
 
 
 def cross_entropy(model: LlamaForCausalLM, batch: torch.Tensor) -> torch.Tensor:
-    """Mean next-token loss of (rows, length + 1) tokens, under bf16 autocast."""
-    with torch.autocast(batch.device.type, torch.bfloat16):
+    """Mean next-token loss of (rows, length + 1) tokens."""
+    with mixed(batch.device):
         logits = model(input_ids=batch[:, :-1], use_cache=False).logits
     return F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
 

@@ -17,6 +17,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerF
 
 from covey_client.progress import LINE_SECONDS, Steps
 from covey_training.edits import AFTER
+from covey_training.numbers import fastest, mixed
 from covey_training.sampling import sample
 from covey_training.streams import Stream
 
@@ -36,7 +37,7 @@ class LessonSettings:
 
 @dataclass(frozen=True)
 class Lessons:
-    """The windows of one domain: (n, length) tokens and (n, length, width) hidden states of the target, in bf16."""
+    """The windows of one domain: (n, length) tokens and (n, length, width) hidden states of the target."""
 
     tokens: torch.Tensor
     hidden: torch.Tensor
@@ -125,7 +126,7 @@ def hidden_states(model: PreTrainedModel, windows: torch.Tensor, rows: int) -> t
     with Steps(apart=LINE_SECONDS) as bar:
         for start in bar.track(range(0, len(windows), rows), description="target's states"):
             batch = windows[start : start + rows]
-            with torch.autocast(device.type, torch.bfloat16):
+            with mixed(device):
                 states = model.base_model(input_ids=batch.to(device), use_cache=False).last_hidden_state
-            parts.append(states.to(torch.bfloat16).cpu())
+            parts.append(states.to(fastest(device)).cpu())
     return torch.cat(parts)

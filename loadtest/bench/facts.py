@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from covey.contracts.types import JsonDict
+from covey.process import cpu
 
 PACKAGES = (
     "covey",
@@ -27,8 +28,8 @@ PACKAGES = (
 
 def hardware() -> JsonDict:
     return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
+        "processor": cpu.label(),
+        "cores": cpu.cores(),
         "memory_gb": round(_memory_bytes() / 1e9, 1),
         "gpu": _gpu(),
         "driver": _driver(),
@@ -43,14 +44,6 @@ def versions() -> JsonDict:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def _memory_bytes() -> int:

@@ -4,7 +4,6 @@ processes."""
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from covey.contracts.types import Request, Sampling
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.build import build
+from covey.process import cpu
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
@@ -70,7 +70,7 @@ class InProcess:
         self._quiet = threading.Event()
         self._problem: Exception | None = None
         self._streamer.start(self._engine)
-        self._threads = profile.target.threads or os.cpu_count() or 1
+        self._threads = profile.target.threads or cpu.cores()
         self._thread = threading.Thread(target=self._rounds, name="engine", daemon=True)
         self._thread.start()
         self._keys = itertools.count(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict
+from covey.process import cpu
 from covey.server import FREE_PORTS, Options, Server
 from covey_client.progress import Steps, status
 from loadtest.bench import facts
@@ -127,7 +127,7 @@ class Session:
     def side_by_side(self, jobs: Sequence[tuple[K, Callable[..., V], tuple[Any, ...]]]) -> Iterator[tuple[K, V]]:
         """Yield a key of each job and what its call gives, as they end: on all cores, and fewer of them when time is
         up."""
-        with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        with ProcessPoolExecutor(cpu.cores()) as pool:
             waiting = {pool.submit(call, *given): key for key, call, given in jobs}
             try:
                 labels = [f"{len(waiting)} runs in virtual time"] * len(waiting)

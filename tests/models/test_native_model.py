@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models.lanes import Lanes, Pass, chain
 from covey.models.loading import quiet
-from covey.models.native import architecture, stages, tiles, words
+from covey.models.native import architecture, compiled, stages, tiles, words
 from covey.models.native import model as runtime
 from covey.models.native.model import NativeModel
 from covey.process.private import KEPT_VARIABLE
@@ -333,24 +333,24 @@ def test_what_was_compiled_beside_read_only_files_is_copied_once(
     here, kept = tmp_path / "here", tmp_path / "kept"
     here.mkdir()
     (here / "words.py").write_text("")
-    monkeypatch.setattr(words, "__file__", str(here / "words.py"))
+    monkeypatch.setattr(compiled, "__file__", str(here / "words.py"))
     monkeypatch.setenv(KEPT_VARIABLE, str(kept))
-    beside = words._folder()
+    beside = compiled.folder()
     assert beside is not None
     assert beside.parent == here / "__pycache__"
     (beside / "made").mkdir()
     (beside / "made" / "code").write_text("compiled")
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK or here not in Path(path).parents)
-    own = words._folder()
+    own = compiled.folder()
     assert own == kept / "numba" / beside.name
     assert (own / "made" / "code").read_text() == "compiled"
     assert own.stat().st_mode & 0o777 == 0o700
     assert [*own.parent.iterdir()] == [own]
     (beside / "later").write_text("")
-    assert words._folder() == own
+    assert compiled.folder() == own
     assert not (own / "later").exists()
     (here / "words.py").write_text("# another version")
-    other = words._folder()
+    other = compiled.folder()
     assert other is not None
     assert other != own
     assert [*other.iterdir()] == [], "nothing is compiled of it"

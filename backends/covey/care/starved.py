@@ -7,9 +7,10 @@ about it.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from covey.process import cpu
 
 PROC = Path("/proc")
 
@@ -33,7 +34,7 @@ class Starved:
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}
         self.ran = 0.0  # seconds of processors that they all had between the last two looks
-        self._processors = len(os.sched_getaffinity(0))
+        self._processors = cpu.cores()
 
     def counted(self, pids: Iterable[int], seconds: float) -> float:
         """Return how many of the seconds since the last look count against these processes: at least a fifth, because

@@ -437,6 +437,8 @@ class TargetInfo:
     block_bytes: int = 0  # of KV memory; 0: the pool keeps its size
     least_blocks: int = 0  # what the pool was loaded with, and `resize` leaves it at least
     state_width: int = 0  # numbers of a state that it ships to heads; 0: it ships none
+    weight_type: str = ""  # as weights lie in memory; `dtype` is the type that is computed in
+    processor: str = ""  # that its code was made for
 
 
 ANY_VOCABULARY = 0  # of a drafter that looks tokens up

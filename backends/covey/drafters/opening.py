@@ -7,7 +7,6 @@ more memory than such a drafter. PyTorch runs all others, and whatever is on a G
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from covey import gpu
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.contracts.profile import DrafterSettings, TargetSettings
 from covey.models.identity import files_of, identity
+from covey.process import cpu
 from covey.runtimes.choice import has_gpu
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _identity(folder: Path, settings: DrafterSettings) -> str:
 def threads_for(folder: Path) -> int:
     """Return how many threads a drafter has: the target computes nothing while it waits for drafts."""
     weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    return len(os.sched_getaffinity(0)) if weights >= LARGE else 1
+    return cpu.cores() if weights >= LARGE else 1
 
 
 def _by_torch(folder: Path, settings: DrafterSettings, depth: int) -> Opened:

@@ -110,6 +110,10 @@ class DeviceModel:
         return str(self.torch_dtype).removeprefix("torch.")
 
     @property
+    def weight_type(self) -> str:
+        return self.dtype
+
+    @property
     def device(self) -> str:
         return str(self.torch_device)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 from covey.models import refusals, stored
-from covey.models.identity import CPUINFO
+from covey.process import cpu
 
 log = logging.getLogger(__name__)
 _STORED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -17,7 +15,7 @@ _STORED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 def on_cpu(name: str, folder: str | Path) -> str:
     """Return the type that a target is served in on a CPU; see `served`."""
-    return served(name, folder, "bfloat16" if multiplies_bfloat16() else "float32", halves=False)
+    return served(name, folder, "bfloat16" if cpu.multiplies_bfloat16() else "float32", halves=False)
 
 
 def served(name: str, folder: str | Path, best: str, halves: bool) -> str:
@@ -46,15 +44,3 @@ def _own(folder: Path) -> str:
     for tensor in stored.tensors(files).values():
         counts[tensor.dtype] += tensor.size
     return _STORED.get(counts.most_common(1)[0][0], "") if counts else ""
-
-
-@cache
-def multiplies_bfloat16() -> bool:
-    """Return whether this processor has BF16 instructions; log it if it has none."""
-    try:
-        fast = bool(re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", CPUINFO.read_text()))
-    except OSError:  # no Linux
-        fast = False
-    if not fast:
-        log.warning("this CPU has no BF16 instructions: running in float32")
-    return fast

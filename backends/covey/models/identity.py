@@ -9,12 +9,12 @@ import hashlib
 import json
 import os
 import platform
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-CPUINFO = Path("/proc/cpuinfo")
+from covey.process import cpu
+
 STRIDE, SAMPLE = 1 << 20, 4096  # bytes: of each stretch of a weights file so many are read, and all of a small one
 
 
@@ -44,13 +44,9 @@ def files_of(folder: Path) -> list[Path]:
     return [*folder.glob("*.safetensors"), *folder.glob("config.json")]
 
 
-def machine(cpuinfo: Path = CPUINFO) -> list[Any]:
-    """Return the processor's kind and what it can do, and how many of it this process may use."""
-    try:
-        lines = re.findall(r"^(?:model name|flags|Features)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)
-    except OSError:  # no Linux: what Python knows must do
-        lines = [platform.processor()]
-    return [platform.machine(), sorted(set(lines)), len(os.sched_getaffinity(0))]
+def machine() -> list[Any]:
+    """Return the CPU's kind and what it can do, and how many of its cores this process may use."""
+    return [platform.machine(), cpu.described(), cpu.cores()]
 
 
 def _sample(path: Path, update: Any) -> None:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models import dtypes, refusals
 from covey.models.refusals import weight_files
+from covey.process import cpu
 
 
 @contextlib.contextmanager
@@ -143,7 +144,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
         return known[name]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    return torch.bfloat16 if dtypes.multiplies_bfloat16() else torch.float32
+    return torch.bfloat16 if cpu.multiplies_bfloat16() else torch.float32
 
 
 def serving_dtype(name: str, device: torch.device, folder: str | Path) -> str:

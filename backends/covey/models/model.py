@@ -98,6 +98,10 @@ class PagedModel:
         return str(self.torch_dtype).removeprefix("torch.")
 
     @property
+    def weight_type(self) -> str:
+        return self.dtype
+
+    @property
     def device(self) -> str:
         return str(self.torch_device)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.contracts.profile import TargetSettings
 from covey.models import dtypes
-from covey.models.native import BLOCK, KINDS, architecture
+from covey.models.native import BLOCK, KINDS, architecture, compiled
 
 NATIVE, TORCH = "native", "torch"
 _DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
@@ -36,10 +36,10 @@ def why_not(folder: str | Path, settings: TargetSettings) -> str:
         dtype = dtypes.on_cpu(settings.dtype, folder)
         if dtype not in KINDS:
             return f"the target's type is {dtype}: it computes in {' or '.join(KINDS)}"
-        architecture.read(Path(folder))
+        of = architecture.read(Path(folder))
     except UnsupportedModel as error:
         return str(error)
-    return ""
+    return compiled.ensure([compiled.variant_of(of, dtype)])
 
 
 def has_gpu() -> bool:

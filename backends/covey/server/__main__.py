@@ -16,6 +16,7 @@ from rich.console import Console
 from covey.care.restarts import Restarts
 from covey.contracts.errors import SettingError
 from covey.front.tls import Tls
+from covey.process import cpu
 from covey.server import front, log
 from covey.server.errors import ServerDied
 from covey.server.options import parse, reachable
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     server = Server(parse(arguments), progress)
     frontend: front.Front | None = None
     try:
+        cpu.check()
         if front.wanted(server.options):
             front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
             Tls.of(server.options.deployment().front)

@@ -7,13 +7,15 @@ import re
 import socket
 import subprocess
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from covey.contracts import profile, registry
 from covey.contracts.errors import SettingError
-from covey.models import heads, refusals, stored
+from covey.models import dtypes, heads, refusals, stored
+from covey.models.native import architecture, compiled
 from covey.process import interpreter
 from covey.server.errors import StartError
 from covey.server.options import FREE, Options
@@ -273,6 +275,21 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
             f"models and speculation.drafters of profile {options.profile}"
         )
     return misfits
+
+
+def variants(options: Options, wanted: tuple[str, ...]) -> set[str]:
+    """Return which variants of the native runtime's code these models need on this CPU, as far as files tell."""
+    settings = options.deployment()
+    target = settings.target
+    found: set[str] = set()
+    if target.kind in ("emulated", profile.VLLM) or settings.targets or any(map(Path.exists, ACCELERATORS)):
+        return found
+    folders = {_target_folder(options): dtypes.on_cpu(target.dtype, _target_folder(options))}
+    folders |= dict.fromkeys(_drafter_folders(options, wanted).values(), settings.drafter.dtype)
+    for folder, dtype in folders.items():
+        with suppress(SettingError):  # another family, which PyTorch computes
+            found.add(compiled.variant_of(architecture.read(folder), dtype))
+    return found
 
 
 def _target_folder(options: Options) -> Path:

@@ -24,6 +24,8 @@ from covey.care.silence import LOOK_SECONDS, Silence, answers
 from covey.care.supervisor import Supervisor, roles
 from covey.care.watch import Watch
 from covey.contracts.errors import PortError, SettingError
+from covey.models.native import compiled
+from covey.process import cpu
 from covey.server import (
     admin,
     backend_dir,
@@ -141,6 +143,7 @@ class Server:
         preflight.gpu(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)
         self.models = tuple(name for name in self.models if name not in self.left_out)
+        self._compile()
         self.options, ports = port_claim.settle(self.options)
         where = self.options.http_port, self.options.host
         self._held.callback(ports.release)
@@ -192,6 +195,15 @@ class Server:
         except BaseException:
             self.kill()
             raise
+
+    def _compile(self) -> None:
+        """Compile what the models need on this CPU before they are loaded, which waits for no compiler for long."""
+        variants = compiled.missing(preflight.variants(self.options, self.models))
+        if not variants:
+            return
+        _log.info("compiling for %s; half a minute, once", cpu.label())
+        if reason := compiled.ensure(variants, patient=True):
+            _log.warning("PyTorch computes what the native runtime cannot: %s", reason)
 
     def check(self) -> None:
         """Raise ServerDied if tritonserver has ended by itself."""

@@ -107,7 +107,7 @@ def ready_message(
     flags = "" if options.grpc_port == Options.grpc_port else f" --url {host}:{options.grpc_port}"
     body = '\'{"text_input": "Once upon a time", "max_tokens": 64'
     emulated = options.deployment().target.kind == "emulated"
-    typed = f" The target is in {serving}." if serving else ""
+    typed = f"\nThe target is in {serving}." if serving else ""
     if "fast" in serving and options.deployment().target.numerics != "fast":
         typed += " Invariant is not to be had for it here: texts may differ at near-ties."
     said = "\nIt is emulated: texts are a hash's and timings a cost table's; no model runs." if emulated else ""

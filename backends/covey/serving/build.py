@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ from covey.loop.memory import Memory
 from covey.planner.baseline import Baseline
 from covey.planner.build import build
 from covey.planner.cost_table import load_costs
+from covey.process import cpu
 from covey.process.guard import Guard
 from covey.process.worker import Thread
 from covey.requests.roster import Roster
@@ -77,7 +77,7 @@ class Builder:
         chosen, metrics, guard = self.profile, self.metrics, self.guard
         tokenizer = load_tokenizer(info.folder)
         served, emulated = guard.around("metrics", metrics.served), chosen.target.kind == "emulated"
-        apart = RESPONSE_SECONDS / len(os.sched_getaffinity(0))
+        apart = RESPONSE_SECONDS / cpu.cores()
         streamer = Streamer(tokenizer, self.clock, served=served, emulated=emulated, apart=apart)
         metrics.target(info, profile.left_out(), model_folder.read(info.folder))
         baseline = Baseline(costs)
@@ -137,7 +137,7 @@ class Builder:
             grammars=Verdicts(compiler.compiled),
         )
         streamer.start(engine)
-        log.info("serving %s: %s, %s numerics, %d KV blocks", info.model, info.dtype, info.numerics, info.total_blocks)
+        log.info("serving %s: %s; %d KV blocks", info.model, _computed(info), info.total_blocks)
         return Service(engine, memory, streamer, parser, reports, compiler)
 
     def _companion(self) -> Callable[[Open], Companion] | None:
@@ -175,6 +175,13 @@ class Builder:
             calm=settings.calm_seconds,
             breathes=settings.policy != "off" and info.block_bytes > 0,
         )
+
+
+def _computed(info: TargetInfo) -> str:
+    """Return the types of a target's arithmetic and weights, its numerics, and what its code was made for."""
+    weights = f", weights in {info.weight_type}" if info.weight_type not in ("", info.dtype) else ""
+    processor = f", for {info.processor}" if info.processor else ""
+    return f"{info.dtype}{weights}, {info.numerics} numerics{processor}"
 
 
 def named_costs(chosen: Profile) -> CostTable | None:

@@ -40,6 +40,7 @@ from covey.kv.sequences import Sequence, Sequences
 from covey.models import dtypes, heads
 from covey.models.identity import files_of, identity, of_model
 from covey.noise.arrays import Logits, plain, select
+from covey.process import cpu
 from covey.runtimes.choice import NATIVE, TORCH, runtime_of, why_not
 from covey.runtimes.compute import Compute
 from covey.runtimes.resizing import resize
@@ -103,6 +104,8 @@ class TargetRunner:
             block_bytes=model.bytes_per_block,
             least_blocks=blocks,
             state_width=0 if self._maker is None else self._maker.state_width,
+            weight_type=model.weight_type,
+            processor=cpu.label() if model.device == "cpu" else _gpu_name(),
         )
 
     @classmethod
@@ -450,7 +453,7 @@ def open_target(
     taps: Taps | None = None,
 ) -> tuple[Compute, AnyModel]:
     """Return the model and the thread that computes with it; settings are those of `typed`."""
-    threads = settings.threads or os.cpu_count() or 1
+    threads = settings.threads or cpu.cores()
     given: dict[str, Any] = {"numerics": settings.numerics, "max_pass_tokens": token_budget}
     build: Any
     if settings.runtime == NATIVE:
@@ -482,6 +485,12 @@ def _identity(folder: str | Path, settings: TargetSettings) -> str:
 
         return identity([settings, code()], files_of(Path(folder)))
     return of_model(folder, settings)
+
+
+def _gpu_name() -> str:
+    import torch
+
+    return torch.cuda.get_device_name()
 
 
 def _warm_up_draws(vocab: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from covey.contracts.errors import Overloaded, PortError, SettingError
 from covey.contracts.ports import Clock
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict, TargetInfo
+from covey.process import cpu
 from covey.process.guard import Guard
 from covey.requests.roster import Roster
 from covey.serving.build import RESPONSE_SECONDS
@@ -137,9 +137,7 @@ class VllmStart:
         profile, metrics, told = self._profile, self._metrics, self._told
         tokenizer = load_tokenizer(info.folder)
         served = self._guard.around("metrics", metrics.served)
-        streamer = Streamer(
-            tokenizer, self._clock, served=served, apart=RESPONSE_SECONDS / len(os.sched_getaffinity(0))
-        )
+        streamer = Streamer(tokenizer, self._clock, served=served, apart=RESPONSE_SECONDS / cpu.cores())
         most = profile.scheduler.max_running + profile.scheduler.max_waiting
         engine = self._engine = VllmEngine(process.send, streamer, self._clock, most)
         if self._gone.is_set():  # before there was an engine to tell

@@ -8,7 +8,6 @@ all of them there the whole time; those who wait sleep.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections import defaultdict
@@ -26,6 +25,7 @@ from safetensors import safe_open
 from covey.contracts.errors import CoveyError, SettingError
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict
+from covey.process import cpu
 from covey.target.runner import typed
 from covey.text.tokenization import load_tokenizer
 from loadtest.bench import report, workload
@@ -197,7 +197,7 @@ def _line_up(
         "target": target,
         "drafter": drafter_folder,
         "dtype": typed(target, settings.target).dtype,
-        "threads": os.cpu_count() or 1,
+        "threads": cpu.cores(),
         "kept": str(made),  # where a peer may leave what it makes of the models
     }
     session.notes |= {"pair": {"target": target, "drafter": drafter}, "dtype": given["dtype"], "peers": {}}

@@ -1,12 +1,12 @@
-"""`python -m covey.models.native FOLDER`: compile what models need on this CPU, so that the first server need not."""
+"""`python -m covey.models.native`: compile what models need on this CPU, so that the first server need not."""
 
 from __future__ import annotations
 
-import sys
+from covey.models.native import compiled
+from covey.process import cpu
 
-from covey.models.native import KINDS, SMALL
-from covey.models.native.model import NativeModel
-
-print("covey: compiling for this CPU; half a minute, once", flush=True)
-for dtype in (*KINDS, SMALL):
-    NativeModel(sys.argv[1], dtype=dtype, blocks=1, threads=1, numerics="fast", max_pass_tokens=1).prepare_chains()
+if compiled.missing(compiled.USUAL):
+    print(f"covey: compiling for {cpu.label()}; half a minute, once", flush=True)
+reason = compiled.ensure(compiled.USUAL, patient=True)
+if reason:
+    print(f"covey: PyTorch will compute all models here: {reason}", flush=True)

@@ -21,6 +21,7 @@ from covey.models import refusals, stored
 from covey.models.refusals import FAMILIES
 from covey.models.stored import Stored
 
+EMBEDDING = "model.embed_tokens.weight"
 ROPES = ("default", "linear", "llama3", "yarn")  # those that do not change with a text's length
 
 
@@ -77,7 +78,7 @@ def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *
         raise SettingError(f"{folder}: config.json cannot be read: {error!r}: copy it again") from error
     try:
         query, key = (weights[f"model.layers.0.self_attn.{name}_proj.weight"].shape[0] for name in "qk")
-        vocab = weights["model.embed_tokens.weight"].shape[0]
+        vocab = weights[EMBEDDING].shape[0]
         inner = weights["model.layers.0.mlp.down_proj.weight"].shape[1]
     except (KeyError, IndexError) as error:
         raise UnsupportedModel(f"{folder}: this runtime does not know such weights: no {error}") from error
@@ -134,7 +135,7 @@ def _tensors(config: Mapping[str, Any], of: Architecture) -> dict[str, tuple[int
         "mlp.down_proj": (width, inner, feed_forward),
     }
     found: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (of.vocab_size, width),
+        EMBEDDING: (of.vocab_size, width),
         "model.norm.weight": (width,),
     }
     if not of.tied:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import llvmlite
 import numba
 import numpy as np
-import numpy.typing as npt
 
-from covey.contracts.errors import SettingError
+from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.contracts.types import Floats, Ints, Words
 from covey.models.agreement import Room, passes_agree
 from covey.models.identity import identity
 from covey.models.lanes import Lanes, Pass
-from covey.models.native import KINDS, SMALL, architecture, attention, matmul, tiles
+from covey.models.native import KINDS, SMALL, architecture, attention, compiled, matmul, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS, Compared, Seen
 from covey.models.native.chains import Columns, Draws, chain
@@ -29,19 +28,19 @@ from covey.models.native.matmul import COLUMNS, Multiplied, Rows
 from covey.models.native.pool import KeyValuePool, planes_of_taps
 from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work, run
 from covey.models.native.tasks import LINE, Team
-from covey.models.native.tiles import BYTES, FLOATS, GROUP, LANES, PAIRS, WIDENED
+from covey.models.native.tiles import BYTES, FLOATS, GROUP, LANES, PAIRS, WIDENED, Tile
 from covey.models.native.weights import Weights, whole, words
-from covey.models.native.words import compiling, leave_compiler
+from covey.models.native.words import leave_compiler
 from covey.models.stepper import Race
 from covey.models.verdicts import verdict
 from covey.noise.noise import token_words
+from covey.process import cpu
 from covey.process.private import kept_folder
 from covey.process.worker import Thread
 
 if TYPE_CHECKING:
     from covey.models.heads import Taps
 
-Counters = npt.NDArray[np.int64]
 TOGETHER = 12  # rows of a task of attention: queries times the heads that share keys
 
 
@@ -71,7 +70,8 @@ class NativeModel:
         taps: Taps | None = None,
     ) -> None:
         """Load the model; with `most_blocks` the pool can become so large, with `taps` passes leave what
-        states are made of in their tokens' slots. Raises UnsupportedModel where the model is of another family."""
+        states are made of in their tokens' slots. Raises UnsupportedModel where the model is of another family, or
+        nothing can be compiled for this CPU."""
         if dtype not in (*KINDS, SMALL):
             raise SettingError(f"dtype: got {dtype!r}, this runtime computes in: {', '.join(KINDS)}")
         self._of = of = folder if isinstance(folder, Architecture) else architecture.read(Path(folder))
@@ -79,7 +79,9 @@ class NativeModel:
         self.state_width = 0 if taps is None else len(taps.fc)
         self.dtype, self.max_pass_tokens, self.threads = dtype, max_pass_tokens, threads
         self.vocab_size, self.max_positions, self.end_ids = of.vocab_size, of.max_positions, of.end_ids
-        kind, seen = kinds(dtype)
+        self._compile(compiled.variant_of(of, dtype))
+        kind, seen = kinds(of, dtype)
+        self.weight_type = {BYTES: SMALL, FLOATS: "float32"}.get(kind, "bfloat16")
         self._weights = Weights(of, kind)
         kept = 0 if taps is None else taps.numbers
         self.pool = KeyValuePool(of.layers, of.kv_heads, of.head_dim, seen, blocks=blocks, most=most_blocks, taps=kept)
@@ -95,16 +97,23 @@ class NativeModel:
         self.move_blocks = self.pool.reserve.move_blocks
         self.grow, self.shrink = self.pool.reserve.grow, self.pool.reserve.shrink
         self.bytes_per_block, self.most_blocks = self.pool.reserve.bytes_per_block, self.pool.reserve.most
-        embedding, stored = self._weights.held.embedding.dtype, self.pool.keys.dtype
-        with compiling(f"{embedding} {stored}"):
-            self.forward(self._unread())
         self.numerics = "fast"
+        self._settle(numerics)
+
+    def _compile(self, variant: str) -> None:
+        cpu.check()
+        if reason := compiled.ensure([variant]):
+            raise UnsupportedModel(f"the native runtime cannot compute it: {reason}")
+
+    def _settle(self, numerics: str) -> None:
+        """Make a first pass, and prove that passes agree if the setting asks for it."""
+        self.forward(self.unread())
         if numerics != "fast" and self._agrees():
             self.numerics = "invariant"
         elif numerics == "invariant":
             raise SettingError(
-                f"numerics: passes of {folder} in {dtype} are not invariant on this CPU; use target.runtime torch, or "
-                "numerics auto or fast"
+                f"numerics: its passes in {self.dtype} are not invariant on this CPU; use target.runtime "
+                "torch, or numerics auto or fast"
             )
         leave_compiler()
 
@@ -115,17 +124,29 @@ class NativeModel:
 
     def forward(self, work: Pass) -> Floats:
         """Return logits [len(out), vocab] in float32, which the next pass writes over; write keys and values."""
-        asked, pool = self._asked(work), self.pool
-        counters, logits = self._counters(), self._logits[: len(work.out)]
-        given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, logits
+        team, *given = self._given(work)
         for number, helper in enumerate(self._helpers, start=1):
-            helper.submit(_help, (Team(counters, number, self.threads), *given))
-        run(Team(counters, 0, self.threads), *given)
+            helper.submit(_help, (team._replace(thread=number), *given))
+        run(team, *given)
+        logits: Floats = given[-1]
         return logits
+
+    def _given(self, work: Pass) -> tuple[Any, ...]:
+        """Return what `run` is given for a pass by the first thread."""
+        asked, pool = self._asked(work), self.pool
+        given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked
+        return self._team(self.threads), *given, self._logits[: len(work.out)]
 
     def chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats]:
         """Draw a chain behind each row's last token of a pass, in one thread; the tokens that it goes on with have
         these slots and positions [rows, depth - 1]. Return tokens and the logs of their shares, [rows, depth]."""
+        given = self._given_chain(first, slots, positions, race)
+        chain(*given)
+        tokens, shares = given[-2:]
+        return tokens, shares
+
+    def _given_chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Any, ...]:
+        """Return what `chain` is given; the last two are what it writes."""
         rows, depth, lanes = len(first.out), len(race.words), first.lanes
         assert isinstance(lanes, Lanes), "windows are for GPUs"
         asked = later = self._asked(first)
@@ -141,17 +162,14 @@ class NativeModel:
         ids, hashed = self._drafted
         draws = Draws(scales, np.ascontiguousarray(race.words), hashed, ids, np.empty(len(ids), np.float32))
         tokens, shares = np.empty((rows, depth), np.int32), np.empty((rows, depth), np.float32)
-        team, pool = Team(self._counters(), 0, 1), self.pool
+        pool, logits = self.pool, self._logits[:rows]
         given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, later
-        chain(team, *given, columns, draws, self._logits[:rows], tokens, shares)
-        return tokens, shares
+        return self._team(1), *given, columns, draws, logits, tokens, shares
 
     def prepare_chains(self) -> None:
-        """Compile what draws chains."""
-        unread, slot = self._unread(), np.array([[self.padding_slot]], np.int32)
-        race = Race(np.zeros(1), np.ones((2, 3, 1), np.int32))
-        with compiling(f"chains {self._weights.held.embedding.dtype} {self.pool.keys.dtype}"):
-            self.chain(unread, slot, np.zeros_like(slot), race)
+        """Draw a first chain, so that its code is there."""
+        slot = np.array([[self.padding_slot]], np.int32)
+        self.chain(self.unread(), slot, np.zeros_like(slot), Race(np.zeros(1), np.ones((2, 3, 1), np.int32)))
         leave_compiler()
 
     @cached_property
@@ -160,8 +178,9 @@ class NativeModel:
         ids = np.arange(self.vocab_size, dtype=np.int32) if self.columns is None else self.columns
         return ids, token_words(self.vocab_size)[ids]
 
-    def _counters(self) -> Counters:
-        return np.zeros((AROUND + STAGES * self._shape.layers, LINE * (self.threads + 1)), np.int64)
+    def _team(self, threads: int) -> Team:
+        stages = AROUND + STAGES * self._shape.layers
+        return Team(np.zeros((stages, LINE * (self.threads + 1)), np.int64), 0, threads)
 
     def _asked(self, work: Pass) -> Asked:
         """Return a pass as it is computed, with room for its logits."""
@@ -198,7 +217,7 @@ class NativeModel:
             found = found * scale * self._weights.held.norms[-1]
         return found
 
-    def _unread(self) -> Pass:
+    def unread(self) -> Pass:
         """Return a pass of one token whose key nobody reads."""
         nothing, one = np.zeros(1, np.int32), np.ones(1, np.int32)
         lanes = Lanes(np.array([0, 1], np.int32), one, np.array([[self.padding_slot // SLOTS]], np.int32))
@@ -232,18 +251,22 @@ def _help(given: tuple[Any, ...]) -> None:
     run(*given)
 
 
-def kinds(dtype: str) -> tuple[int, int]:
-    """Return the kinds of multiplication that this CPU uses for a type's panels and for its scores."""
+def kinds(of: Architecture, dtype: str) -> tuple[int, int]:
+    """Return the kinds of multiplication that this CPU uses for a model's panels and for its scores. Panels of a
+    bfloat16 checkpoint stay in two bytes where products are in float32: the bits are the same, and half as many are
+    read."""
+    if dtype == "float32":
+        stored = {tensor.dtype for tensor in of.weights.values() if len(tensor.shape) == 2}
+        return WIDENED if stored == {"BF16"} else FLOATS, FLOATS
     words = PAIRS if tiles.has(PAIRS) else WIDENED
-    kind = {"bfloat16": words, "float32": FLOATS, SMALL: BYTES if tiles.has(BYTES) else words}[dtype]
-    return kind, FLOATS if dtype == "float32" else words
+    return BYTES if dtype == SMALL and tiles.has(BYTES) else words, words
 
 
 def code() -> list[object]:
     """Return what computes passes here, as far as results and timings depend on it."""
     files = sorted([*Path(__file__).parent.glob("*.py"), Path(__file__).parents[1] / "agreement.py"])
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
-    return [numba.__version__, llvmlite.__version__, sorted(tiles.features()), texts]
+    return [numba.__version__, llvmlite.__version__, sorted(cpu.features()), texts]
 
 
 def block_bytes(of: Architecture, dtype: str, taps: int = 0) -> int:
@@ -256,12 +279,18 @@ def block_bytes(of: Architecture, dtype: str, taps: int = 0) -> int:
 def _shape(of: Architecture, kind: int, seen: int) -> Shape:
     widths = whole(of.width), whole(of.heads * of.head_dim), whole(of.inner)
     (first, others), (scores, sums) = matmul.tiles_of(kind), attention.tiles_of(seen)
-    at = tiles.addresses(frozenset((first, others, scores, *sums)))
+    at = tiles.addresses(tiles_of(kind, seen))
     multiplied = Multiplied(kind, at[first], at[others])
     compared = Compared(seen, at[scores], (at[sums[0]], at[sums[1]]))
     own = of.layers, of.width, of.heads, of.kv_heads, of.head_dim, of.inner, of.vocab_size, of.eps
     inputs, paired = whole(of.inputs * of.width), of.inputs == 2
     return Shape(multiplied, compared, *own, widths, inputs, int(paired), int(of.normed_residual))
+
+
+def tiles_of(kind: int, seen: int) -> frozenset[Tile]:
+    """Return the tiles of a model with these kinds of products and scores."""
+    scores, sums = attention.tiles_of(seen)
+    return frozenset((*matmul.tiles_of(kind), scores, *sums))
 
 
 def _rows(tokens: int, width: int) -> Rows:

@@ -26,7 +26,8 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from covey.models.native.words import BFloat16, code_of
+from covey.models.native.words import CPU, BFloat16, code_of
+from covey.process import cpu
 
 PAIRS, WIDENED, FLOATS, BYTES = range(4)
 LANES = 16  # of a vector, in float32
@@ -42,21 +43,15 @@ _ENGINES: list[Any] = []  # the code's owners
 ARGUMENTS = ("rows", "w", "w_step", "x", "x_row", "scales", "scales_row", "y", "y_row", "steps", "fresh", "ahead")
 
 
-@cache
-def features() -> frozenset[str]:
-    """Return this CPU's features by LLVM's names."""
-    return frozenset(name for name, there in binding.get_host_cpu_features().items() if there)
-
-
 def has(kind: int) -> bool:
     """Return whether this CPU has the instructions that a kind of multiplication needs."""
-    return {PAIRS: "avx512bf16", BYTES: "avx512vnni"}.get(kind, "") in features() | {""}
+    return {PAIRS: "avx512bf16", BYTES: "avx512vnni"}.get(kind, "") in cpu.features() | {""}
 
 
 def most_rows(vectors: int) -> int:
     """Return the most rows of a tile with so many vectors whose sums stay in registers: there are 32 of 16 numbers, or
     fewer and smaller ones."""
-    return 24 // max(vectors, 2) if "avx512f" in features() else 1
+    return 24 // max(vectors, 2) if "avx512f" in cpu.features() else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +73,8 @@ def addresses(tiles: frozenset[Tile]) -> Mapping[Tile, int]:
     names = {tile: "_".join(["tile", *map(str, astuple(tile))]) for tile in tiles}
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    machine = binding.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=2, jit=True)
+    target, (name, features) = binding.Target.from_default_triple(), CPU
+    machine = target.create_target_machine(cpu=name, features=features, opt=2, jit=True)
     made = code_of(f"{llvmlite.__version__} {sorted(names.values())}", lambda: _made(names, machine))
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
     engine.add_object_file(binding.ObjectFileRef.from_data(made))

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.contracts.types import Floats, Words
-from covey.models.native.architecture import Architecture
+from covey.models.native.architecture import EMBEDDING, Architecture
 from covey.models.native.matmul import COLUMNS, PANEL_BYTES
 from covey.models.native.stages import Held
 from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS
 from covey.models.stored import Stored
 
 HUGE_PAGE = 2 << 20
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_HEAD = "lm_head.weight"
 
 
 def whole(width: int, of: int = GROUP) -> int:
@@ -72,13 +72,13 @@ class Weights:
         if (three[:, 0] == 1).all() and not three[:, 1].any():
             after = one, two, three[:, :, :0].copy(), four
         after_head = np.zeros((2, of.vocab_size), np.float32)
-        name = _EMBEDDING if of.tied and _HEAD not in of.weights else _HEAD
+        name = EMBEDDING if of.tied and _HEAD not in of.weights else _HEAD
         head = self._packed([name.removesuffix(".weight")], after_head)
         self.held = Held(self._embedding(), panels, head, norms, head_norms, state_norm, after, after_head)
 
     def _embedding(self) -> npt.NDArray[Any]:
         """Return the embedding as it is stored, or in the type that tokens have here."""
-        tensor = self._of.weights[_EMBEDDING]
+        tensor = self._of.weights[EMBEDDING]
         if tensor.dtype == "BF16":
             # Numba has a type of its own for what cannot be written.
             shown: npt.NDArray[Any] = np.memmap(tensor.file, np.uint8, "c", tensor.begin, (tensor.size,))

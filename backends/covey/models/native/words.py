@@ -5,14 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import hashlib
 import mmap
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import numba
@@ -23,51 +18,14 @@ from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic, overload
 
-from covey.process.private import kept_folder
+from covey.models.native.compiled import KEPT
+from covey.process import cpu
 from covey_client import files
 
-
-def _folder() -> Path | None:
-    """Return the folder of compiled code: beside these files, else where the launcher says. The code depends on all
-    these files, while Numba looks at one at a time, so that each version of them has a folder. Where the files are
-    read-only, as in a container's image, what was compiled beside them before is copied."""
-    here, kept = Path(__file__).parent, kept_folder("numba")
-    code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
-    name = f"compiled-{code[:16]}"
-    beside = here / "__pycache__" / name
-    for own in (beside, *([] if kept is None else [kept / name])):
-        with contextlib.suppress(OSError):
-            if own != beside and not own.exists():
-                _copy(beside, own)
-            own.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if os.access(own, os.W_OK):
-                return own
-    return None
-
-
-def _copy(source: Path, own: Path) -> None:
-    """Copy what is compiled there, at once or not at all: other processes start at the same time."""
-    if not (source.is_dir() and os.access(source, os.R_OK | os.X_OK)):
-        return
-    own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=own.parent))
-    try:
-        shutil.copytree(source, made, dirs_exist_ok=True)
-        made.chmod(0o700)
-        made.rename(own)
-    except (OSError, shutil.Error):  # another process was first, or not all of it can be read
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _processor() -> str:
-    """Return a name of the kind of CPU that code is compiled for here."""
-    features = binding.get_host_cpu_features().flatten()
-    return hashlib.sha256(f"{binding.get_host_cpu_name()} {features}".encode()).hexdigest()[:8]
-
-
-KEPT = _folder()
-if KEPT is not None:
-    numba.config.CACHE_DIR = str(KEPT)
+numba.config.CACHE_DIR = str(KEPT)
+# The CPU and its features, as LLVM is told them: this one's, or those that a name stands for.
+CPU = (cpu.chosen(), "") if cpu.chosen() else (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
+numba.config.CPU_NAME, numba.config.CPU_FEATURES = CPU
 
 
 def leave_compiler() -> None:
@@ -81,25 +39,10 @@ def leave_compiler() -> None:
             libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 
-@contextlib.contextmanager
-def compiling(what: str) -> Iterator[None]:
-    """Let one of all processes that start together compile `what` for the first time; the others wait."""
-    done = None if KEPT is None else KEPT / f"{what} {_processor()}.done"
-    if done is None or done.exists():
-        yield
-        return
-    with done.with_name("lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-        done.touch()
-
-
 def code_of(what: str, make: Callable[[], bytes]) -> bytes:
     """Return code for this CPU, which is made once for all processes. `what` names all that it depends on beside these
     files."""
-    if KEPT is None:
-        return make()
-    path = KEPT / f"{hashlib.sha256(what.encode()).hexdigest()[:16]} {_processor()}.o"
+    path = KEPT / f"{hashlib.sha256(what.encode()).hexdigest()[:16]} {cpu.key()}.o"
     with contextlib.suppress(OSError):
         return path.read_bytes()
     made = make()
@@ -112,7 +55,7 @@ Array: TypeAlias = npt.NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}  # else a division is a branch
 _I16, _I32, _I64, _POINTER = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.PointerType()
-_ROUNDS = binding.get_host_cpu_features()["avx512bf16"]
+_ROUNDS = "avx512bf16" in cpu.features()  # has an instruction for it; else LLVM calls a function that nothing has
 
 
 class BFloat16(ir.Type):  # type: ignore[misc]

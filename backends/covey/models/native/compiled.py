@@ -1,0 +1,138 @@
+"""The compiled code of this runtime: where it is kept, and the process of its own that makes it.
+
+A compiler that crashes, hangs or is killed ends no more than that process. What it said becomes the reason for which
+PyTorch computes instead. Imports no Numba: a launcher asks, too.
+
+    variant     embedding    keys, values, activations
+    bfloat16    2 bytes      bfloat16
+    mixed       2 bytes      float32
+    float32     4 bytes      float32
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from covey.models.native.architecture import EMBEDDING, Architecture
+from covey.process import cpu, interpreter
+from covey.process.private import kept_folder
+
+BFLOAT16, MIXED, FLOAT32 = VARIANTS = ("bfloat16", "mixed", "float32")
+USUAL = (BFLOAT16, MIXED)  # those of checkpoints in bfloat16
+SECONDS = 240.0  # that compiling may take within a load, which Triton ends after 300
+PATIENT_SECONDS = 900.0  # ... before a server is started: a minute's work, on half a core and less
+COMPILER = ("-m", "covey.models.native.compiler")
+
+
+def folder() -> Path:
+    """Return the folder of compiled code: beside these files, else where the launcher says, else a temporary one. The
+    code depends on all these files, so each version of them has a folder. Where the files are read-only, as in a
+    container's image, what was compiled beside them is copied."""
+    here, kept = Path(__file__).parent, kept_folder("numba")
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
+    name = f"compiled-{code[:16]}"
+    beside = here / "__pycache__" / name
+    for own in (beside, *([] if kept is None else [kept / name])):
+        with contextlib.suppress(OSError):
+            if own != beside and not own.exists():
+                _copy(beside, own)
+            own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if os.access(own, os.W_OK):
+                return own
+    return Path(tempfile.mkdtemp(prefix="covey-compiled-"))
+
+
+def _copy(source: Path, own: Path) -> None:
+    """Copy what is compiled there, at once or not at all: other processes start at the same time."""
+    if not (source.is_dir() and os.access(source, os.R_OK | os.X_OK)):
+        return
+    own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=own.parent))
+    try:
+        shutil.copytree(source, made, dirs_exist_ok=True)
+        made.chmod(0o700)
+        made.rename(own)
+    except (OSError, shutil.Error):  # another process was first, or not all of it can be read
+        shutil.rmtree(made, ignore_errors=True)
+
+
+KEPT = folder()
+
+
+def variant_of(of: Architecture, dtype: str) -> str:
+    """Return the variant that computes a model in this type."""
+    if dtype != FLOAT32:
+        return BFLOAT16
+    return MIXED if of.weights[EMBEDDING].dtype == "BF16" else FLOAT32
+
+
+def missing(variants: Iterable[str]) -> list[str]:
+    """Return which of these variants are not compiled for this CPU."""
+    return [variant for variant in dict.fromkeys(variants) if not _mark(variant, "done").exists()]
+
+
+def ensure(variants: Iterable[str], *, patient: bool = False) -> str:
+    """Compile these variants for this CPU if they are not, one process at a time. Return "", or why this runtime cannot
+    compute them. A compiler that failed is tried again by a patient caller alone, who is a setup or a start."""
+    if platform.machine() == "x86_64" and not {"avx2", "fma"} <= cpu.features():
+        return f"it needs AVX2, which {cpu.label()} lacks"
+    wanted = missing(variants)
+    if not wanted:
+        return ""
+    with (KEPT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        failed = {variant: _mark(variant, "failed") for variant in missing(wanted)}
+        if patient:
+            for mark in failed.values():
+                mark.unlink(missing_ok=True)
+        wanted = [variant for variant, mark in failed.items() if not mark.exists()]
+        _compile(wanted, PATIENT_SECONDS if patient else SECONDS)
+        return next((mark.read_text() for mark in failed.values() if mark.exists()), "")
+
+
+def _mark(variant: str, word: str) -> Path:
+    return KEPT / f"{variant} {cpu.key()}.{word}"
+
+
+def _compile(variants: list[str], seconds: float) -> None:
+    """Compile each variant in a process of its own, and leave a mark that says how that ended."""
+    until, marks = time.monotonic() + seconds, {variant: _mark(variant, "said") for variant in variants}
+    begun = {}
+    for variant, said in marks.items():
+        with said.open("w") as output:
+            words = [interpreter.python(), *COMPILER, variant]
+            begun[variant] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    for variant, process in begun.items():
+        try:
+            status: int | None = process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            status = None
+        said = marks[variant]
+        if status == 0:
+            said.rename(_mark(variant, "done"))
+        else:
+            said.write_text(_reason(status, seconds, said.read_text(errors="replace")))
+            said.rename(_mark(variant, "failed"))
+
+
+def _reason(status: int | None, seconds: float, said: str) -> str:
+    """Return in one line how the compiler ended, and the last that it said."""
+    if status is None:
+        how = f"had not ended after {seconds:.0f} s"
+    else:
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"failed with status {status}"
+    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+    return f"the compiler for {cpu.label()} {how}" + (f": {last}" if last else "")

@@ -1,0 +1,90 @@
+"""`python -m covey.models.native.compiler VARIANT`: compile one variant of the passes for the CPU, and run nothing.
+
+Numba's types of a pass depend on the variant alone, so a model of one layer of zeros stands for all. As nothing is
+run, code for a greater CPU than this one can be compiled, too, which finds what that one's code would lack.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba.core.typing.typeof import Purpose, typeof
+
+from covey.models.native import SMALL, tiles
+from covey.models.native.architecture import Architecture
+from covey.models.native.chains import chain
+from covey.models.native.compiled import BFLOAT16, FLOAT32
+from covey.models.native.model import NativeModel, kinds, tiles_of
+from covey.models.native.stages import run
+from covey.models.native.tiles import FLOATS
+from covey.models.stepper import Race
+from covey.models.stored import Stored
+
+SIZE = 64  # of each of the model's dimensions
+
+
+class Uncalled(NativeModel):
+    """A model whose passes are compiled and never run."""
+
+    def _compile(self, variant: str) -> None:
+        """Leave that to `compile`."""
+
+    def _settle(self, numerics: str) -> None:
+        """Prove nothing."""
+
+    def compile(self) -> None:
+        unread, slot = self.unread(), np.array([[self.padding_slot]], np.int32)
+        race = Race(np.zeros(1), np.ones((2, 3, 1), np.int32))
+        _compile(run, self._given(unread))
+        _compile(chain, self._given_chain(unread, slot, slot, race))
+
+
+def _compile(function: Any, given: tuple[Any, ...]) -> None:
+    function.compile(tuple(typeof(each, Purpose.argument) for each in given))
+
+
+def _model(file: Path, dtype: str) -> Architecture:
+    """Return a model of one layer, all of whose tensors are the zeros at the beginning of the file."""
+    file.write_bytes(bytes(4 * SIZE * SIZE))
+
+    def tensor(*shape: int) -> Stored:
+        return Stored(file, dtype, shape, int(np.prod(shape)) * (2 if dtype == "BF16" else 4), 0)
+
+    layer = [*(f"self_attn.{name}_proj" for name in "qkvo"), *(f"mlp.{name}_proj" for name in ("gate", "up", "down"))]
+    weights = {f"model.layers.0.{name}.weight": tensor(SIZE, SIZE) for name in layer}
+    weights["model.embed_tokens.weight"] = tensor(SIZE, SIZE)
+    norms = ("layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm")
+    weights |= {f"model.{name}.weight": tensor(SIZE) for name in norms}
+    return Architecture(
+        vocab_size=SIZE,
+        width=SIZE,
+        layers=1,
+        heads=1,
+        kv_heads=1,
+        head_dim=SIZE,
+        eps=1e-5,
+        max_positions=SIZE,
+        end_ids=(),
+        tied=True,
+        frequencies=(1.0,) * (SIZE // 2),
+        factor=1.0,
+        inner=SIZE,
+        weights=weights,
+    )
+
+
+def main(variant: str) -> None:
+    dtype = BFLOAT16 if variant == BFLOAT16 else "float32"
+    sizes: dict[str, Any] = {"blocks": 1, "threads": 1, "max_pass_tokens": 1}
+    with tempfile.TemporaryDirectory() as folder:
+        of = _model(Path(folder) / "zeros", "F32" if variant == FLOAT32 else "BF16")
+        Uncalled(of, dtype=dtype, **sizes).compile()
+    tiles.addresses(tiles_of(*kinds(of, SMALL)) if variant == BFLOAT16 else tiles_of(FLOATS, FLOATS))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

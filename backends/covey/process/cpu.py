@@ -1,0 +1,163 @@
+"""The CPU that code is made for, and how much of it this process may use. All that depends on instructions asks here.
+
+`COVEY_CPU=haswell` names a lesser CPU than this one: compiled code, PyTorch, oneDNN and OpenBLAS then use no newer
+instruction than it has, so that one machine can test what others run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import platform
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from covey.contracts.errors import SettingError
+
+VARIABLE = "COVEY_CPU"
+CPUINFO, GROUPS = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup")
+_V3 = frozenset({"avx2", "bmi2", "f16c", "fma"})
+_AVX512 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+_VNNI = _AVX512 | {"avx512vnni"}
+KNOWN: dict[str, frozenset[str]] = {  # LLVM's names of CPUs and of what they have
+    "nehalem": frozenset(),
+    "haswell": _V3,
+    "znver2": _V3,
+    "skylake-avx512": _AVX512,
+    "cascadelake": _VNNI,
+    "znver4": _VNNI | {"avx512bf16"},
+    "sapphirerapids": _VNNI | {"avx512bf16", "amx-bf16"},
+}
+_ASKED = frozenset().union(*KNOWN.values(), {"bf16"})  # that one is of ARM
+_LEVELS = {  # from the best on: a feature, how people call it, and how oneDNN and PyTorch are kept to it
+    "amx-bf16": ("AMX", "AVX512_CORE_AMX", "avx512"),
+    "avx512bf16": ("AVX-512 BF16", "AVX512_CORE_BF16", "avx512"),
+    "avx512vnni": ("AVX-512 VNNI", "AVX512_CORE_VNNI", "avx512"),
+    "avx512f": ("AVX-512", "AVX512_CORE", "avx512"),
+    "avx2": ("AVX2", "AVX2", "avx2"),
+    "": ("no AVX2", "SSE41", "default"),
+}
+_OPENBLAS = {"avx512bf16": "Cooperlake", "avx512f": "SkylakeX", "avx2": "Haswell", "": "Nehalem"}
+
+
+def chosen() -> str:
+    """Return the CPU that COVEY_CPU names, "" where it names none. Raises SettingError for one that is not known."""
+    name = os.environ.get(VARIABLE, "")
+    if name and name not in KNOWN:
+        raise SettingError(f"{VARIABLE}: got {name!r}, allowed: {', '.join(KNOWN)}")
+    return name
+
+
+def features() -> frozenset[str]:
+    """Return the instruction sets that code may use, by LLVM's names, as far as anything here asks for them."""
+    name = chosen()
+    return KNOWN[name] if name else _own()
+
+
+def multiplies_bfloat16() -> bool:
+    """Return whether the CPU has instructions for products of bfloat16."""
+    return bool({"avx512bf16", "amx-bf16", "bf16"} & features())
+
+
+def check() -> None:
+    """Raise SettingError if COVEY_CPU names a CPU with instructions that this one lacks."""
+    missing = sorted(features() - _own())
+    if missing:
+        possible = [name for name, needed in KNOWN.items() if needed <= _own()]
+        raise SettingError(
+            f"{VARIABLE}: got {chosen()!r}, but this CPU lacks {', '.join(missing)}; allowed here: "
+            f"{', '.join(possible)}"
+        )
+
+
+def label() -> str:
+    """Return what to call the CPU that code is made for: its name, and its best instructions."""
+    level = _LEVELS[_best(_LEVELS)][0]
+    return f"{chosen()} ({level}; {VARIABLE})" if chosen() else f"{_model()} ({level})"
+
+
+def key() -> str:
+    """Return a digest under which code that was made for this CPU is kept."""
+    lines = [chosen()] if chosen() else described()
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+
+
+def described(cpuinfo: Path = CPUINFO) -> list[str]:
+    """Return the lines by which Linux tells one kind of CPU from another."""
+    try:
+        lines = re.findall(r"^(?:model name|flags|Features)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:  # no Linux: what Python knows must do
+        lines = [platform.processor()]
+    return sorted({*lines, *filter(None, [chosen()])})
+
+
+def take_lesser() -> None:
+    """Keep the libraries of this process, and of those that it starts, to the CPU that COVEY_CPU names. They look when
+    they are loaded. A variable that is set already stays."""
+    if os.environ.get(VARIABLE) not in KNOWN:
+        return
+    _, onednn, torch = _LEVELS[_best(_LEVELS)]
+    openblas = _OPENBLAS[_best(_OPENBLAS)]
+    values = {"ONEDNN_MAX_CPU_ISA": onednn, "ATEN_CPU_CAPABILITY": torch, "OPENBLAS_CORETYPE": openblas}
+    for variable, value in values.items():
+        os.environ.setdefault(variable, value)
+
+
+def cores() -> int:
+    """Return how many threads this process can run at once: those of its CPUs, or fewer where a control group allows
+    it less time. A part of a core counts only if there is no whole one: threads that wait for one another lose more
+    by being stopped in turns than another thread brings."""
+    return max(1, int(min(len(os.sched_getaffinity(0)), _quota())))
+
+
+def _quota(groups: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> float:
+    """Return the least number of CPUs that a control group of this process allows, infinite where none limits it."""
+    found = [math.inf]
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return math.inf
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = groups / "cpu" if controllers else groups
+        folder = root / path.lstrip("/")
+        found += [_allowed(each) for each in (folder, *folder.parents) if each == root or root in each.parents]
+    return min(found)
+
+
+def _allowed(folder: Path) -> float:
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return math.inf
+
+
+@cache
+def _own() -> frozenset[str]:
+    """Return which of the features that anything asks for this machine's CPU has."""
+    try:
+        text = CPUINFO.read_text()
+    except OSError:  # no Linux
+        return frozenset()
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    words = set(flags[1].replace("avx512_", "avx512").replace("amx_", "amx-").split()) if flags else set()
+    return _ASKED & words
+
+
+@cache
+def _model() -> str:
+    found = re.search(r"^model name\s*: (.*)$", CPUINFO.read_text() if CPUINFO.exists() else "", re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _best(levels: Mapping[str, object]) -> str:
+    return next(name for name in levels if not name or name in features())

@@ -1,0 +1,164 @@
+"""The compiler runs in a process of its own: what becomes of it ends no setup and no start."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from covey.contracts.errors import UnsupportedModel
+from covey.contracts.profile import DrafterSettings, TargetSettings
+from covey.drafters import opening
+from covey.models.lanes import chain
+from covey.models.native import compiled
+from covey.models.native.model import NativeModel
+from covey.process import cpu
+from covey.process.private import KEPT_VARIABLE
+from covey.target.runner import TargetRunner
+from tests.models import tiny_models
+
+ABORTS = "import os; print('LLVM ERROR: Symbol not found: __truncsfbf2', flush=True); os.abort()"
+
+
+def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str) -> None:
+    """Have this code for a compiler, and nothing compiled yet."""
+    monkeypatch.setattr(compiled, "KEPT", tmp_path)
+    monkeypatch.setattr(compiled, "COMPILER", ("-c", code))
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (ABORTS, r"was ended by SIGABRT: LLVM ERROR: Symbol not found: __truncsfbf2"),
+        ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+        ("raise SystemExit('no room')", "failed with status 1: no room"),
+        ("import time; print('at it', flush=True); time.sleep(60)", r"had not ended after 2 s: at it"),
+    ],
+)
+def test_it_says_how_the_compiler_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, how: str) -> None:
+    compiler(monkeypatch, tmp_path, code)
+    monkeypatch.setattr(compiled, "SECONDS", 2.0)
+    reason = compiled.ensure([compiled.MIXED])
+    assert reason.startswith(f"the compiler for {cpu.label()} ")
+    assert reason.endswith(how.replace("\\", ""))
+    assert not any(path.name.endswith(".done") for path in tmp_path.iterdir())
+
+
+def test_one_that_failed_is_tried_again_by_the_next_start_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler(monkeypatch, tmp_path, ABORTS)
+    assert "SIGABRT" in compiled.ensure([compiled.MIXED])
+    compiler(monkeypatch, tmp_path, "pass")
+    assert "SIGABRT" in compiled.ensure([compiled.MIXED]), "a model that is loaded meanwhile waits for no other one"
+    assert compiled.ensure([compiled.MIXED], patient=True) == ""
+    assert compiled.ensure([compiled.MIXED]) == ""
+    assert compiled.missing([compiled.MIXED, compiled.BFLOAT16]) == [compiled.BFLOAT16]
+
+
+def test_pytorch_computes_what_cannot_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tiny_models.build(tmp_path / "model", "llama", torch.float32)
+    compiler(monkeypatch, tmp_path, ABORTS)
+    settings = TargetSettings(device="cpu", kv_blocks=16, threads=1)
+    target = TargetRunner.load(folder, settings, token_budget=64, name="target")
+    assert type(target._model).__name__ == "PagedModel"
+    with caplog.at_level(logging.INFO, "covey.drafter"):
+        drafter = opening.open_drafter(folder, DrafterSettings(device="cpu", kv_blocks=16), 4)
+    assert type(drafter.model).__name__ == "PagedModel"
+    assert "PyTorch runs it: the native runtime cannot compute it: the compiler for" in caplog.text
+    assert "Symbol not found: __truncsfbf2" in caplog.text
+
+
+def test_without_avx2_nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_models.build(tmp_path, "llama")
+    monkeypatch.setenv(cpu.VARIABLE, "nehalem")
+    with pytest.raises(UnsupportedModel, match=r"it needs AVX2, which nehalem \(no AVX2; COVEY_CPU\) lacks"):
+        NativeModel(folder, dtype="float32", blocks=4, threads=1)
+    target = TargetRunner.load(folder, TargetSettings(device="cpu", kv_blocks=16), token_budget=64, name="target")
+    assert type(target._model).__name__ == "PagedModel"
+
+
+@pytest.mark.budget(60)
+def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
+    """Else a compiler that crashes could end a target all the same."""
+    assert compiled.ensure(compiled.VARIANTS, patient=True) == ""
+    before = sorted(path.name for path in compiled.KEPT.rglob("*"))
+    folders = {"BF16": tmp_path / "two", "F32": tmp_path / "four"}
+    tiny_models.build(folders["BF16"], "qwen3", torch.bfloat16)
+    tiny_models.build(folders["F32"], "llama", torch.float32)
+    said = (
+        "from covey.models.native import chains, stages\n"
+        "from covey.models.native.model import NativeModel\n"
+        f"for folder in {list(map(str, folders.values()))}:\n"
+        "    for dtype in ('bfloat16', 'float32', 'int8'):\n"
+        "        NativeModel(folder, dtype=dtype, blocks=9, threads=1, max_pass_tokens=16).prepare_chains()\n"
+        "print(*(len(f.stats.cache_misses) for f in (stages.run, chains.chain)), len(stages.run.signatures))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["0", "0", "3"]
+    assert sorted(path.name for path in compiled.KEPT.rglob("*")) == before
+
+
+def test_two_byte_weights_give_the_bits_of_the_same_weights_in_float32(tmp_path: Path) -> None:
+    narrow = tiny_models.build(tmp_path / "narrow", "llama", torch.bfloat16)
+    wide = tmp_path / "wide"
+    wide.mkdir()
+    config = json.loads((narrow / "config.json").read_text()) | {"dtype": "float32"}
+    (wide / "config.json").write_text(json.dumps(config))
+    tensors = load_file(narrow / "model.safetensors")
+    save_file({name: tensor.float() for name, tensor in tensors.items()}, wide / "model.safetensors", {"format": "pt"})
+    text = np.random.default_rng(2).integers(0, 97, 90).astype(np.int32)
+    found = {}
+    for folder, expected in ((narrow, "bfloat16"), (wide, "float32")):
+        model = NativeModel(folder, dtype="float32", blocks=8, threads=1, numerics="auto", max_pass_tokens=128)
+        assert (model.weight_type, model.dtype, model.numerics) == (expected, "float32", "invariant")
+        found[folder] = model.forward(chain(text, 32)).copy()
+    assert np.array_equal(found[narrow], found[wide])
+
+
+REGISTERS = """
+import sys
+from llvmlite import binding, ir
+from covey.models.native import tiles
+from covey.models.native.words import CPU, compiled
+binding.initialize_native_target(), binding.initialize_native_asmprinter()
+module = ir.Module()
+for kind in (tiles.WIDENED, tiles.FLOATS):
+    tiles._write(module, f"tile{kind}", tiles.Tile(kind, 4, 2))
+machine = binding.Target.from_default_triple().create_target_machine(cpu=CPU[0], features=CPU[1], opt=2, jit=True)
+text = machine.emit_assembly(binding.parse_assembly(str(module)))
+from covey.models.native.attention import softmax
+import numpy as np
+softmax.compile("(float32[::1],)")
+print("zmm" in text, any("zmm" in each for each in softmax.inspect_asm().values()), "ymm" in text)
+"""
+
+
+@pytest.mark.parametrize(("name", "wide"), [("haswell", "False False True"), ("skylake-avx512", "True")])
+def test_code_for_a_cpu_has_its_registers_alone(name: str, wide: str) -> None:
+    environment = os.environ | {cpu.VARIABLE: name, "NUMBA_DISABLE_CACHING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTERS], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.startswith(wide), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["haswell", "znver2", "skylake-avx512", "cascadelake", "znver4", "sapphirerapids"])
+def test_every_variant_is_compiled_for_every_cpu(tmp_path: Path, name: str) -> None:
+    """Also for one that this machine is not: what code would lack there is found without running it."""
+    said = "from covey.models.native import compiled as c; print(c.ensure(c.VARIANTS, patient=True) or 'compiled')"
+    environment = os.environ | {cpu.VARIABLE: name, KEPT_VARIABLE: str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "compiled"
