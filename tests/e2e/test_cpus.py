@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import covey
 from covey.models.native import compiled
 from covey.process import cpu
 from covey.process.private import KEPT_VARIABLE
@@ -44,6 +48,31 @@ def asked(address: str, **fields: Any) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def launched(log: Path, own: Mapping[str, str], *more: str) -> Iterator[str]:
+    """What a launcher says until it is ready."""
+    words = [sys.executable, "-m", "covey.server", *(word for port in PORTS for word in (port, "0")), *more]
+    with log.open("w") as output:
+        launcher = subprocess.Popen(words, env=own, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        until(lambda: "Covey is ready" in log.read_text() or launcher.poll() is not None, log.read_text, 150)
+        yield log.read_text()
+    finally:
+        launcher.send_signal(signal.SIGINT)
+        launcher.wait(60)
+
+
+def check_texts(ready: str) -> None:
+    """Drafts change no text, at either door."""
+    triton = re.findall(r"http://\S+/generate(?= )", ready)[0]
+    openai = re.findall(r"http://\S+/v1/completions(?= )", ready)[0]
+    for prompt in PROMPTS:
+        fields = {"text_input": prompt, "max_tokens": 24, "temperature": 0.8, "seed": 5}
+        texts = {asked(triton, speculation=how, **fields)["text_output"] for how in ("off", "auto", "fixed:4")}
+        text = asked(openai, prompt=prompt, max_tokens=24, temperature=0.8, seed=5)["choices"][0]["text"]
+        assert texts == {text}
+
+
 @pytest.mark.budget(90)
 @pytest.mark.parametrize("name", ["haswell", "cascadelake"])
 def test_a_server_starts_and_answers(tmp_path: Path, name: str) -> None:
@@ -54,24 +83,9 @@ def test_a_server_starts_and_answers(tmp_path: Path, name: str) -> None:
     assert "PyTorch" not in made.stdout
     if not runs_here(name):
         return
-    log = tmp_path / "said"
-    words = [sys.executable, "-m", "covey.server", *(word for port in PORTS for word in (port, "0"))]
-    with log.open("w") as output:
-        launcher = subprocess.Popen(words, env=own, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        until(lambda: "Covey is ready" in log.read_text() or launcher.poll() is not None, 120)
-        ready = log.read_text()
-        assert f", weights in bfloat16, invariant numerics, for {name} (" in ready
-        triton = re.findall(r"http://\S+/generate(?= )", ready)[0]
-        openai = re.findall(r"http://\S+/v1/completions(?= )", ready)[0]
-        for prompt in PROMPTS:
-            fields = {"text_input": prompt, "max_tokens": 24, "temperature": 0.8, "seed": 5}
-            texts = {asked(triton, speculation=how, **fields)["text_output"] for how in ("off", "auto", "fixed:4")}
-            text = asked(openai, prompt=prompt, max_tokens=24, temperature=0.8, seed=5)["choices"][0]["text"]
-            assert texts == {text}
-    finally:
-        launcher.send_signal(signal.SIGINT)
-        launcher.wait(60)
+    with launched(tmp_path / "said", own) as ready:
+        assert f"The target is in float32, weights in bfloat16, invariant numerics, for {name} (" in ready
+        check_texts(ready)
 
 
 @pytest.mark.slow
@@ -90,3 +104,40 @@ def test_the_grids_of_exactness_hold(name: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+PROFILE = """
+models = ["target", "covey", "draft_general"]
+[speculation]
+drafters = ["draft_general"]
+"""
+
+
+def copied(folder: Path, *, crashes: bool) -> dict[str, str]:
+    """An environment in which the package is a copy with nothing compiled, and perhaps a compiler that crashes."""
+    shutil.copytree(Path(covey.__file__).parent, folder / "covey", ignore=shutil.ignore_patterns("__pycache__"))
+    if crashes:
+        (folder / "llvmlite").mkdir()
+        code = "import os, sys\nprint('LLVM ERROR: no such symbol', file=sys.stderr, flush=True)\nos.abort()\n"
+        (folder / "llvmlite" / "__init__.py").write_text(code)
+    backends = Path(covey.__file__).parents[1]
+    repository = backends.parent / "model_repository"
+    return {"PYTHONPATH": str(folder), "COVEY_BACKENDS": str(backends), "COVEY_MODEL_REPOSITORY": str(repository)}
+
+
+@pytest.mark.budget(60)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nehalem", "it needs AVX2, which nehalem (no AVX2; COVEY_CPU) lacks"),
+        ("haswell", "the compiler for haswell (AVX2; COVEY_CPU) was ended by SIGABRT: LLVM ERROR: no such symbol"),
+    ],
+)
+def test_where_nothing_can_be_compiled_pytorch_serves(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "one.toml").write_text(PROFILE)
+    own = environment(name) | copied(tmp_path, crashes=name == "haswell")
+    with launched(tmp_path / "said", own, "--profile", str(tmp_path / "one.toml")) as ready:
+        assert f"PyTorch computes what the native runtime cannot: {said}" in ready
+        assert re.search(rf"The target is in float32, \w+ numerics, for {name} \(", ready)
+        address = re.findall(r"http://\S+/generate(?= )", ready)[0]
+        assert asked(address, text_input=PROMPTS[0], max_tokens=8)["text_output"]

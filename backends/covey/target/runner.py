@@ -453,7 +453,7 @@ def open_target(
     taps: Taps | None = None,
 ) -> tuple[Compute, AnyModel]:
     """Return the model and the thread that computes with it; settings are those of `typed`."""
-    threads = settings.threads or cpu.cores()
+    threads = min(settings.threads or cpu.cores(), cpu.cores())  # more would only wait for one another
     given: dict[str, Any] = {"numerics": settings.numerics, "max_pass_tokens": token_budget}
     build: Any
     if settings.runtime == NATIVE:
