@@ -262,9 +262,12 @@ def test_prompts_whose_first_token_is_due_are_read_in_time_whatever_others_can_b
 @pytest.mark.parametrize(
     "decoding", [NO_OBJECTIVE, Objective("slow", 1.0, math.inf), Objective("late", 0.2, 0.02)], ids=lambda it: it.label
 )
-def test_only_objectives_that_can_be_met_hold_prompts_up(decoding: Objective) -> None:
-    made = reading(decoding, NO_OBJECTIVE, emitted=26)
-    assert made.plan(1000, 1.0, lambda *_: 24).chunk.tolist() == [1, 400]
+def test_only_objectives_that_can_be_met_bound_a_round(decoding: Objective) -> None:
+    """Else the planner says how many prompt tokens a round may compute, also when a prompt has waited for long."""
+    made, asked = reading(decoding, NO_OBJECTIVE, emitted=26), []
+    for now in (1.0, 11.0):
+        assert made.plan(1000, now, lambda *question: asked.append(question[3]) or 24).chunk.tolist() == [1, 24]
+    assert asked == [math.inf, math.inf]
 
 
 def test_the_one_with_most_time_is_preempted() -> None:

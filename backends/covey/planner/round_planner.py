@@ -27,6 +27,8 @@ from covey.requests.roster import Roster
 from covey.requests.rounds import Choice, Drafted, Plan, Round
 from covey.requests.scheduler import Batch
 
+STRETCH = 3.0  # a round that prompts share lasts as many plain ones at most: rows that decode get a third of the time
+
 
 class RoundPlanner:
     """Implements `Planner`. Owns what surrounds the policy, not what that learns. Any thread may read `decisions` and
@@ -103,9 +105,10 @@ class RoundPlanner:
     def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
         if self._expectations is None or not self._expectations.measured:
             return None
-        if self.selector.yields and self._expectations.plain(rows) <= tpot:
+        costs, plain = self._expectations.costs, self._expectations.plain(rows)
+        if self.selector.yields and plain <= tpot:
             drafts = 0.0
-        return self._expectations.costs.prefill_allowance(rows, drafts, seconds)
+        return costs.prefill_allowance(rows, drafts, min(seconds, STRETCH * plain - costs.overhead(rows)))
 
     def learn(self, done: Round) -> None:
         """Learn from a round; with a patient policy, from one that drafted while the next one drafts."""

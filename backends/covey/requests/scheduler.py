@@ -196,11 +196,12 @@ class Scheduler:
         budget = self.token_budget - decoding
         opens = []
         prefilling = self._by_urgency((each for each in self.running.values() if not each.decoding), now)
-        limit, tpot = self._round_limit(rows, now) if prefilling else (math.inf, math.inf)
-        if limit < math.inf:
+        if prefilling and rows:
+            limit, tpot = self._round_limit(rows, now)
             tokens = allowance(decoding, decoding * self.pace.drafts, tpot, limit - self.pace.overhead)
             if tokens is not None:
-                budget = min(budget, max(tokens, 1, self._prompt_tokens_due(prefilling, now)))
+                hurried = [active for active in prefilling if limit < math.inf or active.deadline < math.inf]
+                budget = min(budget, max(tokens, 1, self._prompt_tokens_due(hurried, now)))
         grammars, scored = 0, SCORED
         for active in prefilling:
             if budget <= 0:
