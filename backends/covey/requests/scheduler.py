@@ -188,14 +188,17 @@ class Scheduler:
 
     def plan(self, free_blocks: int, now: float, allowance: Allowance = lambda *_: None) -> Batch:
         """Admit what fits and lay out the next pass: decoding rows first, then prefill chunks in the budget that is
-        left, the most urgent first. `allowance` is `Planner.prefill_allowance`."""
+        left, the most urgent first. `allowance` is `Planner.prefill_allowance`. While requests are suspected of the
+        target's death, one of them has the pass to itself."""
         self._admit(free_blocks, now)
-        rows = [active for active in self.running.values() if active.decoding]
+        suspect = self._suspect()
+        running = self.running.values() if suspect is None else [suspect]
+        rows = [active for active in running if active.decoding]
         decoding = len(rows)
         chunk = [1] * decoding
         budget = self.token_budget - decoding
         opens = []
-        prefilling = self._by_urgency((each for each in self.running.values() if not each.decoding), now)
+        prefilling = self._by_urgency((each for each in running if not each.decoding), now)
         limit, tpot = self._round_limit(rows, now) if prefilling else (math.inf, math.inf)
         if limit < math.inf:
             tokens = allowance(decoding, decoding * self.pace.drafts, tpot, limit - self.pace.overhead)
@@ -232,6 +235,12 @@ class Scheduler:
     def drop(self, frees: tuple[int, ...]) -> None:
         """Forget tags that the target will not be told to free after all."""
         self._frees = [tag for tag in self._frees if tag not in frees]
+
+    def _suspect(self) -> ActiveRequest | None:
+        """Return the running request to compute alone, if the target died in a pass over some. Each is cleared by its
+        next token; those that have had tokens come first, since they are the likeliest to be innocent."""
+        suspects = [active for active in self.running.values() if active.deaths]
+        return min(suspects, key=lambda active: (not active.output, active.key), default=None)
 
     def _preempt(self, active: ActiveRequest) -> None:
         del self.running[active.key]
