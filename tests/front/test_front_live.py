@@ -682,7 +682,7 @@ def test_a_front_that_drains_lets_go_of_the_server_when_its_last_answer_has_ende
         assert call(front, "GET", "/metrics")[0] == 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_a_front_that_dies_or_does_not_answer_is_started_again(
     canned_server: tuple[Server, Any], profile: str, number: signal.Signals
 ) -> None:
@@ -695,7 +695,7 @@ def test_a_front_that_dies_or_does_not_answer_is_started_again(
         def back() -> bool:
             front.check()
             try:
-                return front.pid != first and call(front, "GET", "/v2/health/live")[0] == 200
+                return front.pid != first and call(front, "GET", "/v2/health/ready")[0] == 200
             except OSError:
                 return False
 
