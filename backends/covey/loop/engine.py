@@ -303,10 +303,7 @@ class Engine:
         that has not helped, fail what runs. Requests that wait may have nothing to do with it."""
         self._failures += 1
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
-        for active in self.scheduler.running.values():
-            self.scheduler.reopen(active)
-        for active in batch.rows:
-            active.deaths += 1
+        self.scheduler.target_died(batch)
         fatal = CoveyError(f"the target failed {DEATHS} times over this request, which is not tried again: {error}")
         self._fail_all(fatal, deaths=DEATHS)
         if self._failures >= RECOVERIES:
