@@ -17,10 +17,11 @@ import pytest
 
 from covey.care import processes, rules
 from covey.contracts.types import NO_INTS, TargetWork, Trees
-from covey.server import FREE, Server
+from covey.server import FREE, Server, backend_dir
 from covey.server.front import Front
+from covey.server.options import SOURCE
 from covey.wire import codec
-from covey_client import Client, ConnectionLost, CoveyClientError
+from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
 from loadtest.attack import spin
 from tests.e2e.serving import served, total, works
 from tests.waiting import until
@@ -39,10 +40,46 @@ costs = ""
 """
 
 
+# A target that ends, by a signal or an exception, in passes over requests of the tenant "SIGNAL TOKENS" that have so
+# many tokens of output.
+MORTAL = """
+import importlib.util, os, signal
+
+spec = importlib.util.spec_from_file_location("own", "{own}")
+own = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(own)
+
+
+class TritonPythonModel(own.TritonPythonModel):
+    def initialize(self, args):
+        super().initialize(args)
+        step, opened = self._runner.step, {{}}
+
+        def dying(work):
+            opened.update((opening.tag, opening) for opening in work.opens if opening.tenant.startswith("SIG"))
+            for tag, base in zip(work.tags.tolist(), work.base.tolist()):
+                if tag in opened:
+                    name, tokens = opened[tag].tenant.split()
+                    if base - opened[tag].num_prompt >= int(tokens):
+                        os.kill(os.getpid(), getattr(signal, name))
+                        raise RuntimeError("it ends by an exception")
+            return step(work)
+
+        self._runner.step = dying
+"""
+
+
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of this module's own, to be hurt; with one drafter, since each is a process that imports PyTorch."""
-    with served(PROFILE, tmp_path_factory.mktemp("mortal")) as running:
+    folder = tmp_path_factory.mktemp("mortal")
+    (folder / "backends" / "target").mkdir(parents=True)
+    (folder / "backends" / "target" / "model.py").write_text(MORTAL.format(own=SOURCE / "target" / "model.py"))
+    for name in backend_dir.backend_names(SOURCE):
+        if name != "target":
+            (folder / "backends" / name).symlink_to(SOURCE / name)
+    repository = SOURCE.parent / "model_repository"
+    with served(PROFILE, folder, backends=folder / "backends", model_repository=repository) as running:
         yield running
 
 
@@ -124,6 +161,33 @@ def test_streams_survive_the_death_of_the_target(mortal: Server, number: signal.
         for thread in threads:
             thread.join(120)
     assert [found.get(1), found.get(2)] == undisturbed
+
+
+def test_requests_that_kill_the_target_fail_alone_beside_a_steady_client(mortal: Server) -> None:
+    """SIGWINCH does nothing by itself: the pass then ends by an exception."""
+    stopped, waits = threading.Event(), list[float]()
+
+    def steady() -> None:
+        with Client(mortal.grpc_url) as client:
+            while not stopped.is_set():
+                began = time.monotonic()
+                assert client.generate(PROMPT, max_tokens=48, min_tokens=48, timeout=60).usage.output_tokens == 48
+                waits.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=steady)
+    thread.start()
+    try:
+        until(lambda: waits)
+        with Client(mortal.grpc_url) as client:
+            for way in ("SIGSEGV 0", "SIGKILL 5", "SIGABRT 12", "SIGWINCH 0"):
+                began = time.monotonic()
+                with pytest.raises(ServerError, match="2 times over this request, which is not tried again"):
+                    client.generate(PROMPT, max_tokens=48, min_tokens=48, tenant=way, timeout=60)
+                waits.append(time.monotonic() - began)
+    finally:
+        stopped.set()
+        thread.join(60)
+    assert max(waits) < 10, waits
 
 
 @pytest.mark.skipif(not spin.possible(), reason="it writes instructions of x86-64")

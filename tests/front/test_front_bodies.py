@@ -265,6 +265,23 @@ def test_parameters_are_no_way_around_the_table() -> None:
         assert caught.value.field == name
 
 
+@pytest.mark.parametrize("name", ["shared_memory_region", "classification", "temperature"])
+@pytest.mark.parametrize("part", ["inputs", "outputs"])
+def test_parameters_of_tensors_that_would_be_ignored_are_refused_by_name(part: str, name: str) -> None:
+    message = message_of(GOOD)
+    message.outputs.add(name="text_output")
+    getattr(message, part)[0].parameters[name].string_param = "mine"
+    with pytest.raises(InvalidRequest, match=f"^{name}: got"):
+        grpc_bodies.inference(message, PROMPT_BYTES)
+    body: dict[str, Any] = {
+        "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a"]}],
+        "outputs": [{"name": "text_output"}],
+    }
+    body[part][0]["parameters"] = {name: "mine"}
+    with pytest.raises(InvalidRequest, match=f"^{name}: got"):
+        http_bodies.inference("covey_unary", json.dumps(body).encode(), None, PROMPT_BYTES)
+
+
 def test_bytes_behind_the_json_belong_to_a_tensor() -> None:
     head = json.dumps(
         {"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 5}}]}

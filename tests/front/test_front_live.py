@@ -682,7 +682,7 @@ def test_a_front_that_drains_lets_go_of_the_server_when_its_last_answer_has_ende
         assert call(front, "GET", "/metrics")[0] == 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_a_front_that_dies_or_does_not_answer_is_started_again(
     canned_server: tuple[Server, Any], profile: str, number: signal.Signals
 ) -> None:
@@ -695,7 +695,7 @@ def test_a_front_that_dies_or_does_not_answer_is_started_again(
         def back() -> bool:
             front.check()
             try:
-                return front.pid != first and call(front, "GET", "/v2/health/live")[0] == 200
+                return front.pid != first and call(front, "GET", "/v2/health/ready")[0] == 200
             except OSError:
                 return False
 
@@ -703,6 +703,25 @@ def test_a_front_that_dies_or_does_not_answer_is_started_again(
         with pytest.raises(StartError, match="not free"):
             with_ports(front.options)
     with_ports(front.options)
+
+
+def test_a_stop_answers_requests_that_have_not_arrived_and_says_nothing_of_them(
+    canned_server: tuple[Server, Any], profile: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    head = f"POST {GENERATE} HTTP/1.1\r\nhost: here\r\ncontent-length: 100\r\n\r\n".encode()
+    with fronting(canned_server[0], profile=profile) as front, ExitStack() as opened:
+        host, _, port = front.http_url.partition(":")
+        half = [opened.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(12)]
+        for each in half:
+            each.sendall(head + b"{")
+        whole = opened.enter_context(socket.create_connection((host, int(port)), 10))
+        body = b'{"text_input": "hang", "stream": true}'
+        stream = GENERATE.replace("generate", "generate_stream")
+        whole.sendall(f"POST {stream} HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        time.sleep(0.5)
+        front.stop()
+        assert capfd.readouterr().err.count("Exception in ASGI") == 0
+        assert {each.recv(12) for each in half} == {b"HTTP/1.1 503"}
 
 
 def test_requests_that_no_client_would_send_get_documented_answers(front: Front) -> None:

@@ -258,6 +258,8 @@ def test_passes_beyond_what_it_was_built_for_are_refused(saved: Callable[[str], 
     row = prompts(np.random.default_rng(8), 97, 20)
     with pytest.raises(ValueError, match="a pass of 20 tokens; this model was built for 16"):
         Reader(load(saved("llama"), max_pass_tokens=16), row).read([(0, 0, 20)])
+    with pytest.raises(ValueError, match="tokens: got 97, allowed: ids from 0 to 96"):
+        Reader(load(saved("llama")), [np.array([5, 97], np.int32)]).read([(0, 0, 2)])
 
 
 def test_buckets_waste_little() -> None:

@@ -259,7 +259,66 @@ def test_replays_that_never_get_to_a_token_are_given_up() -> None:
     engine.submit(request(1, list(range(40))))
     finish_all(engine, limit=20)
     assert sink.finish(1) is Finish.ERROR
-    assert target.failures == 3
+    assert target.failures == 2
+
+
+FATAL = 66
+
+
+class Mortal(HashTarget):
+    """Dies in passes over a request that begins with FATAL, as soon as it has as many tokens as its second one says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deaths = 0
+
+    def step(self, work: TargetWork) -> TargetReply:
+        reply = super().step(work)
+        for tag in work.tags.tolist():
+            tokens = self.tokens.get(tag, [])
+            if tokens[:1] == [FATAL] and len(tokens) >= tokens[1]:
+                self.deaths += 1
+                raise StubDead("its process ended")
+        return reply
+
+
+@pytest.mark.parametrize("tokens", [2, 9])
+def test_a_request_that_kills_the_target_fails_alone_beside_a_steady_client(tokens: int) -> None:
+    target = Mortal()
+    engine, sink = build(target, recover=True)
+    engine.submit(request(1, [1, 2, 3], 200))
+    for _ in range(4):
+        engine.round()
+    engine.submit(request(2, [FATAL, tokens], 20))
+    asked = 2
+    while 2 not in sink.ended or asked < 10:
+        if asked == 2 or asked in sink.ended:
+            asked += 1
+            engine.submit(request(asked, [asked], 3))
+        assert engine.round()
+        engine._clock.sleep(0.5)
+        assert target.deaths <= 2
+    assert 1 not in sink.ended, "it needs no pause of the steady one"
+    finish_all(engine)
+    assert sink.finish(2) is Finish.ERROR
+    assert "not tried again: its process ended" in str(sink.ended[2].error)
+    assert sink.tokens[1] == continuation([1, 2, 3], 200)
+    assert all(sink.tokens[key] == continuation([key], 3) for key in range(3, asked + 1))
+
+
+def test_of_many_requests_that_kill_the_target_each_kills_it_once_more_and_takes_nobody_along() -> None:
+    target = Mortal()
+    engine, sink = build(target, running=32, recover=True)
+    engine.submit(request(1, [1, 2, 3], 20))
+    engine.submit(request(2, [4, 5], 20))
+    engine.round()
+    for key in range(3, 23):
+        engine.submit(request(key, [FATAL, 2 + key % 4], 20))
+    finish_all(engine)
+    assert {key for key, ended in sink.ended.items() if ended.finish is Finish.ERROR} == set(range(3, 23))
+    assert sink.tokens[1] == continuation([1, 2, 3], 20)
+    assert sink.tokens[2] == continuation([4, 5], 20)
+    assert target.deaths <= 21
 
 
 def test_a_target_that_fails_and_lives_is_told_to_free_what_it_was_told_to_open() -> None:

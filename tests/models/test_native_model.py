@@ -311,6 +311,9 @@ def test_passes_that_the_kernel_would_not_survive_are_refused(tmp_path: Path) ->
         model.forward(Pass(work.tokens, work.positions, work.slots, short, work.out))
     with pytest.raises(ValueError, match="a pass of 41 tokens; this model was built for 40"):
         model.forward(chain(np.arange(41, dtype=np.int32), 32))
+    for token in (-1, 97, 1 << 30):
+        with pytest.raises(ValueError, match=f"tokens: got {token}, allowed: ids from 0 to 96"):
+            model.forward(chain(np.array([5, token], np.int32), 32))
 
 
 def test_what_was_found_about_its_numerics_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

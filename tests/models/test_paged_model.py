@@ -84,3 +84,6 @@ def test_a_pass_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     (row,) = prompts(np.random.default_rng(3), 97, 17)
     with pytest.raises(ValueError, match="built for 16"):
         Reader(model, [row]).read([(0, 0, 17)])
+    row[0] = 97
+    with pytest.raises(ValueError, match="tokens: got 97, allowed: ids from 0 to 96"):
+        Reader(model, [row]).read([(0, 0, 5)])

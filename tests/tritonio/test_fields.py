@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pkgutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from covey.contracts.errors import BadField
 from covey.contracts.profile import LimitSettings
@@ -164,6 +166,25 @@ def test_bias_is_by_token_and_within_bounds() -> None:
             biased(ids, values)
 
 
+def test_tokens_that_the_tokenizer_has_and_the_model_lacks_are_refused_by_name() -> None:
+    """A fine-tune may have added them to its tokenizer alone. The model's own texts are not concerned."""
+    tokenizer = Tokenizer.from_file(str(MODELS / "target" / "1" / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<FILL_ME>"])
+    info = dataclasses.replace(HashTarget().info(), vocab_size=4096)
+    own = RequestParser(tokenizer, info, LimitSettings(), Roster((), ManualClock()))
+    assert parse(own, bad_words=b"hi", logit_bias_ids=4095, logit_bias=1.0).sampling.bad_words
+    for given, field in (
+        ({"input_ids": np.array([5, 4096], np.int32)}, "input_ids"),
+        ({"input_ids": None, "text_input": np.array([b"hi <FILL_ME>"], np.object_)}, "text_input"),
+        ({"bad_words": np.array([b"hi", b"<FILL_ME>"], np.object_)}, "bad_words"),
+        ({"logit_bias_ids": np.array([4096]), "logit_bias": np.array([1.0])}, "logit_bias_ids"),
+    ):
+        tensors: dict[str, Any] = {"input_ids": np.array([5], np.int32), **given}
+        problem = rf"^{field}: got 4096, allowed: token ids from 0 to 4095: the model lacks this one, '<FILL_ME>'$"
+        with pytest.raises(BadField, match=problem):
+            own.parse(1, 0.0, tensors.get)
+
+
 def fitted(info: TargetInfo | None = None, **tensors: Any) -> Any:
     target = HashTarget(end_ids=(0,)).info()
     info = info or dataclasses.replace(target, folder=str(MODELS / "target" / "1"), vocab_size=4096)
@@ -202,3 +223,13 @@ def test_grammars_are_compiled_before_the_target_sees_them() -> None:
         with pytest.raises(BadField, match=problem) as found:
             fitted(**settings)  # type: ignore[arg-type]
         assert len(str(found.value)) < 600
+
+
+def test_a_grammar_is_compiled_without_the_tokens_that_the_model_lacks(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(MODELS / "target" / "1" / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<FILL_ME>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    info = dataclasses.replace(HashTarget(end_ids=(0,)).info(), folder=str(tmp_path), vocab_size=4096)
+    assert fitted(info, grammar_regex=b"a+").grammar
+    with pytest.raises(BadField, match=r"^grammar_lark: .*<FILL_ME>"):
+        fitted(info, grammar_lark=b"start: <FILL_ME>")

@@ -1,6 +1,7 @@
 """Runs the front of one server, `python -m covey.front`, until it is told to stop. The launcher starts it.
 
-SIGTERM drains: new requests are refused, those in flight go on, and the process stays to say so. A second one ends it.
+SIGUSR1 drains: new requests are refused, those in flight go on, and the process stays to say so. The launcher sends it
+when it drains its server. SIGTERM ends the process; if the launcher did not send it, the launcher starts another.
 """
 
 from __future__ import annotations
@@ -66,12 +67,15 @@ async def serve(wanted: argparse.Namespace) -> None:
     )
     ending = asyncio.Event()
 
-    def told() -> None:
-        if gateway.admission.draining:
-            ending.set()
+    def drain() -> None:
         gateway.admission.draining = True
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
+    def end() -> None:
+        drain()
+        ending.set()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, drain)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
     await gateway.upstream.look()  # whoever is let in finds the server
     await calls.start()
     watching = asyncio.ensure_future(_watch(gateway.upstream, gateway.admission))

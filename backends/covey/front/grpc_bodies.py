@@ -58,6 +58,8 @@ def inference(message: Any, prompt_bytes: int) -> InferenceRequest:
     for name, found, most in (("inputs", inputs, len(INPUTS)), ("outputs", message.outputs, len(OUTPUTS))):
         if len(found) > most:
             raise refused(name, f"{len(found)} tensors", f"at most {most}")
+        for tensor in found:
+            parameters(tensor.parameters)
     if raw and len(raw) != len(inputs):
         raise refused("raw_input_contents", f"{len(raw)} tensors", f"one for each of {len(inputs)} inputs, or none")
     tensors: dict[str, list[Any]] = {}

@@ -61,6 +61,7 @@ def inference(
     outputs, binary = [], set()
     for entry in _objects("outputs", given.get("outputs", []), len(OUTPUTS)):
         own = _object("outputs", entry.get("parameters", {}))
+        parameters(own, (BINARY,))
         name = str(entry.get("name"))[:100]
         outputs.append(name)
         if own.get(BINARY, common.get(ALL_BINARY, False)) is True:
@@ -113,6 +114,7 @@ def _tensor(name: str, entry: Mapping[str, Any], rest: _Rest) -> list[Any]:
     if not isinstance(shape, list):
         raise refused(name, shape, "a shape, a list of sizes")
     own = _object(name, entry.get("parameters", {}))
+    parameters(own, (SIZE,))
     if SIZE in own:
         data = rest.take(name, own[SIZE])
         return unpacked(field, dtype, shape, data)

@@ -137,18 +137,30 @@ class BoundedProtocol(H11Protocol):
             return
         authorization = Headers(scope=scope).get("authorization", "")
         turn = self._turn = asyncio.ensure_future(self.admission.turn(self._address, authorization))
-        await asyncio.wait([turn])
-        if turn.cancelled():
-            return
-        turn.result()
-        self._begun = self.cycle
-        if self._slot is not None and self._here:
-            self._slot.serve()
-        await self._app(scope, receive, send)
+        try:
+            await asyncio.wait([turn])
+            if turn.cancelled():
+                return
+            turn.result()
+            self._begun = self.cycle
+            if self._slot is not None and self._here:
+                self._slot.serve()
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:  # the process ends, and its last answers had their time
+            self._end()
 
     def _leave_turn(self) -> None:
         if self._turn is not None:
             self._turn.cancel()
+
+    def shutdown(self) -> None:
+        """Close the connection, for the process ends; an answer that is being written has some time left."""
+        if self._refused:
+            return
+        if self.conn.their_state is h11.SEND_BODY:
+            self._give_up(503, "the server is stopping; try again in 1 s")
+        else:
+            super().shutdown()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -197,11 +209,12 @@ class BoundedProtocol(H11Protocol):
         self._end()
 
     def _answer(self, status: int, text: str) -> None:
-        said: dict[str, Any] = {"error": f"[INVALID_ARG] {text}" if status != 429 else f"[UNAVAILABLE] {text}"}
+        busy = status in (429, 503)
+        said: dict[str, Any] = {"error": f"[{'UNAVAILABLE' if busy else 'INVALID_ARG'}] {text}"}
         if not errors.tritons(self.conn.path):
             said = errors.shaped(status, text)
         body = json.dumps(said).encode()
-        again = b"retry-after: 1\r\n" if status == 429 else b""
+        again = b"retry-after: 1\r\n" if busy else b""
         head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\nconnection: close\r\n%scontent-length: %d\r\n\r\n"
         self.transport.write(head % (status, STATUS_PHRASES[status], again, len(body)) + body)
 

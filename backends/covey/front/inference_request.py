@@ -26,6 +26,7 @@ NEEDED = ("text_output", "output_ids", "finish_reason", "used_seed")
 INSPECT = "inspect"  # by which Triton's own port is asked about the server
 OF_THE_SERVER = "Triton's own HTTP port (usually 8000) to ask: a front tells strangers nothing of its server"
 OWN_PARAMETER = "triton_"  # names of Triton's own begin with it
+SHARED_MEMORY = "shared_memory_"  # as those do that say where a tensor's data is
 MOST_ID = 256  # characters of a request's id
 MOST_DIMENSIONS = 8
 BYTES_OF_A_TOKEN = 4  # about as many as in text: ids may be as long a prompt
@@ -98,10 +99,12 @@ def id_of(value: object) -> str:
 
 
 def parameters(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
-    """Refuse request parameters other than Triton's own and the protocol's: settings are tensors."""
+    """Refuse parameters of a request or a tensor other than Triton's own and the protocol's: settings are tensors."""
     for name in given:
         if name in INPUT_BY_NAME:
             raise refused(name, "a parameter", "an input tensor of this name: settings are no request parameters")
+        if name.startswith(SHARED_MEMORY):
+            raise refused(name, "a parameter", "the data in the message: shared memory is only on Triton's own ports")
         if not name.startswith(OWN_PARAMETER) and name not in known:
             raise refused(name, "a parameter", unknown(name))
 

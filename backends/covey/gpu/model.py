@@ -136,6 +136,7 @@ class DeviceModel:
 
     def give(self, work: Pass) -> Bucket:
         """Bring a pass over to where `compute` reads it."""
+        work.check_tokens(self.vocab_size)
         return self.inputs.fill(work, self._seen(work))
 
     def compute(self, bucket: Bucket) -> torch.Tensor:

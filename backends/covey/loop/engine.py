@@ -16,7 +16,8 @@ What only plans, learns or observes is called through a guard: it may fail, and 
 
 The engine imports neither torch nor Triton: everything outside is a port (`covey.contracts.ports`). It runs in one
 thread; `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. A target
-that fails is reloaded through `recover` and every request is replayed from its tokens.
+that fails is reloaded through `recover` and every request is replayed from its tokens: those that were in the fatal
+pass each alone until their next token, so that one which kills the target is found and fails alone.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ log = logging.getLogger("covey.engine")
 
 MEMORY = "memory"  # the part that has drafters leave and come back
 LOOKUPS = "lookups"  # the part that drafts by what texts repeat
-RECOVERIES = 3  # failures of the target, no token in between, before the requests that run fail
+DEATHS = 2  # of the target in passes over one request, no token of it in between, before that request fails
+RECOVERIES = 3  # failures of the target, no token of anybody in between, before all fail that it failed over
 
 
 class Engine:
@@ -297,25 +299,41 @@ class Engine:
         return progress
 
     def _target_failed(self, batch: Batch, error: PortError) -> None:
-        """Bring the target back and replay what runs; when that has not helped, fail what runs. Requests that wait
-        may have nothing to do with it."""
+        """Fail the request that the target has died over twice, bring the target back and replay what else runs. When
+        that has not helped, fail what runs. Requests that wait may have nothing to do with it."""
         self._failures += 1
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
-        for active in self.scheduler.running.values():
-            self.scheduler.reopen(active)
-        if self._failures < RECOVERIES and self._recover is not None:
-            try:
-                self._recover(error)
-                return
-            except Exception as problem:  # whatever it is, the requests that wait are not to hang for it
-                log.error("the target could not be recovered: %s: %s", type(problem).__name__, problem)
-        self._failures = 0
-        if not batch.rows:
-            self.scheduler.drop(batch.frees)  # nobody waits for them, and asking for ever would be all that is done
-        lost = list(self.scheduler.running.values())
+        self.scheduler.target_died(batch)
+        fatal = CoveyError(f"the target failed {DEATHS} times over this request, which is not tried again: {error}")
+        self._fail_all(fatal, deaths=DEATHS)
+        if self._failures >= RECOVERIES:
+            self._fail_all(error, deaths=1)
+        if not self._recovered(error):
+            self._failures = RECOVERIES
+            self._fail_all(error)
+        if self._failures >= RECOVERIES:
+            self._failures = 0
+            if not batch.rows:
+                self.scheduler.drop(batch.frees)  # nobody waits for them, and asking for ever would be all that is done
+
+    def _recovered(self, error: PortError) -> bool:
+        """Bring the target back; return whether that succeeded."""
+        if self._recover is None:
+            return False
+        try:
+            self._recover(error)
+        except Exception as problem:  # whatever it is, the requests that wait are not to hang for it
+            log.error("the target could not be recovered: %s: %s", type(problem).__name__, problem)
+            return False
+        return True
+
+    def _fail_all(self, error: CoveyError, deaths: int = 0) -> None:
+        """Fail all running requests over which the target has died so often since their last token."""
+        lost = [active for active in self.scheduler.running.values() if active.deaths >= deaths]
         for active in lost:
             self._close(active)
-        self._sink.publish([active.last_word(Finish.ERROR, error) for active in lost])
+        if lost:
+            self._sink.publish([active.last_word(Finish.ERROR, error) for active in lost])
 
     def _check_suspected(self) -> None:
         """Bring the target back if somebody suspects that it has ended, and it has."""
@@ -326,10 +344,7 @@ class Engine:
         try:
             self._target.info()
         except PortError as error:
-            try:
-                self._recover(error)
-            except Exception as problem:  # the next request tries again
-                log.error("the target could not be recovered: %s: %s", type(problem).__name__, problem)
+            self._recovered(error)  # else the next request tries again
 
     def _learn(self, done: Round) -> None:
         """Tell everybody who learns from rounds."""

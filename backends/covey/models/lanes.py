@@ -99,6 +99,12 @@ class Pass:
     def size(self) -> int:
         return len(self.tokens)
 
+    def check_tokens(self, known: int) -> None:
+        """Raise ValueError unless all tokens are below `known`, the rows of the model's embedding."""
+        low, high = self.tokens.min(initial=0), self.tokens.max(initial=0)
+        if low < 0 or high >= known:
+            raise ValueError(f"tokens: got {low if low < 0 else high}, allowed: ids from 0 to {known - 1}")
+
 
 def chain_slots(table: Ints, start: int, stop: int, block_size: int) -> Ints:
     """Return the pool slots of positions `start` to `stop` of a row whose blocks are `table`."""

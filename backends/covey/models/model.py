@@ -112,6 +112,7 @@ class PagedModel:
     @torch.inference_mode()
     def forward(self, work: Pass) -> torch.Tensor:
         """Return logits [len(out), vocab] in float32 (float64 for a float64 model); write keys and values."""
+        work.check_tokens(self.vocab_size)
         if work.size > self.max_pass_tokens:
             raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
         tokens, positions, slots, plan = self._prepare(work)

@@ -25,8 +25,8 @@ class Planner(Protocol):
     def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
         """Return how many prompt tokens a pass over so many rows and drafts can compute within these seconds, or almost
         for free; None if that is not known. However long the seconds are, a round may last no longer than a few plain
-        ones: rows without an objective wait for prompts, too. Selectors that yield draft in the time that is left afterwards, unless rows
-        that want a token each `tpot` seconds would not get them by plain rounds."""
+        ones: rows without an objective wait for prompts, too. Selectors that yield draft in the time that is left
+        afterwards, unless rows that want a token each `tpot` seconds would not get them by plain rounds."""
         ...
 
     def learn(self, done: Round) -> None:

@@ -81,6 +81,7 @@ class ActiveRequest:
     offer: Offer | None = None  # the last that its text made
     admitted: float | None = None  # when it first ran
     first_token: float | None = None  # when it came
+    deaths: int = 0  # of the target in passes over it, since its last token
     due: float = 0.0  # what the scheduler last ordered it by
 
     @property
@@ -149,6 +150,7 @@ class ActiveRequest:
         """Add the tokens of a round."""
         if self.first_token is None and tokens:
             self.first_token = now
+        self.deaths = 0
         self.output += tokens
         self.rounds += 1
 

@@ -96,8 +96,8 @@ class Front:
 
     def drain(self) -> None:
         """Have the front refuse new requests, and resume none that breaks."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+        if self._running():
+            os.kill(self.pid, signal.SIGUSR1)
 
     def stop(self) -> None:
         """End the front; last answers have a second. Does nothing the second time."""
@@ -106,9 +106,7 @@ class Front:
             self._silence = None
         if self._process is None:
             return
-        for _ in range(2):  # the first drains
-            self._process.terminate()
-            time.sleep(LOOK_SECONDS)
+        self._process.terminate()
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:

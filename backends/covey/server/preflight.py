@@ -232,7 +232,7 @@ def _servable(folder: Path) -> dict[str, stored.Stored]:
 
 def _same_vocabulary(folder: Path) -> None:
     """Refuse a tokenizer that cannot be read, or that writes tokens which the model does not have. Added tokens may
-    be beyond the model's vocabulary: ones that are never written are often left there."""
+    be beyond the model's vocabulary: a request that has one is refused."""
     tokenizer = load_tokenizer(folder)
     words, known = (
         0 if tokenizer is None else tokenizer.get_vocab_size(with_added_tokens=False),

@@ -114,8 +114,13 @@ def tokenizer_of(folder: str, vocab_size: int, end_ids: tuple[int, ...]) -> LLTo
         raise SettingError(f"{folder}: it has no tokenizer")
     if not end_ids:
         raise SettingError(f"{folder}: its model has no token that ends a text")
+    described = tokenizer.to_str()
+    if tokenizer.get_vocab_size() > vocab_size:  # added tokens that the model lacks
+        made = json.loads(described)
+        made["added_tokens"] = [each for each in made["added_tokens"] if each["id"] < vocab_size]
+        described = json.dumps(made)
     try:
-        return LLTokenizer(tokenizer.to_str(), n_vocab=vocab_size, eos_token=list(end_ids))
+        return LLTokenizer(described, n_vocab=vocab_size, eos_token=list(end_ids))
     except Exception as error:  # what the library raises has no common base
         raise SettingError(f"{folder}: grammars cannot read its tokenizer: {error}") from None
 

@@ -169,16 +169,25 @@ class RequestParser:
         ids = token_ids(self._needed_tokenizer("text_input"), text)
         if not len(ids):
             raise BadField("text_input", text, "text of at least one token")
+        self._check_known("text_input", ids)
         return ids
 
     def _ids(self, ids: Any) -> Any:
         ids = ids.reshape(-1)
         if not len(ids):
             raise BadField("input_ids", [], "at least one token")
-        outside = ids[(ids < 0) | (ids >= self._info.vocab_size)]
-        if len(outside):
-            raise BadField("input_ids", int(outside[0]), f"token ids from 0 to {self._info.vocab_size - 1}")
+        self._check_known("input_ids", ids)
         return np.array(ids, np.int32)
+
+    def _check_known(self, field: str, ids: Any) -> None:
+        """Raise BadField if the model has no such token. A tokenizer may have added tokens that its model lacks."""
+        ids, most = np.asarray(ids), self._info.vocab_size - 1
+        outside = ids[(ids < 0) | (ids > most)]
+        if not len(outside):
+            return
+        first, allowed = int(outside[0]), f"token ids from 0 to {most}"
+        name = None if self._tokenizer is None or first < 0 else self._tokenizer.id_to_token(first)
+        raise BadField(field, first, allowed if name is None else f"{allowed}: the model lacks this one, {name!r}")
 
     def _check_room(self, prompt: int, max_tokens: int) -> None:
         context = self._context()
@@ -217,7 +226,9 @@ class RequestParser:
             self._check_word("bad_words", word)
             tokenizer = self._needed_tokenizer("bad_words")
             for form in (word, " " + word):  # at the start of a text, and after a space
-                sequences[tuple(tokenizer.encode(form, add_special_tokens=False).ids)] = None
+                ids = tokenizer.encode(form, add_special_tokens=False).ids
+                self._check_known("bad_words", ids)
+                sequences[tuple(ids)] = None
         return tuple(sequences)
 
     def _grammar(self, read: FieldReader, end_id: int) -> str:
@@ -259,14 +270,12 @@ class RequestParser:
         return grammar.compiled(name, text, tokenizer)
 
     def _logit_bias(self, ids: list[int], values: list[float]) -> tuple[tuple[int, float], ...]:
-        field, vocab = INPUT_BY_NAME["logit_bias"], self._info.vocab_size
+        field = INPUT_BY_NAME["logit_bias"]
         if len(ids) != len(values):
             raise BadField("logit_bias", f"{len(values)} values", f"one for each of the {len(ids)} logit_bias_ids")
         if len(ids) > MAX_BIASES:
             raise BadField("logit_bias_ids", f"{len(ids)} tokens", f"at most {MAX_BIASES}")
-        for token in ids:
-            if not 0 <= token < vocab:
-                raise BadField("logit_bias_ids", token, f"token ids from 0 to {vocab - 1}")
+        self._check_known("logit_bias_ids", ids)
         for value in values:
             if not field.low <= value <= field.high:  # NaN is in no range
                 raise BadField("logit_bias", value, f"{field.low:g} to {field.high:g}")

@@ -183,7 +183,8 @@ class NativeModel:
         return Team(np.zeros((stages, LINE * (self.threads + 1)), np.int64), 0, threads)
 
     def _asked(self, work: Pass) -> Asked:
-        """Return a pass as it is computed, with room for its logits."""
+        """Return a pass as it is computed, with room for its logits. Raises ValueError for one that it cannot be."""
+        work.check_tokens(len(self._weights.held.embedding))
         if work.size > self.max_pass_tokens:
             raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
         lanes, rows = work.lanes, len(work.out)
