@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import socket
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from covey.contracts import profile, registry
-from covey.contracts.errors import SettingError
-from covey.models import heads, refusals, stored
+from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.models import comparison, heads, refusals, stored
+from covey.models.native import architecture
 from covey.process import interpreter
 from covey.server.errors import StartError
 from covey.server.options import FREE, Options
 from covey.text import vocabulary
+from covey.text.model_folder import has_file
 from covey.text.tokenization import load_tokenizer
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
@@ -129,10 +132,10 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
                 _servable(drafter)
         except SettingError as error:
             raise StartError(f"{name}: {error}") from None
-    if not (options.model or target.folder) and ("target" not in wanted or not (folder / "config.json").is_file()):
+    if not (options.model or target.folder) and ("target" not in wanted or not has_file(folder / "config.json")):
         return  # none, or another backend's target
     found = _servable(folder)
-    if not any((folder / name).is_file() for name in TOKENIZERS) and not TEXT_MODELS.isdisjoint(wanted):
+    if not any(has_file(folder / name) for name in TOKENIZERS) and not TEXT_MODELS.isdisjoint(wanted):
         without = ", ".join(name for name in wanted if name in TEXT_MODELS)
         raise StartError(
             f"{folder}: no tokenizer.json; copy the tokenizer's files there, or, to serve token ids alone, take "
@@ -187,7 +190,7 @@ def _drafter_folders(options: Options, wanted: tuple[str, ...]) -> dict[str, Pat
 
 
 def _is_head(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and refusals.is_head(refusals.described(folder))
+    return has_file(folder / "config.json") and refusals.is_head(refusals.described(folder))
 
 
 def _check_states(options: Options, head: str) -> None:
@@ -219,12 +222,15 @@ def _by_vllm(options: Options, folder: Path) -> None:
 
 def _servable(folder: Path) -> dict[str, stored.Stored]:
     """Return the tensors of a model's weights; refuses a model that cannot be served."""
-    refusals.servable(folder)
+    config = refusals.servable(folder)
     files = refusals.weight_files(folder)
     found = stored.tensors(files)
-    stored.check(folder, found, vocabulary.size(folder))
+    stored.check(folder, found)
     if len(files) > 1:
         stored.check_index(folder / "model.safetensors.index.json", found)
+    comparison.check(folder, config, found)
+    with contextlib.suppress(UnsupportedModel):  # PyTorch may serve it
+        architecture.read(folder)
     return found
 
 

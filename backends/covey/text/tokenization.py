@@ -13,6 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Ints
+from covey.text.model_folder import has_file
 
 KEEPS_TEXT = ("Sequence", "ByteLevel", "Digits", "Split")  # pre-tokenizers that leave none of the text out
 
@@ -29,12 +30,12 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
 
 def _read(folder: str | Path) -> Tokenizer | None:
     path = Path(folder) / "tokenizer.json"
-    if path.is_file():
+    if has_file(path):
         try:
             return Tokenizer.from_file(str(path))
         except Exception as error:  # what the library raises has no common base
             raise SettingError(f"{path}: not a tokenizer: {error}; copy it again") from None
-    if not any((Path(folder) / name).is_file() for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
+    if not any(has_file(Path(folder) / name) for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
         return None
     if not (Path(folder) / "vocab.json").is_file() and find_spec("sentencepiece") is None:
         code = f"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')"
