@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -416,6 +417,21 @@ def test_the_command_takes_seconds(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"covey: cannot start: {folder}: ")
     assert len(done.stderr.splitlines()) == 1
     assert after.ru_utime - before.ru_utime < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "said"),
+    [
+        (resource.RLIMIT_NOFILE, 64, "64 open files (ulimit -n), allowed: "),
+        (resource.RLIMIT_AS, 2 << 30, f"{2 << 30} bytes of address space (ulimit -v), allowed: {4 << 30} or more"),
+    ],
+)
+def test_a_limit_that_is_too_low_is_named_before_the_start(kind: int, most: int, said: str) -> None:
+    words = [sys.executable, "-m", "covey.server"]
+    limit = partial(resource.setrlimit, kind, (most, most))
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith(f"covey: cannot start: a process may have {said}")
 
 
 def test_a_drafter_of_another_vocabulary_is_refused_and_one_that_fits_drafts(tmp_path: Path) -> None:

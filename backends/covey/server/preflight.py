@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+import resource
 import socket
 import subprocess
 from collections.abc import Collection, Mapping
@@ -31,6 +32,10 @@ LOOK_FOR_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 LOOK_FOR_VLLM = "import sys, importlib.util; sys.exit(importlib.util.find_spec('vllm') is None)"
 ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))  # where KV memory is on the device
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
+
+FILES, FILES_OF_MODEL = 128, 4  # tritonserver has 79 open with 14 models; each caller's connection is one more
+ADDRESSES = 4 << 30  # tritonserver has 2.7 GiB with 14 models on two cores; a process with PyTorch has as much
+LIMITS = {resource.RLIMIT_NOFILE: "open files (ulimit -n)", resource.RLIMIT_AS: "bytes of address space (ulimit -v)"}
 
 
 def exposure(options: Options) -> None:
@@ -105,6 +110,19 @@ def models(options: Options) -> tuple[str, ...]:
     return wanted
 
 
+def limits(wanted: tuple[str, ...]) -> None:
+    """Raise StartError if a process may not have the open files or the address space that tritonserver needs: it does
+    not say so, or crashes."""
+    _check_limit(resource.RLIMIT_NOFILE, FILES + FILES_OF_MODEL * len(wanted))
+    _check_limit(resource.RLIMIT_AS, ADDRESSES)
+
+
+def _check_limit(kind: int, needed: int) -> None:
+    most, _ = resource.getrlimit(kind)
+    if most != resource.RLIM_INFINITY and most < needed:
+        raise StartError(f"a process may have {most} {LIMITS[kind]}, allowed: {needed} or more; raise the limit")
+
+
 def weights(options: Options, wanted: tuple[str, ...]) -> None:
     """Refuse a target, or a named drafter, whose folder says that it cannot be served, and a target whose weights do
     not fit in memory."""
@@ -148,6 +166,7 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         raise StartError(
             f"not enough memory: {folder} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         )
+    _check_limit(resource.RLIMIT_AS, ADDRESSES + needed)
     on_cpu = target.device == "cpu" or (target.device == "auto" and not any(map(Path.exists, ACCELERATORS)))
     if on_cpu and not target.kv_blocks and needed + (target.kv_memory_mb << 20) > available:
         raise StartError(
