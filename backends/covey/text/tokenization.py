@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from covey.contracts.errors import SettingError
+from covey.contracts.errors import BadField, SettingError
 from covey.contracts.types import Ints
 from covey.text.model_folder import has_file
 
@@ -58,8 +58,13 @@ def _read(folder: str | Path) -> Tokenizer | None:
 
 def token_ids(tokenizer: Tokenizer, text: str) -> Ints:
     """Return the tokens of a prompt. Other threads run meanwhile, which they do not while `encode` does; and what is
-    not asked for, which characters each token is, takes as long again."""
-    return np.asarray(tokenizer.encode_batch_fast([text])[0].ids, np.int32)
+    not asked for, which characters each token is, takes as long again. Raises BadField if the tokenizer gives up."""
+    try:
+        return np.asarray(tokenizer.encode_batch_fast([text])[0].ids, np.int32)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # a regular expression that tries too often panics, which is no Exception
+        raise BadField("text_input", text, "text that the model's tokenizer can cut into tokens") from None
 
 
 def longest_token(tokenizer: Tokenizer) -> float:

@@ -21,7 +21,11 @@ from covey.models.stored import Stored
 
 HUGE_PAGE = 2 << 20
 CHECKED = 1 << 18  # numbers at a time, which a core's cache holds
-_EXPONENTS = {"BF16": np.uint16(0x7F80), "F16": np.uint16(0x7C00), "F32": np.uint32(0x7F800000)}
+_EXPONENTS: dict[str, np.unsignedinteger[Any]] = {
+    "BF16": np.uint16(0x7F80),
+    "F16": np.uint16(0x7C00),
+    "F32": np.uint32(0x7F800000),
+}
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
