@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from covey.care import processes
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client, CoveyClientError
+from tests.bundled import MODELS
 from tests.e2e.serving import served, total
 
 pytestmark = pytest.mark.e2e
@@ -47,6 +49,37 @@ def generate(server: Server, model: str, tokens: int) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         with error:
             return {"status": error.code} | dict(json.loads(error.read()))
+
+
+ENDLESS = "(?:a|a|aa)+$"  # a Split's pattern: of 16 letters a, and something else, it tries for a tenth of a second
+
+
+def endless(folder: Path) -> Path:
+    """A tokenizer whose regular expression runs for ever on some texts."""
+    written = json.loads((MODELS / "target" / "1" / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": ENDLESS}, "behavior": "Isolated", "invert": False}
+    written["pre_tokenizer"]["pretokenizers"].insert(0, split)
+    (folder / "tokenizer.json").write_text(json.dumps(written))
+    return folder
+
+
+@pytest.mark.parametrize(("model", "length"), [("covey", 200), ("covey", 6000), ("ensemble", 1000)])
+def test_a_tokenizer_that_never_ends_does_not_hold_up_the_stop(model: str, length: int, tmp_path: Path) -> None:
+    profile = tmp_path / "own.toml"
+    folder = f'[target]\nfolder = "{endless(tmp_path)}"'
+    names = '"target", "covey", "ensemble", "tokenize", "detokenize"'
+    profile.write_text(PROFILE.replace("[target]", folder).replace('"target", "covey"', names))
+    server = Server(Options(profile=str(profile), **FREE_PORTS, log_file=tmp_path / "tritonserver.log"))
+    with server, ThreadPoolExecutor(1) as caller:
+        body = {"text_input": ("a" * 16 + "!") * length, "max_tokens": 3}
+        url = f"http://{server.http_url}/v2/models/{model}/generate"
+        asked = caller.submit(urllib.request.urlopen, url, json.dumps(body).encode(), timeout=120)
+        time.sleep(1.0)
+        assert not asked.done()
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 20.0
+        assert isinstance(asked.exception(10.0), OSError)
 
 
 def test_requests_in_flight_end_whole_and_new_ones_are_refused(tmp_path: Path) -> None:

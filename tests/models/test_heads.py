@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ids that are true": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [True] * 3}}, "has 6 layers"),
     "no heads": ({"num_attention_heads": None}, "num_attention_heads of config.json is None"),
     "no rotation": ({"rope_scaling": "x"}, "config.json cannot be read"),
-    "no number": ({"rms_norm_eps": "x"}, "config.json cannot be read"),
+    "no number": ({"rms_norm_eps": "x"}, "rms_norm_eps of config.json is 'x', allowed: a number"),
     "no flag": ({"norm_before_residual": "false"}, "norm_before_residual of config.json is 'false'"),
     "another kind": ({"architectures": ["LlamaForCausalLM"]}, "is not of an EAGLE-3 head"),
     "layers": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, "the target has 6 layers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models.lanes import Lanes, Pass, chain
 from covey.models.loading import quiet
+from covey.models.model import PagedModel
 from covey.models.native import architecture, compiled, stages, tiles, words
 from covey.models.native import model as runtime
 from covey.models.native.model import NativeModel
@@ -126,7 +129,7 @@ def test_what_it_cannot_serve_is_refused_by_name(name: str, tmp_path: Path) -> N
         ({"intermediate_size": None}, "a config.json without intermediate_size"),
         (
             {"intermediate_size": 999},
-            r"whose model.layers.0.mlp.gate_proj.weight is \[\d+, \d+\] and should be \[999, ",
+            r"layers.0.mlp.gate_proj.weight of model.safetensors is \[\d+, \d+\], allowed by config.json: \[999, ",
         ),
         ({"num_hidden_layers": 9}, r"which lack model.layers.\d.input_layernorm.weight"),
         ({"attention_bias": True}, "which lack model.layers.0.self_attn.q_proj.bias"),
@@ -139,8 +142,24 @@ def test_a_configuration_that_says_something_else_is_refused(
 ) -> None:
     config = built(tmp_path, "llama") / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | changes))
-    with pytest.raises(UnsupportedModel, match=said):
+    with pytest.raises(SettingError, match=said):
         architecture.read(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("runtime", [NativeModel, PagedModel])
+@pytest.mark.parametrize("name", ["embed_tokens", "layers.1.mlp.up_proj", "norm"])
+def test_weights_that_are_no_numbers_are_refused_by_the_tensor(
+    name: str, runtime: type[Any], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    path = build(tmp_path, "llama", dtype) / "model.safetensors"
+    weights = load_file(path)
+    weights[f"model.{name}.weight"].view(-1)[-1] = math.nan if "mlp" in name else -math.inf
+    save_file(weights, path, metadata={"format": "pt"})
+    settings = {"threads": 1} if runtime is NativeModel else {"device": "cpu"}
+    kind = "bfloat16" if dtype == torch.bfloat16 else "float32"
+    with pytest.raises(SettingError, match=rf"model\.{name}\.weight has a number that is NaN or infinite"):
+        runtime(tmp_path, dtype=kind, blocks=4, numerics="fast", **settings)
 
 
 def test_weights_that_the_family_does_not_add_are_not_added(tmp_path: Path) -> None:

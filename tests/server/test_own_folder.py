@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from tests.bundled import MODELS
 
 SECONDS = 5.0  # of the processor
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TENSORS = ("model.layers.0.w", "model.layers.1.w")
 BUNDLED = MODELS / "target" / "1"
 VOCABULARY = vocabulary.size(BUNDLED)
 
 
 def written(folder: Path, **config: Any) -> Path:
-    """A folder that could be served but for what `config` says: one tensor, and a tokenizer."""
+    """A folder that could be served but for what `config` says: a tensor in each of two layers, and a tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "model_type": "llama",
@@ -38,10 +40,17 @@ def written(folder: Path, **config: Any) -> Path:
         "num_hidden_layers": 2,
     }
     (folder / "config.json").write_text(json.dumps(settings | config))
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    hold(folder, {name: ("F32", [1], 4 * layer, 4 * layer + 4) for layer, name in enumerate(TENSORS)})
     shutil.copy(BUNDLED / "tokenizer.json", folder)
     return folder
+
+
+def hold(folder: Path, tensors: dict[str, tuple[str, list[int], int, int]]) -> None:
+    """Write weights: of each tensor its type, its shape, and the bytes where it begins and ends."""
+    places = {name: {"dtype": d, "shape": s, "data_offsets": [b, e]} for name, (d, s, b, e) in tensors.items()}
+    header = json.dumps(places).encode()
+    size = max(end for *_, end in tensors.values())
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
 
 
 def gguf_file(at: Path) -> Path:
@@ -83,6 +92,11 @@ def without_an_index(at: Path) -> Path:
     return at
 
 
+def piped_index(at: Path) -> Path:
+    os.mkfifo(without_an_index(at) / INDEX)
+    return at
+
+
 def shards_without_a_tensor(at: Path) -> Path:
     without_a_shard(at)
     shutil.copy(at / "model-00001-of-00002.safetensors", at / "model-00002-of-00002.safetensors")
@@ -103,13 +117,31 @@ def not_fetched(name: str) -> Callable[[Path], Path]:
     return build
 
 
-def holding(name: str, dtype: str, rows: int) -> Callable[[Path], Path]:
-    """The same folder with one tensor, of one byte a row."""
+def holding(name: str, dtype: str, *shape: int, **config: Any) -> Callable[[Path], Path]:
+    """The same folder with one tensor more, of two bytes a number."""
 
     def build(at: Path) -> Path:
-        header = json.dumps({name: {"dtype": dtype, "shape": [rows], "data_offsets": [0, rows]}}).encode()
-        weights = written(at) / "model.safetensors"
-        weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(rows))
+        places = {each: ("BF16", [1], 2 * layer, 2 * layer + 2) for layer, each in enumerate(TENSORS)}
+        hold(written(at, **config), places | {name: (dtype, [*shape], 4, 4 + 2 * math.prod(shape))})
+        return at
+
+    return build
+
+
+def placed(*places: tuple[int, int]) -> Callable[[Path], Path]:
+    """The same folder with tensors of two numbers in these places."""
+
+    def build(at: Path) -> Path:
+        hold(written(at), {name: ("F32", [2], *place) for name, place in zip(TENSORS, places)})
+        return at
+
+    return build
+
+
+def of_pipes(name: str) -> Callable[[Path], Path]:
+    def build(at: Path) -> Path:
+        (written(at) / name).unlink(missing_ok=True)
+        os.mkfifo(at / name)
         return at
 
     return build
@@ -225,10 +257,53 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ("model.safetensors cannot be read as safetensors: copy it again",),
     ),
     "embeddings without a shape": (
-        headed(b'{"embed_tokens.weight": {"dtype": "F32", "shape": [], "data_offsets": [0, 0]}}'),
-        ("embed_tokens.weight has 1 tokens",),
+        holding("embed_tokens.weight", "BF16"),
+        ("embed_tokens.weight of model.safetensors is [], allowed by config.json (vocab_size 4096, hidden_size 32)",),
     ),
-    "a tensor's name too long": (holding(LONG + ".weight", "I8", 4), ("weights of type I8", "that it was made from")),
+    "more layers than the weights": (
+        saying(num_hidden_layers=10_000_000),
+        ("num_hidden_layers of config.json is 10000000, allowed: at most 2",),
+    ),
+    "more layers by GPT-2's word": (saying(n_layer=10_000_000), ("n_layer of config.json is 10000000",)),
+    "another width": (
+        holding("model.embed_tokens.weight", "BF16", 4096, 16),
+        ("model.embed_tokens.weight of model.safetensors is [4096, 16]", "hidden_size 32): [4096, 32]; copy both"),
+    ),
+    "a layer of another shape": (
+        holding("model.layers.1.mlp.up_proj.weight", "BF16", 24, 64, model_type="gemma", intermediate_size=48),
+        ("model.layers.1.mlp.up_proj.weight of model.safetensors is [24, 64], ", "intermediate_size 48", "[48, 32]"),
+    ),
+    "norms of no number": (
+        saying(rms_norm_eps=math.nan),
+        ("rms_norm_eps of config.json is nan, allowed: a finite number",),
+    ),
+    "norms of no number in transformers' form": (
+        saying(rms_norm_eps={"__float__": "NaN"}),
+        ("rms_norm_eps of config.json is nan, allowed: a finite number",),
+    ),
+    "norms in words": (saying(rms_norm_eps="small"), ("rms_norm_eps of config.json is 'small', allowed: a number",)),
+    "endless rotations": (
+        saying(rope_parameters={"rope_theta": math.inf}),
+        ("rope_parameters.rope_theta of config.json is inf",),
+    ),
+    "tensors that overlap": (
+        placed((0, 8), (4, 12)),
+        ("model.safetensors: model.layers.1.w begins at byte ", "where the one before"),
+    ),
+    "tensors with a gap": (placed((0, 8), (12, 20)), ("model.safetensors: model.layers.1.w begins at byte ",)),
+    "a tensor of too few bytes": (
+        placed((0, 4), (4, 12)),
+        ("model.safetensors: model.layers.0.w has 4 bytes, allowed: 8 for F32 [2]",),
+    ),
+    **{
+        f"a pipe as {name}": (of_pipes(name), (f"{name}: cannot be read: it is no regular file",))
+        for name in ("config.json", "tokenizer.json", "model.safetensors", "generation_config.json")
+    },
+    "a pipe as an index": (
+        piped_index,
+        (f"{INDEX}: cannot be read: it is no regular file",),
+    ),
+    "a tensor's name too long": (holding(LONG + ".weight", "I8", 2), ("weights of type I8", "that it was made from")),
     "an adapter of a base too long": (
         adapter(base_model_name_or_path=LONG),
         ("adapter_config.json names no base_model_name_or_path",),
@@ -245,8 +320,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "cut short": (cut_short, ("copy it again",)),
     "weights in Git LFS": (not_fetched("model.safetensors"), ("run git lfs pull",)),
     "tokenizer in Git LFS": (not_fetched("tokenizer.json"), ("not a tokenizer", "copy it again")),
-    "bare integers": (holding("layers.0.mlp.weight", "I8", 4), ("weights of type I8", "that it was made from")),
-    "other embeddings": (holding("embed_tokens.weight", "BF16", 3), ("3 tokens", "vocab_size of config.json is 4096")),
+    "bare integers": (holding("layers.0.mlp.weight", "I8", 2), ("weights of type I8", "that it was made from")),
+    "other embeddings": (
+        holding("embed_tokens.weight", "BF16", 3, 32),
+        ("embed_tokens.weight of model.safetensors is [3, 32]", "(vocab_size 4096, hidden_size 32): [4096, 32]"),
+    ),
     "other tokenizer": (
         saying(vocab_size=97),
         ("its tokenizer has 4096 tokens, its model 97",),
@@ -339,6 +417,21 @@ def test_the_command_takes_seconds(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"covey: cannot start: {folder}: ")
     assert len(done.stderr.splitlines()) == 1
     assert after.ru_utime - before.ru_utime < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "said"),
+    [
+        (resource.RLIMIT_NOFILE, 64, "64 open files (ulimit -n), allowed: "),
+        (resource.RLIMIT_AS, 2 << 30, f"{2 << 30} bytes of address space (ulimit -v), allowed: {4 << 30} or more"),
+    ],
+)
+def test_a_limit_that_is_too_low_is_named_before_the_start(kind: int, most: int, said: str) -> None:
+    words = [sys.executable, "-m", "covey.server"]
+    limit = partial(resource.setrlimit, kind, (most, most))
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith(f"covey: cannot start: a process may have {said}")
 
 
 def test_a_drafter_of_another_vocabulary_is_refused_and_one_that_fits_drafts(tmp_path: Path) -> None:

@@ -97,6 +97,10 @@ def test_reasons_that_are_not_a_model_s() -> None:
     begun = 'I1124 00:37:43.281822 1 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: own_1_0_0 (CPU)"'
     assert log.begun(begun) == ("own_1",)
     assert log.reason("") == ""
+    no_gpu = (
+        'E1128 05:19:18.657285 1 e.cc:8] "unable to create stream for ensemble: CUDA driver version is insufficient"'
+    )
+    assert log.reason(no_gpu) == ""
     warned = 'W1124 00:11:21.767456 1 log.py:22] "covey.care.watch: cannot see calls that hang"\n'
     assert log.reason(warned) == ""
     assert log.reason('E1124 00:11:21.767456 1 server.cc:22] "no room"\n' + warned) == "no room"

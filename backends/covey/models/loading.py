@@ -6,6 +6,7 @@ Knows nothing of pools or passes: it checks the configuration, loads safetensors
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,7 +99,11 @@ def load_module(folder: Path, config: Any, dtype: torch.dtype, device: torch.dev
         raise SettingError(
             f"{folder}: {name} is {tuple(held)}, by config.json {tuple(wanted)}: copy both from one model"
         )
-    return module.to(device).eval().requires_grad_(False)
+    module = module.to(device).eval().requires_grad_(False)
+    for name, weight in module.named_parameters():
+        if weight.numel() and not all(map(math.isfinite, torch.aminmax(weight))):
+            raise SettingError(f"{folder}: {name} has a number that is NaN or infinite, allowed: finite numbers")
+    return module
 
 
 def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ after many. Every refusal is one line that says what to serve instead.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.contracts.errors import SettingError, UnsupportedModel
-from covey.text.model_folder import is_own_file, read_object
+from covey.text.model_folder import has_file, is_own_file, read_object
 
 # Model types that compute the same at every position: RMS norms, rotary positions, grouped heads, gated feed-forwards.
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -105,6 +106,7 @@ _FAMILIES = {
 MOST = 1 << 24  # of a configuration's sizes
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 _OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+_EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 _LISTS = ("architectures", "layer_types")
 _MAPPING = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -174,13 +176,13 @@ def by_files(folder: Path) -> None:
             "OWNER/MODEL"
         )
     adapter = folder / "adapter_config.json"
-    if adapter.is_file():
+    if has_file(adapter):
         base = read_object(adapter).get("base_model_name_or_path") or "its base"
         raise SettingError(
             f"{folder}: an adapter is not served by itself: MODEL= merges one into {base}; or do that once (peft's "
             "merge_and_unload, then save_pretrained) and give the folder of the result"
         )
-    if not (folder / "config.json").is_file():
+    if not has_file(folder / "config.json"):
         if any(folder.glob("*.gguf")):
             raise SettingError(f"{folder}: GGUF is not read: give the Hugging Face folder{_of('gguf')}")
         raise SettingError(f"{folder}: no config.json; give the folder of a Hugging Face model")
@@ -188,13 +190,14 @@ def by_files(folder: Path) -> None:
 
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files that hold the folder's weights: the one file, else those of its index."""
-    files = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("adapter_"))
+    files = sorted(folder.glob("*.safetensors"))
+    files = [path for path in files if not path.name.startswith("adapter_") and has_file(path)]
     if not files:
         raise SettingError(f"{folder}: no safetensors weights; {_instead(folder)}")
     index = folder / "model.safetensors.index.json"
     if (folder / "model.safetensors") in files:
         return [folder / "model.safetensors"]
-    if not index.is_file():
+    if not has_file(index):
         raise SettingError(
             f"{folder}: {files[0].name} is there, and neither model.safetensors nor {index.name}, which says what lies "
             "in which file: copy the model whole"
@@ -212,7 +215,7 @@ def weight_files(folder: Path) -> list[Path]:
     named = sorted({folder / name for name in held.values()})
     if not named:
         raise SettingError(f"{index}: not an index of weights: it names no file; copy it again")
-    missing = [path.name for path in named if not path.is_file()]
+    missing = [path.name for path in named if not has_file(path)]
     if missing:
         raise SettingError(
             f"{folder}: {missing[0]} is not there, {len(missing)} of {len(named)} shards; copy them whole"
@@ -247,7 +250,8 @@ def by_type(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def by_values(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse sizes and end tokens that are none: transformers would say so later, or fail in a word of its own."""
+    """Refuse sizes, numbers and end tokens that are none: transformers would say so later, or fail in a word of its
+    own."""
     if config.get("per_layer_config"):  # of the file: transformers' object has one for every family
         raise UnsupportedModel(f"{folder}: {_UNLIKE[0]} is not supported: {_UNLIKE[1]}")
     for key in (*_SIZES, *_OPTIONAL_SIZES):
@@ -255,6 +259,13 @@ def by_values(folder: Path, config: Mapping[str, Any]) -> None:
         if (type(value) is not int or not 1 <= value <= MOST) and not (value is None and key in _OPTIONAL_SIZES):
             allowed = f"a whole number from 1 to {MOST}"
             raise SettingError(f"{folder}: {key} of config.json is {value!r}, allowed: {allowed}")
+    for key, number in _floats(config):
+        if not math.isfinite(number):
+            raise SettingError(f"{folder}: {key} of config.json is {number}, allowed: a finite number")
+    for key in _EPSILONS:
+        value = config.get(key)
+        if value is not None and (type(value) not in (int, float) or not 0 <= value <= 1):
+            raise SettingError(f"{folder}: {key} of config.json is {value!r}, allowed: a number from 0 to 1")
     named = config.get("transformers_weights")
     if named is not None and not is_own_file(named):
         allowed = "the name of a file of the same folder"
@@ -262,10 +273,24 @@ def by_values(folder: Path, config: Mapping[str, Any]) -> None:
     end_ids(folder, config.get("eos_token_id"))
 
 
+def _floats(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the floating-point numbers of a configuration with their keys, as in `rope_parameters.factor`. Numbers in
+    lists are left out: a range may be infinite."""
+    for key, value in config.items():
+        named = f"{within}{key}"
+        if isinstance(value, dict):
+            tagged = value.get("__float__")  # transformers' way to write what JSON cannot
+            yield from (
+                ((named, float(tagged)),) if tagged in ("NaN", "Infinity", "-Infinity") else _floats(value, f"{named}.")
+            )
+        elif isinstance(value, float):
+            yield named, value
+
+
 def end_ids(folder: Path, otherwise: Any) -> list[int]:
     """Return the tokens that end a text: those of generation_config.json, else `otherwise`, one id or a list."""
     path, ends = folder / "generation_config.json", None
-    if path.is_file():
+    if has_file(path):
         ends = read_object(path).get("eos_token_id")
     if ends is None:
         ends = otherwise

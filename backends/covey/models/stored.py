@@ -8,6 +8,7 @@ safetensors' own reader does not say where in its file a tensor lies.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from covey.contracts.errors import SettingError, UnsupportedModel
-from covey.text.model_folder import read_object
+from covey.text.model_folder import has_file, read_object
 
 MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
 LFS = b"version https://git-lfs"  # how a file begins that git has not fetched yet
 PLAIN = frozenset({"F64", "F32", "F16", "BF16"})  # types whose numbers are a weight's own
-_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}  # of a number
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     """The place of one tensor in a file."""
 
+    name: str
     file: Path
     dtype: str  # as safetensors names it: F32, BF16, I8, ...
     shape: tuple[int, ...]
@@ -40,6 +42,7 @@ def tensors(files: Iterable[Path]) -> dict[str, Stored]:
 
 
 def _header(path: Path) -> list[tuple[str, Stored]]:
+    has_file(path)
     try:
         with path.open("rb") as file:
             if file.read(len(LFS)) == LFS:
@@ -48,7 +51,7 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
             (length,) = struct.unpack("<Q", file.read(8))
             content: dict[str, Any] = json.loads(file.read(length) if length <= MOST_HEADER else "")
             content.pop("__metadata__", None)
-            found = [(name, _tensor(path, each, 8 + length)) for name, each in content.items()]
+            found = [(name, _tensor(name, path, each, 8 + length)) for name, each in content.items()]
     except (
         OSError,
         ValueError,
@@ -63,35 +66,51 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
     whole, there = max((8 + length, *(each.begin + each.size for _, each in found))), path.stat().st_size
     if there != whole:
         raise SettingError(f"{path} has {there} bytes of {whole}: copy it again")
+    _check_places(8 + length, [tensor for _, tensor in found])
     return found
 
 
-def _tensor(path: Path, written: dict[str, Any], first: int) -> Stored:
+def _tensor(name: str, path: Path, written: dict[str, Any], first: int) -> Stored:
     begin, end = map(int, written["data_offsets"])
     if not 0 <= begin <= end:
         raise ValueError("the bytes of a tensor end before they begin")
-    return Stored(path, str(written["dtype"]), tuple(map(int, written["shape"])), end - begin, first + begin)
+    shape = tuple(map(int, written["shape"]))
+    if min(shape, default=0) < 0:
+        raise ValueError("a tensor has less than no numbers")
+    return Stored(name, path, str(written["dtype"]), shape, end - begin, first + begin)
 
 
-def check(folder: Path, found: dict[str, Stored], vocabulary: int) -> None:
-    """Refuse weights that are not a plain model's with that `vocabulary` (0: not known)."""
+def _check_places(first: int, found: list[Stored]) -> None:
+    """Refuse tensors that overlap, leave a gap or have not the bytes of their shape. The bytes of all tensors follow
+    each other from `first` on, as safetensors has it."""
+    for tensor in sorted(found, key=lambda each: (each.begin, each.size)):
+        if tensor.begin != first:
+            raise SettingError(
+                f"{tensor.file}: {tensor.name} begins at byte {tensor.begin}, allowed: {first}, where the one before "
+                "it ends; copy it again"
+            )
+        due = math.prod(tensor.shape) * _BYTES.get(tensor.dtype, 0)
+        if tensor.dtype in _BYTES and tensor.size != due:
+            raise SettingError(
+                f"{tensor.file}: {tensor.name} has {tensor.size} bytes, allowed: {due} for {tensor.dtype} "
+                f"{list(tensor.shape)}; copy it again"
+            )
+        first += tensor.size
+
+
+def check(folder: Path, found: dict[str, Stored]) -> None:
+    """Refuse weights that are not a plain model's."""
     for name, tensor in found.items():
         if name.endswith(".weight") and tensor.dtype not in PLAIN:
             raise UnsupportedModel(
                 f"{folder}: weights of type {tensor.dtype} are not supported: {name} is quantised, and config.json "
                 "does not say how; serve the model that it was made from"
             )
-        rows = tensor.shape[0] if tensor.shape else 1
-        if name.endswith(_EMBEDDINGS) and vocabulary and rows != vocabulary:
-            raise SettingError(
-                f"{folder}: {name} has {rows} tokens, vocab_size of config.json is {vocabulary}: copy both "
-                "from one model"
-            )
 
 
 def check_index(index: Path, found: dict[str, Stored]) -> None:
     """Refuse shards that lack what their index says they hold."""
-    if not index.is_file():
+    if not has_file(index):
         return
     missing = sorted(set(read_object(index)["weight_map"]) - found.keys())
     if missing:

@@ -13,6 +13,7 @@ _CLASS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|UnsupportedModel): ")
 _KILLED = re.compile(r"Stub process '(\S+?)(?:_\d+){2}' is not healthy|Timed out occurred while waiting for the stub")
 _FATAL = re.compile(r"^error: (?:creating server: )?(.*)", re.MULTILINE)
 _SERVING = re.compile(r"covey\.orchestrator: serving \S+: (.*? numerics.*?); \d+ KV blocks")
+_HARMLESS = ("CudaDriverHelper", "pinned", "CUDA driver version is insufficient")  # said wherever there is no GPU
 _LINE = re.compile(r'^E\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
 
 
@@ -37,7 +38,7 @@ def reason(text: str) -> str:
     fatal = _FATAL.search(text)
     if fatal:
         return _first_line(fatal[1])
-    errors = [line for line in _LINE.findall(text) if "CudaDriverHelper" not in line and "pinned" not in line]
+    errors = [line for line in _LINE.findall(text) if not any(word in line for word in _HARMLESS)]
     return _first_line(errors[-1]) if errors else ""
 
 

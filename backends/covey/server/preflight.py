@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
+import resource
 import socket
 import subprocess
 from collections.abc import Collection, Mapping
@@ -13,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from covey.contracts import profile, registry
-from covey.contracts.errors import SettingError
-from covey.models import dtypes, heads, refusals, stored
+from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.models import comparison, dtypes, heads, refusals, stored
 from covey.models.native import architecture, compiled
 from covey.process import interpreter
 from covey.server.errors import StartError
 from covey.server.options import FREE, Options
 from covey.text import vocabulary
+from covey.text.model_folder import has_file
 from covey.text.tokenization import load_tokenizer
 
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
@@ -30,6 +33,10 @@ LOOK_FOR_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 LOOK_FOR_VLLM = "import sys, importlib.util; sys.exit(importlib.util.find_spec('vllm') is None)"
 ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))  # where KV memory is on the device
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
+
+FILES, FILES_OF_MODEL = 128, 4  # tritonserver has 79 open with 14 models; each caller's connection is one more
+ADDRESSES = 4 << 30  # tritonserver has 2.7 GiB with 14 models on two cores; a process with PyTorch has as much
+LIMITS = {resource.RLIMIT_NOFILE: "open files (ulimit -n)", resource.RLIMIT_AS: "bytes of address space (ulimit -v)"}
 
 
 def exposure(options: Options) -> None:
@@ -104,6 +111,19 @@ def models(options: Options) -> tuple[str, ...]:
     return wanted
 
 
+def limits(wanted: tuple[str, ...]) -> None:
+    """Raise StartError if a process may not have the open files or the address space that tritonserver needs: it does
+    not say so, or crashes."""
+    _check_limit(resource.RLIMIT_NOFILE, FILES + FILES_OF_MODEL * len(wanted))
+    _check_limit(resource.RLIMIT_AS, ADDRESSES)
+
+
+def _check_limit(kind: int, needed: int) -> None:
+    most, _ = resource.getrlimit(kind)
+    if most != resource.RLIM_INFINITY and most < needed:
+        raise StartError(f"a process may have {most} {LIMITS[kind]}, allowed: {needed} or more; raise the limit")
+
+
 def weights(options: Options, wanted: tuple[str, ...]) -> None:
     """Refuse a target, or a named drafter, whose folder says that it cannot be served, and a target whose weights do
     not fit in memory."""
@@ -131,10 +151,10 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
                 _servable(drafter)
         except SettingError as error:
             raise StartError(f"{name}: {error}") from None
-    if not (options.model or target.folder) and ("target" not in wanted or not (folder / "config.json").is_file()):
+    if not (options.model or target.folder) and ("target" not in wanted or not has_file(folder / "config.json")):
         return  # none, or another backend's target
     found = _servable(folder)
-    if not any((folder / name).is_file() for name in TOKENIZERS) and not TEXT_MODELS.isdisjoint(wanted):
+    if not any(has_file(folder / name) for name in TOKENIZERS) and not TEXT_MODELS.isdisjoint(wanted):
         without = ", ".join(name for name in wanted if name in TEXT_MODELS)
         raise StartError(
             f"{folder}: no tokenizer.json; copy the tokenizer's files there, or, to serve token ids alone, take "
@@ -147,6 +167,7 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         raise StartError(
             f"not enough memory: {folder} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         )
+    _check_limit(resource.RLIMIT_AS, ADDRESSES + needed)
     on_cpu = target.device == "cpu" or (target.device == "auto" and not any(map(Path.exists, ACCELERATORS)))
     if on_cpu and not target.kv_blocks and needed + (target.kv_memory_mb << 20) > available:
         raise StartError(
@@ -189,7 +210,7 @@ def _drafter_folders(options: Options, wanted: tuple[str, ...]) -> dict[str, Pat
 
 
 def _is_head(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and refusals.is_head(refusals.described(folder))
+    return has_file(folder / "config.json") and refusals.is_head(refusals.described(folder))
 
 
 def _check_states(options: Options, head: str) -> None:
@@ -221,12 +242,15 @@ def _by_vllm(options: Options, folder: Path) -> None:
 
 def _servable(folder: Path) -> dict[str, stored.Stored]:
     """Return the tensors of a model's weights; refuses a model that cannot be served."""
-    refusals.servable(folder)
+    config = refusals.servable(folder)
     files = refusals.weight_files(folder)
     found = stored.tensors(files)
-    stored.check(folder, found, vocabulary.size(folder))
+    stored.check(folder, found)
     if len(files) > 1:
         stored.check_index(folder / "model.safetensors.index.json", found)
+    comparison.check(folder, config, found)
+    with contextlib.suppress(UnsupportedModel):  # PyTorch may serve it
+        architecture.read(folder)
     return found
 
 

@@ -139,6 +139,7 @@ class Server:
         triton = installation.find(self.options.triton)
         self.options = hub.with_folders(self.options)
         self.models = preflight.models(self.options)
+        preflight.limits(self.models)
         preflight.weights(self.options, self.models)
         preflight.gpu(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)

@@ -34,6 +34,7 @@ def read(folder: str | Path) -> ModelFolder:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; SettingError where there is none that can be worked with."""
+    has_file(path)
     try:
         with path.open("rb") as file:
             return _object(file.read(MOST_BYTES + 1))
@@ -42,6 +43,16 @@ def read_object(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         said = str(error) if isinstance(error, ValueError) else DEEP
         raise SettingError(f"{path}: not a JSON object: {said}; copy it again") from error
+
+
+def has_file(path: Path) -> bool:
+    """Return whether there is such a file. Raises SettingError for a FIFO, a device or a folder: reading it may never
+    end."""
+    if path.is_file():
+        return True
+    if path.exists():
+        raise SettingError(f"{path}: cannot be read: it is no regular file; put a copy of the model's own file there")
+    return False
 
 
 def is_own_file(name: object) -> bool:

@@ -11,8 +11,9 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from covey.contracts.errors import SettingError
+from covey.contracts.errors import BadField, SettingError
 from covey.contracts.types import Ints
+from covey.text.model_folder import has_file
 
 KEEPS_TEXT = ("Sequence", "ByteLevel", "Digits", "Split")  # pre-tokenizers that leave none of the text out
 
@@ -29,12 +30,12 @@ def load_tokenizer(folder: str | Path) -> Tokenizer | None:
 
 def _read(folder: str | Path) -> Tokenizer | None:
     path = Path(folder) / "tokenizer.json"
-    if path.is_file():
+    if has_file(path):
         try:
             return Tokenizer.from_file(str(path))
         except Exception as error:  # what the library raises has no common base
             raise SettingError(f"{path}: not a tokenizer: {error}; copy it again") from None
-    if not any((Path(folder) / name).is_file() for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
+    if not any(has_file(Path(folder) / name) for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
         return None
     if not (Path(folder) / "vocab.json").is_file() and find_spec("sentencepiece") is None:
         code = f"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')"
@@ -57,8 +58,13 @@ def _read(folder: str | Path) -> Tokenizer | None:
 
 def token_ids(tokenizer: Tokenizer, text: str) -> Ints:
     """Return the tokens of a prompt. Other threads run meanwhile, which they do not while `encode` does; and what is
-    not asked for, which characters each token is, takes as long again."""
-    return np.asarray(tokenizer.encode_batch_fast([text])[0].ids, np.int32)
+    not asked for, which characters each token is, takes as long again. Raises BadField if the tokenizer gives up."""
+    try:
+        return np.asarray(tokenizer.encode_batch_fast([text])[0].ids, np.int32)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # a regular expression that tries too often panics, which is no Exception
+        raise BadField("text_input", text, "text that the model's tokenizer can cut into tokens") from None
 
 
 def longest_token(tokenizer: Tokenizer) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from covey.contracts.errors import SettingError
-from covey.text.model_folder import read_object
+from covey.text.model_folder import has_file, read_object
 from covey.text.tokenization import load_tokenizer
 
 UNKNOWN = 0  # the size where the folder does not say
@@ -14,7 +14,7 @@ UNKNOWN = 0  # the size where the folder does not say
 def size(folder: str | Path) -> int:
     """Return how many tokens the folder's model knows, by its configuration."""
     path = Path(folder) / "config.json"
-    if not path.is_file():
+    if not has_file(path):
         return UNKNOWN
     config = read_object(path)
     inner = config.get("text_config")
@@ -37,7 +37,7 @@ def _same_tokens(one: Path, other: Path) -> bool:
     """Return whether ids mean the same in both folders. Added tokens may have other names: of one family, chat models
     have more of them. True where a folder has no tokenizer."""
     files = [folder / "tokenizer.json" for folder in (one, other)]
-    if all(path.is_file() for path in files) and files[0].read_bytes() == files[1].read_bytes():
+    if all(has_file(path) for path in files) and files[0].read_bytes() == files[1].read_bytes():
         return True
     tokenizers = [load_tokenizer(folder) for folder in (one, other)]
     words = [tokenizer.get_vocab(with_added_tokens=False) for tokenizer in tokenizers if tokenizer is not None]

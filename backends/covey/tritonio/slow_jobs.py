@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from covey.contracts.errors import Overloaded
 LONG = 4096  # bytes from which a prompt is long: a millisecond's work
 MOST_BYTES = 16 << 20  # that wait, of all tenants; of one of them, half as many
 MOST_GRAMMARS = 64  # likewise
+ENDLESS_SECONDS = 10.0  # after which nobody waits for a job any more: a regular expression may run for ever
 NICE = 10  # the rounds go first where there are few cores
 Job = Callable[[Exception | None], None]  # called with why it will not be done, or with None to do it; never raises
 log = logging.getLogger("covey.slow_jobs")
@@ -33,7 +35,8 @@ class SlowJobs:
         self._bytes: dict[str, int] = {}  # that wait
         self._had: dict[str, int] = {}  # bytes, of those who wait and of whoever was last
         self._wake = threading.Condition()
-        self._working = self._stopped = False
+        self._stopped = False
+        self._began: float | None = None  # when the job that is being done began
         self._thread = threading.Thread(target=self._run, name=what, daemon=True)
         self._thread.start()
 
@@ -55,9 +58,10 @@ class SlowJobs:
             self._wake.notify()
 
     def __len__(self) -> int:
-        """Return how many jobs wait or are being done."""
+        """Return how many jobs wait or are being done, without one that may never end."""
         with self._wake:
-            return sum(map(len, self._queues.values())) + self._working
+            doing = self._began is not None and time.monotonic() - self._began < ENDLESS_SECONDS
+            return sum(map(len, self._queues.values())) + doing
 
     def refuse(self) -> None:
         """Take no more jobs, and tell those that wait that they will not be done."""
@@ -79,12 +83,12 @@ class SlowJobs:
                     return
                 job = self._take()
                 problem = Overloaded("the server is stopping") if self._stopped else None
-                self._working = True
+                self._began = time.monotonic()
             try:
                 job(problem)
             except Exception:  # nothing may end the thread that the others wait for
                 log.exception("one of the %s could not be taken", self._what)
-            self._working = False
+            self._began = None
 
     def _take(self) -> Job:
         tenant = min(self._queues, key=self._had.__getitem__)

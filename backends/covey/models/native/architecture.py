@@ -56,11 +56,7 @@ def read(folder: Path) -> Architecture:
     refusals.by_config(folder, config.get)
     refusals.by_values(folder, config)
     found = of(folder, config, stored.tensors(refusals.weight_files(folder)))
-    wrong = next(_unlike(config, found), None)
-    if wrong is not None:
-        raise UnsupportedModel(
-            f"{folder}: config.json and the weights are not of one model, {wrong}: copy both from one"
-        )
+    _check_tensors(folder, config, found)
     return found
 
 
@@ -84,7 +80,11 @@ def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *
         raise UnsupportedModel(f"{folder}: this runtime does not know such weights: no {error}") from error
     kv_heads = config.get("num_key_value_heads") or heads
     if (heads * dim, kv_heads * dim, tokens) != (query, key, vocab):
-        raise UnsupportedModel(f"{folder}: config.json and the weights are not of one model: copy both from one")
+        said = f"num_attention_heads {heads}, num_key_value_heads {kv_heads}, head_dim {dim}, vocab_size {tokens}"
+        raise SettingError(
+            f"{folder}: config.json and the weights are not of one model: {said}, allowed by the weights: {query} rows "
+            f"of q_proj, {key} of k_proj, {vocab} tokens; copy both from one"
+        )
     return Architecture(
         vocab_size=vocab,
         width=width,
@@ -104,22 +104,25 @@ def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *
     )
 
 
-def _unlike(config: Mapping[str, Any], of: Architecture) -> Iterator[str]:
-    """Yield what the files have otherwise than the configuration says: a tensor that is missing or of another shape,
-    and a bias or a norm that the family has not."""
-    wanted = _tensors(config, of)
-    for name, shape in wanted.items():
+def _check_tensors(folder: Path, config: Mapping[str, Any], of: Architecture) -> None:
+    """Raise SettingError if a tensor is missing or of another shape than the configuration says. Raise UnsupportedModel
+    for a bias or a norm that the family has not."""
+    wrong, wanted = f"{folder}: config.json and the weights are not of one model", set()
+    for name, shape in _tensors(config, of):
+        wanted.add(name)
         if name not in of.weights:
-            yield f"which lack {name}"
-        elif of.weights[name].shape != shape:
-            yield f"whose {name} is {list(of.weights[name].shape)} and should be {list(shape)}"
+            raise SettingError(f"{wrong}, which lack {name}: copy both from one")
+        tensor = of.weights[name]
+        if tensor.shape != shape:
+            there = f"{name} of {tensor.file.name} is {list(tensor.shape)}"
+            raise SettingError(f"{wrong}: {there}, allowed by config.json: {list(shape)}; copy both from one")
     for name in of.weights:
         if name.startswith("model.layers.") and name.endswith((".bias", "q_norm.weight")) and name not in wanted:
-            yield f"which have {name}"
+            raise UnsupportedModel(f"{wrong}, which have {name}: copy both from one")
 
 
-def _tensors(config: Mapping[str, Any], of: Architecture) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors that a pass reads, by their names."""
+def _tensors(config: Mapping[str, Any], of: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the names and shapes of all tensors that a pass reads."""
     family, width, inner = config["model_type"], of.width, config["intermediate_size"]
     query, key = of.heads * of.head_dim, of.kv_heads * of.head_dim
     by_config = family in ("llama", "qwen3") and bool(config.get("attention_bias"))
@@ -134,22 +137,21 @@ def _tensors(config: Mapping[str, Any], of: Architecture) -> dict[str, tuple[int
         "mlp.up_proj": (inner, width, feed_forward),
         "mlp.down_proj": (width, inner, feed_forward),
     }
-    found: dict[str, tuple[int, ...]] = {
-        EMBEDDING: (of.vocab_size, width),
-        "model.norm.weight": (width,),
-    }
+    yield EMBEDDING, (of.vocab_size, width)
+    yield "model.norm.weight", (width,)
     if not of.tied:
-        found["lm_head.weight"] = (of.vocab_size, width)
+        yield "lm_head.weight", (of.vocab_size, width)
     for layer in range(of.layers):
         at = f"model.layers.{layer}"
-        found[f"{at}.input_layernorm.weight"] = found[f"{at}.post_attention_layernorm.weight"] = (width,)
+        yield f"{at}.input_layernorm.weight", (width,)
+        yield f"{at}.post_attention_layernorm.weight", (width,)
         if family == "qwen3":
-            found[f"{at}.self_attn.q_norm.weight"] = found[f"{at}.self_attn.k_norm.weight"] = (of.head_dim,)
+            yield f"{at}.self_attn.q_norm.weight", (of.head_dim,)
+            yield f"{at}.self_attn.k_norm.weight", (of.head_dim,)
         for name, (rows, columns, biased) in products.items():
-            found[f"{at}.{name}.weight"] = (rows, columns)
+            yield f"{at}.{name}.weight", (rows, columns)
             if biased:
-                found[f"{at}.{name}.bias"] = (rows,)
-    return found
+                yield f"{at}.{name}.bias", (rows,)
 
 
 def _why_not(config: Mapping[str, Any]) -> str:

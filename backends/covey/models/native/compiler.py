@@ -52,7 +52,7 @@ def _model(file: Path, dtype: str) -> Architecture:
     file.write_bytes(bytes(4 * SIZE * SIZE))
 
     def tensor(*shape: int) -> Stored:
-        return Stored(file, dtype, shape, int(np.prod(shape)) * (2 if dtype == "BF16" else 4), 0)
+        return Stored("zeros", file, dtype, shape, int(np.prod(shape)) * (2 if dtype == "BF16" else 4), 0)
 
     layer = [*(f"self_attn.{name}_proj" for name in "qkvo"), *(f"mlp.{name}_proj" for name in ("gate", "up", "down"))]
     weights = {f"model.layers.0.{name}.weight": tensor(SIZE, SIZE) for name in layer}

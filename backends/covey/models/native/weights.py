@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.contracts.errors import SettingError
 from covey.contracts.types import Floats, Words
 from covey.models.native.architecture import EMBEDDING, Architecture
 from covey.models.native.matmul import COLUMNS, PANEL_BYTES
@@ -19,6 +20,12 @@ from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS
 from covey.models.stored import Stored
 
 HUGE_PAGE = 2 << 20
+CHECKED = 1 << 18  # numbers at a time, which a core's cache holds
+_EXPONENTS: dict[str, np.unsignedinteger[Any]] = {
+    "BF16": np.uint16(0x7F80),
+    "F16": np.uint16(0x7C00),
+    "F32": np.uint32(0x7F800000),
+}
 _HEAD = "lm_head.weight"
 
 
@@ -84,7 +91,7 @@ class Weights:
             shown: npt.NDArray[Any] = np.memmap(tensor.file, np.uint8, "c", tensor.begin, (tensor.size,))
             if tensor.begin % 2:
                 shown = np.array(shown)
-            return np.asarray(shown).view(np.uint16).reshape(tensor.shape)
+            return _finite(tensor, np.asarray(shown).view(np.uint16)).reshape(tensor.shape)
         values = floats(tensor)
         return values if self._kind == FLOATS else words(values)
 
@@ -123,7 +130,7 @@ class Weights:
             if tensor.dtype != "BF16":
                 return words(floats(tensor)), ones, bias
             raw = np.fromfile(tensor.file, np.uint16, tensor.size // 2, offset=tensor.begin)
-            return raw.reshape(tensor.shape), ones, bias
+            return _finite(tensor, raw).reshape(tensor.shape), ones, bias
         values = floats(tensor)
         scale = np.maximum(np.abs(values).max(axis=1), np.float32(1e-12)) / np.float32(127)
         return (np.rint(values / scale[:, None]) + 128).astype(np.uint8), scale, bias
@@ -139,12 +146,25 @@ def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def floats(tensor: Stored) -> Floats:
-    raw = np.fromfile(tensor.file, np.uint8, tensor.size, offset=tensor.begin)
+    bits = _EXPONENTS[tensor.dtype].dtype
+    raw = _finite(tensor, np.fromfile(tensor.file, bits, tensor.size // bits.itemsize, offset=tensor.begin))
     if tensor.dtype == "BF16":
-        values = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        values = (raw.astype(np.uint32) << 16).view(np.float32)
     else:
         values = raw.view({"F16": np.float16, "F32": np.float32}[tensor.dtype]).astype(np.float32)
     return values.reshape(tensor.shape)
+
+
+def _finite(tensor: Stored, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the bits of a tensor's numbers. Raise SettingError if one is NaN or infinite: its exponent is all ones."""
+    exponent = _EXPONENTS[tensor.dtype]
+    for first in range(0, len(raw), CHECKED):
+        if ((raw[first : first + CHECKED] & exponent) == exponent).any():
+            raise SettingError(
+                f"{tensor.file}: {tensor.name} has a number that is NaN or infinite, allowed: finite numbers; copy it "
+                "again"
+            )
+    return raw
 
 
 def words(values: Floats) -> Words:
