@@ -244,6 +244,9 @@ def test_rows_without_an_objective_wait_for_prompts_as_long_as_three_plain_round
     made = build(SpeculationSettings(policy="covey", max_depth=DEPTH), ("draft",), costs=costs(free=64, each=0.0005))
     assert made.prefill_allowance(16, 0.0, math.inf, math.inf) == pytest.approx(128, abs=12)
     assert made.prefill_allowance(16, 0.0, math.inf, 0.04) == pytest.approx(88, abs=12)
+    assert made.prefill_allowance(0, 0.0, math.inf, math.inf) == pytest.approx(424, abs=12), (
+        "or ten, where none decodes"
+    )
 
 
 def test_prompts_come_before_drafts_that_are_chosen_afterwards_unless_rows_need_those() -> None:

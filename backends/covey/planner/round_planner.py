@@ -27,7 +27,10 @@ from covey.requests.roster import Roster
 from covey.requests.rounds import Choice, Drafted, Plan, Round
 from covey.requests.scheduler import Batch
 
-STRETCH = 3.0  # a round that prompts share lasts as many plain ones at most: rows that decode get a third of the time
+# A round with prompts lasts as many plain ones at most. Rows that decode get a third of the time. Where none does, a
+# pass that is ten times as long spends a tenth of it on what one token costs, and a newcomer waits for its end.
+STRETCH, ALONE = 3.0, 10.0
+BRIEF = 0.1  # seconds that prompts alone may always take
 
 
 class RoundPlanner:
@@ -105,10 +108,11 @@ class RoundPlanner:
     def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
         if self._expectations is None or not self._expectations.measured:
             return None
-        costs, plain = self._expectations.costs, self._expectations.plain(rows)
+        costs, plain = self._expectations.costs, self._expectations.plain(max(1, rows))
         if self.selector.yields and plain <= tpot:
             drafts = 0.0
-        return costs.prefill_allowance(rows, drafts, min(seconds, STRETCH * plain - costs.overhead(rows)))
+        longest = STRETCH * plain - costs.overhead(rows) if rows else max(BRIEF, ALONE * plain)
+        return costs.prefill_allowance(max(1, rows), drafts, min(seconds, longest))
 
     def learn(self, done: Round) -> None:
         """Learn from a round; with a patient policy, from one that drafted while the next one drafts."""

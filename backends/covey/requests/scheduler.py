@@ -207,7 +207,7 @@ class Scheduler:
         budget = self.token_budget - decoding
         opens = []
         prefilling = self._by_urgency((each for each in running if not each.decoding), now)
-        if prefilling and rows:
+        if prefilling:
             limit, tpot = self._round_limit(rows, now)
             tokens = allowance(decoding, decoding * self.pace.drafts, tpot, limit - self.pace.overhead)
             if tokens is not None:
