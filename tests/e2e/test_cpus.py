@@ -118,7 +118,9 @@ def test_without_avx2_pytorch_serves(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(PROFILE)
     with launched(tmp_path / "said", environment("nehalem"), "--profile", str(tmp_path / "one.toml")) as ready:
         assert "PyTorch computes what the native runtime cannot: it needs AVX2, which nehalem (no AVX2; COVEY" in ready
-        assert re.search(r"The target is in float32, \w+ numerics, for nehalem \(no AVX2; COVEY_CPU\)\.", ready)
+        assert re.search(
+            r"The target is in float32, \w+ numerics, for nehalem \(no AVX2; COVEY_CPU; \d cores?\)\.", ready
+        )
         address = re.findall(r"http://\S+/generate(?= )", ready)[0]
         assert asked(address, text_input=PROMPTS[0], max_tokens=8)["text_output"]
 

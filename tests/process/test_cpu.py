@@ -54,7 +54,8 @@ def test_a_cpu_is_known_by_what_linux_says_of_it(
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"model name\t: {name}\nflags\t\t: fpu {FLAGS[name]} x2apic\n")
     monkeypatch.setattr(cpu, "CPUINFO", tmp_path / "cpuinfo")
-    assert cpu.label() == f"{name} ({level})"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert cpu.label() == f"{name} ({level}; 1 core)"
     assert cpu.multiplies_bfloat16() is multiplies
 
 

@@ -1,7 +1,7 @@
-"""The CPU that code is made for, and how much of it this process may use. All that depends on instructions asks here.
+"""The CPU that code is made for, and the share of it that this process may use.
 
-`COVEY_CPU=haswell` names a lesser CPU than this one: compiled code, PyTorch, oneDNN and OpenBLAS then use no newer
-instruction than it has, so that one machine can test what others run.
+`COVEY_CPU=haswell` names a lesser CPU than this one. Compiled code, PyTorch, oneDNN and OpenBLAS then use only its
+instructions, so one machine can test what others run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def chosen() -> str:
 
 
 def features() -> frozenset[str]:
-    """Return the instruction sets that code may use, by LLVM's names, as far as anything here asks for them."""
+    """Return the instruction sets that code may use, by LLVM's names. Sets that no code asks for are left out."""
     name = chosen()
     return KNOWN[name] if name else _own()
 
@@ -74,9 +74,10 @@ def check() -> None:
 
 
 def label() -> str:
-    """Return what to call the CPU that code is made for: its name, and its best instructions."""
+    """Return what to call the CPU that code is made for: its name, its best instructions, and the cores to use."""
     level = _LEVELS[_best(_LEVELS)][0]
-    return f"{chosen()} ({level}; {VARIABLE})" if chosen() else f"{_model()} ({level})"
+    threads = f"{cores()} core{'s' if cores() > 1 else ''}"
+    return f"{chosen()} ({level}; {VARIABLE}; {threads})" if chosen() else f"{_model()} ({level}; {threads})"
 
 
 def key() -> str:
@@ -95,8 +96,8 @@ def described(cpuinfo: Path = CPUINFO) -> list[str]:
 
 
 def take_lesser() -> None:
-    """Keep the libraries of this process, and of those that it starts, to the CPU that COVEY_CPU names. They look when
-    they are loaded. A variable that is set already stays."""
+    """Keep the libraries of this process and of its children to the CPU that COVEY_CPU names. They read these variables
+    when they are loaded. A variable that is set already stays."""
     if os.environ.get(VARIABLE) not in KNOWN:
         return
     _, onednn, torch = _LEVELS[_best(_LEVELS)]
@@ -107,9 +108,8 @@ def take_lesser() -> None:
 
 
 def cores() -> int:
-    """Return how many threads this process can run at once: those of its CPUs, or fewer where a control group allows
-    it less time. A part of a core counts only if there is no whole one: threads that wait for one another lose more
-    by being stopped in turns than another thread brings."""
+    """Return how many threads this process can run at once: one for each CPU, or fewer if its control group has a
+    quota. A quota is rounded down: a pass waits for its slowest thread, which the quota would stop in turns."""
     return max(1, int(min(len(os.sched_getaffinity(0)), _quota())))
 
 
@@ -143,7 +143,7 @@ def _allowed(folder: Path) -> float:
 
 @cache
 def _own() -> frozenset[str]:
-    """Return which of the features that anything asks for this machine's CPU has."""
+    """Return those features of this machine's CPU that code asks for."""
     try:
         text = CPUINFO.read_text()
     except OSError:  # no Linux

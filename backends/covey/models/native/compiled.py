@@ -1,7 +1,7 @@
-"""The compiled code of this runtime: where it is kept, and the process of its own that makes it.
+"""The compiled code of this runtime: where it is kept, and the child process that makes it.
 
-A compiler that crashes, hangs or is killed ends no more than that process. What it said becomes the reason for which
-PyTorch computes instead. Imports no Numba: a launcher asks, too.
+A compiler that crashes, hangs or is killed ends only that child. Its last line becomes the reason why PyTorch computes
+instead. This file imports no Numba, because the launcher uses it.
 
     variant     embedding    keys, values, activations
     bfloat16    2 bytes      bfloat16
@@ -36,9 +36,9 @@ COMPILER = ("-m", "covey.models.native.compiler")
 
 
 def folder() -> Path:
-    """Return the folder of compiled code: beside these files, else where the launcher says, else a temporary one. The
-    code depends on all these files, so each version of them has a folder. Where the files are read-only, as in a
-    container's image, what was compiled beside them is copied."""
+    """Return the folder of compiled code: beside these files, else in the launcher's private folder, else a temporary
+    one. The code depends on all these files, so each version of them has a folder. If they are read-only, as in a
+    container's image, the code that was compiled beside them is copied."""
     here, kept = Path(__file__).parent, kept_folder("numba")
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
     name = f"compiled-{code[:16]}"
@@ -83,8 +83,8 @@ def missing(variants: Iterable[str]) -> list[str]:
 
 
 def ensure(variants: Iterable[str], *, patient: bool = False) -> str:
-    """Compile these variants for this CPU if they are not, one process at a time. Return "", or why this runtime cannot
-    compute them. A compiler that failed is tried again by a patient caller alone, who is a setup or a start."""
+    """Compile these variants for this CPU unless they are compiled. Return "", or why this runtime cannot compute them.
+    Processes take turns. Only a patient caller, a setup or a start, tries a compiler again that has failed."""
     if platform.machine() == "x86_64" and not {"avx2", "fma"} <= cpu.features():
         return f"it needs AVX2, which {cpu.label()} lacks"
     wanted = missing(variants)

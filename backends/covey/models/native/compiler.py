@@ -1,7 +1,7 @@
 """`python -m covey.models.native.compiler VARIANT`: compile one variant of the passes for the CPU, and run nothing.
 
-Numba's types of a pass depend on the variant alone, so a model of one layer of zeros stands for all. As nothing is
-run, code for a greater CPU than this one can be compiled, too, which finds what that one's code would lack.
+Numba's types of a pass depend on the variant alone, so a model of one layer of zeros stands for all. Nothing is run,
+so this machine can also compile for a greater CPU than its own, which shows symbols that the code would lack there.
 """
 
 from __future__ import annotations
