@@ -308,11 +308,12 @@ def variants(options: Options, wanted: tuple[str, ...]) -> set[str]:
     found: set[str] = set()
     if target.kind in ("emulated", profile.VLLM) or settings.targets or any(map(Path.exists, ACCELERATORS)):
         return found
-    folders = {_target_folder(options): dtypes.on_cpu(target.dtype, _target_folder(options))}
-    folders |= dict.fromkeys(_drafter_folders(options, wanted).values(), settings.drafter.dtype)
-    for folder, dtype in folders.items():
-        with suppress(SettingError):  # another family, which PyTorch computes
-            found.add(compiled.variant_of(architecture.read(folder), dtype))
+    own = _target_folder(options)
+    with suppress(SettingError):  # another backend's target, or another family, which PyTorch computes
+        found.add(compiled.variant_of(architecture.read(own), dtypes.on_cpu(target.dtype, own)))
+    for folder in _drafter_folders(options, wanted).values():
+        with suppress(SettingError):
+            found.add(compiled.variant_of(architecture.read(folder), settings.drafter.dtype))
     return found
 
 
