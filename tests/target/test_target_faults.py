@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from covey.contracts.profile import TargetSettings
@@ -22,7 +23,6 @@ SIZE = 4  # of a block
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny_models.build(tmp_path_factory.mktemp("models") / "target", "llama", tie_word_embeddings=False)
     weights = load_file(folder / "model.safetensors")
-    weights["model.embed_tokens.weight"][BROKEN] = float("inf")
     weights["lm_head.weight"][BROKEN] = 0.0  # hardly ever said
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
@@ -36,6 +36,8 @@ class Driver:
             dtype="float32", device="cpu", threads=1, kv_blocks=blocks, block_size=SIZE, numerics="fast"
         )
         self.target = TargetRunner.load(folder, settings, token_budget=64, name="target")
+        with torch.no_grad():  # files with such weights are refused
+            self.target._model._modules.module.get_input_embeddings().weight[BROKEN] = float("inf")  # type: ignore[union-attr]
         self.texts: dict[int, list[int]] = {}
         self.cached: dict[int, int] = {}
         self.status: dict[int, int] = {}
