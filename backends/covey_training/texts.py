@@ -22,7 +22,6 @@ from covey import prompts
 from covey.contracts.errors import SettingError
 from covey.models import loading, refusals
 from covey.server import hub
-from covey.server.options import state_folder
 from covey_training import checkpoint
 from covey_training.sampling import Sample, ends_of, sample
 
@@ -69,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def open_target(name: str, device: torch.device, dtype: torch.dtype, window: int) -> Target:
-    folder = Path(hub.folder(name, state_folder()))
+    folder = Path(hub.folder(name))
     refusals.by_files(folder)
     config = loading.read_config(folder)
     loading.check_config(folder, config)

@@ -165,23 +165,9 @@ def of_sentencepiece(at: Path) -> Path:
     return at
 
 
-def adapter(**config: Any) -> Callable[[Path], Path]:
-    def build(at: Path) -> Path:
-        settings = {"peft_type": "LORA", "base_model_name_or_path": str(written(at / "base", model_type="mamba"))}
-        (at / "adapter_config.json").write_text(json.dumps(settings | config))
-        (at / "adapter_model.safetensors").write_bytes(b"")
-        return at
-
-    return build
-
-
-def adapter_of(**base: Any) -> Callable[[Path], Path]:
-    return lambda at: adapter(base_model_name_or_path=str(written(at / "quantised", **base)))(at)
-
-
-def adapter_in_a_profile(at: Path) -> Path:
-    adapter()(at)
-    (at / "own.toml").write_text(f'models = ["target"]\n[target]\nfolder = "{at}"\n')
+def adapter(at: Path) -> Path:
+    (at / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/base"}))
+    (at / "adapter_model.safetensors").write_bytes(b"")
     return at
 
 
@@ -304,10 +290,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         (f"{INDEX}: cannot be read: it is no regular file",),
     ),
     "a tensor's name too long": (holding(LONG + ".weight", "I8", 2), ("weights of type I8", "that it was made from")),
-    "an adapter of a base too long": (
-        adapter(base_model_name_or_path=LONG),
-        ("adapter_config.json names no base_model_name_or_path",),
-    ),
     "nowhere": (lambda at: at / "nowhere", ("no such folder",)),
     "empty": (lambda at: at, ("no config.json",)),
     "gguf file": (gguf_file, ("GGUF is not read", "base_model of its card")),
@@ -329,20 +311,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         saying(vocab_size=97),
         ("its tokenizer has 4096 tokens, its model 97",),
     ),
-    "adapter of what is refused": (adapter(), ("an adapter needs its base", "a state-space layer")),
-    "adapter of what is gone": (
-        adapter(base_model_name_or_path="/gone"),
-        ("needs its base: /gone: no such folder",),
-    ),
-    "adapter of quantised weights": (
-        adapter_of(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
-        ("needs its base", "quantised weights", "base_model of its card", "names the base as base_model_name_or_path"),
-    ),
-    "another kind of adapter": (adapter(peft_type="IA3"), ("type IA3 cannot be merged at load", "merge_and_unload")),
-    "adapter with magnitudes": (adapter(use_dora=True), ("use_dora cannot be merged at load", "merge_and_unload")),
-    "adapter with modules": (adapter(modules_to_save=["lm_head"]), ("modules_to_save cannot be merged at load",)),
-    "adapter with biases": (adapter(bias="all"), ("bias = all cannot be merged at load",)),
-    "adapter of a changed base": (adapter(init_lora_weights="pissa"), ("init_lora_weights = pissa cannot be merged",)),
+    "adapter": (adapter, ("merge it into somebody/base by peft's merge_and_unload",)),
     "tokenizer of SentencePiece": (of_sentencepiece, ("tokenizer.model alone is not read", "save_pretrained(")),
     "no tokenizer": (without_tokenizer, ("no tokenizer.json", "take tokenize, detokenize, ensemble out of models")),
     "remote code": (
@@ -373,8 +342,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "ends in words": (generating({"eos_token_id": ["<end>"]}), ("eos_token_id: got ['<end>']", "one token id or a")),
     "an index of no weights": (indexed("config.json"), ("names 'config.json'", SAME)),
     "an index of a number": (indexed(7), ("names 7 as", SAME)),
-    "an adapter of two lines": (adapter(base_model_name_or_path="a\nb"), ("names no base_model_name_or_path",)),
-    "adapter of nothing": (adapter(base_model_name_or_path=""), ("write the base's folder or name there",)),
     "deepseek's way": (saying(model_type="mine", kv_lora_rank=512), ("multi-head latent attention",)),
     "heads in words": (saying(num_attention_heads="4"), ("num_attention_heads of config.json is '4'",)),
     "layers by number": (saying(layer_types=2), ("layer_types of config.json is 2, allowed: a list",)),
@@ -399,12 +366,6 @@ def test_refused_in_one_line_that_says_what_to_do(case: str, tmp_path: Path) -> 
     assert "who must" not in said
     assert all(part in said for part in wanted), said
     assert str(tmp_path) in said
-
-
-def test_an_adapter_in_a_profile_is_said_to_belong_behind_model(tmp_path: Path) -> None:
-    adapter_in_a_profile(tmp_path)
-    with pytest.raises(SettingError, match=r"an adapter is not served by itself: MODEL= merges one into .*base; or"):
-        preflight.weights(Options(profile=str(tmp_path / "own.toml")), ("target",))
 
 
 def test_the_command_takes_seconds(tmp_path: Path) -> None:
@@ -477,17 +438,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_name_is_the_folder_in_the_cache(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = written(tmp_path / "files")
     snapshot = cached(home, "somebody/tiny", files, "v2")
-    assert hub.folder("somebody/tiny@v2", tmp_path) == str(snapshot)
-    assert hub.folder(f"somebody/tiny@{COMMIT}", tmp_path) == str(snapshot)
+    assert hub.folder("somebody/tiny@v2") == str(snapshot)
+    assert hub.folder(f"somebody/tiny@{COMMIT}") == str(snapshot)
     options = hub.with_folders(Options(model="somebody/tiny@v2", drafter="somebody/tiny@v2"))
     assert (options.model, options.drafter) == (str(snapshot), str(snapshot))
     preflight.weights(options, ("target",))
     with pytest.raises(SettingError, match=r"^somebody/tiny: neither a folder nor .* run hf download$"):
-        hub.folder("somebody/tiny", tmp_path)
+        hub.folder("somebody/tiny")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "somebody" / "tiny").mkdir(parents=True)
-    assert hub.folder("somebody/tiny", tmp_path) == "somebody/tiny", "a folder goes before the hub's name"
-    assert hub.folder("/no/such/folder", tmp_path) == "/no/such/folder"
+    assert hub.folder("somebody/tiny") == "somebody/tiny", "a folder goes before the hub's name"
+    assert hub.folder("/no/such/folder") == "/no/such/folder"
 
 
 @pytest.mark.parametrize(
@@ -500,10 +461,8 @@ def test_a_name_is_the_folder_in_the_cache(home: Path, tmp_path: Path, monkeypat
 def test_what_the_configuration_rules_out_is_not_fetched(
     config: dict[str, Any], said: str, home: Path, tmp_path: Path
 ) -> None:
-    """Neither as a model nor as an adapter's base."""
     files = written(tmp_path / "files", **config)
     (files / "model.safetensors").unlink()
     cached(home, "somebody/refused", files)
-    for name in ("somebody/refused", str(adapter(base_model_name_or_path="somebody/refused")(tmp_path))):
-        with pytest.raises(SettingError, match=said):
-            hub.folder(name, tmp_path)
+    with pytest.raises(SettingError, match=said):
+        hub.folder("somebody/refused")

@@ -179,8 +179,8 @@ def by_files(folder: Path) -> None:
     if has_file(adapter):
         base = read_object(adapter).get("base_model_name_or_path") or "its base"
         raise SettingError(
-            f"{folder}: an adapter is not served by itself: MODEL= merges one into {base}; or do that once (peft's "
-            "merge_and_unload, then save_pretrained) and give the folder of the result"
+            f"{folder}: an adapter is not served by itself: merge it into {base} by peft's merge_and_unload "
+            "(docs/models.md) and give the folder of the result"
         )
     if not has_file(folder / "config.json"):
         if any(folder.glob("*.gguf")):

@@ -1,5 +1,4 @@
-"""Finds models by their names on the Hugging Face hub, in its cache on this machine or by fetching them. Adapters are
-merged into their bases.
+"""Finds models by their names on the Hugging Face hub, in its cache on this machine or by fetching them.
 
 What can be refused from a model's configuration or from the names of its files is refused before its weights are
 fetched. Where the cache lies, who may read what and whether the hub is asked at all is huggingface_hub's to know
@@ -13,54 +12,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covey.contracts.errors import SettingError
 from covey.models import refusals
-from covey.server import adapters, derived
 from covey.server.errors import StartError
 from covey.server.options import Options
 
 NAME = re.compile(r"(?P<model>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w./-]+))?")
+SMALL = ["*.json", "*.txt", "*.jinja", "*.model"]  # what a model's folder has beside its weights
 WEIGHTS = ["*.safetensors"]
 ELSEWHERE = ["*/*"]  # other formats of the same weights, as a rule
 
 
 def with_folders(options: Options) -> Options:
-    """Return the same options with folders of whole models in place of hub names and adapters."""
-    model, drafter = (folder(name, options.state) for name in (options.model, options.drafter))
-    return replace(options, model=model, drafter=drafter)
+    """Return the same options with folders in place of hub names."""
+    return replace(options, model=folder(options.model), drafter=folder(options.drafter))
 
 
-def folder(name: str, state: Path) -> str:
-    """Return the folder for a folder or a hub name, MODEL or MODEL@REVISION. An adapter becomes the folder in `state`
-    where it is merged into its base."""
-    if not name:
-        return name
-    found = _folder(name)
-    adapter = Path(found)
-    if not (adapter / adapters.CONFIG).is_file():
-        return found
-    base = adapters.base_of(adapter)
-    try:
-        return str(adapters.merged(adapter, Path(_folder(base)), state))
-    except SettingError as error:
-        told = str(error)
-        if not told.startswith(f"{adapter}: "):
-            named = f"{adapters.CONFIG} names the base as base_model_name_or_path"
-            told = f"{adapter}: an adapter needs its base: {told}; {named}"
-        raise StartError(told) from error
-
-
-def _folder(name: str) -> str:
+def folder(name: str) -> str:
+    """Return the folder for a folder or a hub name, MODEL or MODEL@REVISION."""
     match = NAME.fullmatch(name)
     if match is None or Path(name).exists():
         return name
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()  # a server's output is its own
-    small = Path(_snapshot(name, match["model"], match["revision"], list(derived.SMALL)))
-    if (small / "config.json").is_file():
-        refusals.by_config(small, refusals.described(small).get)
-    return _snapshot(name, match["model"], match["revision"], [*derived.SMALL, *WEIGHTS])
+    small = Path(_snapshot(name, match["model"], match["revision"], SMALL))
+    refusals.by_files(small)
+    refusals.by_config(small, refusals.described(small).get)
+    return _snapshot(name, match["model"], match["revision"], [*SMALL, *WEIGHTS])
 
 
 def _snapshot(name: str, model: str, revision: str | None, patterns: list[str]) -> str:
