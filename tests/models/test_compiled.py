@@ -70,8 +70,10 @@ def test_pytorch_computes_what_cannot_be_compiled(
     folder = tiny_models.build(tmp_path / "model", "llama", torch.float32)
     compiler(monkeypatch, tmp_path, ABORTS)
     settings = TargetSettings(device="cpu", kv_blocks=16, threads=1)
+    caplog.set_level(logging.INFO, "covey")
     target = TargetRunner.load(folder, settings, token_budget=64, name="target")
     assert type(target._model).__name__ == "PagedModel"
+    assert "PyTorch computes it: the compiler for" in caplog.text
     with caplog.at_level(logging.INFO, "covey.drafter"):
         drafter = opening.open_drafter(folder, DrafterSettings(device="cpu", kv_blocks=16), 4)
     assert type(drafter.model).__name__ == "PagedModel"
@@ -86,6 +88,21 @@ def test_without_avx2_nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.Mo
         NativeModel(folder, dtype="float32", blocks=4, threads=1)
     target = TargetRunner.load(folder, TargetSettings(device="cpu", kv_blocks=16), token_budget=64, name="target")
     assert type(target._model).__name__ == "PagedModel"
+
+
+def test_a_full_disk_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "KEPT", tmp_path / "gone")
+    assert compiled.ensure([compiled.MIXED]).startswith("compiled code cannot be kept: [Errno 2]")
+
+
+def test_another_compiler_or_place_has_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "words.py").write_text("")
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "words.py"))
+    before = compiled.folder()
+    monkeypatch.setattr(compiled.metadata, "version", lambda _: "0")
+    assert compiled.folder().name != before.name
+    monkeypatch.setenv(compiled.FOLDER_VARIABLE, str(tmp_path / "parent's"))
+    assert compiled.folder() == tmp_path / "parent's", "a child compiles where its parent looks"
 
 
 @pytest.mark.budget(60)

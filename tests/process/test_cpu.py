@@ -73,6 +73,19 @@ def test_a_lesser_cpu_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("machine")
+def test_libraries_are_not_told_of_a_greater_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would use its instructions, and be killed by them."""
+    monkeypatch.setattr(os, "environ", {})
+    for name in ("znver4", "pentium", ""):
+        os.environ[cpu.VARIABLE] = name
+        cpu.take_lesser()
+        assert "OPENBLAS_CORETYPE" not in os.environ
+    os.environ[cpu.VARIABLE] = "haswell"
+    cpu.take_lesser()
+    assert os.environ["OPENBLAS_CORETYPE"] == "Haswell"
+
+
+@pytest.mark.usefixtures("machine")
 def test_a_greater_or_unknown_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cpu.VARIABLE, "znver4")
     with pytest.raises(

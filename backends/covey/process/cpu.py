@@ -98,7 +98,7 @@ def described(cpuinfo: Path = CPUINFO) -> list[str]:
 def take_lesser() -> None:
     """Keep the libraries of this process and of its children to the CPU that COVEY_CPU names. They read these variables
     when they are loaded. A variable that is set already stays."""
-    if os.environ.get(VARIABLE) not in KNOWN:
+    if not KNOWN.get(os.environ.get(VARIABLE, ""), _ASKED) <= _own():  # none is named, or one that `check` refuses
         return
     _, onednn, torch = _LEVELS[_best(_LEVELS)]
     openblas = _OPENBLAS[_best(_OPENBLAS)]

@@ -124,6 +124,8 @@ class TargetRunner:
         and few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large. It makes states for
         the head in that folder, if one is named."""
         asked, settings = settings, typed(folder, settings)
+        if settings.runtime == TORCH and asked.runtime == "auto":
+            log.info("%s: PyTorch computes it: %s", folder, why_not(folder, asked))
         taps = heads.taps_of(Path(head), Path(folder)) if head else None
         opened = partial(
             open_target, folder, token_budget=token_budget, depth=depth, most_blocks=most_blocks, taps=taps

@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 from covey.models.native.architecture import EMBEDDING, Architecture
@@ -33,14 +34,18 @@ USUAL = (BFLOAT16, MIXED)  # those of checkpoints in bfloat16
 SECONDS = 240.0  # that compiling may take within a load, which Triton ends after 300
 PATIENT_SECONDS = 900.0  # ... before a server is started: a minute's work, on half a core and less
 COMPILER = ("-m", "covey.models.native.compiler")
+FOLDER_VARIABLE = "COVEY_COMPILED"  # by which the child knows the folder of its parent
 
 
 def folder() -> Path:
     """Return the folder of compiled code: beside these files, else in the launcher's private folder, else a temporary
-    one. The code depends on all these files, so each version of them has a folder. If they are read-only, as in a
-    container's image, the code that was compiled beside them is copied."""
+    one. Its name stands for all that the code depends on: these files, their place, and the compiler's versions. If the
+    files are read-only, as in a container's image, the code that was compiled beside them is copied."""
+    if named := os.environ.get(FOLDER_VARIABLE):
+        return Path(named)
     here, kept = Path(__file__).parent, kept_folder("numba")
-    code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
+    made_by = f"{here} {metadata.version('numba')} {metadata.version('llvmlite')}".encode()
+    code = hashlib.sha256(made_by + b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
     name = f"compiled-{code[:16]}"
     beside = here / "__pycache__" / name
     for own in (beside, *([] if kept is None else [kept / name])):
@@ -90,15 +95,18 @@ def ensure(variants: Iterable[str], *, patient: bool = False) -> str:
     wanted = missing(variants)
     if not wanted:
         return ""
-    with (KEPT / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        failed = {variant: _mark(variant, "failed") for variant in missing(wanted)}
-        if patient:
-            for mark in failed.values():
-                mark.unlink(missing_ok=True)
-        wanted = [variant for variant, mark in failed.items() if not mark.exists()]
-        _compile(wanted, PATIENT_SECONDS if patient else SECONDS)
-        return next((mark.read_text() for mark in failed.values() if mark.exists()), "")
+    try:
+        with (KEPT / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            failed = {variant: _mark(variant, "failed") for variant in missing(wanted)}
+            if patient:
+                for mark in failed.values():
+                    mark.unlink(missing_ok=True)
+            wanted = [variant for variant, mark in failed.items() if not mark.exists()]
+            _compile(wanted, PATIENT_SECONDS if patient else SECONDS)
+            return next((mark.read_text() for mark in failed.values() if mark.exists()), "")
+    except OSError as error:
+        return f"compiled code cannot be kept: {error}"
 
 
 def _mark(variant: str, word: str) -> Path:
@@ -112,7 +120,8 @@ def _compile(variants: list[str], seconds: float) -> None:
     for variant, said in marks.items():
         with said.open("w") as output:
             words = [interpreter.python(), *COMPILER, variant]
-            begun[variant] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            own = os.environ | {FOLDER_VARIABLE: str(KEPT)}
+            begun[variant] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=own)
     for variant, process in begun.items():
         try:
             status: int | None = process.wait(max(0.0, until - time.monotonic()))
@@ -133,6 +142,13 @@ def _reason(status: int | None, seconds: float, said: str) -> str:
     if status is None:
         how = f"had not ended after {seconds:.0f} s"
     else:
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"failed with status {status}"
+        how = f"was ended by {_named(-status)}" if status < 0 else f"failed with status {status}"
     last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
     return f"the compiler for {cpu.label()} {how}" + (f": {last}" if last else "")
+
+
+def _named(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of those for real time
+        return f"signal {number}"

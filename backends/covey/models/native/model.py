@@ -238,7 +238,7 @@ class NativeModel:
         """Return whether results are the same whatever else a pass computes, as they are meant to be."""
         facts = asdict(replace(self._of, weights={}, end_ids=()))
         limits = self.blocks, self.max_pass_tokens, self.threads, self.dtype
-        key = identity([facts, limits, code()])
+        key = identity([facts, limits, self.weight_type, code()])
         return verdict(kept_folder("numerics"), key, self._try, Found) is not None
 
     def _try(self) -> Found | None:
