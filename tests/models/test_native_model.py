@@ -367,6 +367,7 @@ def test_what_was_compiled_beside_read_only_files_is_copied_once(
     assert own == kept / "numba" / beside.name
     assert (own / "made" / "code").read_text() == "compiled"
     assert own.stat().st_mode & 0o777 == 0o700
+    assert kept.stat().st_mode & 0o777 == 0o700
     assert [*own.parent.iterdir()] == [own]
     (beside / "later").write_text("")
     assert compiled.folder() == own

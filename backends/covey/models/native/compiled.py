@@ -25,9 +25,10 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from covey.contracts.errors import SettingError
 from covey.models.native.architecture import EMBEDDING, Architecture
 from covey.process import cpu, interpreter
-from covey.process.private import kept_folder
+from covey.process.private import kept_folder, private_folder
 
 BFLOAT16, MIXED, FLOAT32 = VARIANTS = ("bfloat16", "mixed", "float32")
 USUAL = (BFLOAT16, MIXED)  # those of checkpoints in bfloat16
@@ -49,9 +50,11 @@ def folder() -> Path:
     name = f"compiled-{code[:16]}"
     beside = here / "__pycache__" / name
     for own in (beside, *([] if kept is None else [kept / name])):
-        with contextlib.suppress(OSError):
-            if own != beside and not own.exists():
-                _copy(beside, own)
+        with contextlib.suppress(OSError, SettingError):
+            if own != beside:
+                private_folder(own.parents[1])  # Numba runs what it finds there
+                if not own.exists():
+                    _copy(beside, own)
             own.mkdir(mode=0o700, parents=True, exist_ok=True)
             if os.access(own, os.W_OK):
                 return own
