@@ -59,6 +59,12 @@ def test_a_cpu_is_known_by_what_linux_says_of_it(
     assert cpu.multiplies_bfloat16() is multiplies
 
 
+def test_arm_has_instructions_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text("Features\t: fp asimd bf16\n")
+    monkeypatch.setattr(cpu, "CPUINFO", tmp_path / "cpuinfo")
+    assert cpu.multiplies_bfloat16()
+
+
 @pytest.mark.usefixtures("machine")
 def test_a_lesser_cpu_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     keys, own = {cpu.key()}, cpu.features()
@@ -130,10 +136,14 @@ def test_threads_follow_the_quota_of_a_control_group(
 
 
 def test_threads_follow_the_quota_of_an_older_control_group(tmp_path: Path) -> None:
-    (tmp_path / "own").write_text("5:memory:/box\n4:cpu,cpuacct:/box\n")
-    (tmp_path / "cpu" / "box").mkdir(parents=True)
+    (tmp_path / "own").write_text("6:cpuset:/other\n5:memory:/other\n4:cpu,cpuacct:/box/inner\n")
+    (tmp_path / "cpu" / "box" / "inner").mkdir(parents=True)
+    (tmp_path / "cpu" / "other").mkdir()
+    for name in ("quota", "period"):  # of what other controllers call the group
+        (tmp_path / "cpu" / "other" / f"cpu.cfs_{name}_us").write_text("100000\n")
     (tmp_path / "cpu" / "box" / "cpu.cfs_quota_us").write_text("300000\n")
     (tmp_path / "cpu" / "box" / "cpu.cfs_period_us").write_text("100000\n")
     assert cpu._quota(tmp_path, tmp_path / "own") == 3
     (tmp_path / "cpu" / "box" / "cpu.cfs_quota_us").write_text("-1\n")
     assert cpu._quota(tmp_path, tmp_path / "own") == float("inf")
+    assert cpu._quota(tmp_path, tmp_path / "none") == float("inf"), "no Linux"

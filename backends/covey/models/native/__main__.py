@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
+from covey.contracts.errors import SettingError
 from covey.models.native import compiled
 from covey.process import cpu
 
-if compiled.missing(compiled.USUAL):
-    print(f"covey: compiling for {cpu.label()}; half a minute, once", flush=True)
-reason = compiled.ensure(compiled.USUAL, patient=True)
+try:
+    if compiled.missing(compiled.USUAL):
+        print(f"covey: compiling for {cpu.label()}; half a minute, once", flush=True)
+    reason = compiled.ensure(compiled.USUAL, patient=True)
+except SettingError as error:
+    sys.exit(f"covey: {error}")
 if reason:
     print(f"covey: PyTorch will compute all models here: {reason}", flush=True)
