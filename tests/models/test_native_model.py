@@ -384,11 +384,16 @@ def test_tiles_are_compiled_once_for_all_processes(tmp_path: Path, monkeypatch: 
     wanted = frozenset({tiles.Tile(tiles.FLOATS, 1), tiles.Tile(tiles.FLOATS, 2)})
     here = tiles.addresses.__wrapped__(wanted)
     (kept,) = tmp_path.iterdir()
-    assert kept.read_bytes().startswith(b"\x7fELF")
+    whole = kept.read_bytes()
+    assert whole[words.DIGEST :].startswith(b"\x7fELF")
     with monkeypatch.context() as another:
         another.setattr(tiles, "_made", lambda *_: pytest.fail("made again"))
         there = tiles.addresses.__wrapped__(wanted)
     assert len({*here.values(), *there.values()}) == 4
+    for damaged in (b"", whole[:-1], whole[:100] + b"\0" + whole[101:]):
+        kept.write_bytes(damaged)
+        tiles.addresses.__wrapped__(wanted)
+        assert kept.read_bytes() == whole, "made again, and not run"
     tiles.addresses.__wrapped__(wanted - {tiles.Tile(tiles.FLOATS, 1)})
     assert len([*tmp_path.iterdir()]) == 2
     monkeypatch.setattr(llvmlite, "__version__", "0")

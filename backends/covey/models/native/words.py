@@ -22,6 +22,7 @@ from covey.models.native.compiled import KEPT
 from covey.process import cpu
 from covey_client import files
 
+DIGEST = 32  # bytes, before the code in its file
 numba.config.CACHE_DIR = str(KEPT)
 # The CPU and its features, as LLVM is told them: this one's, or those that a name stands for.
 CPU = (cpu.chosen(), "") if cpu.chosen() else (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
@@ -40,14 +41,16 @@ def leave_compiler() -> None:
 
 
 def code_of(what: str, make: Callable[[], bytes]) -> bytes:
-    """Return code for this CPU, which is made once for all processes. `what` names all that it depends on beside these
-    files."""
+    """Return code for this CPU, which is made once for all processes, and again if the file is damaged: that would be
+    run. `what` names all that the code depends on beside these files."""
     path = KEPT / f"{hashlib.sha256(what.encode()).hexdigest()[:16]} {cpu.key()}.o"
     with contextlib.suppress(OSError):
-        return path.read_bytes()
+        kept = path.read_bytes()
+        if kept[:DIGEST] == hashlib.sha256(kept[DIGEST:]).digest():
+            return kept[DIGEST:]
     made = make()
     with contextlib.suppress(OSError):
-        files.replace(path, made)
+        files.replace(path, hashlib.sha256(made).digest() + made)
     return made
 
 
