@@ -27,6 +27,8 @@ SERVE = Path(sys.executable).with_name("serve")
 PATIENCE = 120.0  # seconds, for servers to start
 LAUNCHER = re.compile(r"-m covey\.server .*--front-http-port (\d+)")
 MARK = "COVEY_TEST_CLUSTER"  # in the environment of all of a cluster's processes
+# Ray kills a proxy that is not ready after 5 s, which takes longer while other tests use every core.
+PROXY = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
 
 
 @dataclass
@@ -128,7 +130,7 @@ def application(
 ) -> Iterator[Application]:
     """Run a cluster with so many nodes for servers, which all have one; nothing of it is left afterwards. `environment`
     is added to that of all of its processes."""
-    added = {MARK: str(folder), **(environment or {})}
+    added = {MARK: str(folder), **PROXY, **(environment or {})}
     os.environ.update(added)
     head = {"num_cpus": 4, "resources": {"front": 1}, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
