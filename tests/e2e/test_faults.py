@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from covey.server import FREE, Server, backend_dir
 from covey.server.front import Front
 from covey.server.options import SOURCE
 from covey.wire import codec
-from covey_client import Client, ConnectionLost, CoveyClientError, ServerError
+from covey_client import Client, ConnectionLost, CoveyClientError, Overloaded, ServerError
 from loadtest.attack import spin
 from tests.e2e.serving import served, total, works
 from tests.waiting import until
@@ -188,6 +189,51 @@ def test_requests_that_kill_the_target_fail_alone_beside_a_steady_client(mortal:
         stopped.set()
         thread.join(60)
     assert max(waits) < 10, waits
+
+
+def test_twenty_requests_that_kill_the_target_at_once_make_nobody_wait(mortal: Server) -> None:
+    """A long stream and newcomers are served meanwhile. Each killer is told that it fails for good, or to try again."""
+    gaps, waits, ended = list[float](), list[float](), list[str]()
+
+    def stream() -> None:
+        with Client(mortal.grpc_url) as client:
+            last = time.monotonic()
+            for _ in client.stream(PROMPT, max_tokens=1500, min_tokens=1500, timeout=120):
+                gaps.append(time.monotonic() - last)
+                last += gaps[-1]
+
+    def ask(way: str) -> None:
+        began = time.monotonic()
+        with Client(mortal.grpc_url) as client:
+            client.generate(PROMPT, max_tokens=48, min_tokens=48, tenant=way, timeout=60)
+        waits.append(time.monotonic() - began)
+
+    def kill(way: str) -> None:
+        began = time.monotonic()
+        with pytest.raises(CoveyClientError) as caught:
+            ask(way)
+        waits.append(time.monotonic() - began)
+        ended.append(str(caught.value))
+
+    with ThreadPoolExecutor(24) as pool:
+        streamed = pool.submit(stream)
+        until(lambda: len(gaps) > 60)
+        os.kill(processes.named(mortal.pid)["target"], signal.SIGKILL)
+        ask("the first")
+        (once,) = waits
+        until(lambda: gaps[-1] < 1)
+        ways = ["SIGSEGV 0", "SIGKILL 0", "SIGABRT 0", "SIGBUS 0", "SIGWINCH 0"]
+        calls = [pool.submit(kill, way) for way in ways for _ in range(4)]
+        while len(ended) < len(calls):
+            try:
+                ask("newcomer")
+            except Overloaded as error:  # it was in a pass with many of them
+                assert "try again" in str(error)
+        for call in [*calls, streamed]:
+            call.result(120)
+    print(f"{once:.1f} s after one death; {sorted(gaps)[-4:]}, {sorted(waits)}, {ended}")
+    assert max(gaps + waits) < max(10.0, 5 * once), (sorted(gaps)[-4:], sorted(waits))
+    assert all("not tried again" in said or "try again" in said for said in ended), ended
 
 
 @pytest.mark.skipif(not spin.possible(), reason="it writes instructions of x86-64")

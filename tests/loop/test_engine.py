@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -319,6 +320,41 @@ def test_of_many_requests_that_kill_the_target_each_kills_it_once_more_and_takes
     assert sink.tokens[1] == continuation([1, 2, 3], 20)
     assert sink.tokens[2] == continuation([4, 5], 20)
     assert target.deaths <= 21
+
+
+def test_many_requests_that_kill_a_target_slow_to_load_make_nobody_wait_for_more_than_three_loads() -> None:
+    target = Mortal()
+    engine, sink = build(target, running=32, budget=128)
+    clock = engine._clock
+
+    def reload(_error: PortError) -> None:
+        clock.sleep(4.0)
+        target.restart()
+
+    engine._recover = reload
+    engine.submit(request(1, [1, 2, 3], 200))
+    for _ in range(9):
+        engine.round()
+    for key in range(3, 23):
+        engine.submit(request(key, [FATAL, 2], 20))
+    began, asked = clock.now(), False
+    while len(sink.ended) < 20 + asked:
+        assert engine.round()
+        if target.deaths and not asked:
+            asked = True
+            engine.submit(request(30, [7], 3))
+        clock.sleep(0.02)
+    assert clock.now() - began < 14
+    assert target.deaths == 3
+    said = Counter(str(sink.ended[key].error).partition(":")[0] for key in range(3, 23))
+    assert said == {
+        "the target failed 2 times over this request, which is not tried again": 1,
+        "the target failed 2 times over this request and 18 others, and one of them ends it; try again": 19,
+    }
+    assert sum(isinstance(ended.error, Overloaded) for ended in sink.ended.values()) == 19
+    finish_all(engine)
+    assert sink.tokens[1] == continuation([1, 2, 3], 200)
+    assert sink.tokens[30] == continuation([7], 3)
 
 
 def test_a_target_that_fails_and_lives_is_told_to_free_what_it_was_told_to_open() -> None:

@@ -17,7 +17,7 @@ What only plans, learns or observes is called through a guard: it may fail, and 
 The engine imports neither torch nor Triton: everything outside is a port (`covey.contracts.ports`). It runs in one
 thread; `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. A target
 that fails is reloaded through `recover` and every request is replayed from its tokens: those that were in the fatal
-pass each alone until their next token, so that one which kills the target is found and fails alone.
+pass each alone until their next token, so that one which kills the target is found and fails alone (`requests.trials`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from covey.requests.active import ActiveRequest, crop
 from covey.requests.roster import Roster
 from covey.requests.rounds import Laps, Plan, Round, keep_pace, pressure_of, record_of
 from covey.requests.scheduler import Batch, Scheduler
+from covey.requests.trials import DEATHS
 from covey.wire.ledger import new_origin
 
 log = logging.getLogger("covey.engine")
 
 MEMORY = "memory"  # the part that has drafters leave and come back
 LOOKUPS = "lookups"  # the part that drafts by what texts repeat
-DEATHS = 2  # of the target in passes over one request, no token of it in between, before that request fails
 RECOVERIES = 3  # failures of the target, no token of anybody in between, before all fail that it failed over
 
 
@@ -299,13 +299,15 @@ class Engine:
         return progress
 
     def _target_failed(self, batch: Batch, error: PortError) -> None:
-        """Fail the request that the target has died over twice, bring the target back and replay what else runs. When
+        """Fail the requests that the target has died over twice, bring the target back and replay what else runs. When
         that has not helped, fail what runs. Requests that wait may have nothing to do with it."""
         self._failures += 1
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
         self.scheduler.target_died(batch)
-        fatal = CoveyError(f"the target failed {DEATHS} times over this request, which is not tried again: {error}")
-        self._fail_all(fatal, deaths=DEATHS)
+        over = f"the target failed {DEATHS} times over this request"
+        alone = CoveyError(f"{over}, which is not tried again: {error}")
+        among = Overloaded(f"{over} and {len(batch.rows) - 1} others, and one of them ends it; try again: {error}")
+        self._fail_all(alone if len(batch.rows) == 1 else among, deaths=DEATHS)
         if self._failures >= RECOVERIES:
             self._fail_all(error, deaths=1)
         if not self._recovered(error):

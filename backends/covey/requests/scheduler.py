@@ -30,13 +30,13 @@ from covey.contracts.types import NO_INTS, Ints, Open, Request, TargetWork, Tree
 from covey.requests.active import ActiveRequest
 from covey.requests.pace import Pace
 from covey.requests.shares import Shares
+from covey.requests.trials import Trials
 
 PATIENCE = 10.0  # seconds
 LONGEST_REST = 60  # seconds that a refused caller is told to wait
 SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
 GRAMMARS = 8192  # bytes of new requests' grammars in a pass, or one: the longest take 50 ms to open, and others wait
 SCORED = 128  # prompt tokens with log-probabilities in a pass: the logits of each are as many as the vocabulary
-RESPITE = 2.0  # seconds after a death of the target in which those go on that are not suspected of it
 SPREAD = 8  # rounds in which a row is to make good what it is behind, or may lose what it is ahead
 Allowance = Callable[[int, float, float, float], int | None]
 
@@ -109,7 +109,7 @@ class Scheduler:
         self.shares = Shares(tenants or TenantRules())
         self._frees: list[int] = []
         self.preemptions = 0
-        self._trial_at: float | None = None  # when a suspect of the target's last death is computed; None: not set yet
+        self._trials = Trials()
 
     @classmethod
     def of(cls, settings: SchedulerSettings, block_size: int, **others: Any) -> Scheduler:
@@ -188,9 +188,7 @@ class Scheduler:
         """Have all that runs opened again, and suspect the rows of the pass in which the target died."""
         for active in self.running.values():
             self.reopen(active)
-        for active in batch.rows:
-            active.deaths += 1
-        self._trial_at = None
+        self._trials.died(batch.rows)
 
     @property
     def idle(self) -> bool:
@@ -200,7 +198,7 @@ class Scheduler:
         """Admit what fits and lay out the next pass: decoding rows first, then prefill chunks in the budget that is
         left, the most urgent first. `allowance` is `Planner.prefill_allowance`."""
         self._admit(free_blocks, now)
-        running = self._trusted(now)
+        running = self._trials.passable(list(self.running.values()), now)
         rows = [active for active in running if active.decoding]
         decoding = len(rows)
         chunk = [1] * decoding
@@ -244,23 +242,6 @@ class Scheduler:
     def drop(self, frees: tuple[int, ...]) -> None:
         """Forget tags that the target will not be told to free after all."""
         self._frees = [tag for tag in self._frees if tag not in frees]
-
-    def _trusted(self, now: float) -> list[ActiveRequest]:
-        """Return the running requests that may share the next pass: all, or one alone after the target died over it.
-
-        Its next token clears such a suspect. Those that have had tokens are tried first, since they are likely to be
-        innocent. Requests that have been cleared have the target for RESPITE before the next trial, which may be
-        another death; new requests wait for the end of the trials."""
-        running = list(self.running.values())
-        suspects = [active for active in running if active.deaths]
-        if not suspects:
-            return running
-        if self._trial_at is None:
-            self._trial_at = now + RESPITE
-        cleared = [active for active in running if active.output and not active.deaths]
-        if cleared and now < self._trial_at:
-            return cleared
-        return [min(suspects, key=lambda active: (not active.output, active.key))]
 
     def _preempt(self, active: ActiveRequest) -> None:
         del self.running[active.key]

@@ -1,0 +1,52 @@
+"""Finds which of the requests in a pass ended the target's process.
+
+    the target dies         every row of that pass becomes a suspect
+    for RESPITE             the requests that are not suspected are replayed, and go on alone
+    one suspect after the   alone in a pass, the longest output first, since it is the likeliest to be innocent.
+    other                   A token clears it. A second death proves that it ends the target
+    the others together     once one is proven and TRIALS seconds have passed. A token clears each. A third death
+                            fails them all, to be tried again
+
+So a client waits for three reloads of the target at most, however many requests kill it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from covey.requests.active import ActiveRequest
+
+DEATHS = 2  # of the target in passes over one request, no token of it in between, before that request fails
+RESPITE = 0.5  # seconds
+TRIALS = 2.0  # seconds
+
+
+class Trials:
+    """Owns the order in which suspects are tried. A request's own `deaths` say whether it is one."""
+
+    def __init__(self) -> None:
+        self._began = 0.0  # when the target died over all of the suspects
+        self._proven = False  # whether one of them is known to end the target
+        self._next: float | None = None  # when a suspect is tried; None: those that go on are not replayed yet
+
+    def died(self, rows: Iterable[ActiveRequest]) -> None:
+        """Suspect the rows of the pass in which the target died."""
+        for active in rows:
+            active.deaths += 1
+            self._proven |= active.deaths >= DEATHS
+        self._next = None
+
+    def passable(self, running: list[ActiveRequest], now: float) -> list[ActiveRequest]:
+        """Return the running requests that may share the next pass. New requests wait for the end of the trials."""
+        suspects = [active for active in running if active.deaths]
+        if not suspects:
+            self._began, self._proven = now, False
+            return running
+        cleared = [active for active in running if active.output and not active.deaths]
+        if self._next is None and any(active.decoding for active in cleared):
+            self._next = now + RESPITE
+        if cleared and (self._next is None or now < self._next):
+            return cleared
+        if self._proven and now - self._began > TRIALS:
+            return suspects
+        return [min(suspects, key=lambda active: (-len(active.output), active.key))]
