@@ -105,11 +105,6 @@ class CoveyProposer:
         """Return what has happened since the last call; None where this process does not draft, or nobody attends."""
         return None if self._news is None else self._guard("news", self._news.take)
 
-    def drafts_of(self, names: Sequence[str]) -> list[JsonDict]:
-        """Return what became of the drafts of requests so far, by vLLM's names; nothing where this process does not
-        draft."""
-        return [] if self._rounds is None else [self._texts.drafts_of(name) for name in names]
-
     def propose(
         self,
         sampled_token_ids: Sequence[Sequence[int]],

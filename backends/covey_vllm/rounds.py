@@ -171,11 +171,7 @@ class Rounds:
         begun = begun.of(present)
         batch, kept = begun.batch, begun.kept
         sampled = [came[active.key] for active in batch.rows]
-        sizes = kept.sizes.tolist()
-        accepted = [min(len(new) - 1, size) for new, size in zip(sampled, sizes)]
-        for active, name, size, right in zip(batch.rows, begun.plan.drafter, sizes, accepted):
-            if size:
-                active.count_draft(name, size, right)
+        accepted = [min(len(new) - 1, size) for new, size in zip(sampled, kept.sizes.tolist())]
         prefill = min(unplanned, max(1, self._budget - len(sampled) - len(kept.tokens))) if unplanned else 0
         times = Times(begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.resumed), 0.0)
         done = Round(

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from covey.contracts.types import Ints, JsonDict, Request, Sampling
+from covey.contracts.types import Ints, Request, Sampling
 from covey.requests.active import ActiveRequest
 
 LEAVE = 16  # calls without a row of it after which a request is taken to have ended
@@ -121,20 +121,6 @@ class Texts:
                 ended.append(self._texts.pop(key).active)
                 self._names.pop(text.name, None)
         return ended
-
-    def drafts_of(self, name: str) -> JsonDict:
-        """Return what became of the drafts of a request that vLLM names so; nothing for one that has not been drafted
-        for."""
-        text = self._names.get(name)
-        if text is None:
-            return {}
-        active = text.active
-        return {
-            "drafted": active.drafted,
-            "accepted": active.accepted,
-            "acceptance": active.acceptance,
-            "drafters": [[drafter, *counts] for drafter, counts in active.by_drafter.items()],
-        }
 
     def _found(self, rows: Sequence[Ints]) -> list[Text | None]:
         """Return the request whose text each row had before the step, or goes on from, the one with the longest such
