@@ -111,12 +111,11 @@ class CoveyProposer:
         num_tokens_no_spec: Ints,
         token_ids_cpu: Tokens,
         slot_mappings: object = None,  # noqa: ARG002 - vLLM's own proposers' business
-        requests: Sequence[Named] | None = None,
     ) -> list[list[int]]:
         """Drafts by row, none where plain decoding is faster. `sampled_token_ids` are what the step brought, nothing
-        for a row whose prompt is still being read; `token_ids_cpu[row, : num_tokens_no_spec[row]]` is its text.
-        `requests`: vLLM's own, by row, from a runner that gives them."""
-        if requests is None and self._requests is not None:
+        for a row whose prompt is still being read; `token_ids_cpu[row, : num_tokens_no_spec[row]]` is its text."""
+        requests = None
+        if self._requests is not None:
             requests = self._guard("requests", self._requests)
             if requests is None:  # whose they are, and what they ask for, is not known any more
                 return [[] for _ in sampled_token_ids]

@@ -9,7 +9,7 @@ difference to drafters. For example, with `sampled` as vLLM gives it:
     call 2    row 0: 8 9 3 4, sampled 3 4         request 2, moved
               row 1: 5 6 5 5, sampled nothing     nobody yet: its prompt is still being read
 
-Where vLLM gives its own requests beside the call (docs/vllm.md) their names are used instead.
+A program that holds vLLM's engine may give vLLM's own requests (`CoveyProposer.attend`): then their names are used.
 
 A request whose row is missing may have been preempted; after LEAVE calls it is taken to have ended, where vLLM does not
 say so. One that comes back later is a new request, whose prompt is all of its text.
