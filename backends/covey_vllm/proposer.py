@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import CoveyError, SettingError
-from covey.contracts.ports import Clock, Drafter
+from covey.contracts.ports import Drafter
 from covey.contracts.types import ANY_VOCABULARY, Ints, JsonDict
 from covey.drafters import load_drafter
 from covey.planner.build import build
@@ -43,10 +43,10 @@ MOST_ROWS = 256  # of the planner's curves; larger batches are extrapolated
 class CoveyProposer:
     """Owns the planner, the drafters in this process, and what is known of the requests."""
 
-    def __init__(self, vllm_config: Any, *, clock: Clock | None = None) -> None:
-        """Checks the settings; SettingError says what to change. `clock`: for tests."""
+    def __init__(self, vllm_config: Any) -> None:
+        """Checks the settings; SettingError says what to change."""
         self.settings = Settings.of(vllm_config)
-        self._clock = clock or RealClock()
+        self._clock = RealClock()
         self._guard = Guard()
         self.drafters: dict[str, Drafter] = {}
         self._texts = Texts(self.settings.limit, tuple(self.settings.drafters))
@@ -95,11 +95,11 @@ class CoveyProposer:
         log.info("proposes up to %d tokens, by %s", settings.depth, ", ".join(drafters))
 
     def attend(self, requests: Callable[[], Sequence[Named]], held: Container[str]) -> None:
-        """Prepare `news` for whoever serves the engine, and learn whose the rows of a call are: `requests` gives vLLM's
-        own, by row, and `held` has the names of all that have not ended, both as of when they are asked."""
+        """Prepare `news` for a program that holds the engine, and learn whose the rows of a call are. `requests` gives
+        vLLM's own, by row, and `held` has the names of all that have not ended, both as of when they are asked."""
         self._requests, self._held = requests, held
         if self._planner is not None and self._rounds is not None:
-            self._news = News(self._planner.decisions, self._rounds.roster, self._totals)
+            self._news = News(self._planner.decisions, self._rounds.roster, self.figures)
 
     def news(self) -> JsonDict | None:
         """Return what has happened since the last call; None where this process does not draft, or nobody attends."""
@@ -122,18 +122,8 @@ class CoveyProposer:
         drafts = self._guard(PART, self._propose, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, requests)
         return [[] for _ in sampled_token_ids] if drafts is None else drafts
 
-    @property
-    def draft_seconds(self) -> float:
-        """Return the time that drafting took in the last call."""
-        return 0.0 if self._rounds is None else self._rounds.draft_seconds
-
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels, value so far, by Covey's names. Any thread may ask."""
-        yield from self._totals()
-        if self._rounds is not None:
-            yield from self._rounds.roster.gauges()
-
-    def _totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
         yield from self._guard.figures()
         if self._planner is not None:
             yield from self._planner.figures()
@@ -141,10 +131,6 @@ class CoveyProposer:
     def _observe(self, done: Round) -> None:
         if self._news is not None:
             self._guard("news", self._news.round, done)
-
-    def close(self) -> None:
-        if self._rounds is not None:
-            self._rounds.close()
 
     def _propose(
         self, sampled: Sequence[Sequence[int]], lengths: Ints, tokens: Tokens, requests: Sequence[Named] | None
