@@ -48,7 +48,4 @@ def _plain(record: RoundRecord) -> JsonDict:
     return {name: getattr(record, name) for name in NUMBERS} | {
         "drafter": record.plan.drafter,
         "depth": record.plan.depth.tolist(),
-        "sizes": record.sizes.tolist(),
-        "accepts": record.accepts.tolist(),
-        "read": dict(record.read),
     }

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from covey.contracts.clock import RealClock
@@ -56,11 +55,11 @@ class CoveyProposer:
         self._requests: Callable[[], Sequence[Named]] | None = None
         self._held: Container[str] | None = None
 
-    def load_model(self, *_: Any, drafters: Mapping[str, Drafter] = MappingProxyType({}), **__: Any) -> None:
-        """Load the drafters, other than those that are given. vLLM gives its own model, which is not looked at."""
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """Load the drafters. vLLM gives its own model, which is not looked at."""
         repair()
         if self.settings.leads:
-            self.use({name: drafters.get(name) or self._loaded(name) for name in self.settings.drafters})
+            self.use({name: self.loaded(name) for name in self.settings.drafters})
 
     def use(self, drafters: dict[str, Drafter]) -> None:
         """Propose by these from now on."""
@@ -144,7 +143,8 @@ class CoveyProposer:
         depth, limit = self.settings.depth, self.settings.limit - 1
         return [draft[: max(0, min(depth, limit - length))] for draft, length in zip(drafts, lengths.tolist())]
 
-    def _loaded(self, name: str) -> Drafter:
+    def loaded(self, name: str) -> Drafter:
+        """Return the drafter of this name in the settings, loaded anew."""
         settings = self.settings
         source, kind = settings.drafters[name], settings.kind(name)
         target = settings.target if kind in LOOKUPS else settings.folder

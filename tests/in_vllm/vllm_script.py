@@ -42,7 +42,7 @@ class WithProposers(Vllm):
         for name, table in (policies or {}).items():
             self._runner.vllm_config.additional_config = {"covey": table}
             made = self._proposers[name] = type(self._runner.drafter)(self._runner.vllm_config)
-            made.load_model(drafters=shared)
+            made.use({each: shared.get(each) or made.loaded(each) for each in made.settings.drafters})
             shared |= {each: own for each, own in made.drafters.items() if made.settings.kind(each) == "neural"}
         self._count = 0
         return {}
