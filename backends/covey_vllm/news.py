@@ -1,8 +1,4 @@
-"""News of a proposer's rounds for whoever serves its engine, in numbers that JSON can say.
-
-`News` is in the engine's process; `record_of` is at the other end and makes of a round what `covey.tritonio.metrics`
-and `covey.tritonio.reports` take.
-"""
+"""News of a proposer's rounds, decisions and drafters, as JSON, for a program that steps vLLM's engine itself."""
 
 from __future__ import annotations
 
@@ -10,13 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 
-import numpy as np
-
 from covey.contracts.types import JsonDict
 from covey.planner.decisions import DecisionLog
 from covey.requests import rounds
 from covey.requests.roster import Roster
-from covey.requests.rounds import Plan, Round, RoundRecord
+from covey.requests.rounds import Round, RoundRecord
 
 MOST_ROUNDS = 1024  # kept while nobody asks
 ROWS = ("plan", "sizes", "accepts", "read")  # fields of a record that are no numbers
@@ -54,19 +48,4 @@ def _plain(record: RoundRecord) -> JsonDict:
     return {name: getattr(record, name) for name in NUMBERS} | {
         "drafter": record.plan.drafter,
         "depth": record.plan.depth.tolist(),
-        "sizes": record.sizes.tolist(),
-        "accepts": record.accepts.tolist(),
-        "read": dict(record.read),
     }
-
-
-def record_of(told: JsonDict, **changed: int) -> RoundRecord:
-    """Return the round that was told, with numbers that the proposer does not know."""
-    depth = np.array(told["depth"], np.int32)
-    return RoundRecord(
-        **{name: told[name] for name in NUMBERS} | changed,
-        plan=Plan(depth, np.ones_like(depth), tuple(told["drafter"])),
-        sizes=np.array(told["sizes"], np.int32),
-        accepts=np.array(told["accepts"], np.int32),
-        read=told["read"],
-    )

@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import CoveyError, SettingError
-from covey.contracts.ports import Clock, Drafter
+from covey.contracts.ports import Drafter
 from covey.contracts.types import ANY_VOCABULARY, Ints, JsonDict
 from covey.drafters import load_drafter
 from covey.planner.build import build
@@ -43,10 +42,10 @@ MOST_ROWS = 256  # of the planner's curves; larger batches are extrapolated
 class CoveyProposer:
     """Owns the planner, the drafters in this process, and what is known of the requests."""
 
-    def __init__(self, vllm_config: Any, *, clock: Clock | None = None) -> None:
-        """Checks the settings; SettingError says what to change. `clock`: for tests."""
+    def __init__(self, vllm_config: Any) -> None:
+        """Checks the settings; SettingError says what to change."""
         self.settings = Settings.of(vllm_config)
-        self._clock = clock or RealClock()
+        self._clock = RealClock()
         self._guard = Guard()
         self.drafters: dict[str, Drafter] = {}
         self._texts = Texts(self.settings.limit, tuple(self.settings.drafters))
@@ -56,11 +55,11 @@ class CoveyProposer:
         self._requests: Callable[[], Sequence[Named]] | None = None
         self._held: Container[str] | None = None
 
-    def load_model(self, *_: Any, drafters: Mapping[str, Drafter] = MappingProxyType({}), **__: Any) -> None:
-        """Load the drafters, other than those that are given. vLLM gives its own model, which is not looked at."""
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """Load the drafters. vLLM gives its own model, which is not looked at."""
         repair()
         if self.settings.leads:
-            self.use({name: drafters.get(name) or self._loaded(name) for name in self.settings.drafters})
+            self.use({name: self.loaded(name) for name in self.settings.drafters})
 
     def use(self, drafters: dict[str, Drafter]) -> None:
         """Propose by these from now on."""
@@ -95,20 +94,15 @@ class CoveyProposer:
         log.info("proposes up to %d tokens, by %s", settings.depth, ", ".join(drafters))
 
     def attend(self, requests: Callable[[], Sequence[Named]], held: Container[str]) -> None:
-        """Prepare `news` for whoever serves the engine, and learn whose the rows of a call are: `requests` gives vLLM's
-        own, by row, and `held` has the names of all that have not ended, both as of when they are asked."""
+        """Prepare `news` for a program that holds the engine, and learn whose the rows of a call are. `requests` gives
+        vLLM's own, by row, and `held` has the names of all that have not ended, both as of when they are asked."""
         self._requests, self._held = requests, held
         if self._planner is not None and self._rounds is not None:
-            self._news = News(self._planner.decisions, self._rounds.roster, self._totals)
+            self._news = News(self._planner.decisions, self._rounds.roster, self.figures)
 
     def news(self) -> JsonDict | None:
         """Return what has happened since the last call; None where this process does not draft, or nobody attends."""
         return None if self._news is None else self._guard("news", self._news.take)
-
-    def drafts_of(self, names: Sequence[str]) -> list[JsonDict]:
-        """Return what became of the drafts of requests so far, by vLLM's names; nothing where this process does not
-        draft."""
-        return [] if self._rounds is None else [self._texts.drafts_of(name) for name in names]
 
     def propose(
         self,
@@ -116,30 +110,19 @@ class CoveyProposer:
         num_tokens_no_spec: Ints,
         token_ids_cpu: Tokens,
         slot_mappings: object = None,  # noqa: ARG002 - vLLM's own proposers' business
-        requests: Sequence[Named] | None = None,
     ) -> list[list[int]]:
         """Drafts by row, none where plain decoding is faster. `sampled_token_ids` are what the step brought, nothing
-        for a row whose prompt is still being read; `token_ids_cpu[row, : num_tokens_no_spec[row]]` is its text.
-        `requests`: vLLM's own, by row, from a runner that gives them."""
-        if requests is None and self._requests is not None:
+        for a row whose prompt is still being read; `token_ids_cpu[row, : num_tokens_no_spec[row]]` is its text."""
+        requests = None
+        if self._requests is not None:
             requests = self._guard("requests", self._requests)
             if requests is None:  # whose they are, and what they ask for, is not known any more
                 return [[] for _ in sampled_token_ids]
         drafts = self._guard(PART, self._propose, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, requests)
         return [[] for _ in sampled_token_ids] if drafts is None else drafts
 
-    @property
-    def draft_seconds(self) -> float:
-        """Return the time that drafting took in the last call."""
-        return 0.0 if self._rounds is None else self._rounds.draft_seconds
-
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels, value so far, by Covey's names. Any thread may ask."""
-        yield from self._totals()
-        if self._rounds is not None:
-            yield from self._rounds.roster.gauges()
-
-    def _totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
         yield from self._guard.figures()
         if self._planner is not None:
             yield from self._planner.figures()
@@ -147,10 +130,6 @@ class CoveyProposer:
     def _observe(self, done: Round) -> None:
         if self._news is not None:
             self._guard("news", self._news.round, done)
-
-    def close(self) -> None:
-        if self._rounds is not None:
-            self._rounds.close()
 
     def _propose(
         self, sampled: Sequence[Sequence[int]], lengths: Ints, tokens: Tokens, requests: Sequence[Named] | None
@@ -164,7 +143,8 @@ class CoveyProposer:
         depth, limit = self.settings.depth, self.settings.limit - 1
         return [draft[: max(0, min(depth, limit - length))] for draft, length in zip(drafts, lengths.tolist())]
 
-    def _loaded(self, name: str) -> Drafter:
+    def loaded(self, name: str) -> Drafter:
+        """Return the drafter of this name in the settings, loaded anew."""
         settings = self.settings
         source, kind = settings.drafters[name], settings.kind(name)
         target = settings.target if kind in LOOKUPS else settings.folder

@@ -25,17 +25,17 @@ KERNEL = f"{MODULE}.expand_kernel"
 TOP_K, TOP_K_CALL = "vllm.v1.sample.ops.topk_topp_sampler", "apply_top_k_only"
 
 
-def repair() -> bool:
-    """Have vLLM verify drafts with the requests' own settings. Whether that needed anything; SettingError where it does
-    not help: then drafts would change what is sampled. Without vLLM there is nothing to do."""
+def repair() -> None:
+    """Have vLLM verify drafts with the requests' own settings. Raises SettingError where that does not help: then
+    drafts would change what is sampled. Without vLLM there is nothing to do."""
     try:
         sampler = importlib.import_module(MODULE)
         dispatcher = importlib.import_module("vllm.triton_utils.dispatcher")
         top_k = importlib.import_module(TOP_K)
     except ImportError:
-        return False
+        return
     if torch.cuda.is_available():
-        return False
+        return
     if not _takes_none(getattr(top_k, TOP_K_CALL)):
         setattr(top_k, TOP_K_CALL, of_some(getattr(top_k, TOP_K_CALL)))
         log.warning("%s.%s fails where nothing is drafted; ours looks first", TOP_K, TOP_K_CALL)
@@ -44,8 +44,6 @@ def repair() -> bool:
         if not _right(sampler):
             raise SettingError(f"{KERNEL} gives drafts other sampling settings than their requests', and stays so")
         log.warning("%s gave drafts other sampling settings than their requests'; ours is used", KERNEL)
-        return True
-    return False
 
 
 def expand(

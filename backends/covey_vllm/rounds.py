@@ -110,11 +110,9 @@ class Rounds:
         }
         self._drafting = Drafting(channels, self.roster, clock, deadline)
         self._begun: Begun | None = None
-        self.draft_seconds = 0.0  # what drafters took in the last call, those in this thread reading, too
 
     def next(self, rows: Sequence[Row], started: float) -> list[list[int]]:
         """Drafts for the next step, by row. `started`: when the call came."""
-        self.draft_seconds = 0.0
         self._learn(rows, started)
         places = [place for place, row in enumerate(rows) if self._goes_on(row)]
         drafts: list[list[int]] = [[] for _ in rows]
@@ -129,9 +127,7 @@ class Rounds:
         kept = self.planner.select(batch, drafted, self._budget)
         selected = self._clock.now()
         self._drafting.read(batch, plan.judges)
-        resumed = self._clock.now()
-        self.draft_seconds = resumed - planned
-        self._begun = Begun(batch, plan, drafted, kept, started, planned, selected, resumed)
+        self._begun = Begun(batch, plan, drafted, kept, started, planned, selected, self._clock.now())
         offsets, tokens = kept.offsets.tolist(), kept.tokens.tolist()
         for row, place in enumerate(places):
             drafts[place] = tokens[offsets[row] : offsets[row + 1]]
@@ -147,9 +143,6 @@ class Rounds:
             self._drafting.read(batch, (Judge(name, rows, np.full_like(rows, -1), budget=1),))
         for active in requests:
             self._drafting.forget(active)
-
-    def close(self) -> None:
-        self._drafting.close()
 
     def _goes_on(self, row: Row) -> bool:
         """Return whether the next step is expected to decode the row."""
@@ -171,11 +164,7 @@ class Rounds:
         begun = begun.of(present)
         batch, kept = begun.batch, begun.kept
         sampled = [came[active.key] for active in batch.rows]
-        sizes = kept.sizes.tolist()
-        accepted = [min(len(new) - 1, size) for new, size in zip(sampled, sizes)]
-        for active, name, size, right in zip(batch.rows, begun.plan.drafter, sizes, accepted):
-            if size:
-                active.count_draft(name, size, right)
+        accepted = [min(len(new) - 1, size) for new, size in zip(sampled, kept.sizes.tolist())]
         prefill = min(unplanned, max(1, self._budget - len(sampled) - len(kept.tokens))) if unplanned else 0
         times = Times(begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.resumed), 0.0)
         done = Round(

@@ -9,7 +9,7 @@ difference to drafters. For example, with `sampled` as vLLM gives it:
     call 2    row 0: 8 9 3 4, sampled 3 4         request 2, moved
               row 1: 5 6 5 5, sampled nothing     nobody yet: its prompt is still being read
 
-Where vLLM gives its own requests beside the call (docs/vllm.md) their names are used instead.
+A program that holds vLLM's engine may give vLLM's own requests (`CoveyProposer.attend`): then their names are used.
 
 A request whose row is missing may have been preempted; after LEAVE calls it is taken to have ended, where vLLM does not
 say so. One that comes back later is a new request, whose prompt is all of its text.
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from covey.contracts.types import Ints, JsonDict, Request, Sampling
+from covey.contracts.types import Ints, Request, Sampling
 from covey.requests.active import ActiveRequest
 
 LEAVE = 16  # calls without a row of it after which a request is taken to have ended
@@ -121,20 +121,6 @@ class Texts:
                 ended.append(self._texts.pop(key).active)
                 self._names.pop(text.name, None)
         return ended
-
-    def drafts_of(self, name: str) -> JsonDict:
-        """Return what became of the drafts of a request that vLLM names so; nothing for one that has not been drafted
-        for."""
-        text = self._names.get(name)
-        if text is None:
-            return {}
-        active = text.active
-        return {
-            "drafted": active.drafted,
-            "accepted": active.accepted,
-            "acceptance": active.acceptance,
-            "drafters": [[drafter, *counts] for drafter, counts in active.by_drafter.items()],
-        }
 
     def _found(self, rows: Sequence[Ints]) -> list[Text | None]:
         """Return the request whose text each row had before the step, or goes on from, the one with the longest such

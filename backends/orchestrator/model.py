@@ -1,8 +1,8 @@
 """Triton's adapter for the public model: requests become work for `covey.loop.engine`, its progress becomes responses.
 
 What is Triton's is here; what a public model does is in `covey.serving`. Behind it are a target and drafters, other
-models of this server, or vLLM's process (`covey_vllm.serving`). Triton says that this model is ready before its engine
-is; the launcher asks the engine, and reports ready only then.
+models of this server. Triton says that this model is ready before its engine is; the launcher asks the engine, and
+reports ready only then.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import signal
 import socket
 import sys
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from covey.care import calls, presence, processes
 from covey.care.control import HTTP_VARIABLE, InnerControl, of_this_server
@@ -34,7 +33,6 @@ from covey.serving.drafter_facts import DrafterFacts
 from covey.serving.life import STOP_SECONDS, Life
 from covey.serving.link_handler import LinkHandler
 from covey.serving.requests import Requests
-from covey.serving.service import Service
 from covey.serving.start import Start
 from covey.tritonio import bls, link
 from covey.tritonio.log import to_triton
@@ -55,15 +53,18 @@ class TritonPythonModel:
         clock, guard = RealClock(), Guard()
         self._control = of_this_server()
         self._metrics, self._life = Metrics(self._name, guard=guard), Life()
-        common = self._name, chosen, clock, self._metrics, guard, self._life
-        if chosen.target.kind == profile.VLLM:
-            from covey_vllm.serving.start import VllmStart
-
-            self._behind: Behind = VllmStart(*common, repository=Path(args["model_repository"]).parent)
-        else:
-            self._behind = Models(*common, control=self._control, parameters=parameters)
+        self._models = Models(
+            self._name,
+            chosen,
+            clock,
+            self._metrics,
+            guard,
+            self._life,
+            control=self._control,
+            parameters=parameters,
+        )
         self._requests = Requests(self._life, clock, self._metrics.refused)
-        self._life.begin(self._behind.service, self._leave)
+        self._life.begin(self._models.service, self._leave)
         handler = LinkHandler(self._life, self._requests)
         self._exchange = link.Exchange(self._name, handler.received, handler.lost)
 
@@ -74,7 +75,7 @@ class TritonPythonModel:
         """End the model when Triton says that its own requests have ended. No other model can be asked any more."""
         self._life.end()
         self._exchange.close()
-        self._behind.close()
+        self._models.close()
         self._life.join()
         if self._life.service is not None:
             self._life.service.close()
@@ -95,16 +96,8 @@ class TritonPythonModel:
             log.error("it stays loaded: %s", error)
 
 
-class Behind(Protocol):
-    """The protocol of what computes for the public model."""
-
-    def service(self) -> Service: ...
-
-    def close(self) -> None: ...
-
-
 class Models:
-    """Implements `Behind`: a target and drafters, other models of this server."""
+    """Owns the public model's calls to a target and drafters, other models of this server."""
 
     def __init__(
         self,

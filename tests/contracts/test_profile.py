@@ -45,7 +45,6 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ('[speculation]\ndrafter_policy = "fixed:nobody"', "speculation.drafter_policy: got 'fixed:nobody', allowed"),
         ('[drafter]\nfolders = ["draft_mine:/m"]', "drafter.folders: draft_mine must be among speculation.drafters"),
         ('[drafter]\nfolders = ["/m"]', "drafter.folders: got '/m', allowed: NAME:FOLDER"),
-        ("[target]\ntensor_parallel = 2", "target.tensor_parallel: got 2, allowed for a target of kind neural: 1"),
         ('[target]\nkind = "emulated"\n[emulated]\ncosts = "none"', "emulated.costs: cost table 'none' not found"),
         ('[speculation]\ncosts = "none"', "speculation.costs: cost table 'none' not found"),
         ('[emulated]\nacceptance = ["draft_emulated:1.1"]', "emulated.acceptance: got 'draft_emulated:1.1'"),
@@ -104,12 +103,6 @@ def test_whole_numbers_do_for_real_ones(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("[speculation]\ndraft_deadline_ms = 250")
     assert profile.load(str(path)).speculation.draft_deadline_ms == 250.0
-
-
-def test_vllm_s_target_may_be_spread_over_devices(tmp_path: Path) -> None:
-    path = tmp_path / "wide.toml"
-    path.write_text('[target]\nkind = "vllm"\ntensor_parallel = 2\n')
-    assert profile.load(str(path)).target.tensor_parallel == 2
 
 
 def test_curves_are_measured_unless_the_profile_says_otherwise(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Runner:
         self.texts: dict[str, list[int]] = {}
         self.proposed = self.accepted = self.steps = 0
         self._read: dict[str, int] = {}
-        self._running: list[str] = []
+        self.running: list[str] = []
         self._waiting: list[str] = []
         self._left: dict[str, int] = {}
         self._drafts: dict[str, list[int]] = {}
@@ -59,26 +59,26 @@ class Runner:
         for name, prompt in prompts.items():
             self.texts[name], self._read[name], self._left[name] = list(prompt), 0, tokens
         self._waiting += prompts
-        while self._running or self._waiting:
+        while self.running or self._waiting:
             self._schedule(preempts)
             self._step()
         return {name: self.texts[name][len(prompt) :][:tokens] for name, prompt in prompts.items()}
 
     def _schedule(self, preempts: float) -> None:
-        if len(self._running) > 1 and self.rng.random() < preempts:
-            name = self._running.pop(self.rng.randrange(len(self._running)))
+        if len(self.running) > 1 and self.rng.random() < preempts:
+            name = self.running.pop(self.rng.randrange(len(self.running)))
             self._read[name] = 0
             self._drafts.pop(name, None)
             self._waiting.append(name)
-        while self._waiting and len(self._running) < self.rows:
-            self._running.append(self._waiting.pop(0))
+        while self._waiting and len(self.running) < self.rows:
+            self.running.append(self._waiting.pop(0))
         if self.rng.random() < 0.3:
-            self.rng.shuffle(self._running)
+            self.rng.shuffle(self.running)
 
     def _step(self) -> None:
         self.steps += 1
         sampled: list[list[int]] = []
-        for name in self._running:
+        for name in self.running:
             text = self.texts[name]
             self._read[name] = min(len(text), self._read[name] + self.chunk)
             new: list[int] = []
@@ -95,13 +95,13 @@ class Runner:
             sampled.append(new)
         tokens = np.zeros((self.rows, self.limit), np.int32)
         lengths = np.zeros(self.rows, np.int32)
-        for row, name in enumerate(self._running):
+        for row, name in enumerate(self.running):
             lengths[row] = len(self.texts[name])
             tokens[row, : lengths[row]] = self.texts[name]
         drafts = self.proposer.propose(sampled, lengths, tokens)
-        assert len(drafts) == len(self._running)
-        for name, new, draft in zip(list(self._running), sampled, drafts):
+        assert len(drafts) == len(self.running)
+        for name, new, draft in zip(list(self.running), sampled, drafts):
             self._left[name] -= len(new)
             self._drafts[name] = draft
             if self._left[name] <= 0:
-                self._running.remove(name)
+                self.running.remove(name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,6 +133,31 @@ def test_nothing_is_drafted_for_requests_of_which_nobody_says_whose_they_are() -
     assert runner.serve(PROMPTS, 40) == EXPECTED
     assert runner.proposed == 0
     assert ("covey_set_aside_total", {"part": "requests"}, 1.0) in list(proposer.figures())
+
+
+def test_a_program_that_steps_the_engine_says_how_requests_are_drafted_for_and_hears_of_rounds() -> None:
+    proposer = CoveyProposer(config({"drafters": {"hash": "ngram"}, "speculation": {"policy": "fixed:4"}}))
+    proposer.use({"hash": HashDrafter(1.0)})
+    runner = Runner(proposer, rows=4)
+    plain = SimpleNamespace(extra_args={"speculation": "off"})
+
+    def named() -> list[Any]:
+        return [SimpleNamespace(req_id=name, sampling_params=plain) for name in runner.running]
+
+    proposer.attend(named, runner.texts)
+    assert runner.serve(PROMPTS, 40) == EXPECTED
+    assert runner.proposed == 0
+    plain.extra_args = None
+    again = runner.serve({f"again {name}": prompt for name, prompt in PROMPTS.items()}, 40)
+    assert list(again.values()) == list(EXPECTED.values())
+    assert runner.accepted == runner.proposed > 0
+    news = json.loads(json.dumps(proposer.news()))
+    assert news["states"] == {"hash": "serving"}
+    assert 0 < sum(each["accepted"] for each in news["rounds"]) <= runner.accepted
+    assert len(news["decisions"]) > 0
+    later = proposer.news()
+    assert later is not None
+    assert (later["rounds"], later["decisions"]) == ([], [])
 
 
 def test_settings_are_expanded_to_drafts() -> None:

@@ -42,7 +42,7 @@ class WithProposers(Vllm):
         for name, table in (policies or {}).items():
             self._runner.vllm_config.additional_config = {"covey": table}
             made = self._proposers[name] = type(self._runner.drafter)(self._runner.vllm_config)
-            made.load_model(drafters=shared)
+            made.use({each: shared.get(each) or made.loaded(each) for each in made.settings.drafters})
             shared |= {each: own for each, own in made.drafters.items() if made.settings.kind(each) == "neural"}
         self._count = 0
         return {}
@@ -59,7 +59,7 @@ class WithProposers(Vllm):
         top_p: float = 1.0,
     ) -> dict[str, Any]:
         """Answer requests in their order, so many at a time; the first `abort` of them are aborted after their first
-        token. `draft_ms`: what drafters took in our proposer's last call, by step."""
+        token. `drafted`: the tokens that vLLM was given to verify."""
         from vllm import SamplingParams
 
         if policy:
@@ -69,8 +69,7 @@ class WithProposers(Vllm):
         row_of: dict[str, int] = {}
         held = self._core.engine_core.engine_core.scheduler.requests
         preempted: dict[str, int] = {}
-        draft_ms: list[float] = []
-        steps = 0
+        steps = drafted = 0
         while waiting or self._core.has_unfinished_requests():
             while waiting and len(row_of) - len(texts) < callers:
                 row = waiting.pop()
@@ -88,14 +87,15 @@ class WithProposers(Vllm):
                 if found.finished or early:
                     texts[found.request_id] = list(found.outputs[0].token_ids)
             steps += 1
-            draft_ms += [1000 * self._proposers[policy].draft_seconds] if policy else []
+            given = self._runner._draft_token_ids
+            drafted += sum(map(len, given)) if isinstance(given, list) else 0
             preempted |= {name: request.num_preemptions for name, request in held.items()}
         by_row = {row_of[name]: tokens for name, tokens in texts.items()}
         return {
             "tokens": [by_row[row] for row in range(len(prompts))],
             "steps": steps,
+            "drafted": drafted,
             "preempted": sum(preempted.values()),
-            "draft_ms": draft_ms,
             "figures": list(self._proposers[policy].figures()) if policy else [],
         }
 

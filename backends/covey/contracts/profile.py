@@ -32,11 +32,9 @@ PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
 DRAFTER_VARIABLE = "COVEY_DRAFTER_FOLDER"
 DTYPE_VARIABLE = "COVEY_DTYPE"
-VLLM_PYTHON_VARIABLE = "COVEY_VLLM_PYTHON"
 LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # drafters of the profile that the launcher did not load, by commas
 DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
-VLLM = "vllm"  # the kind of a target that vLLM serves
 DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
 GENERAL = "draft_general"  # the entry that runs a drafter which is named by its folder alone
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
@@ -60,8 +58,8 @@ def setting(
 class TargetSettings:
     kind: str = setting(
         "neural",
-        "a model that runs here, or an emulated device (section emulated), or one that vLLM serves (section vllm)",
-        choices=("neural", "emulated", VLLM),
+        "a model that runs here, or an emulated device (section emulated)",
+        choices=("neural", "emulated"),
     )
     folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
     dtype: str = setting(
@@ -70,7 +68,6 @@ class TargetSettings:
         choices=DTYPES,
     )
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
-    tensor_parallel: int = setting(1, "devices that vLLM spreads its target over, kv_memory_mb on each", low=1, high=64)
     numerics: str = setting(
         "auto",
         "invariant: the same bits in any batch; auto: on a CPU invariant where that can be had, on a GPU fast",
@@ -312,22 +309,6 @@ class EmulatedSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class VllmSettings:
-    """The engine of a target of kind vllm; nothing else reads them."""
-
-    python: str = setting("", f"the Python of an environment that has vLLM; empty: what {VLLM_PYTHON_VARIABLE} names")
-    drafters: tuple[str, ...] = setting(
-        ("ngram=ngram", "suffix=suffix"),
-        "who drafts inside vLLM, NAME=SOURCE: ngram, suffix, a folder (a relative one is in the model repository), or "
-        "HOST:PORT/MODEL of another server",
-        pattern=r"[\w.-]+=\S.*",
-    )
-    arguments: tuple[str, ...] = setting(
-        (), "more of vLLM's engine arguments, NAME=VALUE in JSON, as in max_model_len=4096", pattern=r"[a-z_]+=.+"
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Profile:
     """A deployment. Sections are the TOML file's tables."""
 
@@ -348,7 +329,6 @@ class Profile:
     star: StarSettings = dataclasses.field(default_factory=StarSettings)
     memory: MemorySettings = dataclasses.field(default_factory=MemorySettings)
     emulated: EmulatedSettings = dataclasses.field(default_factory=EmulatedSettings)
-    vllm: VllmSettings = dataclasses.field(default_factory=VllmSettings)
     limits: LimitSettings = dataclasses.field(default_factory=LimitSettings)
     front: FrontSettings = dataclasses.field(default_factory=FrontSettings)
     tenants: TenantSettings = dataclasses.field(default_factory=TenantSettings)
@@ -418,11 +398,6 @@ def _check_together(profile: Profile) -> None:
             raise SettingError(f"{key}: {', '.join(missing)} must be among {among} too")
     if LOOKUP in drafters:
         raise SettingError(f"speculation.drafters: {LOOKUP} is what drafts from texts themselves are called")
-    if profile.target.tensor_parallel > 1 and profile.target.kind != VLLM:
-        raise SettingError(
-            f"target.tensor_parallel: got {profile.target.tensor_parallel}, allowed for a target of kind "
-            f"{profile.target.kind}: 1; one of kind {VLLM} is spread over several devices"
-        )
     if speculation.policy == "table" or speculation.table != TABLE:  # the default may be too deep for other policies
         depths_by_batch(speculation.table, speculation.max_depth)
     fixed = speculation.drafter_policy.partition("fixed:")[2]
@@ -512,8 +487,6 @@ def targets(profile: Profile, where: str | Path) -> dict[str, tuple[str, Profile
             problem = f"two are named {name}"
         elif loaded.targets:
             problem = f"{named} has several of its own"
-        elif loaded.target.kind == VLLM:
-            problem = f"{named} has a target of kind {VLLM}, which has a server of its own"
         elif loaded.memory.policy != "off":
             problem = f"{named} has a memory.policy, which would take drafters from the others"
         elif missing := [each for each in loaded.speculation.drafters if each not in profile.models]:

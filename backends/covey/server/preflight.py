@@ -30,7 +30,6 @@ PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 TEXT_MODELS = frozenset({"tokenize", "detokenize", "ensemble"})  # do nothing without a tokenizer
 LOOK_FOR_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-LOOK_FOR_VLLM = "import sys, importlib.util; sys.exit(importlib.util.find_spec('vllm') is None)"
 ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))  # where KV memory is on the device
 HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
 
@@ -139,9 +138,6 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
             )
         _servable(Path(options.drafter))
     folder = _target_folder(options)
-    if target.kind == profile.VLLM:
-        _by_vllm(options, folder)
-        return
     for name, drafter in _drafter_folders(options, wanted).items():
         try:
             if _is_head(drafter):
@@ -180,7 +176,7 @@ def gpu(options: Options, wanted: tuple[str, ...]) -> None:
     """Refuse a profile that wants a GPU where torch sees none. A process of its own asks torch, whose import takes
     seconds, and only if a GPU is wanted."""
     settings = options.deployment()
-    if settings.target.kind in ("emulated", profile.VLLM):
+    if settings.target.kind == "emulated":
         return
     devices = {"target.device": settings.target.device}
     if _drafter_folders(options, wanted):
@@ -217,27 +213,6 @@ def _check_states(options: Options, head: str) -> None:
     """Refuse a head whose target does not make its states."""
     if options.deployment().target.head != head:
         raise SettingError(f"a head drafts by the target's states: say [target] head = {head!r} in the profile")
-
-
-def _by_vllm(options: Options, folder: Path) -> None:
-    """Refuse what vLLM's process could not be started with, and drafters of another vocabulary. vLLM itself refuses
-    models that it cannot serve."""
-    from covey_vllm.serving.deployment import Deployment
-
-    settings = options.deployment()
-    if options.drafter:
-        raise StartError(f"profile {options.profile} has vllm.drafters: name the drafter there, not by --drafter")
-    chosen = replace(settings, target=replace(settings.target, folder=str(folder)))
-    deployment = Deployment.of(chosen, options.repository_folder())
-    found = subprocess.run([deployment.python, "-c", LOOK_FOR_VLLM], check=False, capture_output=True)
-    if found.returncode:
-        raise StartError(
-            f"{deployment.python} has no vLLM: install it there (docs/vllm.md), or name another vllm.python"
-        )
-    for name, source in deployment.drafters.items():
-        misfit = vocabulary.misfit(source, folder) if Path(source).is_dir() else ""
-        if misfit:
-            raise StartError(f"{name} cannot draft for {folder}: it has {misfit}: take it out of vllm.drafters")
 
 
 def _servable(folder: Path) -> dict[str, stored.Stored]:
@@ -306,7 +281,7 @@ def variants(options: Options, wanted: tuple[str, ...]) -> set[str]:
     settings = options.deployment()
     target = settings.target
     found: set[str] = set()
-    if target.kind in ("emulated", profile.VLLM) or settings.targets or any(map(Path.exists, ACCELERATORS)):
+    if target.kind == "emulated" or settings.targets or any(map(Path.exists, ACCELERATORS)):
         return found
     own = _target_folder(options)
     with suppress(SettingError):  # another backend's target, or another family, which PyTorch computes

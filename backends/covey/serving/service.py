@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from covey.contracts.errors import CoveyError, Overloaded
-from covey.contracts.types import Finish, Request
+from covey.loop.engine import Engine
 from covey.loop.memory import Memory
 from covey.text.grammar_process import Compiler
 from covey.text.streaming import Streamer
@@ -15,26 +14,12 @@ from covey.tritonio.reports import Reports
 from covey.tritonio.slow_jobs import MOST_GRAMMARS, SlowJobs
 
 
-class Engine(Protocol):
-    """The protocol of an engine that serves requests: `covey.loop.engine.Engine`, or another in its place."""
-
-    def run(self) -> None: ...
-
-    def submit(self, request: Request) -> None: ...
-
-    def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None: ...
-
-    def drain(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class Service:
     """Holds an engine and its surroundings, which begin and end together."""
 
     engine: Engine
-    memory: Memory | None  # None: the engine's own business
+    memory: Memory
     streamer: Streamer
     parser: RequestParser
     reports: Reports
@@ -60,8 +45,7 @@ class Service:
         self.engine.drain()
         self.new_grammars.refuse()
         self.long_prompts.refuse()
-        if self.memory is not None:
-            self.memory.close()
+        self.memory.close()
         return self.open
 
     def stop(self) -> None:
@@ -76,5 +60,4 @@ class Service:
         self.new_grammars.stop()
         self.long_prompts.stop()
         self.streamer.stop()
-        if self.memory is not None:
-            self.memory.close()
+        self.memory.close()

@@ -10,14 +10,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
 
 from covey.care.control import HTTP_VARIABLE, LOADING, UNLOADED, Control
 from covey.contracts import profile
 from covey.contracts.errors import CoveyError, Overloaded, PortError, StubDead
 from covey.contracts.ports import Drafter
 from covey.contracts.types import TargetInfo
-from covey.loop.engine import Engine
 from covey.loop.measure import Curves
 from covey.planner.build import measured
 from covey.process.private import kept_folder
@@ -59,8 +57,7 @@ class Start:
         if self._life.stopping.is_set():
             raise Overloaded("the server is stopping")
         service = self._builder.service(info, drafters, costs, self._drafter_failed, self._recover, self._measured)
-        engine = cast("Engine", service.engine)  # that is what is built
-        self._note_unloaded(self._facts.join(engine, info), engine.roster)
+        self._note_unloaded(self._facts.join(service.engine, info), service.engine.roster)
         return service
 
     def _drafter_failed(self, roster: Roster, name: str, error: CoveyError) -> None:

@@ -56,13 +56,13 @@ class Reports:
         info: TargetInfo,
         profile: Profile,
         states: Callable[[], Mapping[str, str]],
-        memory: Memory | None = None,
+        memory: Memory,
         secret: str = "",
         measure: Measure | None = None,
     ) -> None:
-        """`decisions` gives the planner's last ones, `states` each drafter's by its name. Without `memory` nobody is
-        moved. `secret` is the administrator's; without one nobody is obeyed. `measure` takes the drafters' names and
-        whether all is to be seen; without it nothing is measured."""
+        """`decisions` gives the planner's last ones, `states` each drafter's by its name. `secret` is the
+        administrator's; without one nobody is obeyed. `measure` takes the drafters' names and whether all is to be
+        seen; without it nothing is measured."""
         self._decided, self._states = decisions, states
         self._memory, self._secret, self._measure = memory, secret, measure
         self._measuring = threading.Lock()
@@ -97,7 +97,7 @@ class Reports:
             raise BadField("inspect", question, ALLOWED)
         kind, number = match[1], match[2]
         if kind == "memory":
-            told = self._moved().report()
+            told = self._memory.report()
         elif kind == "decisions":
             told = {"policy": self._policy, "decisions": self._decided(int(number or DECISIONS))}
         else:
@@ -107,10 +107,10 @@ class Reports:
     def _wish(self, drafter: str, wish: Wish, secret: str) -> None:
         if not self._secret or not hmac.compare_digest(secret.encode(), self._secret.encode()):
             raise BadField(SECRET, "another", "the administrator's secret of this server")
-        memory, names = self._moved(), self._states()
+        names = self._states()
         if drafter not in names:
             raise BadField("drafter", drafter, ", ".join(names) or "this server has no drafters")
-        memory.wish(drafter, wish)
+        self._memory.wish(drafter, wish)
 
     def _measured(self, named: str, whole: bool) -> JsonDict:
         drafters, known = [name for name in named.split(",") if name], self._states()
@@ -122,11 +122,6 @@ class Reports:
             return self._measure(drafters, whole).plain_data()
         finally:
             self._measuring.release()
-
-    def _moved(self) -> Memory:
-        if self._memory is None:
-            raise BadField("inspect", "memory", "facts, decisions:N, rounds:N: here drafters are not moved")
-        return self._memory
 
     def _facts_now(self) -> JsonDict:
         """Return the facts, with the drafters' states and the size that the pool had in the last round."""
