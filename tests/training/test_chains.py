@@ -1,6 +1,4 @@
 import itertools
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,7 +6,8 @@ import torch
 from rich.console import Console
 from transformers import LlamaForCausalLM
 
-from covey_training import evaluate, report, sampling, tokenizer
+from covey.contracts.errors import SettingError
+from covey_training import chains, sampling, tokenizer
 from covey_training.__main__ import parse
 from covey_training.distil import distance
 from covey_training.numbers import fastest
@@ -17,34 +16,35 @@ from covey_training.numbers import fastest
 def test_acceptance_is_one_minus_total_variation() -> None:
     generator = torch.Generator().manual_seed(0)
     left, right = torch.randn(2, 5, 7, generator=generator)
-    found = evaluate.acceptances(left, right).tolist()
+    found = chains.acceptances(left, right).tolist()
     for i, (p, q) in enumerate(zip(left.softmax(-1).tolist(), right.softmax(-1).tolist())):
         assert found[i] == pytest.approx(1 - sum(abs(a - b) for a, b in zip(p, q)) / 2, abs=1e-6)
 
 
 def test_accepted_length_is_the_expectation_over_every_outcome() -> None:
-    rates = [0.9, 0.3, 0.75, 0.5, 0.6, 1.0]
-    found = evaluate.accepted_lengths(rates, depth=4)
-    assert len(found) == 3
-    for start, length in enumerate(found):
-        expected = 0.0
-        for outcome in itertools.product((True, False), repeat=4):
+    rates = torch.tensor([[0.9, 0.3, 0.75, 0.5, 0.6], [0.3, 0.75, 0.5, 0.6, 1.0]], dtype=torch.float64)
+    expected = 0.0
+    for row in rates.tolist():
+        for outcome in itertools.product((True, False), repeat=5):
             chance = 1.0
-            for rate, accepted in zip(rates[start:], outcome):
+            for rate, accepted in zip(row, outcome):
                 chance *= rate if accepted else 1 - rate
             expected += chance * len(list(itertools.takewhile(bool, outcome)))
-        assert length == pytest.approx(expected)
+    found = chains.measured(rates)
+    assert found.accepted_length == pytest.approx(expected / 2)
+    assert found.acceptance == pytest.approx(rates.mean(0).tolist())
 
 
-def test_a_sample_shorter_than_the_depth_has_no_round() -> None:
-    assert evaluate.accepted_lengths([0.5, 0.5], depth=4) == []
+def test_samples_that_are_shorter_than_a_draft_are_refused() -> None:
+    with pytest.raises(SettingError, match="no held-out sample has 5 tokens"):
+        chains.measured(torch.zeros(0, 5))
 
 
 def test_distance_is_total_variation_at_full_weight() -> None:
     p, q = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(0))
     loss, variation = distance(q, p, torch.tensor(1.0))
     assert float(loss) == pytest.approx(float(variation))
-    assert float(1 - variation) == pytest.approx(float(evaluate.acceptances(p, q).mean()), abs=1e-6)
+    assert float(1 - variation) == pytest.approx(float(chains.acceptances(p, q).mean()), abs=1e-6)
 
 
 def test_samples_do_not_depend_on_padding(tiny_target: LlamaForCausalLM) -> None:
@@ -71,25 +71,15 @@ def test_samples_are_of_the_fastest_weights_at_exact_positions(
     assert {parameter.dtype for parameter in tiny_target.parameters()} == {torch.float32}
 
 
-def test_compare_gives_the_target_itself_full_acceptance(
+def test_the_target_itself_has_full_acceptance(
     tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, tokenizer_folder: Path
 ) -> None:
-    vocabulary = tokenizer.load(tokenizer_folder)
-    found = evaluate.compare(
-        tiny_target,
-        {"draft_general": tiny_target, "draft_math": tiny_drafter},
-        vocabulary,
-        {"math": ["Question: x\nAnswer:", "Question: Longer, y\nAnswer:"]},
-        tokens=12,
-        seed=0,
-    )
-    assert found.acceptance["math"]["draft_general"] == pytest.approx(1.0, abs=1e-5)
-    assert found.accepted_length["math"]["draft_general"] == pytest.approx(4.0, abs=1e-4)
-    assert found.acceptance["math"]["draft_math"] < 1.0
-    assert report.specialist_gain(found) == pytest.approx(found.accepted_length["math"]["draft_math"] / 4, abs=1e-4)
-    found.step_ratio = evaluate.step_ratio(tiny_target, {"draft_math": tiny_drafter}, context=4, rounds=1)
-    report.print_report(found, Console(quiet=True))
-    assert json.loads(json.dumps(asdict(found)))["acceptance"] == found.acceptance
+    asked = ["Question: x\nAnswer:", "Question: Longer, y\nAnswer:"]
+    samples = sampling.sample(tiny_target, tokenizer.load(tokenizer_folder), asked, tokens=12, seed=0)
+    found = chains.of_others(tiny_target, {"same": tiny_target, "other": tiny_drafter}, samples, [[True] * 12] * 2)
+    assert found["same"].accepted_length == pytest.approx(5.0, abs=1e-3)
+    assert found["other"].accepted_length < 5.0
+    chains.show({"math": found}, Console(quiet=True))
 
 
 @pytest.mark.parametrize(
