@@ -105,7 +105,6 @@ def test_another_compiler_or_place_has_another_folder(tmp_path: Path, monkeypatc
     assert compiled.folder() == tmp_path / "parent's", "a child compiles where its parent looks"
 
 
-@pytest.mark.budget(60)
 def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
     """Else a compiler that crashes could end a target all the same."""
     assert compiled.ensure(compiled.VARIANTS, patient=True) == ""

@@ -39,6 +39,8 @@ OTHER = Panel(seed=1 << 40)  # texts that no pair was built on
 USUAL = 0.65
 BUNDLED = MODELS / "target" / "1"
 
+pytestmark = pytest.mark.slow  # pairs take seconds to build
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
@@ -65,7 +67,7 @@ def folder(pairs: Callable[[float], Pair], tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-@pytest.mark.parametrize("rate", [USUAL, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (0.35, 0.92))])
+@pytest.mark.parametrize("rate", [USUAL, 0.35, 0.92])
 def test_texts_that_no_search_has_seen_agree_as_wanted(pairs: Callable[[float], Pair], rate: float) -> None:
     pair = pairs(rate)
     found = measure(pair.target, pair.drafter, OTHER)
@@ -122,7 +124,6 @@ def test_every_layer_of_the_target_runs_and_counts(pairs: Callable[[float], Pair
     assert all(not torch.equal(before, after) for before, after in pairwise(states))
 
 
-@pytest.mark.slow
 def test_a_seed_gives_the_same_pair_and_another_seed_another(pairs: Callable[[float], Pair]) -> None:
     first, again, other = pairs(USUAL), make(USUAL), make(USUAL, seed=1)
     assert again.damping == first.damping

@@ -250,6 +250,7 @@ def trained(target: Path, out: Path, *more: str) -> chains.Report:
     return report
 
 
+@pytest.mark.slow
 def test_training_brings_what_the_target_accepts(target: Path, tmp_path: Path) -> None:
     """The same command with more steps goes on, with the same samples; a profile serves what came of it."""
     out = tmp_path / "head"

@@ -49,6 +49,7 @@ def distilled(target: Path, out: Path, *more: str) -> own.Made:
     return own.make(parse([*words, *more]))
 
 
+@pytest.mark.slow
 def test_it_beats_n_grams_fits_its_target_and_goes_on_where_it_stopped(target: Path, tmp_path: Path) -> None:
     out = tmp_path / "drafter"
     first = distilled(target, out, "--steps", "4")
