@@ -14,7 +14,6 @@ from covey.contracts.profile import TargetSettings
 from covey.contracts.types import Open, Sampling, TargetWork, Trees
 from covey.gpu import layers
 from covey.gpu import model as device_model
-from covey.gpu.inputs import round_up
 from covey.gpu.model import DeviceModel
 from covey.models.model import PagedModel
 from covey.target.runner import TargetRunner
@@ -220,11 +219,3 @@ def test_passes_beyond_what_it_was_built_for_are_refused(saved: Callable[[str], 
         Reader(load(saved("llama"), max_pass_tokens=16), row).read([(0, 0, 20)])
     with pytest.raises(ValueError, match="tokens: got 97, allowed: ids from 0 to 96"):
         Reader(load(saved("llama")), [np.array([5, 97], np.int32)]).read([(0, 0, 2)])
-
-
-def test_buckets_waste_little() -> None:
-    for count in range(1, 2000):
-        assert count <= round_up(count) < (1.5 if count <= 128 else 1.25) * count
-        assert round_up(round_up(count)) == round_up(count)
-    assert sorted({round_up(count) for count in range(1, 65)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
-    assert len({round_up(count) for count in range(1, 1025)}) < 50

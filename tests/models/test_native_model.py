@@ -145,9 +145,11 @@ def test_a_configuration_that_says_something_else_is_refused(
         architecture.read(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("embed_tokens", torch.float32), ("layers.1.mlp.up_proj", torch.bfloat16), ("norm", torch.float16)],
+)
 @pytest.mark.parametrize("runtime", [NativeModel, PagedModel])
-@pytest.mark.parametrize("name", ["embed_tokens", "layers.1.mlp.up_proj", "norm"])
 def test_weights_that_are_no_numbers_are_refused_by_the_tensor(
     name: str, runtime: type[Any], dtype: torch.dtype, tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@ from covey.contracts.errors import SettingError
 from covey_training import chains, sampling, tokenizer
 from covey_training.__main__ import parse
 from covey_training.distil import distance
-from covey_training.numbers import fastest
 
 
 def test_acceptance_is_one_minus_total_variation() -> None:
@@ -55,20 +54,6 @@ def test_samples_do_not_depend_on_padding(tiny_target: LlamaForCausalLM) -> None
     together = sampling.continue_batch(tiny_target, prompts, 6)
     alone = [sampling.continue_batch(tiny_target, [prompt], 6)[0] for prompt in prompts]
     assert together == alone
-
-
-def test_samples_are_of_the_fastest_weights_at_exact_positions(
-    tiny_target: LlamaForCausalLM, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """bf16 frequencies would turn keys far from a query by another angle."""
-    served: list[LlamaForCausalLM] = []
-    real = sampling.continue_batch
-    monkeypatch.setattr(sampling, "continue_batch", lambda model, *rest: served.append(model) or real(model, *rest))
-    sampling.sample(tiny_target, tokenizer.load(tokenizer_folder), ["red"], tokens=2, seed=0)
-    (model,) = served
-    assert {parameter.dtype for parameter in model.parameters()} == {fastest(torch.device("cpu"))}
-    assert torch.equal(model.model.rotary_emb.inv_freq, tiny_target.model.rotary_emb.inv_freq)
-    assert {parameter.dtype for parameter in tiny_target.parameters()} == {torch.float32}
 
 
 def test_the_target_itself_has_full_acceptance(
