@@ -44,7 +44,6 @@ CANNED = Path(__file__).parent / "server" / "canned_backend.py"
 LONG = (
     "tests/test_lossless_grid.py",
     "tests/gpu/",
-    "tests/models/test_parallel",
     "tests/training/test_aligned.py",
     "tests/e2e/test_faults.py",
     "tests/in_ray/test_nodes.py",
