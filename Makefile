@@ -38,7 +38,7 @@ help:
 	@echo "make demo      what Covey does, as pictures drawn from running servers, in runs/demo; five minutes [ARGS='depth ...']"
 	@echo "make loadtest  a minute of load on a running server, then an HTML report [HOST= GRPC_PORT= ... ARGS='--shape poisson:4 ...' COMPARE=folder]"
 	@echo "make test      every kind of test, the real server included; minutes"
-	@echo "make test-all  the large grids whole, and what make test leaves out where git says that it has not changed (tests/rare.py)"
+	@echo "make test-all  also what is marked slow: whole grids, and long tests of what changes seldom"
 	@echo "make lint      ruff (lint and format) and mypy --strict"
 	@echo "make generate  write configurations, client keywords and docs/api.md from the table of public fields"
 	@echo "make constraints  choose the packages' versions for every Python [PYTHONS='python3.10 ...']; many minutes"

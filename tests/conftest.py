@@ -34,9 +34,7 @@ from covey.models.native import compiled
 from covey.process.private import KEPT_VARIABLE
 from covey.server import FREE, Options, Server
 from covey_client import wire
-from tests import rare
 from tests.aborts import pytest_pyfunc_call  # noqa: F401 - a hook
-from tests.budget import pytest_runtest_makereport  # noqa: F401 - a hook
 
 if "PYTEST_XDIST_WORKER" not in os.environ:  # what a busy machine measures serves nobody later, but all of this run
     os.environ[KEPT_VARIABLE] = tempfile.mkdtemp(prefix="covey-kept-")
@@ -46,7 +44,6 @@ CANNED = Path(__file__).parent / "server" / "canned_backend.py"
 LONG = (
     "tests/test_lossless_grid.py",
     "tests/gpu/",
-    "tests/models/test_parallel",
     "tests/training/test_aligned.py",
     "tests/e2e/test_faults.py",
     "tests/in_ray/test_nodes.py",
@@ -115,12 +112,8 @@ def _config(decoupled: bool, parameters: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no process ends long after the others."""
-    for item in items:
-        if rare.is_left_out(item.path.relative_to(config.rootpath).as_posix()):
-            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
 
 

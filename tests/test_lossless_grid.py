@@ -78,7 +78,6 @@ def alike(row: Row, place: int) -> list[Case]:
     return [Case(number, row["sampling"], row["drafter"], row["depth"], row["width"]) for number in numbers]
 
 
-@pytest.mark.budget(20)
 @pytest.mark.parametrize("batch", ROWS)
 def test_a_sample_that_covers_every_pair(bundled: Bundled, batch: int) -> None:
     rows = [row for row in SAMPLE if row["batch"] == batch]

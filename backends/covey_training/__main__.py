@@ -21,11 +21,9 @@ trains an EAGLE-3 head, which reads the target's hidden states, on them.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import signal
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -36,29 +34,17 @@ from transformers.utils.logging import disable_progress_bar
 
 from covey import prompts
 from covey.contracts.errors import SettingError
+from covey.models.identity import of_model
 from covey_client import interruption
 from covey_client.progress import Steps, status
-from covey_training import (
-    architecture,
-    checkpoint,
-    corpora,
-    distil,
-    evaluate,
-    head,
-    own,
-    report,
-    target,
-    teacher,
-    texts,
-    tokenizer,
-)
+from covey_training import architecture, chains, corpora, distil, head, own, target, teacher, texts, tokenizer
 from covey_training.aligned import command as aligned
 from covey_training.optimiser import Budget
+from covey_training.sampling import sample
 from covey_training.streams import Mixture, Stream, encode
 
 TARGET = "target"
 HELD_OUT_ROWS = 8
-EDITS = 40  # held out, that are answered greedily
 NEED_DATA = ("tokenizer", "target", "drafters")
 
 
@@ -75,12 +61,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     given = budget.add_mutually_exclusive_group()
     given.add_argument("--minutes", type=float, help="stop, decayed, after so long on the clock")
     given.add_argument("--steps", type=int, help="stop after so many steps: reproducible")
-    budget.add_argument("--compile", action="store_true", help="compile the losses: slow to start, then faster")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("tokenizer", parents=[common], help="learn the vocabulary")
     taught = commands.add_parser("target", parents=[common, budget], help="train the target")
     taught.add_argument("--rows", type=int, default=target.TargetSettings.rows, help="windows of a step")
-    taught.add_argument("--warm", action="store_true", help="begin with the target and tokenizer in --out")
     drafters = commands.add_parser("drafters", parents=[common, budget], help="distil the drafters")
     drafters.add_argument("--rows", type=int, default=distil.DistilSettings.rows, help="windows of a step")
     drafters.add_argument(
@@ -93,7 +77,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--corpus-tokens", type=int, default=teacher.LessonSettings.corpus_tokens, help="tokens of each domain's corpus"
     )
     measured = commands.add_parser("evaluate", parents=[common], help="measure acceptance on the bundled prompts")
-    measured.add_argument("--json", type=Path, help="where to write the measurements")
     measured.add_argument("--tokens", type=int, default=96, help="tokens of each sample")
     single = commands.add_parser("drafter", parents=[machine, budget], help="distil a drafter for any target")
     texts.add_arguments(single)
@@ -143,22 +126,19 @@ def learn_tokenizer(options: argparse.Namespace) -> None:
 
 
 def train_target(options: argparse.Namespace) -> None:
-    vocabulary = options.out / TARGET / "1" if options.warm else tokenizer_folder(options)
+    vocabulary = tokenizer_folder(options)
     learned = read_tokenizer(vocabulary)
     training, validation = read_streams(learned, options)
     torch.manual_seed(options.seed)
-    if options.warm:
-        model = architecture.load_model(options.out, TARGET).to(options.device)
-    else:
-        end_of_text = tokenizer.end_of_text(learned)
-        model = architecture.target(learned.get_vocab_size(), end_of_text).to(options.device)
+    end_of_text = tokenizer.end_of_text(learned)
+    model = architecture.target(learned.get_vocab_size(), end_of_text).to(options.device)
     target.train(
         model,
         Mixture(training, target.TURNS),
         {domain: held_out_rows(stream) for domain, stream in validation.items()},
         Budget(steps=options.steps, minutes=options.minutes),
         options.runs / "target.pt",
-        settings=replace(target.TargetSettings(), rows=options.rows, compiled=options.compile),
+        settings=replace(target.TargetSettings(), rows=options.rows),
     )
     architecture.save_model(model, options.out, TARGET, vocabulary)
 
@@ -179,7 +159,7 @@ def train_drafters(options: argparse.Namespace) -> None:
         Budget(steps=options.steps, minutes=options.minutes),
         options.runs / "drafters.pt",
         seed=options.seed,
-        settings=replace(distil.DistilSettings(), rows=options.rows, compiled=options.compile),
+        settings=replace(distil.DistilSettings(), rows=options.rows),
     )
     for name, student in students.items():
         architecture.save_model(student, options.out, name, vocabulary)
@@ -193,26 +173,14 @@ def new_drafter(model: LlamaForCausalLM, options: argparse.Namespace) -> LlamaFo
 
 
 def measure(options: argparse.Namespace) -> None:
-    console = Console()
     model = architecture.load_model(options.out, TARGET).to(options.device)
     drafters = {name: architecture.load_model(options.out, name).to(options.device) for name in architecture.DRAFTERS}
     vocabulary = tokenizer.load(options.out / TARGET / "1")
-    texts = {domain: prompts.load(domain) for domain in prompts.DOMAINS}
-    comparison = evaluate.compare(model, drafters, vocabulary, texts, tokens=options.tokens, seed=options.seed)
-    comparison.step_ratio = evaluate.step_ratio(model, drafters)
-    if options.data is None:
-        console.print("no --data: the held-out cross-entropy is left out")
-    else:
-        _, validation = read_streams(read_tokenizer(options.out / TARGET / "1"), options)
-        rows = {domain: held_out_rows(stream) for domain, stream in validation.items()}
-        comparison.cross_entropy = target.validate(model, rows)
-        model.eval()
-        _, documents = corpora.split("edits", options.data)
-        comparison.copied = evaluate.copied(model, vocabulary, documents[:: len(documents) // EDITS + 1])
-    report.print_report(comparison, console)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(asdict(comparison), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    report: chains.Report = {}
+    for domain in prompts.DOMAINS:
+        samples = sample(model, vocabulary, prompts.load(domain), tokens=options.tokens, seed=options.seed)
+        report[domain] = chains.of_others(model, drafters, samples, own.looked_up(samples))
+    chains.show(report, Console())
 
 
 def tokenizer_folder(options: argparse.Namespace) -> Path:
@@ -246,31 +214,20 @@ def held_out_rows(stream: Stream, length: int = 1024) -> torch.Tensor:
 def read_lessons(
     domain: str, model: LlamaForCausalLM, learned: Tokenizer, options: argparse.Namespace
 ) -> teacher.Lessons:
-    """Return the domain's lessons, kept beside the checkpoints: a resumed run must not pay for them, or change them.
-    Those of another target or tokenizer are made anew."""
-    path: Path = options.runs / "lessons" / f"{domain}.pt"
-    made_with = f"{digest(options.out / TARGET / '1')} {options.samples} {options.corpus_tokens}"
-    if path.is_file():
-        state = torch.load(path, weights_only=True)
-        if state["made_with"] == made_with:
-            return teacher.Lessons(state["tokens"], state["hidden"])
-        print(f"{path} is of another target or tokenizer: making the lessons anew")
-    documents, _ = corpora.split(domain, options.data)
-    end_of_text = tokenizer.end_of_text(learned)
-    stream = Stream(encode(learned, documents, end_of_text), options.seed + 1)
-    vocabulary = tokenizer.load(options.out / TARGET / "1")
-    amounts = teacher.LessonSettings(corpus_tokens=options.corpus_tokens, samples=options.samples)
-    lessons = teacher.prepare(model, vocabulary, domain, documents, stream, seed=options.seed, settings=amounts)
-    checkpoint.write(path, {"tokens": lessons.tokens, "hidden": lessons.hidden, "made_with": made_with})
-    return lessons
+    """Return the domain's lessons, kept beside the checkpoints: a resumed run must not pay for them, or change them."""
+    folder = options.out / TARGET / "1"
 
+    def make() -> dict[str, torch.Tensor]:
+        documents, _ = corpora.split(domain, options.data)
+        stream = Stream(encode(learned, documents, tokenizer.end_of_text(learned)), options.seed + 1)
+        amounts = teacher.LessonSettings(corpus_tokens=options.corpus_tokens, samples=options.samples)
+        vocabulary = tokenizer.load(folder)
+        made = teacher.prepare(model, vocabulary, domain, documents, stream, seed=options.seed, settings=amounts)
+        return {"tokens": made.tokens, "hidden": made.hidden}
 
-def digest(folder: Path) -> str:
-    """Return a digest of a model's weights and tokenizer."""
-    sha = hashlib.sha256()
-    for path in (*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"):
-        sha.update(hashlib.sha256(path.read_bytes()).digest())
-    return sha.hexdigest()
+    made_with = of_model(folder, [options.samples, options.corpus_tokens, options.seed])
+    found = texts.kept(options.runs / "lessons" / f"{domain}.pt", made_with, make)
+    return teacher.Lessons(found["tokens"], found["hidden"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures how far chains of drafts hold along held-out samples.
+"""Measures how far chains of drafts hold along samples of the target, and shows it.
 
 A chain begins at every sampled token from which the sample has `DEPTH` tokens left. Acceptance at each of its places is
 1 - TV(target, drafter), the probability that the target keeps the drafter's token there, given that the tokens before
@@ -7,19 +7,23 @@ it are the sample's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from rich.console import Console
+from rich.table import Table
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from covey.contracts.errors import SettingError
-from covey_training.evaluate import acceptances, padded, sample_acceptances
 from covey_training.head_model import Head
 from covey_training.numbers import mixed
 from covey_training.sampling import Sample
 
 DEPTH = 5
+ROWS = 8  # samples that are read at once
+NGRAMS = "n-gram"
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,40 @@ class Measured:
     acceptance: list[float]
     accepted_length: float
     agreement: list[float] | None = None
+
+
+Report = dict[str, dict[str, Measured]]  # by group of prompts, then by drafter
+
+
+def acceptances(target_logits: torch.Tensor, drafter_logits: torch.Tensor) -> torch.Tensor:
+    """Return 1 - TV at every position of (..., vocabulary) logits."""
+    p, q = target_logits.float().softmax(-1), drafter_logits.float().softmax(-1)
+    return torch.minimum(p, q).sum(-1)
+
+
+def padded(samples: Sequence[Sample], device: torch.device) -> Iterator[tuple[Sequence[Sample], torch.Tensor]]:
+    """Yield the samples a few at a time with their tokens, (rows, width); padding on the right changes nothing."""
+    for start in range(0, len(samples), ROWS):
+        chosen = samples[start : start + ROWS]
+        texts = [[*one.prompt, *one.continuation] for one in chosen]
+        width = max(map(len, texts))
+        yield chosen, torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
+
+
+@torch.no_grad()
+def sample_acceptances(
+    target: PreTrainedModel, drafters: Mapping[str, LlamaForCausalLM], samples: Sequence[Sample]
+) -> dict[str, list[list[float]]]:
+    """Return, per drafter and sample, the acceptance at each sampled position."""
+    rates: dict[str, list[list[float]]] = {name: [] for name in drafters}
+    for chosen, ids in padded(samples, target.device):
+        expected = target(input_ids=ids, use_cache=False).logits
+        for name, drafter in drafters.items():
+            likely = acceptances(expected, drafter(input_ids=ids, use_cache=False).logits)
+            for row, one in enumerate(chosen):
+                first = len(one.prompt) - 1
+                rates[name].append(likely[row, first : first + len(one.continuation)].tolist())
+    return rates
 
 
 def measured(kept: torch.Tensor, agreed: torch.Tensor | None = None) -> Measured:
@@ -48,7 +86,7 @@ def of_others(
 ) -> dict[str, Measured]:
     """Return the measures of drafters that read tokens alone, and of n-grams, which were right or wrong about each
     token: to these it makes no difference how deep in a chain a token stands."""
-    rates = {**sample_acceptances(target, drafters, samples), "n-gram": looked_up}
+    rates = {**sample_acceptances(target, drafters, samples), NGRAMS: looked_up}
     return {
         name: measured(torch.cat([torch.tensor(row).double().unfold(0, DEPTH, 1) for row in rows if len(row) >= DEPTH]))
         for name, rows in rates.items()
@@ -74,3 +112,28 @@ def of_head(target: PreTrainedModel, head: Head, samples: Sequence[Sample]) -> M
             kept.append(torch.stack([step[row, begun] for step in rates], -1).double())
             agreed.append(torch.stack([step[row, begun] for step in same], -1).double())
     return measured(torch.cat(kept), torch.cat(agreed))
+
+
+def show(report: Report, console: Console) -> None:
+    """Show by group of prompts and drafter the acceptance at each place of a chain, and how much of a chain is kept;
+    greedy: how often the head's likeliest token is the target's."""
+    table = Table("prompts", "drafter", *map(str, range(1, DEPTH + 1)), "kept", title="Acceptance, 1 - TV")
+    for group, row in report.items():
+        for name, one in row.items():
+            table.add_row(group, name, *(f"{rate:.3f}" for rate in one.acceptance), f"{one.accepted_length:.2f}")
+            if one.agreement is not None:
+                table.add_row(group, f"{name}, greedy", *(f"{share:.3f}" for share in one.agreement), "")
+    for name in next(iter(report.values())):
+        rates = [statistics.fmean(place) for place in zip(*(row[name].acceptance for row in report.values()))]
+        length = statistics.fmean(row[name].accepted_length for row in report.values())
+        table.add_row("mean of all", name, *(f"{rate:.3f}" for rate in rates), f"{length:.2f}")
+    console.print(table)
+
+
+def compared(report: Report, name: str) -> str:
+    """Return a sentence that compares the drafter with n-grams, whatever the prompts."""
+    own, ngrams = (statistics.fmean(row[each].accepted_length for row in report.values()) for each in (name, NGRAMS))
+    return (
+        f"Of a draft of {DEPTH} held-out tokens, at temperature 1, the target accepts {own:.2f}, and of what n-grams "
+        f"draft {ngrams:.2f}."
+    )

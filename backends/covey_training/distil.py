@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.func import functional_call
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from covey.models.modules import scaled
@@ -48,7 +47,6 @@ class DistilSettings:
     shared_by: float = 0.1
     save_seconds: float = 120.0
     log_every: int = 10
-    compiled: bool = False
 
 
 def start_from_target(student: LlamaForCausalLM, target: PreTrainedModel) -> None:
@@ -70,20 +68,6 @@ def distance(student_logits: torch.Tensor, teacher_logits: torch.Tensor, variati
     divergence = (p * (log_p - log_q)).sum(-1).mean()
     variation = (p - log_q.exp()).abs().sum(-1).mean() / 2
     return (1 - variation_weight) * divergence + variation_weight * variation, variation.detach()
-
-
-def lesson_loss(
-    module: LlamaForCausalLM,
-    parameters: Mapping[str, torch.Tensor],
-    teach: Callable[[torch.Tensor], torch.Tensor],
-    tokens: torch.Tensor,
-    hidden: torch.Tensor,
-    variation_weight: torch.Tensor,
-) -> Loss:
-    """Return the distance on one batch; parameters are arguments so that one compiled graph serves every drafter."""
-    with mixed(tokens.device):
-        logits = functional_call(module, dict(parameters), kwargs={"input_ids": tokens, "use_cache": False}).logits
-    return distance(logits, teach(hidden), variation_weight)
 
 
 def taught_by(target: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -119,14 +103,13 @@ def train(
     device = next(target.parameters()).device
     teach = taught_by(target)
     lessons = {name: Lessons(lesson.tokens.to(device), lesson.hidden.to(device)) for name, lesson in lessons.items()}
-    loss_of = torch.compile(lesson_loss, dynamic=False) if settings.compiled else lesson_loss
-    module = next(iter(students.values()))
-    parameters = {name: dict(student.named_parameters()) for name, student in students.items()}
 
     def loss(name: str, step: int, weight: torch.Tensor) -> Loss:
         chosen = rows_of_step(step, settings.rows, len(lessons[name]), seed).to(device)
         tokens, hidden = lessons[name].tokens[chosen], lessons[name].hidden[chosen]
-        return loss_of(module, parameters[name], teach, tokens, hidden, weight)
+        with mixed(device):
+            logits = students[name](input_ids=tokens, use_cache=False).logits
+        return distance(logits, teach(hidden), weight)
 
     return fit(students, loss, budget, path, device=device, settings=settings, stop=stop)
 

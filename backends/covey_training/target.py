@@ -38,7 +38,6 @@ class TargetSettings:
     save_seconds: float = 300.0
     check_seconds: float = 600.0
     log_every: int = 10
-    compiled: bool = False
 
     def shape(self, progress: float) -> tuple[int, int]:
         """Return (rows, length) of the batch at this share of the budget; the number of tokens stays the same."""
@@ -72,7 +71,6 @@ def train(
         optimisers.restore(state["optimisers"])
         mixture.restore(**state["mixture"])
         step, history, budget.seconds_before = state["step"], state["history"], state["seconds"]
-    loss_of = torch.compile(cross_entropy, dynamic=False) if settings.compiled else cross_entropy
 
     def save() -> None:
         state = {"model": model.state_dict(), "optimisers": optimisers.state(), "mixture": mixture.state()}
@@ -84,7 +82,7 @@ def train(
         task = bar.add_task("target", total=1.0)
         losses: list[torch.Tensor] = []
         while (progress := budget.progress(step)) < 1.0 and not stop(step) and not interrupted.is_set():
-            loss = loss_of(model, mixture.batch(*settings.shape(progress)).to(device))
+            loss = cross_entropy(model, mixture.batch(*settings.shape(progress)).to(device))
             torch.autograd.backward(loss)
             optimisers.step(step, progress)
             losses.append(loss.detach())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers import (
 from covey import prompts
 from covey.contracts.errors import SettingError
 from covey.models import loading, refusals
+from covey.models.identity import of_model
 from covey.server import hub
 from covey_training import checkpoint
 from covey_training.sampling import Sample, ends_of, sample
@@ -99,6 +101,32 @@ def read_prompts(path: Path | None) -> dict[str, list[str]]:
             f"{path}: {len(lines)} prompts, allowed: {HELD_OUT} lines or more, a tenth of them to measure"
         )
     return {path.name: lines}
+
+
+def lessons(
+    target: Target, options: argparse.Namespace, path: Path, settings: Sequence[Any] = ()
+) -> tuple[torch.Tensor, dict[str, list[Sample]]]:
+    """Return the windows to learn from, and by group of prompts what the target wrote to be measured by; both are kept
+    for a run that goes on with the same `settings`."""
+    groups = read_prompts(options.prompts)
+
+    def make() -> dict[str, Any]:
+        measured = {name: group[::HELD_OUT] for name, group in groups.items()}
+        teaching = [text for group in groups.values() for at, text in enumerate(group) if at % HELD_OUT]
+        asked = [teaching[at % len(teaching)] for at in range(options.samples)]
+        tokens, samples = target.write(asked, [text for group in measured.values() for text in group], options)
+        drawn = iter(samples)
+        held_out = {
+            name: [(one.prompt, one.continuation) for one in islice(drawn, len(group))]
+            for name, group in measured.items()
+        }
+        return {"tokens": tokens, "held_out": held_out}
+
+    asked = [groups, options.samples, options.tokens, options.window, options.seed, *settings]
+    found = kept(path, of_model(target.folder, asked), make)
+    tokens = found["tokens"][: len(found["tokens"]) // target.window * target.window]
+    held_out = {name: [Sample(*pair) for pair in pairs] for name, pairs in found["held_out"].items()}
+    return tokens.view(-1, target.window), held_out
 
 
 def kept(path: Path, made_with: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:

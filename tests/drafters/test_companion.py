@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-import threading
-import time
-from typing import Any
-
 import numpy as np
 import pytest
 
 from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import NO_INTS, Offer, Open, Sampling
 from covey.drafters import companion
-from covey.drafters.automaton import SuffixAutomaton
 from covey.drafters.companion import LookedUp
 from covey.drafters.hit_rates import BOUNDS, OWN, PRIOR, HitRates
 from covey.drafters.lookup import LookupDrafter
 from covey.drafters.ngram import NgramDrafter
-from covey.drafters.suffix import SuffixDrafter, SuffixLookup
+from covey.drafters.suffix import SuffixDrafter
 from covey_client.wire import BAN
 
 SETTINGS = DrafterSettings(ngram_min=1, ngram_max=4, suffix_max=16, suffix_store_tokens=400)
@@ -130,59 +125,6 @@ def test_of_a_long_prompt_whose_answer_is_continued_the_end_is_read(monkeypatch:
     text.end()
     assert opened(drafter, [4, *PASSAGE[:3]], rates).offer(0, 4).tokens[:1] == PASSAGE[3:4]
     assert opened(drafter, [58, 59], rates).offer(0, 4).tokens == [], "no part of a prompt is kept"
-
-
-def test_no_text_is_opened_by_what_another_is_just_putting_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are opened in another thread than that in which they end."""
-    drafter, rates = drafter_of(SuffixDrafter), HitRates()
-    changing, seen = set[int](), list[str]()
-    append, advance = SuffixAutomaton.append, SuffixAutomaton.advance
-
-    def appended(automaton: SuffixAutomaton, token: int) -> None:
-        changing.add(id(automaton))
-        time.sleep(0.0005)
-        append(automaton, token)
-        changing.discard(id(automaton))
-
-    def advanced(automaton: SuffixAutomaton, state: int, length: int, token: int) -> tuple[int, int]:
-        if id(automaton) in changing:
-            seen.append("half of a token")
-        return advance(automaton, state, length, token)
-
-    first = opened(drafter, [1, 2], rates)
-    first.read(PASSAGE)
-    first.end()
-    monkeypatch.setattr(SuffixAutomaton, "append", appended)
-    monkeypatch.setattr(SuffixAutomaton, "advance", advanced)
-    texts = [LookedUp(drafter, Open(1, np.asarray([7, 8], np.int32), 2, Sampling()), rates) for _ in range(20)]
-    other = opened(drafter, [3], rates)
-    other.read(PASSAGE * 2)
-    thread = threading.Thread(target=lambda: [text.open() for text in texts])
-    thread.start()
-    other.end()
-    thread.join()
-    assert not seen
-
-
-def test_a_text_that_repeats_itself_for_long_takes_no_longer() -> None:
-    class Counted(list[int]):
-        steps = 0
-
-        def __getitem__(self, at: Any) -> Any:
-            Counted.steps += 1
-            return super().__getitem__(at)
-
-    text = opened(drafter_of(SuffixDrafter), [1, 2])
-    assert isinstance(text.lookup, SuffixLookup)
-    text.lookup._own.link = Counted(text.lookup._own.link)
-    steps = []
-    for _ in range(20):
-        before = Counted.steps
-        for token in PASSAGE[:3] * 34:
-            text.read([token])
-            text.offer(0, 6)
-        steps.append(Counted.steps - before)
-    assert max(steps[5:]) < 1.2 * max(steps[:5])
 
 
 def test_an_empty_prompt_opens() -> None:

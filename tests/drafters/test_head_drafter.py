@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +23,11 @@ from covey.contracts.types import (
     RowStatus,
     Rule,
     Sampling,
-    TargetReply,
     TargetWork,
     Trees,
 )
 from covey.drafters.neural import NeuralDrafter
-from covey.drafters.ngram import NgramDrafter
 from covey.loop.configuration import EngineConfig, EngineHooks
-from covey.loop.drafting import MISSED
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
 from covey.sampling.drawing import SettingsTable, draw_unpenalised
@@ -312,47 +308,6 @@ def test_what_it_drafts_behind_the_targets_own_states_is_the_formulas(
         assert len(cold.keys() & warm.keys()) > 15
     assert len(same) > 150
     assert np.mean(same) > 0.95, "the last bit of a state may differ, and hardly ever says which token is best"
-
-
-class Shipping:
-    """A target that notes how many states it shipped for each request."""
-
-    def __init__(self, runner: TargetRunner) -> None:
-        self._runner = runner
-        self.info, self.resize = runner.info, runner.resize
-        self.shipped: Counter[int] = Counter()
-
-    def step(self, work: TargetWork) -> TargetReply:
-        reply = self._runner.step(work)
-        if len(reply.state_offsets):
-            self.shipped.update(dict(zip(work.tags.tolist(), np.diff(reply.state_offsets).tolist())))
-        return reply
-
-
-def test_states_are_shipped_once_and_only_where_they_may_be_of_use(head: Path, target: Path) -> None:
-    settings = TargetSettings(dtype="float32", device="cpu", kv_blocks=40, threads=1, head="draft_head")
-    runner = TargetRunner.load(target, settings, token_budget=64, name="target", head=str(head))
-    shipping, planner = Shipping(runner), StaticPlanner(3)
-    drafters: dict[str, Drafter] = {
-        "draft_head": loaded(head, target),
-        "draft_ngram": NgramDrafter(SETTINGS, name="draft_ngram", vocab_size=97),
-    }
-    scheduler = Scheduler(max_running=3, max_waiting=64, token_budget=64, growth_tokens=16, block_size=32)
-    engine = Engine(shipping, scheduler, planner, Collector(), RealClock(), EngineConfig(drafters, draft_deadline=30.0))
-    for name, drafter in drafters.items():
-        engine.roster.came(name, drafter.info())
-
-    def shipped(key: int, prompt: list[int] = PROMPTS[2], **settings: Any) -> int:
-        engine.submit(request(key, prompt, 100, **settings))
-        while engine.round():
-            pass
-        return shipping.shipped[key]
-
-    assert len(PROMPTS[2]) + 90 < shipped(1) <= len(PROMPTS[2]) + 100, "each position's once"
-    assert shipped(2, drafter="draft_ngram") == 0
-    planner.depth = 0
-    assert shipped(3) == MISSED - 1, "a text that the head does not draft for"
-    assert shipped(4, PROMPTS[3]) == 0, "a long prompt, after rounds without the head"
 
 
 def test_a_row_that_was_not_computed_brings_no_states(head: Path, target: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import RowStatus, Rule, Sampling
-from covey.drafters.automaton import ROOT, SuffixAutomaton
 from covey.drafters.lookup import LookupDrafter
 from covey.drafters.ngram import NgramDrafter
 from covey.drafters.suffix import SuffixDrafter
@@ -84,26 +83,6 @@ def test_ngram_chains_equal_a_search_by_hand(seed: int) -> None:
         if rng.random() < 0.2:
             item.seen = int(rng.integers(1, len(item.tokens)))
         item.tokens = text[: len(item.tokens) + int(rng.integers(1, 9))]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_an_automaton_counts_occurrences(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    texts = [noisy_text(rng, 60, 3) for _ in range(3)]
-    automaton = SuffixAutomaton()
-    for text in texts:
-        automaton.restart()
-        for token in text:
-            automaton.append(token)
-    for _ in range(200):
-        text = texts[int(rng.integers(3))]
-        start = int(rng.integers(len(text)))
-        run = text[start : start + int(rng.integers(1, 8))]
-        state = ROOT
-        for token in run:
-            state = automaton.steps[state][token]
-        expected = sum(t[i : i + len(run)] == run for t in texts for i in range(len(t)))
-        assert automaton.counts[state] == expected
 
 
 @pytest.mark.parametrize("seed", range(4))

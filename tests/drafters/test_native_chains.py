@@ -10,11 +10,9 @@ import pytest
 
 from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import DraftReply, Sampling
-from covey.drafters import opening
 from covey.drafters.neural import NeuralDrafter
 from covey.models import paged_stepper
 from covey.models.native import chains
-from covey.models.native.model import NativeModel
 from tests.drafters.drafting import Sender, Text
 from tests.models import tiny_heads, tiny_models
 from tests.models.tiny_heads import Formula
@@ -74,20 +72,6 @@ def test_compiled_chains_are_those_of_single_steps(
         assert found.trees.offsets.tolist() == expected.trees.offsets.tolist()
         assert found.trees.tokens.tolist() == expected.trees.tokens.tolist()
         np.testing.assert_allclose(found.trees.scores, expected.trees.scores, rtol=2e-4, atol=2e-5)
-
-
-def test_a_drafter_of_several_threads_goes_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its passes have helpers, which a chain's do not."""
-    folder = tiny_models.build(tmp_path / "target", "llama", **tiny_heads.TARGET)
-
-    def load() -> NeuralDrafter:
-        return NeuralDrafter.load(folder, DrafterSettings(dtype="float32", kv_blocks=64), name="draft")
-
-    alone = replies(load, Sender)
-    monkeypatch.setattr(opening, "threads_for", lambda _: 2)
-    monkeypatch.setattr(NativeModel, "chain", None)
-    for found, expected in zip(replies(load, Sender), alone):
-        assert found.trees.tokens.tolist() == expected.trees.tokens.tolist()
 
 
 def test_logarithms_are_exact_enough() -> None:

@@ -54,18 +54,6 @@ def test_deltas_rollback_and_gaps(kind: str, request: pytest.FixtureRequest) -> 
                 item.tokens = item.tokens[: item.seen] + text(rng, 2)
 
 
-@pytest.mark.parametrize("gap", [1, 2, 17, 100, 500])
-def test_gaps_are_caught_up(folder: Path, reference: Reference, gap: int) -> None:
-    rng = np.random.default_rng(gap)
-    sender = Sender(load(folder, catch_up_tokens=4096))
-    item, beside = Text(1, text(rng, 30)), Text(2, text(rng, 5))
-    sender.send([item, beside], 4)
-    item.tokens += text(rng, gap)
-    reply = sender.send([item, beside], 4)
-    assert rows_of(reply.trees)[0] == reference.chain(item.tokens, 4, item.sampling)
-    assert rows_of(reply.trees)[1] == reference.chain(beside.tokens, 4, beside.sampling)
-
-
 def test_only_the_reading_of_missed_tokens_is_catching_up(folder: Path) -> None:
     rng = np.random.default_rng(15)
     sender, item = Sender(load(folder)), Text(1, text(rng, 200))

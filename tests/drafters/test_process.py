@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from covey.drafters import opening
 from tests.bundled import MODELS
 
 BACKENDS = Path(__file__).parents[2] / "backends"
@@ -47,13 +45,3 @@ def test_a_process_that_only_drafts_has_no_torch_and_is_small(kind: str, most: i
     assert not heavy
     assert int(private) < most
     assert int(resident) < most + 25
-
-
-def test_only_a_large_drafter_s_weights_are_read_by_all_processors(tmp_path: Path) -> None:
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.truncate(opening.LARGE - 1)
-        file.flush()
-        assert opening.threads_for(tmp_path) == 1
-        file.truncate(opening.LARGE)
-        file.flush()
-    assert opening.threads_for(tmp_path) == len(os.sched_getaffinity(0))

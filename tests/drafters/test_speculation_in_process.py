@@ -44,7 +44,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("models") / "stranger", "llama", seed=9, num_hidden_layers=1)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def target(request: pytest.FixtureRequest, folder: Path) -> TargetRunner:
     settings = TargetSettings(dtype=request.param, device="cpu", kv_blocks=400, block_size=8, threads=1)
     return TargetRunner.load(folder, settings, token_budget=256, name="target")

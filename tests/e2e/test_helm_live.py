@@ -23,7 +23,7 @@ from tests.docker.charts import of_kind, render
 from tests.e2e.link import Link
 from tests.e2e.pods import ROOT, SECRET, Pod, targets
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500), pytest.mark.budget(40)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(500)]
 
 SECONDS = 240.0
 STREAMS, TOKENS = 8, 300
@@ -135,7 +135,6 @@ def test_only_the_fronts_ports_are_open_and_the_secret_is_nowhere(pods: list[Pod
     assert pod.run(["stat", "-c", "%a", "/var/lib/covey/kept"]).stdout.strip()[-2:] == "00", "of its user alone"
 
 
-@pytest.mark.slow
 def test_the_jobs_of_a_load_test_share_a_load(pods: list[Pod], tmp_path: Path) -> None:
     """Their arguments, with a pod's address and a free port for the names of Services."""
     given = {"loadtest": {"enabled": True, "args": ["--shape", "poisson:4", "--seconds", "3", "--tokens", "4:8"]}}

@@ -12,7 +12,6 @@ from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import Sampling
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.opening import torch_stepper
-from covey.gpu import stepper as device_stepper
 from covey.gpu.model import DeviceModel
 from covey.gpu.stepper import DeviceStepper
 from tests.drafters.drafting import Sender, Text, hits_of, paths_of, rows_of
@@ -101,18 +100,6 @@ def test_cut_rows_and_trees_go_step_by_step(folder: Path, drafter: NeuralDrafter
     trees = Sender(load(folder)).send(items, 3, 2).trees
     for row, item in enumerate(items):
         assert reference.drawn(item.tokens, 3, item.sampling) in paths_of(trees, row)
-
-
-def test_recordings_made_ahead_leave_memory_alone(drafter: NeuralDrafter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_stepper, "RECORDED_ROWS", (1, 3))
-    stepper, model = stepper_of(drafter), drafter._model
-    assert isinstance(model, DeviceModel)
-    Sender(drafter).send([Text(7, [5, 6, 7], HOT)], 2)
-    before = model.store.segment(0).clone()
-    stepper.chains = 0
-    stepper.record(2)
-    assert stepper.chains == 2 * 2 * 2 * 2, "rows, pending tokens, depths, each twice"
-    assert torch.equal(before, model.store.segment(0))
 
 
 def test_what_is_read_is_judged_by_the_chains_it_would_have_drawn(folder: Path, drafter: NeuralDrafter) -> None:

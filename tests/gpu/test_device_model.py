@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +12,8 @@ import torch
 from covey.contracts.errors import UnsupportedModel
 from covey.contracts.profile import TargetSettings
 from covey.contracts.types import Open, Sampling, TargetWork, Trees
-from covey.gpu import decoder, layers
+from covey.gpu import layers
 from covey.gpu import model as device_model
-from covey.gpu.inputs import round_up
-from covey.gpu.kernels.attention import Tiles
-from covey.gpu.kernels.products import Block
 from covey.gpu.model import DeviceModel
 from covey.models.model import PagedModel
 from covey.target.runner import TargetRunner
@@ -70,12 +66,13 @@ def test_rows_in_any_company_read_as_they_do_alone(family: str, saved: Callable[
             assert (found.cpu() - expected).norm() <= 1e-5 * expected.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "dtype", "proved"),
     [
         ("qwen2", "bfloat16", False),
-        *(pytest.param(family, "float32", True, marks=pytest.mark.slow) for family in MODELS),
-        pytest.param("llama", "float16", True, marks=pytest.mark.slow),
+        *((family, "float32", True) for family in MODELS),
+        ("llama", "float16", True),
     ],
 )
 def test_invariant_numerics(
@@ -99,32 +96,6 @@ def test_invariant_numerics(
     again = [together.read([(1, start, start + 20)])[0] for start in (0, 20, 40)]
     again += [together.read([(1, 60, 66), (0, 0, 3)])[0], together.read([(0, 3, 5), (1, 66, 68)])[1]]
     assert torch.equal(torch.cat(again), first)
-
-
-def test_an_exact_model_tiles_every_pass_alike(saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    sum_in_order(monkeypatch)
-    monkeypatch.setattr(DeviceModel, "_prove_invariant", lambda *_: None)
-    model = load(saved("llama"), numerics="invariant", blocks=20, max_pass_tokens=48)
-    blocks: dict[tuple[int, ...], set[Block]] = {}
-    tilings: set[tuple[int, int]] = set()
-    multiply, attend = layers.multiply, decoder.attend
-
-    def multiplied(block: Block, x: torch.Tensor, weight: torch.Tensor, *more: Any, **named: Any) -> None:
-        blocks.setdefault(tuple(weight.shape), set()).add(block)
-        multiply(block, x, weight, *more, **named)
-
-    def attended(*given: Any, **named: Any) -> None:
-        tilings.update((each.tokens, each.parts) for each in given if isinstance(each, Tiles))
-        attend(*given, **named)
-
-    monkeypatch.setattr(layers, "multiply", multiplied)
-    monkeypatch.setattr(decoder, "attend", attended)
-    reader = Reader(model, prompts(np.random.default_rng(6), 97, 48, 20))
-    for steps in ([(0, 0, 1)], [(0, 1, 48)], [(1, 0, 17), (0, 47, 48)]):
-        reader.read(steps)
-    assert len(blocks) == 5, "four matrices of a layer, and the head"
-    assert {len(found) for found in blocks.values()} == {1}
-    assert len(tilings) == 1
 
 
 def test_what_is_not_invariant_after_all_is_refused(
@@ -226,18 +197,6 @@ def test_recordings_made_ahead_leave_memory_alone(llama: DeviceModel) -> None:
     assert torch.equal(before, llama.store.segment(0))
 
 
-@pytest.mark.parametrize("positions", [1, 2, 64])
-def test_a_long_prompt_is_read_ahead_where_there_is_room_for_one(
-    positions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As long as a pass or a text may be; without logits but of its last token, which would take gigabytes."""
-    model = load(build(tmp_path, "llama", num_hidden_layers=1, max_position_embeddings=positions), max_pass_tokens=48)
-    passes = []
-    monkeypatch.setattr(model, "forward", lambda work: passes.append((work.size, len(work.out))))
-    model.record(rows=2, tokens_per_row=1)
-    assert passes[-1:] == {1: [], 2: [(1, 1)], 64: [(48, 1)]}[positions]
-
-
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
@@ -260,11 +219,3 @@ def test_passes_beyond_what_it_was_built_for_are_refused(saved: Callable[[str], 
         Reader(load(saved("llama"), max_pass_tokens=16), row).read([(0, 0, 20)])
     with pytest.raises(ValueError, match="tokens: got 97, allowed: ids from 0 to 96"):
         Reader(load(saved("llama")), [np.array([5, 97], np.int32)]).read([(0, 0, 2)])
-
-
-def test_buckets_waste_little() -> None:
-    for count in range(1, 2000):
-        assert count <= round_up(count) < (1.5 if count <= 128 else 1.25) * count
-        assert round_up(round_up(count)) == round_up(count)
-    assert sorted({round_up(count) for count in range(1, 65)}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
-    assert len({round_up(count) for count in range(1, 1025)}) < 50

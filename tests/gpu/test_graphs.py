@@ -40,22 +40,6 @@ def test_what_comes_again_is_recorded_and_then_replayed() -> None:
     assert len(graphs) == 1
 
 
-def test_what_was_not_run_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 2)
-    graphs = Recording()
-    runs(graphs, 1, 1, 2, 2, 1, 3, 3)
-    assert graphs.made == [1, 2, 3]
-    runs(graphs, 1, 2)
-    assert graphs.made == [1, 2, 3, 2], "2 was replayed longest ago"
-
-
-def test_keys_that_come_once_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SEEN", 3)
-    graphs = Recording()
-    runs(graphs, 1, 2, 3, 4, 1, 4)
-    assert graphs.made == [4]
-
-
 def test_a_device_that_cannot_record_runs_everything(caplog: pytest.LogCaptureFixture) -> None:
     graphs = Recording()
     graphs.fails = True

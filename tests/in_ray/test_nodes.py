@@ -15,7 +15,7 @@ import pytest
 from tests.in_ray.nodes import Application, application, until
 from tests.in_ray.streams import Streams, bodies, completion, post, read, same, whole
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400), pytest.mark.budget(30)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 STREAMS = 32
 MODELS = '"target", "tokenize", "detokenize", "covey"'
@@ -138,7 +138,6 @@ def test_streams_of_a_node_that_dies_go_on_elsewhere(covey: Application) -> None
     until(lambda: len(covey.servers()) == 1, 20.0)  # what was that node's has ended
 
 
-@pytest.mark.slow
 def test_a_replica_that_comes_under_load_takes_its_part(covey: Application) -> None:
     """On a node that comes in another's place."""
     if len(covey.nodes) > 1:
@@ -157,7 +156,6 @@ def test_a_replica_that_comes_under_load_takes_its_part(covey: Application) -> N
     until(lambda: covey.figure("vllm:prompt_tokens_total", covey.nodes[-1]) > 0, 10.0)
 
 
-@pytest.mark.slow
 def test_a_rolling_update_changes_no_text(covey: Application) -> None:
     asked, before = bodies(8, 100), {server.pid for server in covey.servers()}
     expected, found, done = Streams(covey.url, asked).end(), [], threading.Event()

@@ -22,7 +22,6 @@ PYTHON = os.environ.get("COVEY_VLLM_PYTHON", "")
 needs_vllm = [
     pytest.mark.skipif(not PYTHON, reason="COVEY_VLLM_PYTHON names no Python that has vLLM"),
     pytest.mark.timeout(900),
-    pytest.mark.budget(120),
 ]
 
 MODELS = Path(covey.__file__).parents[2] / "model_repository"

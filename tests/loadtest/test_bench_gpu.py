@@ -19,6 +19,8 @@ from loadtest.bench.gpu import rig as rigs
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.session import QUICK, Session, Wanted
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True, scope="module")
 def threads() -> Iterator[None]:

@@ -152,7 +152,6 @@ def run(out: Path, seconds: float, *words: str) -> dict[str, object]:
 
 
 @pytest.mark.e2e
-@pytest.mark.budget(30)
 def test_a_few_faults_cost_no_answer(tmp_path: Path) -> None:
     """An emulated target: what is tried is the way back, not the model."""
     words = ("--profile", "emulated-7b", "--faults", "2", "--streams", "3", "--tokens", "24", "--pause", "0.2")

@@ -105,7 +105,6 @@ def test_another_compiler_or_place_has_another_folder(tmp_path: Path, monkeypatc
     assert compiled.folder() == tmp_path / "parent's", "a child compiles where its parent looks"
 
 
-@pytest.mark.budget(60)
 def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
     """Else a compiler that crashes could end a target all the same."""
     assert compiled.ensure(compiled.VARIANTS, patient=True) == ""
@@ -141,33 +140,6 @@ def test_two_byte_weights_give_the_bits_of_the_same_weights_in_float32(tmp_path:
         assert (model.weight_type, model.dtype, model.numerics) == (expected, "float32", "invariant")
         found[folder] = model.forward(chain(text, 32)).copy()
     assert np.array_equal(found[narrow], found[wide])
-
-
-REGISTERS = """
-import sys
-from llvmlite import binding, ir
-from covey.models.native import tiles
-from covey.models.native.words import CPU, compiled
-binding.initialize_native_target(), binding.initialize_native_asmprinter()
-module = ir.Module()
-for kind in (tiles.WIDENED, tiles.FLOATS):
-    tiles._write(module, f"tile{kind}", tiles.Tile(kind, 4, 2))
-machine = binding.Target.from_default_triple().create_target_machine(cpu=CPU[0], features=CPU[1], opt=2, jit=True)
-text = machine.emit_assembly(binding.parse_assembly(str(module)))
-from covey.models.native.attention import softmax
-import numpy as np
-softmax.compile("(float32[::1],)")
-print("zmm" in text, any("zmm" in each for each in softmax.inspect_asm().values()), "ymm" in text)
-"""
-
-
-@pytest.mark.parametrize(("name", "wide"), [("haswell", "False False True"), ("skylake-avx512", "True")])
-def test_code_for_a_cpu_has_its_registers_alone(name: str, wide: str) -> None:
-    environment = os.environ | {cpu.VARIABLE: name, "NUMBA_DISABLE_CACHING": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", REGISTERS], env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.stdout.startswith(wide), done.stderr
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ from covey.models.lanes import Lanes, Pass, chain
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
 from covey.models.native import architecture, compiled, stages, tiles, words
-from covey.models.native import model as runtime
 from covey.models.native.model import NativeModel
 from covey.process.private import KEPT_VARIABLE
 from tests.models.bits import check, check_tree
@@ -146,9 +145,11 @@ def test_a_configuration_that_says_something_else_is_refused(
         architecture.read(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("embed_tokens", torch.float32), ("layers.1.mlp.up_proj", torch.bfloat16), ("norm", torch.float16)],
+)
 @pytest.mark.parametrize("runtime", [NativeModel, PagedModel])
-@pytest.mark.parametrize("name", ["embed_tokens", "layers.1.mlp.up_proj", "norm"])
 def test_weights_that_are_no_numbers_are_refused_by_the_tensor(
     name: str, runtime: type[Any], dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -333,19 +334,6 @@ def test_passes_that_the_kernel_would_not_survive_are_refused(tmp_path: Path) ->
     for token in (-1, 97, 1 << 30):
         with pytest.raises(ValueError, match=f"tokens: got {token}, allowed: ids from 0 to 96"):
             model.forward(chain(np.array([5, token], np.int32), 32))
-
-
-def test_what_was_found_about_its_numerics_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = built(tmp_path / "model", "llama")
-    monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path / "kept"))
-    assert opened(folder, "bfloat16", numerics="auto").numerics == "invariant"
-    monkeypatch.setattr(runtime, "passes_agree", lambda *_: False)
-    assert opened(folder, "bfloat16", numerics="auto").numerics == "invariant"
-    assert opened(folder, "bfloat16", numerics="auto", blocks=41).numerics == "fast"
-    with pytest.raises(SettingError, match="are not invariant on this CPU"):
-        opened(folder, "bfloat16", numerics="invariant", blocks=41)
-    monkeypatch.undo()
-    assert opened(folder, "bfloat16", numerics="invariant", blocks=41).numerics == "invariant"
 
 
 def test_what_was_compiled_beside_read_only_files_is_copied_once(

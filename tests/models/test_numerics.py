@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -11,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from covey.models import numerics
 from covey.models.agreement import Room, passes_agree
 from covey.models.attention import Shape, Tiling
 from covey.models.lanes import Lanes, Pass
@@ -27,22 +24,10 @@ CPU = torch.device("cpu")
 WIDTH, COUNT = 8, 1 << 16
 
 
-class Clock:
-    """Stands in for `time`."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def thread_time(self) -> float:
-        return self.now
-
-
-def matrix(odd: int = 0, clock: Clock | None = None, seconds: float = 0.0) -> Matrix:
-    """Products that differ when there are `odd` rows, and take so long."""
+def matrix(odd: int = 0) -> Matrix:
+    """Products that differ when there are `odd` rows."""
 
     def apply(rows: torch.Tensor) -> torch.Tensor:
-        if clock is not None:
-            clock.now += seconds
         return rows + float(len(rows) == odd)
 
     return Matrix(apply, WIDTH, COUNT)
@@ -59,16 +44,6 @@ def test_every_count_that_passes_are_padded_to_is_tried(limit: int, odd: int) ->
     assert first_granule(limit, matrix(), matrix(odd)) > 1
 
 
-def test_a_slow_matrix_leaves_the_others_their_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(numerics, "time", clock)
-    with caplog.at_level(logging.INFO):
-        assert first_granule(256, matrix(clock=clock, seconds=0.5), matrix(odd=224)) > 1
-    assert "row counts of a 8192 x 8 matrix: 5 of 48 tried, up to 5 rows" in caplog.text
-
-
 def logits(work: Pass) -> torch.Tensor:
     """What a token's logits may depend on: its lane. Every pass must be a sound one."""
     lanes = work.lanes
@@ -82,19 +57,6 @@ def logits(work: Pass) -> torch.Tensor:
     )
     assert (work.positions == ends).all()
     return torch.from_numpy(np.stack([work.tokens, work.positions], 1).astype(np.float32))
-
-
-@pytest.mark.parametrize(("span", "blocks"), [(0, 40), (16, 40), (64, 40), (64, 20), (640, 40)])
-def test_the_first_row_reaches_across_a_span_where_it_can(span: int, blocks: int) -> None:
-    reached, room = 0, Room(vocab=90, positions=200, blocks=blocks, block_size=4, limit=24, span=span)
-
-    def noted(work: Pass) -> torch.Tensor:
-        nonlocal reached
-        reached = max(reached, int(work.positions.max()) + 1)
-        return logits(work)
-
-    assert passes_agree(noted, room)
-    assert reached == (span + 12 if span + 12 <= min(200, 2 * blocks) and span > 12 else 24 if blocks == 40 else 20)
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16])
@@ -174,15 +136,6 @@ def test_a_softmax_that_looks_at_its_row_s_length_is_found_out(
     assert not agreement(tiling)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "shape"), [(torch.float32, Shape(8, 4, 32)), (torch.float32, Shape(12, 2, 64))])
-def test_tens_of_millions_of_results_are_the_same(dtype: torch.dtype, shape: Shape) -> None:
-    """None different among so many: fewer than one in ten million differ, at 95 %."""
-    kind = next(tiling for tiling in attention_tilings(shape) if attention_agreement(shape, tiling, 2048, dtype, CPU))
-    compared = attention_agreement(shape, kind, 2048, dtype, CPU, seed=9, least=30_000_000, seconds=math.inf)
-    assert compared >= 30_000_000
-
-
 def _scores_depend_on_keys(shape: Shape, dtype: torch.dtype) -> bool:
     generator = torch.Generator().manual_seed(2)
     queries, keys = (torch.randn(32, n, shape.head_dim, generator=generator, dtype=dtype) for n in (16, 1024))
@@ -212,12 +165,6 @@ def test_attention_is_invariant_under_some_tiling(shape: Shape, dtype: torch.dty
         attention_agreement(shape, tiling, 900, dtype, CPU, block_size=block_size)
         for tiling in attention_tilings(shape, block_size)
     )
-
-
-def test_passes_have_the_shapes_that_were_tried_whatever_the_size_of_a_block() -> None:
-    for block_size in range(1, 100):
-        for tiling in attention_tilings(HEADS, block_size):
-            assert math.lcm(tiling.span, math.lcm(tiling.keys, block_size)) == tiling.span
 
 
 @pytest.mark.parametrize("changes_at", [1024, 2048, 4096])

@@ -44,12 +44,10 @@ def test_a_family_that_changes_beyond_what_is_tried_at_load_is_the_same_there(tm
     assert Reader(model, rows, room=8).greedy(8, 40, rng) == expected
 
 
-@pytest.mark.parametrize("limit", [17, 33, 47])
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_models_load_for_odd_pass_sizes(family: str, limit: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [17, 47])
+def test_models_load_for_odd_pass_sizes(limit: int, tmp_path: Path) -> None:
     """Padding of the trial at loading is not compared."""
-    folder = build(tmp_path, family)
-    PagedModel(folder, dtype="float32", device="cpu", blocks=40, block_size=4, max_pass_tokens=limit)
+    PagedModel(build(tmp_path, "gemma2"), dtype="float32", device="cpu", blocks=40, block_size=4, max_pass_tokens=limit)
 
 
 def test_copied_slots_carry_the_row(tmp_path: Path) -> None:

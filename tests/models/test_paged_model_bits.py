@@ -39,6 +39,7 @@ def bundled(threads: int, tmp_path_factory: pytest.TempPathFactory) -> PagedMode
     return PagedModel(folder, device="cpu", dtype="bfloat16", blocks=400, numerics="auto")
 
 
+@pytest.mark.slow
 def test_bundled_shape_is_invariant(bundled: PagedModel) -> None:
     if bundled.numerics != "invariant":
         pytest.skip("bfloat16 is not invariant on this machine")
@@ -47,10 +48,13 @@ def test_bundled_shape_is_invariant(bundled: PagedModel) -> None:
     check_tree(bundled, rows[3], 4)
 
 
-COVERING = [(family, "bfloat16") for family in FAMILIES] + [("llama", "float32"), ("gemma2", "float32")]
+COVERING = [("llama", "bfloat16"), ("gemma2", "bfloat16"), ("gpt_neox", "bfloat16"), ("gemma2", "float32")]
+OTHERS = [("llama", "float32"), *((family, "bfloat16") for family in FAMILIES if (family, "bfloat16") not in COVERING)]
 
 
-@pytest.mark.parametrize(("family", "dtype"), COVERING)
+@pytest.mark.parametrize(
+    ("family", "dtype"), [*COVERING, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)]
+)
 def test_families_are_invariant(family: str, dtype: str, threads: int, tmp_path: Path) -> None:
     """With two threads, of which `make test` knows nothing, in longer rows and more passes."""
     folder = build(tmp_path, family)

@@ -152,14 +152,6 @@ def test_long_factors_for_all_texts_are_transformers_own_for_long_ones(tmp_path:
     assert Reader(model, rows, room=8).greedy(8, 32, np.random.default_rng(2)) == expected
 
 
-def test_properties(tmp_path: Path) -> None:
-    model = load(build(tmp_path, "mistral", torch.bfloat16))
-    assert (model.vocab_size, model.max_positions) == (97, 256)
-    assert (model.dtype, model.device, model.numerics) == ("float32", "cpu", "fast")
-    assert model.bytes_per_block == 3 * 2 * 2 * 16 * 8 * 4
-    assert load(tmp_path, dtype="float64").dtype == "float64"
-
-
 def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"config.json: cannot be read: No such file"):
         refusals.described(tmp_path)

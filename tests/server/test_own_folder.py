@@ -312,7 +312,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         ("its tokenizer has 4096 tokens, its model 97",),
     ),
     "adapter": (adapter, ("merge it into somebody/base by peft's merge_and_unload",)),
-    "tokenizer of SentencePiece": (of_sentencepiece, ("tokenizer.model alone is not read", "save_pretrained(")),
+    "tokenizer of SentencePiece": (of_sentencepiece, ("only tokenizer.json is read", "save_pretrained(")),
     "no tokenizer": (without_tokenizer, ("no tokenizer.json", "take tokenize, detokenize, ensemble out of models")),
     "remote code": (
         saying(model_type="mine", auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"}),

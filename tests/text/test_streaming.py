@@ -273,36 +273,6 @@ def test_an_outlet_that_fails_ends_its_own_answer_alone(
         assert str(unlucky.error) == "the answer could not be sent: MemoryError: shared memory is full"
 
 
-def test_a_client_that_cannot_be_asked_is_one_that_left(bench: Bench) -> None:
-    odd = Listener(raises="gone")
-    bench.begin(1, odd)
-    assert bench.engine.called.wait(60)
-    assert odd.done.wait(60)
-    assert isinstance(odd.error, PortError)
-    assert bench.streamer.open == 0
-    assert bench.engine.calls == [(1, Finish.CANCELLED)]
-
-
-def test_open_answers_are_counted_from_any_thread(bench: Bench) -> None:
-    """Begun, ended and counted all at once."""
-    listeners = {key: Listener() for key in range(1, 201)}
-
-    def run(keys: list[int]) -> None:
-        for key in keys:
-            bench.begin(key, listeners[key])
-            bench.say(key, "x", Finish.EOS)
-            assert 0 <= bench.streamer.open <= len(listeners)
-
-    threads = [threading.Thread(target=run, args=([*listeners][at::4],)) for at in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    for listener in listeners.values():
-        assert listener.done.wait(10)
-    assert bench.streamer.open == 0
-
-
 def test_of_many_answers_each_is_sent_less_often(tokenizer: Tokenizer) -> None:
     """First words and last ones do not wait, and what is held is sent though nothing comes any more."""
     streamer, listeners = Streamer(tokenizer, RealClock(), apart=0.25), [Listener() for _ in range(4)]

@@ -25,7 +25,7 @@ from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
 from covey.text.tokenization import load_tokenizer
 from covey_training.__main__ import main
-from covey_training.aligned import SIZES, Pair, build, default_layers, read_shape, save, shape
+from covey_training.aligned import SIZES, Pair, build, default_layers, save, shape
 from covey_training.aligned.agreement import Panel, measure
 from covey_training.aligned.build import search
 from covey_training.aligned.folders import DRAFTER, fitted
@@ -38,6 +38,8 @@ CPU = torch.device("cpu")
 OTHER = Panel(seed=1 << 40)  # texts that no pair was built on
 USUAL = 0.65
 BUNDLED = MODELS / "target" / "1"
+
+pytestmark = pytest.mark.slow  # pairs take seconds to build
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,7 +67,7 @@ def folder(pairs: Callable[[float], Pair], tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-@pytest.mark.parametrize("rate", [USUAL, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (0.35, 0.92))])
+@pytest.mark.parametrize("rate", [USUAL, 0.35, 0.92])
 def test_texts_that_no_search_has_seen_agree_as_wanted(pairs: Callable[[float], Pair], rate: float) -> None:
     pair = pairs(rate)
     found = measure(pair.target, pair.drafter, OTHER)
@@ -73,7 +75,6 @@ def test_texts_that_no_search_has_seen_agree_as_wanted(pairs: Callable[[float], 
     assert pair.measured.coupled == pytest.approx(rate, abs=0.03)
     assert found.greedy == pytest.approx(rate, abs=0.1)
     assert 2.0 < found.entropy < 4.0
-    assert pair.loops < 0.3
 
 
 def test_the_more_the_later_layers_add_the_less_often_the_first_agree(pairs: Callable[[float], Pair]) -> None:
@@ -123,7 +124,6 @@ def test_every_layer_of_the_target_runs_and_counts(pairs: Callable[[float], Pair
     assert all(not torch.equal(before, after) for before, after in pairwise(states))
 
 
-@pytest.mark.slow
 def test_a_seed_gives_the_same_pair_and_another_seed_another(pairs: Callable[[float], Pair]) -> None:
     first, again, other = pairs(USUAL), make(USUAL), make(USUAL, seed=1)
     assert again.damping == first.damping
@@ -187,22 +187,6 @@ def test_a_tokenizer_is_padded_for_a_larger_vocabulary() -> None:
     assert padded.decode([4321, 4999]) == " <4321> <4999>"
 
 
-def test_a_configuration_file_is_a_shape(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    own = {"model_type": "qwen2", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3,
-           "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 700, "tie_word_embeddings": True,
-           "eos_token_id": 699}  # fmt: skip
-    path.write_text(json.dumps(own))
-    config = read_shape(path)
-    pair = build(config, 1, 0.6, 0, CPU, torch.float32)
-    assert pair.measured.coupled == pytest.approx(0.6, abs=0.03)
-    assert pair.target.lm_head.weight.data_ptr() != pair.target.model.embed_tokens.weight.data_ptr()
-    assert config.eos_token_id == 0
-    path.write_text(json.dumps(own | {"vocab_size": 100}))
-    with pytest.raises(SettingError, match="vocabulary: got 100, allowed: 258 or more"):
-        read_shape(path)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_a_drafter_is_a_small_part_of_its_target(size: str) -> None:
     config = shape(size)
@@ -229,7 +213,6 @@ def test_the_command_builds_and_says_how_to_serve(tmp_path: Path, capsys: pytest
         ("--size tiny --agreement 0.5 --seed -1", "seed: got -1"),
         ("--size tiny --agreement 0.5 --dtype int8", "dtype: got 'int8'"),
         ("--size tiny --agreement 0.5 --device abacus", "device: got 'abacus'"),
-        ("--config none.json --agreement 0.5", "none.json: cannot be read"),
     ],
 )
 def test_the_command_refuses_in_one_line(options: str, said: str, tmp_path: Path) -> None:
@@ -244,13 +227,3 @@ def test_the_command_refuses_in_one_line(options: str, said: str, tmp_path: Path
 def test_an_agreement_out_of_reach_says_what_was_reached() -> None:
     with pytest.raises(SettingError, match=r"got 0\.3, reached 0\.[5-9]\d+ \(nothing damped\) to (0\.99\d|1\.000)"):
         make(0.3, layers=7)
-
-
-def test_another_family_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(SettingError, match="model_type 'gpt2' is not supported: allowed are llama, qwen2"):
-        read_shape(path)
-    path.write_text("[]")
-    with pytest.raises(SettingError, match="not a JSON object"):
-        read_shape(path)

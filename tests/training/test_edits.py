@@ -4,14 +4,10 @@ import ast
 import difflib
 import random
 import re
-from pathlib import Path
-from typing import cast
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from covey_training import corpora, edits, evaluate, teacher, tokenizer
+from covey_training import corpora, edits, teacher
 
 SOURCE = '''
 class Store:
@@ -132,25 +128,3 @@ def test_edits_of_one_text_are_on_one_side_of_the_split_and_prompts_end_before_t
     prompt = teacher.cut_prompt("edits", documents[0], random.Random(0))
     assert prompt.endswith("\nAfter:")
     assert documents[0].startswith(prompt + "\n")
-
-
-class Written:
-    """A target whose greedy answers are written down."""
-
-    def __init__(self, answer: list[int]) -> None:
-        self.answer, self.device = answer, torch.device("cpu")
-        self.config = LlamaConfig(max_position_embeddings=2048)
-
-    def generate(self, ids: torch.Tensor, **_: object) -> torch.Tensor:
-        return torch.cat([ids, torch.tensor([self.answer])], dim=1)
-
-
-@pytest.mark.parametrize(("kept", "share"), [(3, 1.0), (2, 2 / 3), (0, 0.0)])
-def test_copied_counts_unchanged_lines_that_the_answer_has(kept: int, share: float, tokenizer_folder: Path) -> None:
-    """Three lines of equal length stay as they are and one is new: what is answered for the new one does not count."""
-    vocabulary = tokenizer.load(tokenizer_folder)
-    lines = ["x = 11", "x = 22", "x = 33"]
-    document = edits.Edit("Add a line.", "\n".join(lines), "\n".join(["y = 44", *lines])).document()
-    answer = vocabulary("".join("\n" + line for line in ["z = 9", *lines[:kept]])).input_ids
-    model = cast(LlamaForCausalLM, Written(answer if kept else []))
-    assert evaluate.copied(model, vocabulary, [document]) == pytest.approx(share)

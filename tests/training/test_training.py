@@ -87,12 +87,6 @@ def test_training_lowers_the_loss(tiny_target: LlamaForCausalLM, streams: dict[s
     assert losses[-1] < losses[0] - 0.4
 
 
-def test_the_last_share_of_the_budget_reads_long_windows() -> None:
-    assert SETTINGS.shape(0.5) == (4, 16)
-    assert SETTINGS.shape(0.99) == (2, 32)
-    assert replace(SETTINGS, long_factor=4).shape(0.99) == (1, 64)
-
-
 def test_a_budget_is_steps_or_minutes() -> None:
     with pytest.raises(ValueError, match="give one of them"):
         Budget()
@@ -137,27 +131,11 @@ def test_a_resumed_drafter_has_the_weights_of_an_uninterrupted_one(
     assert torch.equal(whole, resumed)
 
 
-def test_specialists_start_from_the_general_drafter(
-    tiny_drafter: LlamaForCausalLM, tiny_target: LlamaForCausalLM, lessons: teacher.Lessons, tmp_path: Path
-) -> None:
-    students = {name: copy.deepcopy(tiny_drafter) for name in ("draft_general", "draft_math", "draft_chat")}
-    same = dict.fromkeys(students, lessons)
-    distil.train(students, same, tiny_target, Budget(steps=8), tmp_path / "all.pt", seed=0, settings=DISTIL)
-    results = [weights(student) for student in students.values()]
-    assert torch.equal(results[0], results[1])
-    assert torch.equal(results[0], results[2])
-
-
 def test_lessons_hold_the_target_s_logits(tiny_target: LlamaForCausalLM, lessons: teacher.Lessons) -> None:
     with torch.no_grad():
         expected = tiny_target(input_ids=lessons.tokens, use_cache=False).logits
     found = lessons.hidden.float() @ tiny_target.get_input_embeddings().weight.detach().T
     assert torch.allclose(found, expected, atol=0.02)
-
-
-def test_every_epoch_reads_every_window_once() -> None:
-    rows = torch.cat([distil.rows_of_step(step, 4, 10, seed=0) for step in range(5)]).tolist()
-    assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
 
 
 def test_a_saved_model_loads_again(tiny_drafter: LlamaForCausalLM, tokenizer_folder: Path, tmp_path: Path) -> None:
@@ -166,11 +144,6 @@ def test_a_saved_model_loads_again(tiny_drafter: LlamaForCausalLM, tokenizer_fol
     assert loaded.config.eos_token_id == 0
     assert torch.equal(weights(loaded), weights(tiny_drafter).to(torch.bfloat16).float())
     assert {path.name for path in (tmp_path / "draft_math").iterdir()} == {"1"}
-
-
-def test_the_models_have_their_size() -> None:
-    assert 10e6 < architecture.target(4096, 0).num_parameters() < 25e6
-    assert architecture.drafter(4096, 0).num_parameters() < 1.3e6
 
 
 def test_cut_prompts_of_code_keep_the_marker(learned: Tokenizer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from covey.contracts.errors import BadField, SettingError
 from covey.contracts.types import Ints
 from covey.text.model_folder import has_file
 
+OTHER_FORMS = ("tokenizer.model", "vocab.json", "tokenizer_config.json")  # of a tokenizer, which are not read
 KEEPS_TEXT = ("Sequence", "ByteLevel", "Digits", "Split")  # pre-tokenizers that leave none of the text out
 
 
@@ -35,25 +35,10 @@ def _read(folder: str | Path) -> Tokenizer | None:
             return Tokenizer.from_file(str(path))
         except Exception as error:  # what the library raises has no common base
             raise SettingError(f"{path}: not a tokenizer: {error}; copy it again") from None
-    if not any(has_file(Path(folder) / name) for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json")):
+    if not any(has_file(Path(folder) / name) for name in OTHER_FORMS):
         return None
-    if not (Path(folder) / "vocab.json").is_file() and find_spec("sentencepiece") is None:
-        code = f"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')"
-        raise SettingError(
-            f"{folder}: tokenizer.model alone is not read; write tokenizer.json once, where sentencepiece is "
-            f'installed: python -c "{code}"'
-        )
-    from transformers import AutoTokenizer  # slow to import, and seldom needed
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise SettingError(f"{folder}: its tokenizer cannot be read; save it with tokenizer.json: {said}") from None
-    if not tokenizer.is_fast:
-        raise SettingError(f"{folder}: its tokenizer has no fast form; save it with tokenizer.json")
-    backend: Tokenizer = tokenizer.backend_tokenizer
-    return backend
+    code = f"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')"
+    raise SettingError(f'{folder}: only tokenizer.json is read; write it once: python -c "{code}"')
 
 
 def token_ids(tokenizer: Tokenizer, text: str) -> Ints:

@@ -2,6 +2,6 @@
 
 from covey_training.aligned.build import Pair, build
 from covey_training.aligned.folders import save
-from covey_training.aligned.shapes import SIZES, default_layers, read_shape, shape
+from covey_training.aligned.shapes import SIZES, default_layers, shape
 
-__all__ = ["SIZES", "Pair", "build", "default_layers", "read_shape", "save", "shape"]
+__all__ = ["SIZES", "Pair", "build", "default_layers", "save", "shape"]

@@ -21,7 +21,6 @@ from covey_training.aligned.shapes import SPECIAL
 
 PROMPT = 16
 ROWS = 8  # texts that are read at once: their logits are the largest thing in memory
-LONGEST_LOOP = 16
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,6 @@ def measure(target: PreTrainedModel, drafter: PreTrainedModel, panel: Panel) -> 
         greedy.append(expected.argmax(1).eq(proposed.argmax(1)).double().mean().item())
         unsure.append(entropies(expected).double().mean().item())
     return Agreement(float(np.mean(same)), float(np.mean(greedy)), float(np.mean(unsure)))
-
-
-@torch.inference_mode()
-def looping(target: PreTrainedModel, panel: Panel) -> float:
-    """Return the share of the target's greedy texts that end by saying the same few tokens twice over."""
-    texts = continued(target, random_ids(target, panel.rows, panel.seed), panel.tokens, 0.0, panel.seed)
-    return float(np.mean([loops(text[PROMPT:]) for text in texts.tolist()]))
-
-
-def loops(text: list[int]) -> bool:
-    return any(text[-period:] == text[-2 * period : -period] for period in range(1, LONGEST_LOOP + 1))
 
 
 def random_ids(model: PreTrainedModel, rows: int, seed: int) -> Tensor:

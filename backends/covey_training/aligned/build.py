@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from covey.contracts.errors import SettingError
 from covey_client.progress import Steps
-from covey_training.aligned.agreement import Agreement, Panel, entropies, looping, measure, random_ids
+from covey_training.aligned.agreement import Agreement, Panel, entropies, measure, random_ids
 from covey_training.aligned.shapes import check_layers
 from covey_training.aligned.weights import blank, damp, draw_head, draw_weights, first_layers
 
@@ -40,7 +40,6 @@ class Pair:
     damping: float  # what the later layers add, over what they would
     wanted: float
     measured: Agreement  # on texts that the search has not seen
-    loops: float  # share of the search's prompts of which greedy texts end in a short loop
 
 
 def build(
@@ -69,7 +68,7 @@ def build(
     measured = at(damping, unseen)
     if abs(measured.coupled - agreement) > TOLERANCE:
         raise SettingError(f"agreement: got {agreement:g}, reached {measured.coupled:.3f} on other texts: {HINT}")
-    return Pair(target, drafter, seed, damping, agreement, measured, looping(target, searched))
+    return Pair(target, drafter, seed, damping, agreement, measured)
 
 
 def search(agreement_at: Callable[[float], float], wanted: float) -> float:

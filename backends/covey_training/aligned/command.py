@@ -15,15 +15,13 @@ from covey.models.loading import choose_device, choose_dtype
 from covey.server.options import Options
 from covey_training.aligned.build import Pair, build
 from covey_training.aligned.folders import check_free, save
-from covey_training.aligned.shapes import SIZES, default_layers, read_shape, shape
+from covey_training.aligned.shapes import SIZES, default_layers, shape
 
 WIDE = 512  # narrower passes take longer with two threads, much longer where somebody else has a core
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--size", choices=SIZES, help="a named shape")
-    given.add_argument("--config", type=Path, metavar="FILE", help="the shape in a Hugging Face config.json")
+    parser.add_argument("--size", choices=SIZES, required=True, help="a named shape")
     parser.add_argument(
         "--agreement", type=float, required=True, help="how often the drafter says what the target says, as 0.7"
     )
@@ -36,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     """Build, save and show the pair that the options describe."""
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device)
-    config = shape(options.size) if options.config is None else read_shape(options.config)
+    config = shape(options.size)
     layers = default_layers(config) if options.layers is None else options.layers
     check_free(options.out)
     if device.type == "cpu" and config.hidden_size < WIDE:
@@ -56,7 +54,6 @@ def shown(pair: Pair) -> Table:
     table.add_row("agreement at temperature 1, one noise", f"{pair.measured.coupled:.3f}")
     table.add_row("agreement of the likeliest tokens", f"{pair.measured.greedy:.3f}")
     table.add_row("target's entropy, bits per token", f"{pair.measured.entropy:.2f}")
-    table.add_row("greedy texts that end in a short loop", f"{pair.loops:.0%}")
     return table
 
 

@@ -1,24 +1,27 @@
-"""The shapes of synthetic targets: named ones, and those of configuration files. Knows nothing of weights."""
+"""The shapes of synthetic targets, by name. Knows nothing of weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
-from covey.contracts.errors import SettingError, UnsupportedModel
-from covey.models.loading import check_config
-from covey.text.model_folder import read_object
+from covey.contracts.errors import SettingError
 
 KINDS: Mapping[str, type[PretrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config}
 END_OF_TEXT = 0  # the id in the bundled tokenizer, which every pair is saved with
 SPECIAL = 2  # ids of that tokenizer that stand for no text: end of text and padding
-SMALLEST_VOCABULARY = SPECIAL + 256  # ... and a token for every byte
 SHARE_OF_COST = 0.1  # a drafter may cost so much of the target's, where nobody says how many layers
 
-COMMON = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-6}
+COMMON = {
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,  # a tied head would answer every token with itself; one of its own costs the same
+    "bos_token_id": END_OF_TEXT,
+    "eos_token_id": END_OF_TEXT,
+    "pad_token_id": None,
+}
 SIZES: Mapping[str, dict[str, Any]] = {
     # for tests
     "tiny": {"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 8,
@@ -41,36 +44,9 @@ SIZES: Mapping[str, dict[str, Any]] = {
 def shape(size: str) -> PretrainedConfig:
     """Return the configuration of a named size."""
     if size not in SIZES:
-        raise SettingError(f"size: got {size!r}, allowed: {', '.join(SIZES)}, or the file of a configuration")
-    return configured(COMMON | SIZES[size], f"size {size}")
-
-
-def read_shape(path: Path) -> PretrainedConfig:
-    """Return the configuration in a Hugging Face config.json."""
-    return configured(read_object(path), str(path))
-
-
-def configured(settings: Mapping[str, Any], where: str) -> PretrainedConfig:
-    kind = str(settings.get("model_type"))
-    if kind not in KINDS:
-        raise UnsupportedModel(f"{where}: model_type {kind!r} is not supported: allowed are {', '.join(KINDS)}")
-    own = {
-        # A tied head would answer every token with itself. A head of its own costs a pass the same.
-        "tie_word_embeddings": False,
-        "bos_token_id": END_OF_TEXT,
-        "eos_token_id": END_OF_TEXT,
-        "pad_token_id": None,
-    }
-    try:
-        config = KINDS[kind](**{**settings, **own})
-    except Exception as error:  # the library has many kinds of complaint; each says what is wrong
-        raise SettingError(f"{where}: not a configuration that can be built: {error}") from None
-    check_config(Path(where), config)
-    if config.vocab_size < SMALLEST_VOCABULARY:
-        raise SettingError(f"vocabulary: got {config.vocab_size}, allowed: {SMALLEST_VOCABULARY} or more")
-    if config.num_hidden_layers < 2:
-        raise SettingError(f"{where}: got {config.num_hidden_layers} layers, allowed: 2 or more")
-    return config
+        raise SettingError(f"size: got {size!r}, allowed: {', '.join(SIZES)}")
+    settings = COMMON | SIZES[size]
+    return KINDS[settings["model_type"]](**settings)
 
 
 def default_layers(config: PretrainedConfig) -> int:

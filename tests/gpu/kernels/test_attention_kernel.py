@@ -360,6 +360,7 @@ def variant(rows: int, dim: int, dtype: str, share: int, split: bool, window: in
     )
 
 
+@pytest.mark.slow
 def test_it_compiles_for_a_gpu_with_wide_loads() -> None:
     join = dict.fromkeys(("partial", "heights"), "*fp32") | {"out": "*bf16", "lines": "i32", "parts": "i32"}
     made = compile_for_hopper(

@@ -328,6 +328,7 @@ def test_a_chain_goes_on_where_no_token_can_be_drawn(random: np.random.Generator
     assert scores[:, 0].isnan().tolist() == [True, True, True, False]
 
 
+@pytest.mark.slow
 def test_for_a_gpu_it_compiles_to_operations_that_round_once_and_wide_loads() -> None:
     partials = {"best_values": "*fp32", "best_tokens": "*i32", "scores": "*fp64", "tokens": "*i32", "sums": "*fp32"}
     place = {"stride": "i32", "vocab": "i32"}

@@ -166,6 +166,7 @@ def test_a_row_has_the_same_bits_in_any_company(
         assert torch.equal(product.found(block, slice(start, stop)), whole[start:stop])
 
 
+@pytest.mark.slow
 def test_they_compile_for_a_gpu_with_wide_loads() -> None:
     pool = dict.fromkeys(("qkv", "queries", "pool", "cosines", "sines", "query_norm", "key_norm"), "*bf16")
     numbers = {"offsets": "*i64", "slots": "*i32", "positions": "*i32", "layer_offset": "i64", "epsilon": "fp32"}

@@ -91,6 +91,7 @@ def slots_of(store: KVStore, blocks: Ints) -> Ints:
     return (blocks[:, None] * store.layout.block_size + np.arange(store.layout.block_size)).reshape(-1)
 
 
+@pytest.mark.slow
 def test_they_compile_to_accesses_of_16_bytes() -> None:
     blocks, slots = [], []
     for kind in ("*bf16", "*fp16"):

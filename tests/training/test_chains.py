@@ -1,0 +1,79 @@
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import LlamaForCausalLM
+
+from covey.contracts.errors import SettingError
+from covey_training import chains, sampling, tokenizer
+from covey_training.__main__ import parse
+from covey_training.distil import distance
+
+
+def test_acceptance_is_one_minus_total_variation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 5, 7, generator=generator)
+    found = chains.acceptances(left, right).tolist()
+    for i, (p, q) in enumerate(zip(left.softmax(-1).tolist(), right.softmax(-1).tolist())):
+        assert found[i] == pytest.approx(1 - sum(abs(a - b) for a, b in zip(p, q)) / 2, abs=1e-6)
+
+
+def test_accepted_length_is_the_expectation_over_every_outcome() -> None:
+    rates = torch.tensor([[0.9, 0.3, 0.75, 0.5, 0.6], [0.3, 0.75, 0.5, 0.6, 1.0]], dtype=torch.float64)
+    expected = 0.0
+    for row in rates.tolist():
+        for outcome in itertools.product((True, False), repeat=5):
+            chance = 1.0
+            for rate, accepted in zip(row, outcome):
+                chance *= rate if accepted else 1 - rate
+            expected += chance * len(list(itertools.takewhile(bool, outcome)))
+    found = chains.measured(rates)
+    assert found.accepted_length == pytest.approx(expected / 2)
+    assert found.acceptance == pytest.approx(rates.mean(0).tolist())
+
+
+def test_samples_that_are_shorter_than_a_draft_are_refused() -> None:
+    with pytest.raises(SettingError, match="no held-out sample has 5 tokens"):
+        chains.measured(torch.zeros(0, 5))
+
+
+def test_distance_is_total_variation_at_full_weight() -> None:
+    p, q = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(0))
+    loss, variation = distance(q, p, torch.tensor(1.0))
+    assert float(loss) == pytest.approx(float(variation))
+    assert float(1 - variation) == pytest.approx(float(chains.acceptances(p, q).mean()), abs=1e-6)
+
+
+def test_samples_do_not_depend_on_padding(tiny_target: LlamaForCausalLM) -> None:
+    """Greedy in effect: with logits this far apart, only a wrong position or mask could change a token."""
+    with torch.no_grad():
+        tiny_target.get_input_embeddings().weight.mul_(60)
+    prompts = [[5, 6, 7, 8, 9, 10], [11, 12]]
+    together = sampling.continue_batch(tiny_target, prompts, 6)
+    alone = [sampling.continue_batch(tiny_target, [prompt], 6)[0] for prompt in prompts]
+    assert together == alone
+
+
+def test_the_target_itself_has_full_acceptance(
+    tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, tokenizer_folder: Path
+) -> None:
+    asked = ["Question: x\nAnswer:", "Question: Longer, y\nAnswer:"]
+    samples = sampling.sample(tiny_target, tokenizer.load(tokenizer_folder), asked, tokens=12, seed=0)
+    found = chains.of_others(tiny_target, {"same": tiny_target, "other": tiny_drafter}, samples, [[True] * 12] * 2)
+    assert found["same"].accepted_length == pytest.approx(5.0, abs=1e-3)
+    assert found["other"].accepted_length < 5.0
+    chains.show({"math": found}, Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["target", "--steps", "3"], "needs --data"), (["drafters", "--data", "x"], "needs a budget")],
+)
+def test_the_command_line_says_what_is_missing(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    assert message in capsys.readouterr().err
