@@ -19,7 +19,6 @@ from covey.contracts.types import NO_OBJECTIVE, Attainment, Objective, Request, 
 from covey.loop.engine import Engine
 from covey.planner.baseline import LEAST, Baseline
 from covey.requests.active import ActiveRequest
-from covey.requests.pace import Pace
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import PATIENCE, Scheduler
 from covey_client.costs.table import CostTable
@@ -292,17 +291,6 @@ def test_the_one_with_most_time_is_preempted() -> None:
 
 
 # ---- estimates -------------------------------------------------------------------------------------------------------
-
-
-def test_the_pace_is_that_of_recent_rounds() -> None:
-    pace = Pace()
-    assert (pace.seconds, pace.token_seconds, pace.fastest) == (0.0, 0.0, 0.0)
-    for _ in range(400):
-        pace.update(0.02, 4, 8)
-        pace.update(0.05, 4, 4)
-    assert pace.seconds == pytest.approx(0.035, rel=0.02)
-    assert pace.fastest == pytest.approx(0.01)
-    assert pace.token_seconds == pytest.approx(0.07 * 4 / 12, rel=0.02)
 
 
 # ---- under load, in virtual time -------------------------------------------------------------------------------------

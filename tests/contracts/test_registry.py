@@ -29,13 +29,6 @@ def test_nothing_needs_what_is_not_there(made_by: str, setting: type) -> None:
     assert {name for name, each in parameters.items() if each.default is Parameter.empty} <= set(dir(setting))
 
 
-def test_a_policy_is_given_what_its_constructor_names() -> None:
-    class Given:
-        max_depth, other = 3, "not asked for"
-
-    assert vars(registry.make("covey.bandits.tetris:Tetris", Given()))["_depth"] == 3
-
-
 def test_policies_that_price_switching_start_from_costs() -> None:
     names = [name.replace(":k", ":2") for name in registry.POLICIES]
     assert [name for name in names if policies.starts_from_costs(name)] == ["nightjar-v1", "nightjar", "covey"]

@@ -12,7 +12,7 @@ from covey.contracts.errors import CoveyError, PortError
 from covey.contracts.types import DraftReply, DraftWork, Rule
 from covey.loop.channel import Channel
 from covey.requests.active import ActiveRequest
-from covey.requests.roster import FIRST_REST, LONGEST_REST, Roster, State
+from covey.requests.roster import Roster
 from covey.requests.rounds import Judge, Plan
 from covey.requests.scheduler import Batch
 from tests.fakes import ManualClock, request
@@ -97,32 +97,6 @@ def answered(one: One, ask: Callable[[One], DraftWork], **changed: float) -> Non
 
 
 @ASK
-def test_a_drafter_that_has_no_place_is_not_asked_for_as_long_as_it_says(ask: Callable[[One], DraftWork]) -> None:
-    one = One()
-    answered(one, ask, again_seconds=7.0)
-    one.clock.sleep(6.9)
-    assert one.roster.state("one") is State.RESTING
-    one.clock.sleep(0.2)
-    assert one.roster.serves("one")
-
-
-def test_a_drafter_that_answered_begins_with_the_shortest_rest_again() -> None:
-    one = One()
-    for _ in range(3):
-        one.draft()
-        one.end(PortError("no"))
-        one.channel.settle()
-        one.clock.sleep(LONGEST_REST)
-    answered(one, One.draft)
-    one.draft()
-    one.end(PortError("no"))
-    one.channel.settle()
-    assert not one.roster.serves("one")
-    one.clock.sleep(FIRST_REST)
-    assert one.roster.serves("one")
-
-
-@ASK
 def test_what_a_failed_call_was_to_free_the_next_one_frees(ask: Callable[[One], DraftWork]) -> None:
     one = One()
     one.channel.frees.append(8)
@@ -134,47 +108,6 @@ def test_what_a_failed_call_was_to_free_the_next_one_frees(ask: Callable[[One], 
     one.end()
     one.channel.settle()
     assert one.draft().frees == ()
-
-
-def test_a_drafter_is_told_its_own_epoch_until_a_call_fails() -> None:
-    one = One()
-    assert one.draft().epoch == 0
-    one.end()
-    one.channel.settle()
-    assert one.draft().epoch == one.drafter.epoch
-    one.end(PortError("no"))
-    one.channel.settle()
-    assert one.draft().epoch == 0
-
-
-@ASK
-def test_a_reply_says_nothing_of_requests_that_are_gone(ask: Callable[[One], DraftWork]) -> None:
-    one = One()
-    ask(one)
-    gone, stays = one.requests
-    gone.seen.clear()
-    one.end()
-    one.channel.settle()
-    assert (gone.seen, gone.judgements) == ({}, {})
-    assert stays.seen == {"one": 3}
-    assert ("one" in stays.judgements) is (ask is One.read)
-
-
-def test_what_is_asked_after_a_call_that_reads_goes_on_where_that_ends() -> None:
-    one = One()
-    assert [len(opening.tokens) for opening in one.read().opens] == [3, 3]
-    work = one.draft()
-    assert work.opens == ()
-    assert work.keep.tolist() == [3, 3]
-
-
-def test_a_call_that_reads_takes_time_though_it_fails() -> None:
-    one = One()
-    one.read()
-    one.clock.sleep(2.0)
-    one.end(PortError("no"))
-    one.channel.settle()
-    assert one.channel.read_seconds == [pytest.approx(2.0)]
 
 
 @ASK
@@ -201,31 +134,6 @@ def test_all_calls_to_a_process_that_has_ended_are_given_up(ask: Callable[[One],
     assert len(one.workers) == 2
     assert [len(opening.tokens) for opening in one.draft().opens] == [3, 3], "its successor knows nothing"
     assert len(one.workers[1].calls) == 1
-
-
-def test_a_late_drafter_is_not_asked_before_that_call_has_ended() -> None:
-    """Whatever ends meanwhile, and however long it has rested."""
-    one = One()
-    one.read()
-    one.draft()
-    assert one.channel.reply(one.call, 0.0) is None
-    one.clock.sleep(LONGEST_REST)
-    one.end()  # what it was reading before
-    one.channel.settle()
-    assert one.roster.state("one") is State.LATE
-    one.end()
-    one.channel.settle()
-    assert one.roster.serves("one")
-
-
-def test_a_drafter_that_leaves_memory_is_told_everything_when_it_is_back() -> None:
-    one = One()
-    answered(one, One.draft)
-    one.channel.frees.append(8)
-    one.channel.drop(one.requests)
-    work = one.draft()
-    assert [len(opening.tokens) for opening in work.opens] == [3, 3]
-    assert (work.epoch, work.frees) == (0, ())
 
 
 @pytest.mark.parametrize("rule", list(Rule))

@@ -13,9 +13,7 @@ from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork,
 from covey.loop.channel import LEAST_NEEDED
 from covey.loop.engine import Engine
 from covey.planner.build import build
-from covey.requests.roster import LONGEST_REST, Roster
-from covey.requests.rounds import Plan
-from covey.requests.scheduler import Batch
+from covey.requests.roster import LONGEST_REST
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
 from tests.loop.hash_drafters import HashDrafter, read_out, serving
 from tests.static_planner import StaticPlanner
@@ -238,36 +236,6 @@ def test_a_drafter_without_q_rows_does_not_cost_the_others_theirs() -> None:
             assert (q_ids[own, 0] == work.trees.tokens[own]).all()
             expected = [0.5, 0.25, 0.125, 0.0625][:count] or [1.0]
             assert (q_probs[own] == np.asarray(expected + [0.0] * (4 - len(expected)), np.float32)).all()
-
-
-def test_the_time_in_which_drafters_work_is_used() -> None:
-    """While the drafters of a round are at work, and in no other, the planner may do what it put off."""
-    drafter = HashDrafter(0.5)
-    working, let, used = threading.Event(), threading.Event(), []
-
-    def work() -> None:
-        working.set()
-        let.wait(10)
-        let.clear()
-        working.clear()
-
-    drafter.before = work
-
-    class Putting(StaticPlanner):
-        def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:  # noqa: ARG002
-            used.append(working.wait(5))
-            let.set()
-
-    engine, _target, sink = serving({"only": drafter}, Putting(2, 1))
-    engine.submit(request(1, [1, 2, 3], 9))
-    while engine.round():
-        pass
-    assert used == [True] * len(drafter.works)
-    engine.submit(request(2, [1, 2, 3], 9, speculation="off"))
-    while engine.round():
-        pass
-    assert len(used) == len(drafter.works)
-    assert sink.tokens[2] == continuation([1, 2, 3], 9)
 
 
 def test_a_drafter_without_scores_drafts_beside_one_with_scores() -> None:

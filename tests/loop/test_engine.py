@@ -5,7 +5,6 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from covey.contracts.errors import Overloaded, PortError, StubDead
@@ -13,7 +12,7 @@ from covey.contracts.types import Finish, Progress, Sampling, TargetInfo, Target
 from covey.loop.configuration import EngineHooks
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
-from tests.fakes import Collector, HashTarget, ManualClock, continuation, next_token, request
+from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
 from tests.static_planner import StaticPlanner
 
 
@@ -80,27 +79,6 @@ def test_the_least_urgent_is_preempted_and_the_urgent_goes_first() -> None:
     assert order == [2, 1]
     assert engine.scheduler.preemptions > 0
     assert sink.tokens[1] == continuation([1] * 8, 30)
-
-
-class Whole(HashTarget):
-    """Is asked for all of what it opens at once."""
-
-    def step(self, work: TargetWork) -> TargetReply:
-        chunks = dict(zip(work.tags.tolist(), work.chunk.tolist()))
-        assert all(chunks[opening.tag] == len(opening.tokens) for opening in work.opens)
-        return super().step(work)
-
-
-def test_what_is_opened_again_is_computed_from_its_first_token_on() -> None:
-    target = Whole(blocks=12)
-    engine, sink = build(target, growth=0)
-    for key in (1, 2):
-        engine.submit(request(key, [key] * 8, 30))
-    engine.round()
-    target.restart()
-    finish_all(engine)
-    assert engine.scheduler.preemptions > 0
-    assert all(sink.tokens[key] == continuation([key] * 8, 30) for key in (1, 2))
 
 
 def test_what_a_failed_pass_was_to_free_the_next_one_frees() -> None:
@@ -456,7 +434,3 @@ def test_a_drain_from_another_thread_lets_nobody_in_after_it_and_nobody_down() -
         engine.submit(request(10**6, [1]))
     finish_all(engine, limit=10**6)
     assert sorted(sink.ended) == sorted(taken)
-
-
-def test_the_hash_model_depends_on_every_token() -> None:
-    assert len({next_token(np.asarray([a, 2, 3])) for a in range(50)}) > 20

@@ -12,18 +12,15 @@ from covey.contracts.types import LOOKUP, Open, TargetReply, TargetWork
 from covey.drafters.companion import LookedUp
 from covey.drafters.hit_rates import HitRates
 from covey.drafters.suffix import SuffixDrafter
-from covey.loop import lookups
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.build import build
-from covey.planner.covey import Covey
 from covey.process.guard import Guard
 from covey.process.worker import Thread
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
 from tests import fakes
 from tests.fakes import Collector, HashTarget, ManualClock, request
-from tests.loop import hash_drafters
 from tests.loop.hash_drafters import HashDrafter
 
 PERIOD, HASHED = 9, fakes.next_token
@@ -145,70 +142,3 @@ def test_what_fails_is_set_aside_and_its_last_offers_are_not_made_again(monkeypa
     monkeypatch.setattr(LookedUp, "read", lambda *_: 1 / 0)
     assert served.looked_up(served.serve(2)) == [(0, 0)] * 2
     assert served.looked_up(served.serve(2)) == [(0, 0)] * 2
-
-
-def test_texts_that_nobody_takes_offers_of_are_followed_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fakes, "next_token", lambda tokens: 1 + HASHED(tokens) % 8)  # no text repeats itself for long
-    reads, read = [0], LookedUp.read
-
-    def counted(text: LookedUp, tokens: Sequence[int]) -> None:
-        reads[0] += 1
-        read(text, tokens)
-
-    monkeypatch.setattr(LookedUp, "read", counted)
-    served = Served()
-    served.serve(8, tokens=400)
-    followed = reads[0]
-    served.serve(lookups.FEW, tokens=100)
-    assert followed < 0.5 * 8 * 400
-    assert reads[0] - followed >= 0.9 * lookups.FEW * 100, "of few rows at every token"
-
-
-@pytest.mark.parametrize("skill", [0.0, 0.8])
-@pytest.mark.parametrize("policy", ["fixed", "covey", "ucb-be"])
-def test_offers_teach_nothing_of_drafters_and_their_depths(
-    policy: str, skill: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hash_drafters, "next_token", repeating)
-    served = Served(policy=policy, skill=skill)
-    for _ in range(3):
-        served.serve(3)
-    decisions = served.planner.decisions.latest()
-    looked_up = [each for each in decisions if LOOKUP in {name for name, _, _ in each.drafters}]
-    assert len(looked_up) > (5 if skill else 20)
-    assert (skill > 0.0) == any(each.depth for each in looked_up)
-    assert not any(each.learnt for each in looked_up)
-    assert isinstance(served.planner.policy, Covey)
-    expectations = served.planner.policy.expectations
-    assert LOOKUP not in {**expectations._acceptance, **expectations.costs._drafts}
-    assert not any(LOOKUP in record.read for record in served.records)
-
-
-def test_requests_that_end_leave_nothing() -> None:
-    served = Served()
-    served.serve(2)
-    for key in range(11, 15):
-        served.engine.submit(request(key, [key, 5, 9], 50))
-    for _ in range(10):
-        served.engine.round()
-        served.worker.submit(lambda _: None, None).result(60.0)
-    running = list(served.engine.scheduler.running.values())
-    for key in range(11, 15):
-        served.engine.cancel(key)
-    while served.engine.round():
-        pass
-    assert len(running) == 4
-    assert [(active.text, active.offer) for active in running] == [(None, None)] * 4
-    assert len(served.begun) == 6
-    assert all(text.ended for text in served.begun)
-    assert [text.lookup.tokens[3:] for text in served.begun[:2]] == [served.sink.tokens[key] for key in (1, 2)]
-    assert [text.lookup.tokens[3:] for text in served.begun[2:]] == [active.output for active in running]
-
-
-def test_of_many_rows_offers_that_are_taken_are_made_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "PATIENCE", 4)
-    served = Served()
-    for _ in range(3):
-        served.serve(8, tokens=200)
-    drafted = [int(np.count_nonzero(record.sizes)) for record in served.records[-20:]]
-    assert sum(drafted) > 40

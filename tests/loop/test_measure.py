@@ -92,17 +92,6 @@ def test_the_first_choice_on_measured_curves_is_the_device_s_own() -> None:
         assert (policy.choose(Situation(16, DEPTH, 0, 0, ((NAME, 16),))) > 0) == drafts
 
 
-def test_a_drafter_that_proposes_nothing_leaves_the_target_s_curve() -> None:
-    made = Deployment(table())
-
-    class Empty(EmulatedDrafter):
-        def draft(self, work: DraftWork) -> DraftReply:
-            return super().draft(replace(work, depth=np.zeros_like(work.depth)))
-
-    made.drafter = Empty(table(), MODEL, made.clock, name=NAME, rates={"": (0.5,)})
-    assert {tokens for rows, tokens, _ in made.curves().get().verify if rows == 1} >= {1, 3, 7}
-
-
 def test_kept_until_weights_threads_or_limits_change(tmp_path: Path) -> None:
     first = Deployment(table()).curves(tmp_path).get()
     again = Deployment(table())

@@ -314,32 +314,6 @@ def test_a_drafter_that_does_not_come_keeps_nobody_else_away() -> None:
     assert server.house.moves[-1] == ("unload", "one")
 
 
-def test_who_waits_for_room_lets_others_make_it() -> None:
-    server = Server(Never(), ("one", "three"))
-    server.memory.wish("one", Wish.OUT)
-    server.run(2)
-    assert server.pool.blocks == LEAST + 9
-    server.pool.stuck = True
-    server.memory.wish("one", Wish.PINNED)
-    server.run(2)
-    assert server.states()["one"] is State.UNLOADED
-    server.memory.wish("three", Wish.OUT)
-    server.run(2)
-    assert server.states() == {"one": State.SERVING, "three": State.UNLOADED}
-    server.pool.stuck = False
-
-
-def test_nobody_leaves_while_the_pool_has_not_taken_what_another_gave() -> None:
-    server = Server(Thresholds(0.1, 3))
-    server.pool.stuck = True
-    server.submit(40, tokens=60)
-    server.run(5)
-    assert list(server.states().values()).count(State.UNLOADED) == 1
-    server.pool.stuck = False
-    server.run(5)
-    assert set(server.states().values()) == {State.UNLOADED}
-
-
 def test_whoever_holds_nothing_is_passed_over() -> None:
     server = Server(Thresholds(0.1, 3), ("none", "one"))
     server.submit(40, tokens=60)
@@ -371,22 +345,6 @@ def test_nothing_begins_once_it_is_closed() -> None:
     assert server.house.moves == []
 
 
-def test_a_budget_is_kept_whatever_drafters_turn_out_to_hold() -> None:
-    budget = Budget(20, 10, 400, {"one": 95, "two": 40})
-    assert (budget.spare(["one", "two"]), budget.blocks(["one", "two"])) == (65, 26)
-    assert (budget.blocks(["two"]), budget.blocks([])) == (36, 40)
-    assert Budget(20, 10, 210, {"one": 95}).spare(["one"]) == -85
-    free = Budget(20, 10)
-    for name, held in (("one", 95), ("two", 40), ("one", 99)):
-        free.learn(name, held)
-    assert free.whole == 335, "what was held at first"
-    assert free.blocks(["one"]) == 23, "a part of a block is none"
-    assert free.blocks(["two"]) == 29, "the ninety-five that there were, and not the ninety-nine"
-    assert free.spare(["one", "two"]) == -4
-    assert free.fits(["one", "two"])
-    assert not Budget(20, 10, 335, {"one": 99, "two": 40}).fits(["one", "two"])
-
-
 def test_what_all_hold_together_is_what_they_held_at_first_whatever_they_hold_when_they_are_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -408,30 +366,6 @@ def test_what_all_hold_together_is_what_they_held_at_first_whatever_they_hold_wh
 
 def pressure(**changes: Any) -> Pressure:
     return replace(Pressure(5, 100, waiting=30, running=10, most_running=64), **changes)
-
-
-def test_thresholds_wait_for_rounds_in_a_row_and_for_room_with_a_margin() -> None:
-    policy = Thresholds(0.1, 3)
-    for each in (pressure(), pressure(), pressure(drafters={"one": 1}), pressure(), pressure()):
-        policy.note(each)
-        assert not policy.expands(10)
-    policy.note(pressure())
-    assert policy.expands(10)
-    assert not policy.expands(0), "there is nothing to gain"
-    policy.gave()
-    assert not policy.expands(10)
-    patient = Thresholds(0.1, 16)
-    for _ in range(16):
-        patient.note(pressure())
-    patient.gave()
-    for _ in range(4):
-        assert not patient.expands(10), "what was gained is to be felt first"
-        patient.note(pressure())
-    assert patient.expands(10), "and then memory is still short"
-    calm = pressure(waiting=0)
-    assert policy.contracts(replace(calm, free=39), 32)
-    assert not policy.contracts(replace(calm, free=38), 32)
-    assert not policy.contracts(replace(calm, free=99, waiting=1), 32)
 
 
 @pytest.mark.parametrize(
@@ -460,29 +394,3 @@ def test_who_does_not_fit_into_the_budget_leaves_and_stays_away() -> None:
     server.run(20)
     assert server.house.moves == [("unload", "one")]
     assert server.pool.blocks == LEAST + (SIZES["one"] - 1) // BLOCK
-
-
-class Roomy(Never):
-    """Is always for it, and notes for how many blocks."""
-
-    def __init__(self) -> None:
-        self.needed: set[int] = set()
-
-    def contracts(self, pressure: Pressure, needed: int) -> bool:  # noqa: ARG002
-        self.needed.add(needed)
-        return True
-
-
-def test_a_drafter_on_its_way_is_asked_nothing_more_and_comes_for_the_blocks_that_it_gave() -> None:
-    policy = Roomy()
-    server = Server(policy)
-    before = server.drafters["one"].epoch
-    server.memory.wish("one", Wish.OUT)
-    server.run(3)
-    assert server.drafters["one"].epoch == before + 1, "its rows were dropped"
-    assert server.pool.blocks == LEAST + SIZES["one"] // BLOCK
-    server.memory.wish("one", Wish.AUTO)
-    server.run(3)
-    assert server.drafters["one"].epoch == before + 2
-    assert server.house.moves == [("unload", "one"), ("load", "one")]
-    assert max(policy.needed) == SIZES["one"] // BLOCK, "fewer once the pool is on its way"

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from covey.planner.acceptance import LEAN, MEMORY, Acceptance
+from covey.planner.acceptance import MEMORY, Acceptance
 
 DEPTH = 5
 
@@ -72,30 +72,3 @@ def test_a_drafter_that_may_have_become_better_is_doubted_and_so_worth_a_try() -
         acceptance.idle()
     acceptance.update([40], [6])
     assert acceptance.expected()[1][1] < hopeful, "it was chance"
-
-
-def test_what_a_young_change_taught_fades_sooner_than_what_was_known_long() -> None:
-    changed, steady = Acceptance(DEPTH), Acceptance(DEPTH)
-    rng = np.random.default_rng(0)
-    feed(changed, rng, 0.8, 2000, 1, DEPTH)
-    assert feed(changed, rng, 0.15, 60, 1, DEPTH) == 1
-    feed(steady, rng, 0.15, 60, 1, DEPTH)
-    for acceptance in (changed, steady):
-        assert acceptance.rates()[0] < 0.35
-        for _ in range(640):
-            acceptance.idle()
-    assert changed.rates()[0] > 0.3 > 0.22 > steady.rates()[0]
-    assert changed.expected()[1][1] > 1.5 * steady.expected()[1][1]
-
-
-def test_the_share_that_is_verified_is_taken_for_all_until_much_was_asked_and_fades_as_rates_do() -> None:
-    acceptance = Acceptance(DEPTH)
-    assert acceptance.filled() == 1.0
-    acceptance.fill(20, 5)
-    assert acceptance.filled() == (5 + LEAN) / (20 + LEAN)
-    for _ in range(20000):
-        acceptance.idle()
-    assert acceptance.filled() > 0.9
-    for _ in range(2000):
-        acceptance.fill(20, 5)
-    assert acceptance.filled() == pytest.approx(0.25, abs=0.01)

@@ -79,11 +79,3 @@ def test_of_a_drafter_that_cannot_hold_a_text_no_drafts_are_expected() -> None:
     (tokens,) = beliefs.expected([active], 0.0)
     assert tokens[0, 0].tolist() == [1.0] * 4
     assert tokens[0, 1, 3] > 1.0
-
-
-def test_many_requests_may_all_be_new() -> None:
-    rows = [ActiveRequest(request(key, PROMPT, 10)) for key in range(200)]
-    beliefs = Beliefs(NAMES, 3)
-    (tokens,) = beliefs.expected(rows[:100], 0.0)
-    assert tokens.shape == (100, 2, 4)
-    assert beliefs.ends(rows).shape == (200, 2)

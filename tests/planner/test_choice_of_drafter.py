@@ -8,13 +8,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from covey.contracts.clock import RealClock
-from covey.contracts.errors import PortError
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import (
     DrafterInfo,
@@ -22,12 +20,9 @@ from covey.contracts.types import (
     DraftWork,
     Hit,
     Judged,
-    RowJudged,
     RowStatus,
     Rule,
     Sampling,
-    TargetReply,
-    TargetWork,
     Trees,
 )
 from covey.loop.configuration import EngineConfig, EngineHooks
@@ -35,10 +30,8 @@ from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.planner.drafters import read_scheduler
 from covey.planner.drafters.beliefs import Beliefs
-from covey.planner.drafters.covey import EVERY, CoveyDrafters
 from covey.planner.drafters.interference import LEAST
 from covey.planner.drafters.neighbours import Neighbours
-from covey.planner.drafters.policy import Assignment
 from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
 from covey.requests.active import ActiveRequest, TextJudgement
@@ -251,17 +244,6 @@ def test_neighbours_are_those_with_the_same_words() -> None:
     assert counts[:, 0, 0, 0].min() > 100, "there are twenty of each"
 
 
-def test_the_oldest_neighbours_are_forgotten() -> None:
-    neighbours = Neighbours(1, DEPTH)
-    text = np.asarray(prompt(0, 1), np.int32)
-    first = neighbours.join(text)
-    for _ in range(200):
-        last = neighbours.join(text)
-    add(neighbours, first, 1, 1)
-    assert not neighbours.of([last])[0].any()
-    assert not neighbours.of([first])[0].any()
-
-
 def test_tenants_do_not_see_what_others_taught() -> None:
     beliefs = Beliefs(["one", "two"], DEPTH)
     text = prompt(0, 1)
@@ -297,14 +279,6 @@ def test_of_a_request_its_last_rounds_count() -> None:
     for _ in range(40):
         drafted(beliefs, active, 1, 1, 0)
     assert beliefs.expected([active], 0.0)[0][0, 1, DEPTH] < 2.0
-
-
-def test_of_long_texts_the_end_is_judged() -> None:
-    """A domain may have changed; what is older than that says little of the next round."""
-    world, rows = World("covey"), decoding([1], 200)
-    assigned = Assignment(("code",), ("prior",))
-    (judge,) = world.planner._drafters.judges(batch_of(rows), assigned, world.engine.roster)
-    assert judge.judge_from.tolist() == [rows[0].num_tokens - read_scheduler.WINDOW]
 
 
 def test_each_domain_gets_its_specialist() -> None:
@@ -369,41 +343,6 @@ def test_each_request_drafts_as_deep_as_pays_for_it() -> None:
     assert sum(drafted[::2]) > 10 * sum(drafted[1::2])
 
 
-def test_rows_of_which_nothing_was_learnt_are_seldom_assigned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, times, chosen = World("covey", length="fixed:0"), 0, CoveyDrafters._chosen
-
-    def counted(self: CoveyDrafters, *given: Any) -> Assignment:
-        nonlocal times
-        times += 1
-        return chosen(self, *given)
-
-    monkeypatch.setattr(CoveyDrafters, "_chosen", counted)
-    world.serve([0, 1, 2] * 10)
-    read = sum(bool(record.plan.judges) for record in world.records)
-    assert times <= len(world.records) / EVERY + 2 * read + 2 * 30
-
-
-def test_few_rows_are_assigned_while_drafters_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one caller waits for between rounds is no choice of drafters, but for a request's first."""
-    world = World("covey")
-    where, calls = ["plan"], Counter[str]()
-    meanwhile, expected = world.planner.meanwhile, Beliefs.expected
-
-    def noted(batch: Batch, plan: Plan, roster: Roster) -> None:
-        where[0] = "meanwhile"
-        meanwhile(batch, plan, roster)
-        where[0] = "plan"
-
-    def counted(self: Beliefs, *given: object) -> object:
-        calls[where[0]] += 1
-        return expected(self, *given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(world.planner, "meanwhile", noted)
-    monkeypatch.setattr(Beliefs, "expected", counted)
-    world.serve([0, 1, 2, 3], count=100)
-    assert calls["plan"] <= 4 * 4 < calls["meanwhile"]
-
-
 @pytest.mark.parametrize("rounds", [8, 9])  # one of them is followed by rows assigned ahead
 def test_a_drafter_that_goes_after_rows_were_assigned_ahead_is_not_asked(
     monkeypatch: pytest.MonkeyPatch, rounds: int
@@ -439,75 +378,6 @@ def test_reading_is_paid_for_where_no_row_decodes() -> None:
     world.serve(random.Random(3).choices(range(4), k=40), count=1)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.02
     assert 0 < read < read_scheduler.SHARE * world.clock.now() + read_scheduler.START - read_scheduler.DEEPEST + 0.2
-
-
-@pytest.mark.parametrize("failing", ["target", "reader"])
-def test_reading_is_paid_for_where_a_round_or_a_reader_fails(failing: str) -> None:
-    world = World("covey", step=0.02)
-    step, rounds = world.target.step, 0
-    world.engine._recover = lambda _error: world.target.restart()
-
-    def at_times(work: TargetWork) -> TargetReply:
-        nonlocal rounds
-        rounds += 1
-        if rounds % 7 == 0:
-            world.clock.sleep(0.01)
-            raise PortError("a pass that fails")
-        return step(work)
-
-    if failing == "target":
-        world.target.step = at_times  # type: ignore[method-assign]
-    else:
-        for drafter in world.drafters.values():
-            drafter.draft = failing_to_read(drafter.draft)  # type: ignore[method-assign]
-    world.serve([0, 1, 2, 3] * 4, together=4, count=60)
-    reads = sum(drafter.reads for drafter in world.drafters.values())
-    said = sum(seconds for record in world.records for seconds in record.read.values())
-    assert reads > 10
-    assert said > 0.02 * (reads - len(world.drafters)), "but for those that end with the last round"
-
-
-def test_reading_is_priced_by_what_rounds_without_prompts_were_expected_to_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Ten ms, and one for each step of drafters that answered: in one round none does."""
-    world, told = World("covey"), list[float]()
-    chooser = world.planner._drafters
-    assert isinstance(chooser, CoveyDrafters)
-    monkeypatch.setattr(chooser._reading, "expected", told.append)
-
-    def failing(_work: DraftWork) -> DraftReply:
-        raise PortError("broken")
-
-    world.engine.submit(request(1, prompt(0, 1), 60))
-    for _ in range(4):
-        world.engine.round()
-    world.engine.submit(request(2, prompt(1, 2), 60))  # its prompt is read beside the first one's drafts
-    for _ in range(4):
-        world.engine.round()
-    with monkeypatch.context() as patched:
-        for drafter in world.drafters.values():
-            patched.setattr(drafter, "draft", failing)
-        world.engine.round()
-    while world.engine.round():
-        pass
-    seen = [record for record in world.records if record.decoding and not record.prefill_tokens]
-    assert len(seen) < sum(record.decoding > 0 for record in world.records)
-    assert len(told) == len(seen)
-    assert any(record.plan.depth.any() and not record.drafted for record in seen)
-    for seconds, record in zip(told, seen):
-        if record.plan.depth.max() == DEPTH:  # others are the last of a request
-            assert seconds == pytest.approx(0.0102 + (0.001 * DEPTH if record.drafted else 0.0), rel=0.05)
-
-
-def failing_to_read(draft: Callable[[DraftWork], DraftReply]) -> Callable[[DraftWork], DraftReply]:
-    def answer(work: DraftWork) -> DraftReply:
-        reply = draft(work)
-        if work.judging is not None:
-            raise PortError("broken")
-        return reply
-
-    return answer
 
 
 def test_a_request_that_names_its_drafter_has_it() -> None:
@@ -613,58 +483,12 @@ def test_who_was_away_while_its_drafter_failed_gets_another(away: int) -> None:
     policy.judges(batch_of(rows), again, roster)
 
 
-def test_a_drafter_that_serves_again_reads_for_those_whose_own_rests() -> None:
-    """Rests end at any time, between the choice of who drafts and that of who reads, too."""
-    world, rows = World("covey"), decoding(range(2))
-    policy, roster = world.planner._drafters, world.engine.roster
-    roster.failed("math")
-    world.clock.sleep(0.1)
-    for name in roster.names:
-        if name != "math":
-            roster.failed(name)
-    assigned = policy.assign(batch_of(rows), roster)
-    assert assigned.why == ("first", "first")
-    world.clock.sleep(0.45)
-    assert [judge.drafter for judge in policy.judges(batch_of(rows), assigned, roster)] == ["math"]
-
-
 def test_a_prompt_that_comes_while_no_drafter_serves_is_read_by_none() -> None:
     world = World("covey")
     for name in world.drafters:
         world.engine.roster.failed(name)
     world.serve([2])
     assert world.records[0].plan.judges == ()
-
-
-@pytest.mark.parametrize("special", ["one token", "no room", "busy"])
-def test_a_prompt_that_nobody_judged_says_nothing_of_the_drafters(special: str) -> None:
-    world = World("covey")
-    if special == "no room":
-        for drafter in world.drafters.values():
-            drafter.draft = silently(drafter.draft)  # type: ignore[method-assign]
-    if special == "busy":  # when it came
-        read = world.engine._drafting.read
-        world.engine._drafting.read = lambda batch, judges: batch.decoding and read(batch, judges)  # type: ignore
-    text = [3] if special == "one token" else prompt(3, 1)
-    world.engine.submit(request(1, text, 60, tenant="one"))
-    while world.engine.round():
-        pass
-    for drafter in world.drafters.values():
-        drafter.__dict__.pop("draft", None)
-    world.engine._drafting.__dict__.pop("read", None)
-    before = sum(drafter.reads for drafter in world.drafters.values())
-    world.serve([2], count=1, first=2, tenant="two")
-    assert sum(drafter.reads for drafter in world.drafters.values()) == before + len(world.drafters)
-
-
-def silently(draft: Callable[[DraftWork], DraftReply]) -> Callable[[DraftWork], DraftReply]:
-    """Reads nothing."""
-
-    def answer(work: DraftWork) -> DraftReply:
-        reply = draft(work)
-        return reply if work.judging is None else replace(reply, judged=Judged.of([RowJudged()] * len(work.tags)))
-
-    return answer
 
 
 @pytest.mark.parametrize("policy", ["covey", "ucb-be"])
@@ -693,21 +517,6 @@ def reading_first(draft: Callable[[DraftWork], DraftReply], rounds: int) -> Call
         return replace(reply, status=status, trees=Trees.empty(rows), catch_up_seconds=0.05, draft_seconds=0.0)
 
     return answer
-
-
-@pytest.mark.parametrize(("told", "read", "budget"), [(224, 64, 160), (224, 0, 224), (0, 224, 224), (200, 200, 16)])
-def test_a_reader_is_given_time_for_all_that_it_has_not_read(told: int, read: int, budget: int) -> None:
-    """It was told more than the last budget was for, or has lost what it had read."""
-    world, rows = World("covey"), decoding([1], 200)
-    policy, roster = world.planner._drafters, world.engine.roster
-    rows[0].seen["math"], rows[0].judgements["math"] = told, TextJudgement(read, 24, [])
-    rows[0].belief = None
-    assigned = Assignment(("code",), ("prior",))
-    for name in roster.names:
-        if name not in ("code", "math"):
-            roster.failed(name)
-    (judge,) = policy.judges(batch_of(rows), assigned, roster)
-    assert (judge.drafter, judge.budget) == ("math", budget)
 
 
 def test_what_a_prompt_says_has_no_pole() -> None:

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from covey.bandits.dsd import DSD
-from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
+from covey.bandits.length import LengthPolicy, Situation
 from covey.bandits.nightjar import Nightjar
-from covey.planner.change_cost import ChangeCost
 from covey.planner.costs import RoundCosts
-from covey.planner.covey import ACROSS, SHARE, Covey
+from covey.planner.covey import SHARE, Covey
 from covey.planner.switching import SwitchCosts
 from covey_client.costs.table import CostTable
 from loadtest.simulation.devices import DEVICES, USUAL, environment
@@ -139,30 +138,6 @@ def test_a_long_lag_delays_switching_on_and_a_short_one_does_not() -> None:
     assert 3 <= rounds_until_drafting(0.5) < 100
 
 
-def test_several_drafters_have_acceptance_of_their_own() -> None:
-    policy = covey()
-    rng = np.random.default_rng(0)
-    replay(policy, environment("card"), [8] * 200, rng)
-    good = policy.choose(Situation(8, 5, 1, 1, (("simulated", 8),)))
-    both = Situation(8, 5, 1, 1, (("bad", 4), ("simulated", 4)))
-    world = World(environment("card"), rng)
-    for _ in range(1500):
-        depth = policy.choose(both)
-        played = world.play(8, depth, 1, 1)
-        trials = {name: Trials([4] * depth, [0 if name == "bad" else 3] * depth) for name in ("bad", "simulated")}
-        policy.update(
-            both,
-            depth,
-            Outcome(played.seconds, 8, played.draft_seconds, played.verify_seconds, 0.0, 8 * (depth + 1), trials),
-        )
-    bad = Situation(8, 5, 1, 1, (("bad", 8),))
-    assert (
-        policy.expectations._accepted("bad").rates()[0] < 0.05 < policy.expectations._accepted("simulated").rates()[0]
-    )
-    assert policy.expectations._tokens(bad)[0][1] < 8.5
-    assert good > 0
-
-
 def test_the_processor_regime_has_no_cliff_between_batch_sizes() -> None:
     policy, rng = covey(), np.random.default_rng(0)
     device = Environment(DEVICES["processor"][0], ((0, USUAL),), 0.05)
@@ -186,47 +161,6 @@ def test_beside_prefill_a_draft_is_weighed_against_the_time_it_adds() -> None:
     assert depths[0] >= depths[1] > depths[2]
     assert policy.choose(Situation(8, 0, 1, 1, (("simulated", 8),), 4000)) == 0, "prompts have taken the whole budget"
     assert policy.choose(Situation(8, 5, 0, 9, (("simulated", 8),))) == depths[0], "plain rounds go on as before"
-
-
-def test_a_detour_beside_prefill_must_be_worth_its_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = covey()
-    replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
-    drafts_are_dear = 0.05 * np.arange(6.0)
-    monkeypatch.setattr(policy.expectations.costs, "more", lambda _rows, _prefill, _passes: drafts_are_dear)
-    beside = Situation(8, 5, 1, 1, (("simulated", 8),), 900)
-    policy._bank = 0.0  # no exploring
-    monkeypatch.setattr(policy, "_change_cost", ChangeCost())
-    usual = policy.choose(replace(beside, prefill=0))
-    beside = replace(beside, previous=usual)
-    assert policy.choose(beside) == 0
-    monkeypatch.setattr(policy._change_cost, "price", lambda before, depth: 5.0 * (before != depth))
-    assert policy.choose(beside) == usual, "leaving and coming back take more than not drafting spares"
-
-
-def test_what_resuming_costs_is_owed_after_a_detour_too() -> None:
-    """Drafting is what is in use, and a detour beside prefill has ended it: another such round puts nothing off."""
-    switch = SwitchCosts()
-    policy = Covey(5, 64, switch)
-    replay(policy, environment("card", 0.02), [8] * 400, np.random.default_rng(0))
-    policy._bank = 0.0  # no exploring
-    usual = policy.choose(Situation(8, 5, 1, 1, (("simulated", 8),)))
-    assert usual > 0
-    for _ in range(200):
-        switch.of("simulated").observe(200, 8, 5.0)
-    assert policy.choose(Situation(8, 5, 0, 200, (("simulated", 8),), 8)) == usual
-
-
-def test_staying_off_costs_nothing_to_resume() -> None:
-    switch = SwitchCosts()
-    policy = Covey(5, 64, switch)
-    replay(policy, environment("compute"), [32] * 1500, np.random.default_rng(0))
-    off = Situation(32, 5, 0, 200, (("simulated", 32),))
-    expected = policy.expectations.of(off)
-    policy._bank = 10.0 * expected.seconds[0]
-    policy._round, policy._played = 10**6, [0, *[10**6] * 5]  # what has waited longest is what is in use
-    probe, price = policy._probe(off, expected, 0, restart=5.0)
-    assert probe == 0
-    assert price < expected.seconds[0]
 
 
 @pytest.mark.parametrize("regime", ["card", "processor"])
@@ -255,67 +189,6 @@ def test_one_long_prompt_does_not_make_a_whole_batch_dear_to_catch_up() -> None:
     assert list(Situation(6, 5, 0, 100, shares, missed=(121, 8)).lags()) == [("one", 4, 31), ("other", 2, 4)]
 
 
-def test_where_few_rows_draft_the_others_still_emit() -> None:
-    policy = covey()
-    replay(policy, environment("compute"), [1, 4, 32] * 400, np.random.default_rng(0))
-    policy.choose(Situation(32, 5, 1, 1, (("simulated", 32),)))
-    all_draft = policy.reason.predicted
-    policy.choose(Situation(32, 5, 1, 1, (("simulated", 1),)))
-    one_drafts = policy.reason.predicted
-    assert one_drafts[0] == pytest.approx(all_draft[0])
-    assert policy.expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 1),)))[0][5] < 35
-    assert (
-        one_drafts[5]
-        < 0.6 * all_draft[5] * policy.expectations._tokens(Situation(32, 5, 1, 1, (("simulated", 32),)))[0][5] / 32
-    )
-
-
-def test_wide_trees_are_priced_as_wide() -> None:
-    policy = covey()
-    replay(policy, environment("compute"), [8, 32] * 400, np.random.default_rng(0))
-    chains = Situation(8, 5, 1, 1, (("simulated", 8),))
-    policy.choose(chains)
-    narrow = policy.reason.predicted
-    policy.choose(replace(chains, drafts=tuple(3 * 8 * depth for depth in range(6))))
-    assert policy.reason.predicted[0] == narrow[0]
-    assert all(wide > 1.2 * one for wide, one in zip(policy.reason.predicted[1:], narrow[1:]))
-
-
-def test_a_drafter_that_seldom_proposes_is_not_priced_as_if_it_did() -> None:
-    policy = covey()
-    replay(policy, environment("compute"), [8, 32] * 400, np.random.default_rng(0))
-    usual = Situation(8, 5, 1, 1, (("simulated", 8),))
-    before = policy.expectations._passes(usual)
-    assert before == tuple(8 * (depth + 1) for depth in range(6))
-    for _ in range(400):
-        trials = {"simulated": Trials([8, 2], [2, 2], 16, 4)}
-        policy.update(usual, 2, Outcome(0.03, 12, 0.005, 0.025, 0.0, 12, trials))
-    assert policy.expectations._passes(usual) == tuple(8 + 2 * depth for depth in range(6))
-
-
-@pytest.mark.parametrize("before", [0, 1])
-def test_a_steady_error_of_the_model_is_no_price_of_a_change(before: int) -> None:
-    policy = covey()
-    replay(policy, environment("card", 0.02), [8] * 300, np.random.default_rng(0))
-    policy._change_cost = ChangeCost()
-
-    def play(previous: int, factor: float, verified: int = 24) -> None:
-        situation = Situation(8, 5, previous, 1, (("simulated", 8),))
-        policy.choose(situation)
-        seconds = policy.expectations.of(situation).seconds[2] * factor
-        policy.update(situation, 2, Outcome(seconds, 20, seconds / 5, seconds / 2, 0.0, verified))
-
-    play(before, 1.6)
-    play(2, 1.6)
-    assert policy._change_cost.price(before, 2) < 0.02
-    play(before, 2.0, verified=20)
-    play(2, 1.0)
-    assert policy._change_cost.price(before, 2) < 0.02, "some rows had no room for all of it"
-    play(before, 1.6)
-    play(2, 1.0)
-    assert policy._change_cost.price(before, 2) > 0.04
-
-
 @pytest.mark.parametrize("extra", [0.0, 0.4])
 def test_first_rounds_that_take_longer_mislead_nobody_and_are_not_sought(extra: float) -> None:
     """Every change of depth makes its round longer, as where shapes are compiled: it is found out by few changes."""
@@ -339,24 +212,6 @@ def test_first_rounds_that_take_longer_mislead_nobody_and_are_not_sought(extra: 
         latencies = world.expected(16)[2]
         policy.choose(Situation(16, 5, before, 1, (("simulated", 16),)))
         assert policy.reason.predicted == pytest.approx(latencies, rel=0.08)
-
-
-def test_beside_prompts_drafters_are_judged_and_timed() -> None:
-    policy = covey()
-    rng = np.random.default_rng(0)
-    replay(policy, environment("card"), [8] * 20, rng)
-    world = World(environment("card", 0.02), rng)
-    beside = Situation(48, 5, 2, 1, (("simulated", 48),), 512)
-    played = world.play(48, 2, 1, 2)
-    before = policy.expectations._accepted("simulated").rates()
-    rounds = policy._round
-    for _ in range(60):
-        policy.overhear(beside, 2, replace(played, verify_seconds=played.verify_seconds + 0.2))
-    draft = policy.expectations.costs._draft("simulated")
-    predicted = float(draft.mean(policy.expectations.costs._draft_features(48, 2)))
-    assert predicted == pytest.approx(played.draft_seconds, rel=0.05)
-    assert policy.expectations._accepted("simulated").rates() != before
-    assert policy._round == rounds, "but no round was taught"
 
 
 def other_algorithm(plain_saves: float) -> Costs:
@@ -385,21 +240,6 @@ def test_plain_decoding_like_what_was_seen_is_left_to_the_curves() -> None:
     replay(policy, device, [1] * 150, rng)
     policy._bank = -1e9
     assert replay(policy, device, [2] * 100, rng).depths[2][0] == 0
-
-
-def test_a_probe_lasts_one_round_where_the_costs_are_known() -> None:
-    """What is not, how often the drafter is right, every round tells. A probe across the line between drafting and not
-    lasts longer all the same: its first round teaches no costs, and the drafter may take less than it did."""
-    costs, depths = other_algorithm(0.45), range(6)
-    counts = [(rows, rows * (depth + 1)) for rows in (4, 16) for depth in depths]
-    cells = tuple((rows, tokens, costs.verify(rows, tokens)) for rows, tokens in counts)
-    draft = tuple((rows, depth, costs.draft(rows, depth)) for rows in (4, 16) for depth in depths if depth)
-    table = CostTable("measured", "made up", cells, (), {"simulated": draft})
-    situation = Situation(16, 5, 0, 0, (("simulated", 16),))
-    known, unknown = Covey(5, 64, SwitchCosts(), table), covey()
-    assert known._stay(known.expectations.of(situation), 1, 2) == 1
-    for policy in (known, unknown):
-        assert policy._stay(policy.expectations.of(situation), 0, 2) == ACROSS
 
 
 @pytest.mark.parametrize("per_token", [0.00002, 0.004])

@@ -8,13 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from covey.bandits.length import Situation
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, RowStatus, TargetReply, TargetWork, Trees
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.build import build
-from covey.planner.expectations import Expectations
 from covey.planner.round_planner import RoundPlanner
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
@@ -108,26 +106,3 @@ def test_no_depth_is_chosen_for_drafts_that_are_not_verified(step: float, best: 
     """Of drafts that are verified nearly all are right: counted alone they would make the greatest depth look best."""
     chosen = served("covey", "worth", step, drafters)[0]
     assert chosen > 0.94 * served(best, "worth", step)[0]
-
-
-@pytest.mark.parametrize("policy", ["fixed:4", "fixed:1"])
-def test_tokens_and_passes_are_expected_of_what_is_verified(policy: str) -> None:
-    _, planner, records = served(policy, "worth", 0.001)
-    assert planner._expectations is not None
-    known = planner._expectations._accepted("a")
-    rounds = [record for record in records if record.plan.depth.any() and record.decoding == ROWS]
-    emitted = sum(record.emitted for record in rounds) / ROWS / len(rounds)
-    verified = sum(record.drafted for record in rounds) / sum(int(record.plan.depth.sum()) for record in rounds)
-    assert verified < 0.7
-    assert known.expected()[0][int(policy[-1])] == pytest.approx(emitted, rel=0.07)
-    assert known.filled() == pytest.approx(verified, rel=0.07)
-
-
-@pytest.mark.parametrize(("selected", "verified"), [(False, 1 + 2 * 4), (True, 1 + 2)])
-def test_a_tree_is_taken_to_be_cut_to_a_chain_until_more_is_known(selected: bool, verified: int) -> None:
-    """Its tokens are those of a chain until then, and so many nodes for these would look too dear to ever try."""
-    expectations = Expectations(DEPTH, ROWS)
-    expectations.selected = selected
-    drafts = tuple(4 * depth for depth in range(DEPTH + 1))
-    wide = Situation(rows=1, ceiling=DEPTH, shares=(("a", 1),), drafts=drafts, width=4)
-    assert expectations.of(wide).passes[2] == verified

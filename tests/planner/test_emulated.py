@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 
 import numpy as np
@@ -177,32 +176,6 @@ def test_speculation_pays_at_low_load_and_costs_at_high() -> None:
         best = max(speeds["off"], speeds["fixed:4"])
         assert speeds[better] == best
         assert speeds["covey"] > 0.97 * best, speeds
-
-
-def test_a_run_can_be_repeated() -> None:
-    one, other = Deployment("covey"), Deployment("covey")
-    arrivals = [(0.03 * key, request(key, [9, key], 30)) for key in range(30)]
-    assert one.serve(arrivals) == other.serve(arrivals)
-    assert [record.plan.depth.tolist() for record in one.records] == [
-        record.plan.depth.tolist() for record in other.records
-    ]
-
-
-def test_workers_asked_together_work_at_the_same_time() -> None:
-    clock = VirtualClock()
-    clock.sleep(1.0)
-    workers = [clock.worker("") for _ in range(3)]
-    due = [worker.submit(clock.sleep, seconds) for worker, seconds in zip(workers, (0.3, 0.5, 0.2))]
-    later = workers[0].submit(clock.sleep, 0.4)  # behind the first
-    assert clock.now() == 1.0
-    assert not any(future.done() for future in due)
-    with pytest.raises(FutureTimeout):
-        due[1].exception(0.1)
-    assert [future.exception() for future in due] == [None] * 3
-    assert clock.now() == pytest.approx(1.5)
-    assert not later.done()
-    clock.sleep(0.3)
-    assert later.done()
 
 
 def test_surfaces_run_through_their_cells() -> None:

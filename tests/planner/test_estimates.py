@@ -94,16 +94,6 @@ def test_acceptance_by_position() -> None:
     assert acceptance.rates() == pytest.approx([0.4] * 4, abs=0.08), "drift is followed"
 
 
-def test_acceptance_of_unseen_positions_leans_on_those_before() -> None:
-    acceptance = Acceptance(3)
-    acceptance.update([1000], [200])
-    assert acceptance.rates() == pytest.approx([0.2, 0.2, 0.2], abs=0.01)
-    doubt = acceptance.expected()[1][1]
-    for _ in range(20000):
-        acceptance.idle()
-    assert acceptance.expected()[1][1] > 3 * doubt, "what is not measured is doubted"
-
-
 def test_switching_starts_at_nothing_and_is_refined() -> None:
     cost = SwitchCost()
     assert cost(500, 32) == 0.0
@@ -164,18 +154,6 @@ def test_drafters_together_take_as_long_as_the_longest_or_as_all(cores_for_all: 
         assert found == pytest.approx(play(shares, depth), rel=0.1), depth
 
 
-def test_a_step_is_taken_by_the_rows_that_draft_so_deep() -> None:
-    costs, rng = RoundCosts(4, 32), np.random.default_rng(0)
-    for _ in range(1500):
-        steps = sorted(rng.integers(1, 33, int(rng.integers(1, 5))).tolist(), reverse=True)
-        seconds = 0.002 + sum(0.001 * (1 + rows / 32) for rows in steps)
-        seen = {"d": DraftCall(steps, seconds)}
-        costs.observe(steps[0], seen, verified=steps[0] + sum(steps), verify=0.02, draft=seconds, overhead=0.0001)
-    for rows in (2, 16, 32):
-        drafts = costs.predict(rows, (("d", rows),), (rows,) * 5)[0] - 0.0201
-        assert drafts[4] == pytest.approx(0.002 + 0.004 * (1 + rows / 32), rel=0.1)
-
-
 def test_round_costs_find_the_parts() -> None:
     rng, costs = np.random.default_rng(0), RoundCosts(4, 32)
     for _ in range(3000):
@@ -199,31 +177,6 @@ def test_round_costs_find_the_parts() -> None:
             assert 0 < variance[depth] < truth**2 * 0.1
 
 
-def test_a_pass_after_a_plain_one_may_be_faster_than_tokens_say() -> None:
-    """Begun ahead of its time, say: what drafting takes more is learnt apart, and told of batches never seen plain."""
-    rng, costs = np.random.default_rng(0), RoundCosts(4, 32)
-
-    def truth(rows: int, depth: int) -> float:
-        return 0.01 + 0.0003 * rows * (depth + 1) + (0.004 if depth else 0.0)
-
-    def play(rows: int, depth: int) -> None:
-        costs.observe(
-            rows,
-            calls(rows, depth),
-            verified=rows * (depth + 1),
-            verify=truth(rows, depth) * rng.lognormal(0, 0.03),
-            draft=0.003 if depth else 0.0,
-            overhead=0.0005,
-        )
-
-    for _ in range(1500):
-        play(int(rng.choice([1, 2, 4, 16])), int(rng.integers(0, 5)))
-        play(8, int(rng.integers(1, 5)))
-    seconds, _ = costs.predict(8, (("d", 8),), tuple(8 * tokens for tokens in range(1, 6)))
-    expected = [truth(8, depth) + 0.0005 + (0.003 if depth else 0.0) for depth in range(5)]
-    assert seconds == pytest.approx(expected, rel=0.05)
-
-
 COSTS = {
     "covey_costs": 1,
     "name": "test",
@@ -233,21 +186,6 @@ COSTS = {
     "draft": {"d": [{"rows": 1, "depth": depth, "seconds": 0.003 * depth} for depth in (1, 2, 3)]},
     "switch": {"d": [{"lag": 512, "rows": 32, "seconds": 0.0243}]},
 }
-
-
-def test_passes_filled_by_prompts_show_what_large_ones_cost() -> None:
-    """The device gets slower from 64 tokens on, where plain rounds of up to 32 rows never get; a prompt's token is a
-    fifth cheaper than a draft."""
-    costs, rng = RoundCosts(4, 32), np.random.default_rng(0)
-    for _ in range(600):
-        rows, prefill = int(rng.integers(1, 33)), int(rng.integers(0, 120)) * int(rng.integers(0, 2))
-        seconds = 0.02 + 0.0005 * max(0, rows + prefill - 64) - 0.0001 * prefill + 0.0003 * rows
-        costs.observe(rows, {}, verified=rows, prefill=prefill, verify=seconds, draft=0.0, overhead=None)
-    passes = tuple(32 * tokens for tokens in range(1, 6))
-    more = costs.more(32, 32, passes)
-    assert costs._verify.mean(costs._verify_features(32, 128)) == pytest.approx(0.0616, rel=0.15)
-    assert costs._verify.mean(costs._verify_features(32, 32)) == pytest.approx(0.0296, rel=0.03)
-    assert more[2] == pytest.approx(0.0128, rel=0.3)
 
 
 def test_rows_that_do_not_draft_are_verified_and_nothing_more(tmp_path: Path) -> None:
@@ -303,16 +241,6 @@ def test_a_drafter_without_a_pause_to_price_is_not_given_another_ones() -> None:
     table = CostTable("test", "made up", ((1, 1, 0.02),), (), {}, {"b": ((512, 32, 0.02),)})
     policy = build(SpeculationSettings(policy="nightjar"), ("a", "b"), costs=table).policy
     assert policy._switch_cost(512, 32) == 0.0  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("policy", "choice", "names"),
-    [("fixed:3", "fixed", ()), ("table", "ucb-be", ()), ("fixed:3", "covey", ("b", "a")), ("covey", "fixed", ("b",))],
-)
-def test_curves_are_measured_where_somebody_asks_what_rounds_take(
-    policy: str, choice: str, names: tuple[str, ...]
-) -> None:
-    assert measured(SpeculationSettings(policy=policy, drafter_policy=choice), ("b", "a")) == names
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -98,15 +96,6 @@ def test_what_never_pays_is_tried_again_seldom() -> None:
     assert sum(tried) == 2
 
 
-def test_what_was_never_kept_is_tried_again_too() -> None:
-    of = Offers()
-    size = of._size(1)
-    size.came = 0.01
-    size.cost = 3.0
-    tried = [sum(taken(of, rows_of([0.6, 0.9]))) for _ in range(3 * offers.AGAIN)]
-    assert sum(tried) == 2 * 2
-
-
 def test_what_drafts_cost_counts_once() -> None:
     """The docstring's numbers: rounds of four rows take 3 ms plain and 5 with offers."""
     of = Offers()
@@ -125,25 +114,3 @@ def test_rows_that_do_not_draft_are_not_weighed_against_those_that_do() -> None:
     after = Offers().taken(plan, rows, 0.05, 0.7, 8)
     assert after.drafter == ("one", LOOKUP)
     assert Offers().taken(plan, rows_of([0.21], []), 0.4, -0.5, 8) is plan, "a draft that loses is not taken"
-
-
-def test_sizes_are_known_apart_while_few_rows_decode() -> None:
-    of = Offers()
-    assert len({id(of._size(rows)) for rows in (1, 2, 3, 4, 8, 16)}) == 6
-    assert of._size(9) is of._size(15)
-
-
-def test_prompts_and_others_drafts_teach_nothing() -> None:
-    of = Offers()
-    for _ in range(50):
-        learn(of, plan_of(2), 0.01, 2)
-    before = replace(of._size(2))
-    learn(of, plan_of(2, depth=3), 0.5, 8)
-    assert of._size(2) == before
-    learn(of, plan_of(2), 0.5, 2, prompt=True)
-    assert of._size(2) == before
-    learn(of, plan_of(2), 99.0, 2)
-    assert of._size(2).plain < 1.2 * before.plain, "a pause of the machine is no law"
-    plan = of.taken(plan_of(2), rows_of([0.9, 1.8], [0.9, 1.8]), 0.05, 0.0, 8)
-    learn(of, plan, 99.0, 4)
-    assert of._size(2).cost < offers.USUAL + 0.2

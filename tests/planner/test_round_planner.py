@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -134,48 +133,6 @@ def planner(policy: Listed, max_depth: int = 4, **settings: object) -> RoundPlan
     return RoundPlanner(policy, max_depth=max_depth, **settings)  # type: ignore[arg-type]
 
 
-class Order(Listed):
-    """Writes down in which order it is asked and told."""
-
-    def __init__(self, depth: int, patient: bool) -> None:
-        super().__init__(depth)
-        self.patient = patient
-        self.order: list[str] = []
-
-    def choose(self, situation: Situation) -> int:
-        self.order.append("choose")
-        return super().choose(situation)
-
-    def prepare(self, situation: Situation) -> None:
-        assert situation == self.asked[-1]
-        self.order.append("prepare")
-
-    def update(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        self.order.append("update")
-        super().update(situation, depth, outcome)
-
-
-@pytest.mark.parametrize(("depth", "patient"), [(3, True), (3, False), (0, True)])
-def test_a_patient_policy_learns_while_drafters_work_and_misses_nothing(depth: int, patient: bool) -> None:
-    policies = Order(depth, patient), Order(depth, False)
-    for policy in policies:
-        serving = Serving(planner(policy))
-        serving.engine.submit(request(1, np.arange(1, 6, dtype=np.int32), 14))
-        serving.run()
-    found, expected = policies
-    assert found.told == expected.told, "the same lessons, in the same order"
-    rounds = [word for word in found.order if word != "prepare"]
-    pairs = list(itertools.pairwise(rounds))
-    if patient and depth:
-        assert ("choose", "choose") in pairs
-        assert rounds[-1] == "update", "the last round is learnt from at once"
-        assert "prepare" in found.order
-        assert rounds.count("choose") == rounds.count("update") + 1, "the prompt's round teaches nothing"
-    else:
-        assert ("choose", "choose") not in pairs[1:]
-        assert "prepare" not in found.order
-
-
 def test_a_policy_hears_of_plain_rounds_alone_and_exactly() -> None:
     policy = Listed(3)
     serving = Serving(planner(policy))
@@ -252,63 +209,6 @@ def test_rounds_that_leave_no_depth_to_the_policy_teach_it_all_the_same() -> Non
     per_row = [tokens / 3 for tokens in expected.tokens]
     assert per_row[2] > 2.5, "two of its drafts are right as a rule"
     assert per_row[4] - per_row[2] < 0.7, "and no more"
-
-
-class Reading(PrefixDrafter):
-    """Takes a millisecond for every token of a prompt."""
-
-    def draft(self, work: DraftWork) -> DraftReply:
-        read = 0.001 * sum(len(opening.tokens) for opening in work.opens)
-        self.clock.sleep(read)
-        reply = super().draft(work)
-        return replace(reply, catch_up_seconds=reply.catch_up_seconds + read)
-
-
-def test_drafts_that_requests_ask_for_are_no_drafting_of_the_policy() -> None:
-    policy, costs = Listed(0), SwitchCosts()
-    serving = Serving(planner(policy, switch_costs=costs), drafter=lambda clock: Reading(clock, 2))
-    serving.engine.submit(request(0, [1, 2, 3], 60))
-    serving.engine.submit(request(1, np.arange(1, 20, dtype=np.int32), 60, speculation="fixed:2"))
-    serving.run(12)
-    assert serving.target.works[-1].trees.sizes.tolist() == [0, 2]
-    assert {situation.previous for situation in policy.asked} == {0}, "it would still begin to draft"
-    assert any(outcome.catch_up_seconds for _, _, outcome in policy.overheard)
-    assert costs.of("first")(30, 1) == 0.0, "catching up for another's draft is no price of its own"
-    policy.depth = 1
-    serving.run(2)
-    assert costs.of("first")(30, 1) > 0.0
-    assert [situation.previous for situation in policy.asked[-2:]] == [0, 2]
-
-
-def test_what_was_played_is_the_deepest_draft_that_came() -> None:
-    policy = Listed(2)
-    serving = Serving(planner(policy), drafter=lambda clock: Sparing(clock, 2))
-    serving.engine.submit(request(0, [1, 2, 3], 60))
-    serving.engine.submit(request(1, [1, 2, 4], 60, speculation="fixed:4", drafter="second"))
-    serving.run(4)
-    assert policy.overheard[-1][1] == 4
-    serving.drafters[1].fails = True  # type: ignore[attr-defined]
-    serving.run(1)
-    assert policy.overheard[-1][1] == 2, "nobody drafted four tokens in the round in which the other one failed"
-
-
-def test_text_that_no_drafter_reads_is_no_lag() -> None:
-    policy = Listed(2)
-    serving = Serving(planner(policy))
-    serving.engine.submit(request(0, [1, 2, 3], 30, speculation="off"))
-    serving.engine.submit(request(1, [1, 2, 4], 30))
-    serving.run(8)
-    assert max(situation.lag for situation in policy.asked[1:]) <= 3
-    assert max(sum(situation.missed) for situation in policy.asked[1:]) <= 3
-
-
-def test_the_width_of_trees_is_in_the_pass() -> None:
-    policy = Listed(2)
-    serving = Serving(planner(policy, width=3))
-    serving.engine.submit(request(0, [1, 2, 3], 30))
-    serving.engine.submit(request(1, [1, 2, 4], 30, sampling=Sampling(rule=Rule.REJECTION)))
-    serving.run(2)
-    assert policy.asked[-1].drafts == (0, 4, 8, 12, 16)
 
 
 class Sparing(PrefixDrafter):
@@ -397,33 +297,6 @@ def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() 
     assert cost(32, 1) == pytest.approx(policy.told[-1][2].catch_up_seconds, rel=0.2)
 
 
-def test_each_drafter_s_c_switch_is_refined_at_the_mean_lag_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, costs = Listed(0), SwitchCosts()
-    refined: list[tuple[str, int, int]] = []
-    for name in ("first", "second"):
-        cost = costs.of(name)
-        monkeypatch.setattr(
-            cost,
-            "observe",
-            lambda lag, rows, seconds, name=name: refined.append((name, lag, rows)) if seconds else None,
-        )
-    serving = Serving(planner(policy, switch_costs=costs))
-    policy.depth = 1
-    serving.engine.submit(request(0, [1, 2, 3], 90))
-    serving.engine.submit(request(1, [1, 2, 3, 4], 90, drafter="second"))
-    serving.run(2)
-    policy.depth = 0
-    serving.run(30)
-    serving.engine.submit(request(2, [1, 2], 90))
-    serving.run(2)
-    policy.depth = 2
-    serving.run(1)
-    lags = list(policy.asked[-1].lags())
-    assert [(name, rows) for name, rows, _ in lags] == [("first", 2), ("second", 1)]
-    assert policy.asked[-1].lag == lags[1][2] > lags[0][2] + 10
-    assert sorted(refined) == sorted((name, lag, rows) for name, rows, lag in lags)
-
-
 def test_without_drafters_the_policy_is_not_asked() -> None:
     policy = Listed(3)
     serving = Serving(RoundPlanner(policy, max_depth=4), names=())
@@ -505,14 +378,6 @@ def test_a_decision_names_what_capped_it() -> None:
     tight.engine.submit(request(0, [1, 2, 3], 30))
     tight.run(6)
     assert "depth 3 (listed, capped by token budget)" in tight.planner.decisions.latest()[-1].line()  # type: ignore[union-attr]
-
-
-def test_the_log_is_a_ring() -> None:
-    serving = Serving(planner(Listed(1), log_capacity=5))
-    serving.engine.submit(request(0, [1, 2, 3], 60))
-    serving.run()
-    rounds = [entry.round for entry in serving.planner.decisions.latest()]  # type: ignore[union-attr]
-    assert rounds == list(range(rounds[-1] - 4, rounds[-1] + 1))
 
 
 def test_an_unknown_policy_is_named() -> None:

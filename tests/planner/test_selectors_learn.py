@@ -9,12 +9,9 @@ from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import TargetReply, TargetWork
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
-from covey.planner.adaserve import MEMORY, AdaServeSelector
 from covey.planner.build import build
 from covey.planner.candidates import TreeSelector
 from covey.planner.round_planner import RoundPlanner
-from covey.planner.selection import BestOfBatch
-from covey.planner.worth import WorthSelector
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
 from tests.fakes import Collector, ManualClock, request
@@ -71,51 +68,3 @@ def test_nodes_whose_parents_were_right_are_counted(policy: str) -> None:
     counts = selector.calibration
     assert counts._accepted.sum() == pytest.approx(accepted, rel=0.02), "some are forgotten"
     assert counts._offered.sum() == pytest.approx(float(reached), rel=0.02)
-
-
-def test_adaserves_round_is_the_mean_of_those_without_prompts() -> None:
-    planner, records = served("adaserve")
-    selector, mean = planner.selector, 0.0
-    assert isinstance(selector, AdaServeSelector)
-    seen = [record for record in records if record.decoding]
-    assert any(record.prefill_tokens for record in seen), "a prompt beside drafts"
-    for record in seen:
-        seconds = record.plan_seconds + record.draft_seconds + record.verify_seconds + record.commit_seconds
-        if not record.prefill_tokens:
-            mean = mean + MEMORY * (seconds - mean) if mean else seconds
-    assert selector._round_seconds == pytest.approx(mean)
-
-
-def test_expectations_that_are_nobody_elses_to_teach_are_taught_by_the_planner() -> None:
-    for policy in ("fixed:4", "covey"):
-        planner, _ = served(policy, "worth")
-        assert isinstance(planner.selector, WorthSelector)
-        assert planner.selector._expectations.measured
-        (seconds,) = planner.selector._expectations.curve(1).at(np.array([5]))
-        assert 0.01 < seconds < 0.02, "eleven ms a pass with one row"
-
-
-@pytest.mark.parametrize("policy", ["fixed:4", "covey"])
-def test_whoever_asks_for_expectations_they_are_taught_once_a_round(policy: str) -> None:
-    planner, records = served(policy, "worth")
-    assert planner._expectations is not None
-    rows = sum(int((record.plan.depth > 0).sum()) for record in records)
-    assert planner._expectations._accepted("only")._offered[0] == pytest.approx(rows, rel=0.1)
-
-
-def test_tetris_ranks_by_how_often_what_was_verified_was_right() -> None:
-    """It verifies two a row: of deeper drafts hardly anything is known, and they are not held for wrong."""
-    planner, _ = served("tetris")
-    assert isinstance(planner.selector, BestOfBatch)
-    counts = planner.selector._acceptance
-    assert counts._offered[0] > 5
-    assert counts._offered[2] < 2
-    assert counts.rates()[2] > 0.7
-
-
-def test_what_selection_drops_is_not_expected_in_a_pass() -> None:
-    planner, records = served("fixed:4", "worth")
-    asked, verified = (sum(counts) for counts in zip(*((int(r.plan.depth.sum()), r.drafted) for r in records)))
-    assert verified < 0.95 * asked
-    assert planner._expectations is not None
-    assert planner._expectations._accepted("only").filled() == pytest.approx(verified / asked, abs=0.02)

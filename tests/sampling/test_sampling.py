@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reference_sampling import distribution, penalised
+from reference_sampling import distribution
 from scipy import stats
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
@@ -24,7 +24,6 @@ from covey.drafters.choosing import Choosing
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.rejection import judge, probabilities
-from covey.sampling.truncation import mass_of
 
 WARM = Sampling(temperature=0.8)
 TRUNCATIONS = [
@@ -263,27 +262,3 @@ def test_sparse_rows_are_the_largest_entries() -> None:
     ids, probs = sparse_q(logits)
     assert np.array_equal(ids, largest.indices.numpy())
     assert np.allclose(probs, largest.values.numpy(), atol=1e-6)
-
-
-def test_slots_are_reused_and_the_table_grows() -> None:
-    table = SettingsTable(2)
-    slots = [table.add(replace(WARM, seed=i), i) for i in range(9)]
-    assert len(set(slots)) == len(table) == 9
-    table.remove(slots[4])
-    with pytest.raises(KeyError):
-        table.remove(slots[4])
-    assert table.add(Sampling(top_k=5), 77) == slots[4]
-    assert table.num_prompt[slots[4]] == 77
-    assert not table.truncated[slots[4]]  # greedy
-
-
-def test_the_reference_penalises_as_documented() -> None:
-    values = penalised(np.array([1.0, -1.0, 2.0]), Sampling(repetition_penalty=2.0, presence_penalty=0.5), [0], [1, 1])
-    assert values.tolist() == [0.5, -2.5, 2.0]
-
-
-def test_probabilities_leave_the_logits_alone() -> None:
-    logits = torch.randn(3, 50, dtype=torch.float64)
-    before = logits.clone()
-    mass_of(logits, logits.max(dim=1).values.numpy(), np.array([0.5, 1.0, 2.0]))
-    assert torch.equal(logits, before)

@@ -74,22 +74,6 @@ def test_rows_of_several_senders_are_drafted_in_one_pass_and_as_if_alone(
         held.drafter.check()  # type: ignore[attr-defined]
 
 
-def test_one_sender_s_tags_and_frees_are_nothing_to_another(folder: Path, serve: Callable[..., DraftService]) -> None:
-    drafter, rng = neural(folder), np.random.default_rng(4)
-    service = serve(drafter, admission=False)
-    one, two = (Sender(From(service, name), new_origin(name)) for name in ("one", "two"))
-    mine, other = Text(1, prompt(rng, 20)), Text(1, prompt(rng, 20))
-    one.send([mine], 2)
-    two.send([other], 2)
-    two.send([other], 2, frees=[])
-    two.send([], [], frees=[1])
-    assert one.send([mine], 2).status.tolist() == [RowStatus.OK]
-    restarted = Sender(From(service, "two"), new_origin("two"))
-    restarted.send([Text(5, prompt(rng, 9))], 2)
-    assert one.send([mine], 2).status.tolist() == [RowStatus.OK], "another's new incarnation closes its own alone"
-    assert two.send([Text(1, other.tokens, seen=20)], 2).status.tolist() == [RowStatus.STALE]
-
-
 def test_a_sender_that_floods_the_pool_evicts_its_own(folder: Path, serve: Callable[..., DraftService]) -> None:
     drafter, rng = neural(folder, blocks=24), np.random.default_rng(5)
     service = serve(drafter, admission=False)
@@ -137,23 +121,6 @@ def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
     assert again.status.tolist() == [RowStatus.OK]
     assert again.seen.tolist() == [22]
     assert hasty.send([Text(2, freed.tokens, seen=20)], 2).status.tolist() == [RowStatus.STALE], "freed all the same"
-
-
-def test_a_message_that_comes_again_is_drafted_once(folder: Path, serve: Callable[..., DraftService]) -> None:
-    held, rng = Held(neural(folder)), np.random.default_rng(7)
-    service = serve(held, admission=False)
-    sender = Sender(From(service, "a"), new_origin("a"))
-    work = sender.work([Text(1, prompt(rng, 12))], 3)
-    first = later(lambda: service.draft(work, "a"))
-    held.inside.wait(10)
-    second = later(lambda: service.draft(work, "a"))
-    until(lambda: len(service._serving[0].answered) == 2)
-    held.gate.set()
-    first[0].join(20)
-    second[0].join(20)
-    third = service.draft(work, "a")
-    assert rows_of(first[1][0].trees) == rows_of(second[1][0].trees) == rows_of(third.trees)
-    assert held.together == [1, 1], "the third was answered from the books"
 
 
 def test_who_breaks_the_drafter_breaks_it_for_himself_alone(folder: Path, serve: Callable[..., DraftService]) -> None:
@@ -250,19 +217,6 @@ def test_nothing_hangs_when_it_stops(folder: Path) -> None:
     assert isinstance(second[1][0], PortError)
     with pytest.raises(PortError):
         service.draft(senders[0].work([Text(2, prompt(rng, 4))], 1), "a")
-
-
-def test_the_only_sender_is_served_in_its_own_thread_and_a_second_through_the_queue(
-    folder: Path, serve: Callable[..., DraftService]
-) -> None:
-    service, rng = serve(neural(folder), admission=False), np.random.default_rng(11)
-    one, two = (Sender(From(service, name), new_origin(name)) for name in ("one", "two"))
-    text = Text(1, prompt(rng, 12))
-    reply = service.at_once(one.work([text], 3), "one")
-    assert reply is not None
-    assert len(reply.trees.tokens) == 3
-    assert service.at_once(two.work([Text(1, prompt(rng, 12))], 3), "two") is None, "another is served"
-    assert service._thread is None
 
 
 def test_random_traffic_of_many_threads_drafts_what_a_drafter_of_its_own_would(
@@ -390,22 +344,3 @@ def test_what_refused_senders_free_is_not_kept_without_end(folder: Path, serve: 
         sender = Sender(From(service, "a"), auth.origin("a", new_origin(f"{index % 100}")))
         sender.send([Text(1, prompt(rng, 4))], 1, frees=range(30))
     assert len(service._frees) <= MOST_SENDERS
-
-
-def test_a_draft_that_would_come_after_the_pass_that_runs_is_too_late_at_once(
-    folder: Path, serve: Callable[..., DraftService]
-) -> None:
-    held, rng = Held(neural(folder)), np.random.default_rng(18)
-    service = serve(held, admission=False)
-    service._speed.update(1, 1, 0.5)
-    busy, hasty = (Sender(From(service, name), new_origin(name)) for name in ("busy", "hasty"))
-    first = later(lambda: busy.send([Text(1, prompt(rng, 12))], 4))
-    held.inside.wait(10)
-    answers: list[Any] = []
-    service.submit(replace(hasty.work([Text(1, prompt(rng, 12))], 4), patience=1.0), "hasty", answers.append)
-    assert answers, "while the drafter is busy"
-    assert answers[0].status.tolist() == [RowStatus.SKIPPED]
-    service.submit(replace(hasty.work([Text(1, prompt(rng, 12))], 4), patience=9.0), "hasty", answers.append)
-    assert len(answers) == 1, "this one is in time"
-    held.gate.set()
-    first[0].join(20)

@@ -81,13 +81,6 @@ def test_no_more_rows_than_a_pass_holds_and_one_call_of_a_sender() -> None:
     assert not len(queue)
 
 
-def test_one_at_a_time_even_a_call_larger_than_a_pass_is_served() -> None:
-    calls = [call(1, rows=9), call(2)]
-    queue = queue_of(calls, QueueLimits(rows=5))
-    assert queue.take(0.0, measured(), shared=False) == [calls[0]]
-    assert queue.take(0.0, measured(), shared=False) == [calls[1]]
-
-
 def test_a_call_that_reads_is_served_alone_and_in_its_sender_s_order() -> None:
     calls = [call(1, reads=True), call(1, patience=0.5), call(2, patience=1.0)]
     queue = queue_of(calls)
@@ -103,25 +96,6 @@ def test_nobody_joins_who_would_make_another_late() -> None:
     assert queue.take(0.0, speed) == [deep]
 
 
-def test_nobody_joins_who_would_be_late_himself_or_makes_a_pass_too_wide_for_another() -> None:
-    speed = measured()
-    speed.update(64, 1, 25 * STEP)
-    deep, hasty = call(1, depth=32, patience=MARGIN * 32 * STEP), call(2, depth=2, patience=MARGIN * 9 * STEP)
-    queue = queue_of([deep, hasty])
-    queue.served([call(2)], 1.0)
-    assert queue.take(0.0, speed) == [deep], "32 levels of both are too late for the other"
-    one, many = call(1, patience=9 * STEP), call(2, rows=63, patience=1.0)
-    assert queue_of([one, many]).take(0.0, speed) == [one], "alone he is in time, among 64 rows he is not"
-
-
-def test_the_deepest_of_a_joined_pass_counts_whoever_came_last() -> None:
-    deep, flat, hasty = call(1, depth=32), call(2, depth=1), call(3, depth=2, patience=MARGIN * 9 * STEP)
-    queue = queue_of([deep, flat, hasty])
-    queue.served([call(2)], 1.0)
-    queue.served([call(3)], 2.0)
-    assert queue.take(0.0, measured()) == [deep, flat]
-
-
 def test_what_is_too_late_is_said_so_and_what_is_nearly_is_shortened() -> None:
     speed = measured()
     late, short = call(1, patience=0.9 * MARGIN * STEP), call(2, depth=8, patience=3.5 * MARGIN * STEP)
@@ -129,34 +103,6 @@ def test_what_is_too_late_is_said_so_and_what_is_nearly_is_shortened() -> None:
     assert queue.late(0.0, speed) == [late]
     assert queue.take(0.0, speed) == [short]
     assert short.work.depth.tolist() == [3]
-
-
-def test_wide_drafts_are_late_sooner_than_narrow_ones() -> None:
-    speed = measured()
-    speed.update(64, 1, 25 * STEP)
-    wide, narrow = call(1, rows=64, patience=10 * STEP), call(2, patience=10 * STEP)
-    queue = queue_of([wide, narrow])
-    assert queue.late(0.0, speed) == [wide]
-    assert queue.take(0.0, speed) == [narrow]
-
-
-def test_a_call_behind_one_that_has_time_is_late_all_the_same() -> None:
-    calls = [call(1), call(1, patience=0.5 * STEP)]
-    queue = queue_of(calls)
-    assert queue.late(0.0, measured()) == [calls[1]]
-    assert queue.take(0.0, measured()) == [calls[0]]
-
-
-def test_rows_that_want_less_than_is_left_get_what_they_want() -> None:
-    mixed = call(1, rows=2, patience=3.5 * MARGIN * STEP)
-    mixed.work = replace(mixed.work, depth=np.array([8, 2], np.int32))
-    assert queue_of([mixed]).take(0.0, measured())[0].work.depth.tolist() == [3, 2]
-
-
-def test_before_anything_was_measured_nothing_is_late() -> None:
-    queue = queue_of([call(1, patience=0.001)])
-    assert queue.late(0.0, Speed()) == []
-    assert queue.take(0.0, Speed())[0].depth == 4
 
 
 def shares(weights: dict[str, float], depths: dict[int, int], turns: int) -> dict[int, float]:
@@ -281,14 +227,6 @@ def test_a_usual_draft_is_not_cut_however_slow_the_drafter_seems() -> None:
     assert taken == [USUAL, USUAL]
 
 
-def test_what_wide_drafts_take_is_not_what_narrow_ones_do() -> None:
-    speed, wide = measured(), call(1)
-    wide.work = replace(wide.work, width=np.full(1, 512, np.int32))
-    for _ in range(100):
-        speed.update(wide.beams, 1, 0.5)
-    assert speed.step(call(1).beams) == STEP
-
-
 def test_who_asks_for_little_goes_before_who_asks_for_much_where_both_had_as_much() -> None:
     calls = [call(1, depth=16, patience=0.5), call(2, depth=2, patience=9.0)]
     queue = queue_of(calls)
@@ -296,22 +234,3 @@ def test_who_asks_for_little_goes_before_who_asks_for_much_where_both_had_as_muc
     queue.put(calls[1])
     queue.served([calls[1]], 0.1)
     assert queue.take(0.0, measured(), shared=False) == [calls[0]], "not beyond its share"
-
-
-def test_what_a_call_will_take_counts_by_its_server_s_weight_and_by_its_beams() -> None:
-    calls = [call(1, depth=16), call(2, depth=8)]
-    assert queue_of(calls).take(0.0, measured(), shared=False) == [calls[1]]
-    assert queue_of(calls, _1=4.0).take(0.0, measured(), shared=False) == [calls[0]]
-    speed = measured()
-    speed.update(64, 1, 25 * STEP)
-    wide, deep = call(1, rows=64, depth=4), call(2, depth=16)
-    assert queue_of([wide, deep]).take(0.0, speed, shared=False) == [deep]
-
-
-def test_each_pays_for_its_rows_of_a_pass_that_was_joined() -> None:
-    narrow, wide = call(1, rows=1, patience=9.0), call(2, rows=9, patience=0.5)
-    queue = queue_of([narrow, wide])
-    queue.served(queue.take(0.0, measured()), 1.0)
-    queue.put(wide)
-    queue.put(narrow)
-    assert queue.take(0.0, measured(), shared=False) == [narrow]

@@ -13,7 +13,6 @@ import pytest
 from covey.contracts.errors import PortError
 from covey.contracts.ports import Drafter
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, RowStatus
-from covey.star.accounts import SETTLED
 from covey.star.service import DraftService
 from covey.star.speed import Speed
 from covey.wire.ledger import new_origin
@@ -126,18 +125,6 @@ def test_a_drafter_that_stays_too_slow_is_seldom_tried(folder: Path, serve: Serv
     asking = Asking(serve(drafter, admission=False, now=drafter.now), 3)
     found = [asking.ask(turn % 3, patience=0.4).status.tolist()[0] for turn in range(200)]
     assert 0 < found.count(RowStatus.OK) < 40
-
-
-def test_time_without_requests_is_no_part_of_a_sender_s_rounds(folder: Path, serve: Serve) -> None:
-    drafter = Timed(neural(folder), 0.004)
-    asking = Asking(serve(drafter, now=drafter.now), 2)
-    for request in range(6):
-        asking.texts = [Text(2 + request, prompt(asking.rng, 12)) for _ in asking.texts]
-        for turn in range(SETTLED):
-            for index in (0, 1):
-                assert asking.ask(index, plain=0.03).status.tolist() == [RowStatus.OK], (request, turn)
-            drafter.time += 0.02
-        drafter.time += 2.0
 
 
 def test_a_fault_in_choosing_whose_turn_it_is_loses_those_calls_alone(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from covey.contracts.profile import TargetSettings
 from covey.contracts.types import NO_FLOATS, Ints, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
 from covey.kv.sequences import Sequence
 from covey.runtimes.compute import Compute
-from covey.target import ahead as aheads
 from covey.target.ahead import Ahead
 from covey.target.runner import TargetRunner
 from covey.target.verification import Verified
@@ -173,31 +170,6 @@ def decode_with(
     return tokens[len(prompt) :], guessed
 
 
-def test_guesses_that_keep_failing_are_not_made(folder: Path) -> None:
-    """Every second message brings the right token, of which a plain pass is not enough."""
-    prompt = [7, 8, 9]
-    right, _ = decode_with(load(folder, False), prompt, [[]] * 61, Sampling())
-    drafts = [[right[step + step // 2]] if step % 2 else [] for step in range(40)]
-    tokens, guessed = decode_with(load(folder, True), prompt, drafts, Sampling())
-    assert tokens == right[: len(tokens)]
-    assert len(tokens) == 60, "every draft was right"
-    assert guessed[0]
-    assert not any(guessed[20:])
-
-
-def test_drafts_that_begin_wrong_cost_no_pass(folder: Path) -> None:
-    prompt, count = [5, 9, 33], 8
-    right, _ = decode(load(folder, False), prompt, count)
-    runner = load(folder, True)
-    passes = counting(runner)
-    wrong: list[list[int]] = [[], *([(token + 1) % VOCABULARY, 4] for token in right[1:])]
-    tokens, guessed = decode_with(runner, prompt, wrong, Sampling())
-    assert tokens == right
-    assert all(guessed)
-    runner._ahead and runner._ahead._running and runner._ahead._running.result()
-    assert len(passes) == count + 1, "one of each token, and the next one's"
-
-
 def test_a_tree_is_wrong_only_if_none_of_its_first_drafts_is_right(folder: Path) -> None:
     prompt = [5, 9, 33]
     right, _ = decode(load(folder, False), prompt, 6)
@@ -218,23 +190,6 @@ def test_a_tree_is_wrong_only_if_none_of_its_first_drafts_is_right(folder: Path)
         same(found, expected)
         assert found.divergence.tolist() == expected.divergence.tolist()
         assert (found.divergence >= 0.0).all()
-
-
-def test_nothing_is_guessed_of_a_text_that_has_ended(folder: Path) -> None:
-    """Whether its last token was drawn plainly or accepted in the midst of drafts."""
-    prompt = [5, 9, 33]
-    right, _ = decode(load(folder, False), prompt, 6)
-    for drafts in ([[], []], [[], right[1:3]]):
-        _, guessed = decode_with(load(folder, True), prompt, drafts, Sampling(end_ids=(right[1],)))
-        assert guessed == [True, False]
-
-
-def test_drafts_under_the_rejection_rule_need_a_pass_of_their_own(folder: Path) -> None:
-    """So that guesses are not made while they come."""
-    sampling = Sampling(1.0, seed=3, rule=Rule.REJECTION)
-    _, guessed = decode_with(load(folder, True), [5, 9, 33], [[], *[[4]] * 40], sampling)
-    assert guessed[0]
-    assert not any(guessed[25:])
 
 
 @pytest.mark.parametrize("rule", list(Rule))
@@ -269,49 +224,8 @@ def test_a_request_that_takes_another_s_place_is_computed(folder: Path) -> None:
         same(ahead.step(work), plain.step(work))
 
 
-def test_requests_that_end_say_nothing_of_guesses(folder: Path) -> None:
-    """Nothing is guessed after a last token, so that a new request proves nothing wrong."""
-    runner = load(folder, True)
-    for tag in range(1, 30):
-        work = TargetWork(
-            *(ints([tag]), ints([3]), ints([3]), Trees.empty(1)),
-            opens=(Open(tag, ints([5, 6, tag]), 3, Sampling()),),
-            frees=(tag - 1,),
-            sequence=tag,
-            room=ints([1]),
-        )
-        runner.step(work)
-    assert runner._ahead is not None
-    assert runner._ahead._came_true == 1.0
-
-
 def rows_with_a_tag() -> list[Sequence]:
     return [Sequence(1, np.zeros(4, np.int32), 3, "", 0, 0)]
-
-
-def test_a_device_has_its_pass_before_the_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aheads, "LAUNCHING", 60.0)
-    launched, end = threading.Event(), threading.Event()
-    given: list[int] = []
-
-    def compute(rows: list[Sequence]) -> Verified:
-        time.sleep(0.02)
-        given.append(len(rows))
-        launched.set()
-        end.wait(60.0)
-        return cast("Verified", "found")
-
-    ahead = Ahead(compute, Compute(1), launched)
-    for passes in (1, 2):
-        end.clear()
-        ahead.guess(rows_with_a_tag())
-        assert given == [1] * passes, "launched"
-        assert ahead._running is not None
-        assert not ahead._running.done(), "and not waited for"
-        end.set()
-        found = ahead.collect()
-        assert found is not None
-        assert cast("Any", found.verified) == "found"
 
 
 def test_a_pass_that_fails_before_it_is_launched_holds_nobody_up() -> None:
@@ -322,16 +236,3 @@ def test_a_pass_that_fails_before_it_is_launched_holds_nobody_up() -> None:
     ahead.guess(rows_with_a_tag())
     with pytest.raises(RuntimeError, match="no memory"):
         ahead.collect()
-
-
-def test_only_a_device_is_waited_for(folder: Path) -> None:
-    """A model on a CPU has computed its pass when `forward` returns: to wait for that is not to run ahead."""
-    assert load(folder, True)._launched is None
-
-
-def test_a_pass_on_a_device_is_launched_once_its_forward_returns(folder: Path) -> None:
-    runner = load(folder, True)
-    assert runner._ahead is not None
-    runner._launched = runner._ahead._launched = threading.Event()
-    assert decode(runner, [5, 9, 33], 8)[0] == decode(load(folder, False), [5, 9, 33], 8)[0]
-    assert runner._launched.is_set()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from covey.contracts.types import Ints, Rule, Sampling, Top, Trees
+from covey.contracts.types import Ints, Rule, Sampling, Trees
 from covey.sampling.drawing import SettingsTable
-from covey.target.verification import Places, Verified, merged, pick, verify
+from covey.target.verification import Places, Verified, verify
 from tests.arrays import ints
 
 VOCAB = 8
@@ -44,36 +44,6 @@ def round_of(said: list[int], drafts: list[list[int]], rule: Rule, heat: float, 
 
 def by_row(values: Ints, sizes: Ints) -> list[list[int]]:
     return [part.tolist() for part in np.split(values, np.cumsum(sizes)[:-1])]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_rows_are_picked_and_merged_whole(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    rows = int(rng.integers(1, 7))
-
-    def some(count: int) -> Verified:
-        accepted, faulty = rng.integers(0, 4, count).astype(np.int32), rng.random(count) < 0.3
-        accepted[faulty] = 0
-        emitted = int(np.where(faulty, 0, accepted + 1).sum())
-        path, tokens = (rng.integers(0, 99, size).astype(np.int32) for size in (accepted.sum(), emitted))
-        logprobs, chances = tokens / np.float32(-7), tokens / np.float32(100)
-        places, width = rng.random(count).astype(np.float32), int(rng.integers(0, 3))
-        top = Top(np.repeat(tokens, width).reshape(emitted, width), np.zeros((emitted, width), np.float32))
-        return Verified(accepted, path, tokens, logprobs, chances, faulty, places, top)
-
-    def listed(verified: Verified) -> list[tuple[object, ...]]:
-        columns = verified.accepted, by_row(verified.path, verified.accepted), verified.faulty, verified.divergence
-        packed = verified.tokens, verified.logprobs, verified.chances
-        assert all(set(row) <= {token, -1} for row, token in zip(verified.top.ids.tolist(), verified.tokens.tolist()))
-        return list(zip(*columns, *(by_row(each, verified.emitted) for each in packed)))
-
-    whole = some(rows)
-    for order in (np.arange(rows), rng.permutation(rows)[: int(rng.integers(0, rows + 1))]):
-        assert listed(pick(whole, order)) == [listed(whole)[row] for row in order]
-    second = rng.random(rows) < 0.5
-    one, two = some(int((~second).sum())), some(int(second.sum()))
-    left, right = iter(listed(one)), iter(listed(two))
-    assert listed(merged(second, one, two)) == [next(right if later else left) for later in second]
 
 
 @pytest.mark.parametrize("rule", Rule)

@@ -100,22 +100,6 @@ def test_a_paths_probability_is_the_product_and_falls_at_every_node() -> None:
     assert np.isfinite(np.log(nodes.paths(np.zeros(len(own))))).all()
 
 
-def test_depths_and_ranks_are_those_that_a_walk_finds() -> None:
-    rng = np.random.default_rng(3)
-    for most in (1, 2, 9, 90):
-        trees = forest(rng, 7, most)
-        nodes, row = Nodes.of(trees), 0
-        depths, ranks, listed = [], [], {}
-        for index, parent in enumerate(trees.parents.tolist()):
-            while index >= trees.offsets[row + 1]:
-                row += 1
-            depths.append(1 if parent < 0 else depths[int(trees.offsets[row]) + parent] + 1)
-            ranks.append(listed.get((row, parent), 0))
-            listed[row, parent] = ranks[-1] + 1
-        assert nodes.depth.tolist() == depths
-        assert nodes.ranks().tolist() == ranks
-
-
 @pytest.mark.parametrize("most", [1, 6, 40])
 def test_nodes_alone_are_the_same_trees_without_the_others(most: int) -> None:
     rng = np.random.default_rng(most)

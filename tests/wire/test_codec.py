@@ -84,14 +84,6 @@ def test_target_work_survives(trees: Trees, opens: tuple[Open, ...]) -> None:
     assert_same(work, codec.decode_target_work(codec.encode(work)))
 
 
-def test_a_requests_settings_are_not_copied_token_by_token() -> None:
-    """They may name thousands, and are encoded for the target and for each drafter by the engine's thread."""
-    (said, _), wanted = codec._opens_out(OPENS, ())["open_settings"], OPENS[0].sampling
-    assert said["sampling"] == dataclasses.asdict(wanted)
-    assert said["sampling"]["bad_words"] is wanted.bad_words
-    assert said["sampling"]["logit_bias"] is wanted.logit_bias
-
-
 def test_replies_survive() -> None:
     reply = TargetReply(
         ints(0, 1),

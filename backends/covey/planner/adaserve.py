@@ -21,6 +21,7 @@ from covey.bandits.length import Forgetful, Outcome, Reason, Situation
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Trees
 from covey.planner.candidates import Candidates, TreeSelector
+from covey.planner.standing import Standing
 from covey.requests.rounds import Drafted, Round
 from covey.requests.scheduler import Batch
 from covey.trees.paths import Array, Flags
@@ -100,7 +101,7 @@ class AdaServeSelector(TreeSelector):
         if not len(trees.tokens):
             return trees
         scores = trees.log_q if len(trees.log_q) else trees.scores
-        standing = self.standing(batch)
+        standing = Standing.of(batch)
         found = Candidates.of(standing, trees, scores, drafted.drafter, self.calibration)
         row_of = found.nodes.row_of
         hidden = found.hidden[row_of]

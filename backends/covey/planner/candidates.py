@@ -12,7 +12,6 @@ from covey.planner.calibration import Calibration
 from covey.planner.selection_totals import SelectionTotals
 from covey.planner.standing import Standing
 from covey.requests.rounds import Round
-from covey.requests.scheduler import Batch
 from covey.trees.paths import Array, Flags, Index, Nodes
 
 
@@ -58,20 +57,7 @@ class TreeSelector:
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self.calibration = Calibration(drafters, max_depth)
         self.totals = SelectionTotals()
-        self._standing: tuple[Batch, Standing] | None = None  # of the batch that drafters work on
         self._selected: tuple[Trees, Candidates, Flags] | None = None  # of the last round that drafted: what was kept
-
-    def prepare(self, batch: Batch) -> None:
-        """Prepare, while drafters draft, what does not depend on their drafts."""
-        self._standing = batch, Standing.of(batch)
-
-    def standing(self, batch: Batch) -> Standing:
-        """Return, once, what was prepared for this batch; prepare it now if nothing was."""
-        if self._standing is None or self._standing[0] is not batch:
-            self.prepare(batch)
-        assert self._standing is not None
-        found, self._standing = self._standing[1], None
-        return found
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels and value. Any thread may ask."""

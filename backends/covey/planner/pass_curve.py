@@ -30,17 +30,6 @@ class PassCurve:
         ends = np.array([0.0, FAR])
         return cls(rows, ends, ends, 0.0, 0.0)
 
-    def least(self, tokens: int) -> list[tuple[float, float]]:
-        """Return the least time of one more token in a pass over `tokens` tokens or more, at least 0: from each bend of
-        the curve on, the farthest first, and from this number of tokens."""
-        start = max(0, int(self.knots.searchsorted(tokens, side="right")) - 1)
-        knots, seconds = self.knots[start:], self.seconds[start:]
-        slopes = (seconds[1:] - seconds[:-1]) / (knots[1:] - knots[:-1])
-        least = np.maximum(np.minimum.accumulate(slopes[::-1]), 0.0)
-        if self.drafts < 0.0:
-            least[-1] = 0.0
-        return list(zip(np.maximum(knots[:-1], tokens)[::-1].tolist(), least.tolist()))
-
     def at(self, tokens: Array | Index | int, prefill: Index | int = 0) -> Array:
         """Return the seconds of passes over so many tokens, and so many of prompts besides."""
         seconds: Array = np.interp(tokens + prefill, self.knots, self.seconds)

@@ -135,7 +135,6 @@ class RoundPlanner:
             if plan.choice is not None and plan.choice.situation.shares:
                 self.policy.prepare(plan.choice.situation)
         self._drafters.prepare(batch, roster)
-        self.selector.prepare(batch)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels and value so far. Does not mutate."""

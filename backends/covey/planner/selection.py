@@ -28,10 +28,6 @@ class Selector(Protocol):
     log_q: bool  # whether it ranks them by what drafters take them for, noise apart
     yields: bool  # whether it drops drafts where prompts leave a pass no time, but for those that rows need
 
-    def prepare(self, batch: Batch) -> None:
-        """Prepare, while drafters work on this batch, what does not depend on their drafts."""
-        ...
-
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         """Return the trees to verify: see `Planner.select`."""
         ...
@@ -50,9 +46,6 @@ class VerifyAll:
 
     log_q = False
     yields = False
-
-    def prepare(self, batch: Batch) -> None:
-        """Prepare nothing."""
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:  # noqa: ARG002
         return drafted.trees

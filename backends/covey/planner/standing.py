@@ -1,7 +1,5 @@
 """Says, in arrays for selectors, how each row of a batch stands with its objective: how much time it has left for its
 next tokens, and whether its objective can still be met.
-
-Nothing here depends on what is drafted, so it is gathered while drafters draft.
 """
 
 from __future__ import annotations

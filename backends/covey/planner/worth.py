@@ -12,12 +12,6 @@ Before that, rows whose objective can still be met are given what they need, 1 +
 as many rows, the cheapest first, as are on time in a round that is longer by just these nodes and has room for them. A
 row that is hopeless or ahead is given nothing beforehand, and its nodes count for less where they take time: what is
 not theirs by need goes to others. Without objectives nothing of this happens.
-
-Few nodes are ranked. The speed to be had is at least that without them, and at that speed a node takes at least what
-one more costs where the curve is flattest: what brings less is none of the best m, whatever m is. Where so many bring
-more that a pass with them is beyond a bend of the curve, only what is flattest beyond that counts. For example 64 rows
-in 36 ms are 1.8 tokens a ms, and where each node takes 0.1 ms at least, paths below 0.18 need not be ranked; nor where
-the first 100 nodes take nothing, if 100 paths are above that.
 """
 
 from __future__ import annotations
@@ -30,7 +24,6 @@ from covey.bandits.length import Outcome
 from covey.contracts.types import Floats, Trees
 from covey.planner.candidates import Candidates, TreeSelector
 from covey.planner.expectations import Expectations
-from covey.planner.pass_curve import PassCurve
 from covey.planner.standing import Standing
 from covey.requests.rounds import Drafted, Round
 from covey.requests.scheduler import Batch
@@ -39,7 +32,6 @@ from covey.trees.selection import ROUNDING
 
 GIVEN = 0.7  # what a token counts for of a row that is ahead of its objective, or hopeless
 SLIGHT = 0.01  # a path less likely is not looked at: it would bring next to nothing if it cost nothing
-ROUNDED = 1.0 - 1e-5  # of a price in floats of 32 bits
 FAINT = 0.05  # a path less likely is no help in need
 
 
@@ -52,24 +44,18 @@ class WorthSelector(TreeSelector):
         super().__init__(drafters, max_depth)
         self._expectations = expectations
         expectations.selected = True
-        self._curve = PassCurve.unknown(1)  # of the batch that drafters work on
-        self._least = self._curve.least(1)
-
-    def prepare(self, batch: Batch) -> None:
-        super().prepare(batch)
-        self._curve = self._expectations.curve(batch.decoding)
-        self._least = self._curve.least(batch.decoding)
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         trees = drafted.trees
         if not len(trees.tokens):
             return trees
-        standing = self.standing(batch)
+        standing = Standing.of(batch)
         found = Candidates.of(standing, trees, trees.scores, drafted.drafter, self.calibration)
         paths = found.nodes.paths(found.own)
         kept = found.fixed()
         drafting = max((drafted.seconds[name] + drafted.catch_up[name] for name in drafted.seconds), default=0.0)
-        curve, prefill = self._curve, int(batch.chunk[batch.decoding :].sum())
+        curve = self._expectations.curve(batch.decoding)
+        prefill = int(batch.chunk[batch.decoding :].sum())
 
         def seconds(nodes: Index | int, prompts: int = prefill) -> Array:
             """Return the time of rounds that verify so many nodes."""
@@ -86,12 +72,7 @@ class WorthSelector(TreeSelector):
             tokens += float(paths[kept].sum())
             value = value.copy()
             value[kept] = 0.0
-        speed = tokens / float(seconds(first, 0))
-        for reached, least in self._least:
-            dear = value >= max(SLIGHT, ROUNDED * speed * least)
-            if batch.decoding + first + np.count_nonzero(dear) >= reached:
-                break
-        near = dear.nonzero()[0]
+        near = (value >= SLIGHT).nonzero()[0]
         worth = value.take(near)
         best = np.sort(worth, kind="stable")[::-1]
         counts = np.arange(first, first + len(best) + 1)

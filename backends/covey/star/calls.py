@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Call:
     work: DraftWork
     caller: str  # whose targets ask: the name of a server, "" for this one
     arrived: float
-    answered: list[Answered] = field(default_factory=list)  # more than one where the message came again meanwhile
+    answered: Answered | None = None
 
     @property
     def who(self) -> int:
@@ -52,12 +52,12 @@ class Call:
         return int(self.work.width.sum())
 
     def answer(self, reply: DraftReply | CoveyError) -> None:
-        waiting, self.answered = self.answered, []  # nobody is answered twice
-        for answered in waiting:
-            try:
+        answered, self.answered = self.answered, None  # nobody is answered twice
+        try:
+            if answered is not None:
                 answered(reply)
-            except Exception:  # its sender is gone, or there is no memory to send: nothing to those whose calls follow
-                log.exception("an answer of a shared drafter could not be sent")
+        except Exception:  # its sender is gone, or there is no memory to send: nothing to those whose calls follow
+            log.exception("an answer of a shared drafter could not be sent")
 
 
 def plainly(work: DraftWork, epoch: int, wait: float, again: float = 0.0) -> DraftReply:

@@ -1,6 +1,6 @@
 """A drafter that serves several senders: one queue, and one thread that never idles while a call waits.
 
-    submit      a call comes; one that came before shares its answer, one of a sender too many is refused
+    submit      a call comes; one of a sender too many is refused
     take        late calls are told so; the next call is chosen, and whose rows join it              (queue)
     draft       one pass for all of them
     answer      each its own part; who waited how long and took how much is noted                    (accounts)
@@ -27,7 +27,7 @@ from covey.star.callers import HERE
 from covey.star.calls import Answered, Call, plainly
 from covey.star.queue import DraftQueue, QueueLimits
 from covey.star.speed import Speed
-from covey.wire.ledger import MOST_TAGS, UNNUMBERED
+from covey.wire.ledger import MOST_TAGS
 
 log = logging.getLogger("covey.star")
 
@@ -88,21 +88,16 @@ class DraftService:
             self._accounts.called(call)
             self._begun([call])
         (answer,) = self._served([call])
-        call.answer(answer)  # to whoever sent the message again meanwhile
         if isinstance(answer, CoveyError):
             raise answer
         return answer
 
     def submit(self, work: DraftWork, caller: str, answered: Answered) -> None:
         """Take a call; `answered` gets its answer once, in any thread."""
-        call = Call(work, caller, self._now(), [answered])
+        call = Call(work, caller, self._now(), answered)
         refusal: DraftReply | CoveyError
         with self._changed:
             self._part(call.arrived)
-            same = self._same(work)
-            if same is not None:
-                same.answered.append(answered)
-                return
             if self._stopped:
                 refusal = PortError("the drafter is stopping")
             elif self._queue.count(call.who) >= MOST_WAITING:
@@ -260,14 +255,6 @@ class DraftService:
                     self._accounts.served(call, answer, (ended - started) / len(calls), ended)
             self._changed.notify_all()
         return answers
-
-    def _same(self, work: DraftWork) -> Call | None:
-        """Return the call of this very message that waits, or is served now."""
-        if work.sequence == UNNUMBERED:
-            return None
-        message = work.origin, work.sequence
-        calls = self._serving + self._queue.calls()
-        return next((call for call in calls if (call.work.origin, call.work.sequence) == message), None)
 
     def _part(self, now: float) -> None:
         """Forget senders that are silent."""
