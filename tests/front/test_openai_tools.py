@@ -15,7 +15,7 @@ from covey.front.openai import forms, prompts
 from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
-from covey.front.openai.thinking import Hidden, ReasoningParser, Thinking
+from covey.front.openai.thinking import ReasoningParser, Thinking
 from covey.front.openai.thinking import known as thinking_of
 from covey.front.openai.tool_calls import ToolCallParser, joined
 from covey.front.openai.tools import Tools, taken
@@ -73,7 +73,7 @@ TEMPLATES = {
     "text": template("<|calls|>", SEPARATE, "\n", "<|calls_end|>"),  # DeepSeek
 }
 MULTIPLE = set(TEMPLATES) - {"alone"}
-SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "<|calls|>", "<TOOLCALL>", "[THINK]", "[/THINK]")
+SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "<|calls|>", "<TOOLCALL>")
 MARKS = {"none": [], "own": [AddedToken("<tool_call>"), AddedToken("</tool_call>"), AddedToken("<think>")]}
 MARKS["special"] = [AddedToken(each.content, special=True) for each in MARKS["own"]]
 MARKS["special"] += [AddedToken(each, special=True) for each in SPECIAL]
@@ -237,7 +237,7 @@ def test_functions_get_the_arguments_that_they_declare_and_no_others() -> None:
         assert "additionalProperties" not in wanted.functions[0].schema
 
 
-MAYBE, BEGUN = Thinking("<think>", "</think>"), Thinking("<think>", "</think>", begun=True)
+MAYBE, BEGUN = Thinking(), Thinking(begun=True)
 
 
 @pytest.mark.parametrize("thinking", [MAYBE, BEGUN])
@@ -265,22 +265,7 @@ def test_a_prompt_says_whether_there_is_thinking() -> None:
     assert MAYBE.after("<|assistant|><think>\n") == BEGUN
     assert MAYBE.after("<|assistant|><think>\n\n</think>\n\n") is None
     assert thinking_of(["{{ '</think>' }}"]) == MAYBE
-    assert thinking_of(["[/THINK]"]) == Thinking("[THINK]", "[/THINK]")
     assert thinking_of(["{{ messages }}"]) is None
-
-
-@pytest.mark.parametrize("begun", [True, False])
-def test_thoughts_between_marks_that_no_text_shows(begun: bool) -> None:
-    made, _ = tokenizer("special")
-    marks = {made.token_to_id(mark): mark for mark in ("[THINK]", "[/THINK]")}
-    hidden = Hidden(marks, lambda ids: str(made.decode(list(ids), skip_special_tokens=True)))
-    thinking, rng = Thinking("[THINK]", "[/THINK]", begun), np.random.default_rng(7)
-    for _ in range(30):
-        whole = f"{'' if begun else '[THINK]'} Is it a or a? [/THINK] It is a, \u00e9 or a."
-        parts = chunks(made, made.encode(whole, add_special_tokens=False).ids, rng, "eos")
-        assert "THINK" not in "".join(part.text for part in parts)
-        said = read(ReasoningParser(thinking, None, hidden), parts)
-        assert said == Delta("It is a, \u00e9 or a.", [], "eos", "Is it a or a?")
 
 
 @pytest.mark.parametrize("marks", ["none", "own"])

@@ -21,7 +21,7 @@ from covey.front.openai.pieces import Offsets
 from covey.front.openai.served import ServedModel, served
 from covey.front.openai.shapes import CompletionShape, log_probs, usage
 from covey.front.openai.text_processor import Prompt
-from covey.front.openai.thinking import Hidden, ReasoningParser, Thinking
+from covey.front.openai.thinking import ReasoningParser, Thinking
 from covey.front.openai.tool_calls import ToolCallParser
 from covey.front.openai.tools import Tools, taken
 from covey_client.errors import CoveyClientError, InvalidRequest
@@ -117,14 +117,9 @@ async def _with_grammar(
         others = {name: value for name, value in given.settings.items() if name not in fields.GRAMMAR_FIELDS}
         given = replace(given, settings={**others, GRAMMAR: rules})
 
-    between = (
-        {marks.ids[each]: each for each in (thinking.begin, thinking.end) if each in marks.hidden} if thinking else {}
-    )
-    hidden = Hidden(between, await model.texts.shows()) if between else None
-
     def parser() -> AnswerParser | None:
         calls = ToolCallParser(form, marks, tools) if tools and form else None
-        return ReasoningParser(thinking, calls, hidden) if thinking else calls
+        return ReasoningParser(thinking, calls) if thinking else calls
 
     return given, parser
 
