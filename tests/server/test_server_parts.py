@@ -265,13 +265,11 @@ def test_the_backend_directory_is_built_once_and_by_many(tmp_path: Path) -> None
     with pytest.raises(StartError, match="holds no backend"):
         backend_dir.assemble(found, backends, tmp_path / "state")
     (backends / "echo" / "model.py").touch()
-    held = backend_dir.assemble(found, backends, tmp_path / "state")
-    built = held.path
+    built = backend_dir.assemble(found, backends, tmp_path / "state")
     assert (built / "echo" / "model.py").samefile(backends / "echo" / "model.py")
     assert os.access(built / "python" / "triton_python_backend_stub", os.X_OK)
     assert not (built / "python" / "libtriton_python.so").is_symlink()
-    again = backend_dir.assemble(found, backends, tmp_path / "state")
-    assert again.path == built
+    assert backend_dir.assemble(found, backends, tmp_path / "state") == built
     code = "import sys; from pathlib import Path; from covey.server import backend_dir, installation\n"
     code += "backend_dir.assemble(installation.find(None), Path(sys.argv[1]), Path(sys.argv[2]))"
     with ExitStack() as started:
@@ -281,10 +279,7 @@ def test_the_backend_directory_is_built_once_and_by_many(tmp_path: Path) -> None
     assert len(list((tmp_path / "other").iterdir())) == 1
     (backends / "more").mkdir()
     (backends / "more" / "model.py").touch()
-    other = backend_dir.assemble(found, backends, tmp_path / "state")
-    assert other.path != built
-    for each in (held, again, other):
-        each.release()
+    assert backend_dir.assemble(found, backends, tmp_path / "state") != built
 
 
 def test_the_orchestrator_alone_has_many_threads(tmp_path: Path) -> None:
@@ -294,13 +289,12 @@ def test_the_orchestrator_alone_has_many_threads(tmp_path: Path) -> None:
         (backends / name).mkdir(parents=True)
         (backends / name / "model.py").touch()
     held = backend_dir.assemble(found, backends, tmp_path / "state")
-    libraries = {path.parent.name: path for path in held.path.glob("*/libtriton_*.so")}
+    libraries = {path.parent.name: path for path in held.glob("*/libtriton_*.so")}
     assert libraries["orchestrator"].name == "libtriton_orchestrator.so"
     assert libraries["orchestrator"].samefile(libraries["python"])
     assert set(libraries) == {"python", "orchestrator"}
-    assert (held.path / "orchestrator" / "model.py").samefile(backends / "orchestrator" / "model.py")
-    held.release()
-    words = command.command(Options(), found, held.path, ("covey",), "p_")
+    assert (held / "orchestrator" / "model.py").samefile(backends / "orchestrator" / "model.py")
+    words = command.command(Options(), found, held, ("covey",), "p_")
     pools = {
         word.partition("=")[2].partition(",")[0]: int(word.rpartition("=")[2])
         for word in words
@@ -317,32 +311,11 @@ def test_backends_are_not_taken_from_a_folder_that_others_may_change(tmp_path: P
     (tmp_path / "backends" / "echo").mkdir(parents=True)
     (tmp_path / "backends" / "echo" / "model.py").touch()
     state = tmp_path / "state"
-    held = backend_dir.assemble(found, tmp_path / "backends", state)
-    held.release()
+    backend_dir.assemble(found, tmp_path / "backends", state)
     assert state.stat().st_mode & 0o777 == 0o700
     state.chmod(0o777)
     with pytest.raises(SettingError, match=r"state can be changed by other users: remove it"):
         backend_dir.assemble(found, tmp_path / "backends", state)
-
-
-def test_backend_directories_that_no_server_holds_are_removed(tmp_path: Path) -> None:
-    state, found = tmp_path / "state", installation.find(None)
-    folders = []
-    for name in ("one", "two"):
-        (tmp_path / name / "echo").mkdir(parents=True)
-        (tmp_path / name / "echo" / "model.py").touch()
-        folders.append(backend_dir.assemble(found, tmp_path / name, state))
-    one, two = folders
-    assert backend_dir.prune(state) == ()
-    with subprocess.Popen(["sleep", "60"], pass_fds=(one.fd,)) as server:
-        one.release()
-        two.release()
-        assert backend_dir.prune(state) == (two.path.name,), "the server outlives its launcher"
-        assert (tmp_path / "two" / "echo" / "model.py").exists(), "what is linked stays"
-        server.kill()
-    assert backend_dir.prune(state) == (one.path.name,)
-    assert list(state.iterdir()) == []
-    backend_dir.assemble(found, tmp_path / "one", state).release()
 
 
 def test_machines_that_cannot_run_the_wheel_s_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 
-from covey.care import processes
 from covey.server import (
     FREE,
     FREE_PORTS,
     Options,
     StartError,
-    leftovers,
     port_claim,
     preflight,
     private_memory,
@@ -126,19 +124,6 @@ def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatc
         link.forget(server.pid)
         assert not living.parent.exists()
         server.kill()
-
-
-def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "called", {"tritonserver": [1]}.get)
-    environment, filled = tmp_path / "python_env_a", tmp_path / "python_env_b"
-    for path in (environment, filled):
-        path.mkdir()
-    (filled / "lib").touch()
-    leftovers.sweep(tmp_path)
-    assert environment.exists(), "it may be that of the server that lives"
-    monkeypatch.setattr(processes, "called", {"tritonserver": []}.get)
-    leftovers.sweep(tmp_path)
-    assert set(tmp_path.iterdir()) == {filled}, "Covey's are empty"
 
 
 def test_a_folder_that_another_server_removes_meanwhile_is_nobody_s_trouble(
