@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ TEXT = '{"enum": ["left", "right"]}'
 
 def settings(**body: Any) -> Any:
     found = fields.read(body, chat=True, most_tokens=256)
-    assert not found.unknown
     return {name: value for name, value in found.settings.items() if name.startswith("grammar")}
 
 
@@ -56,16 +54,6 @@ def test_what_would_be_lost_of_a_grammar_is_refused(body: dict[str, Any]) -> Non
     with pytest.raises(InvalidRequest) as caught:
         settings(**body)
     assert caught.value.field in ("structured_outputs", "response_format")
-
-
-def test_the_nearest_names_are_looked_for_where_they_are_shown_alone() -> None:
-    """One look takes a millisecond of everybody's: a body of 100,000 names took the front's loop for minutes."""
-    found = fields.read({f"temperatur{number}": 1 for number in range(20_000)}, chat=True, most_tokens=256)
-    before = time.thread_time()
-    said = fields.warning(found)["warning"]
-    assert time.thread_time() - before < 0.5
-    assert "temperatur0 (temperature?)" in said
-    assert "and 19992 more" in said
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,6 @@ def test_fields_get_the_names_that_chats_have() -> None:
         "reasoning_effort": "low",
         "tools": [named],
         "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}},
-        **{"text.verbosity": "low", f"include {inputs.ENCRYPTED}": True},  # which the answer says is without effect
     }
 
 

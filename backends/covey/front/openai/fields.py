@@ -1,13 +1,12 @@
 """Turns a body's fields into settings of `covey`. Fields that OpenAI's API or vLLM's call otherwise are translated,
-what cannot be done is refused by its name, and unknown fields are collected, so that the answer can name them. The
-types of the `openai` package have neither vLLM's fields nor ranges."""
+what cannot be done is refused by its name, and unknown fields have no effect. The types of the `openai` package have
+neither vLLM's fields nor ranges."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from covey.front.inference_request import STREAM
 from covey_client.errors import InvalidRequest
 from covey_client.wire import INPUT_BY_NAME, MAX_BIASES, PROMPT
 
-RENAMED = {"max_completion_tokens": "max_tokens", "stop": "stop_words"}
 SCORES = "return_prompt_log_probs"
 DELIVERED = (
     *(*PROMPT, STREAM, "return_log_probs", "top_logprobs", SCORES),
@@ -53,8 +51,6 @@ INSTEAD = {
     "prompt_logprobs": "echo and logprobs of /v1/completions",
     "suffix": "a prompt with the model's own tokens for what is to be filled in",
 }
-CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs", "reasoning_effort", "top_logprobs")
-COMPLETION = ("prompt", "echo")
 GRAMMARS = {
     "guided_json": "grammar_json",
     "guided_regex": "grammar_regex",
@@ -70,20 +66,8 @@ IN_STRUCTURED = {
     "grammar": "guided_grammar",
     "choice": "guided_choice",
 }
-COMMON = (
-    "model",
-    "n",
-    "stream",
-    "stream_options",
-    "logprobs",
-    "ignore_eos",
-    "logit_bias",
-    "response_format",
-    STRUCTURED,
-)
 IN_STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
 MOST_CHOICES = 128
-MOST_SHOWN = 8  # unknown names of one body
 SEEDS = 1 << 64
 
 
@@ -97,8 +81,6 @@ class Given:
     usage: bool  # an event of its own at the end of a stream
     running_usage: bool  # in every event as well
     log_probs: bool
-    unknown: tuple[str, ...]  # as the body writes them
-    known: frozenset[str]  # what could have been meant
 
 
 def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
@@ -129,12 +111,9 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
     stream, options = _flag(given, STREAM), given.get("stream_options", {})
     if not isinstance(options, dict) or (options and not stream):
         raise refused("stream_options", options, "an object, where stream is true")
-    known = frozenset({*OWN, *COMMON, *RENAMED, *ONLY, *GRAMMARS, *(CHAT if chat else COMPLETION)})
-    unknown = [name for name in given if name not in known]
-    unknown += [f"stream_options.{name}" for name in options if name not in IN_STREAM_OPTIONS]
     usage, running = (_flag(options, name) for name in IN_STREAM_OPTIONS)
     n = _count(given.get("n", 1))
-    return Given(settings, n, stream, usage, usage and running, log_probs, tuple(unknown), known)
+    return Given(settings, n, stream, usage, usage and running, log_probs)
 
 
 def check_only(
@@ -156,16 +135,6 @@ def derived(seed: int, number: int) -> int:
 def of_choice(settings: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     """Return the settings of one of the `n` choices, whose seed follows from the request's."""
     return {**settings, "seed": derived(settings["seed"], number)} if number and "seed" in settings else settings
-
-
-def warning(given: Given) -> dict[str, str]:
-    """Return the header that names fields without effect, each with the nearest known name; empty where all had one.
-    Only names that are shown are compared: a body has room for 100,000."""
-    if not given.unknown:
-        return {}
-    shown = ", ".join(_with_nearest(name, given.known) for name in given.unknown[:MOST_SHOWN])
-    shown += f" and {len(given.unknown) - MOST_SHOWN} more" * (len(given.unknown) > MOST_SHOWN)
-    return {"warning": f'299 covey "without effect here: {shown}"'}
 
 
 def _stops(value: Any) -> Any:
@@ -256,12 +225,6 @@ def _count(value: Any) -> int:
     if type(value) is not int or not 1 <= value <= MOST_CHOICES:
         raise refused("n", value, f"1 to {MOST_CHOICES}")
     return value
-
-
-def _with_nearest(name: str, known: Collection[str]) -> str:
-    shown = ascii(name[:40])[1:-1].replace('"', "'")
-    near = difflib.get_close_matches(name[:50], known, 1, 0.75)
-    return f"{shown} ({near[0]}?)" if near else shown
 
 
 def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> InvalidRequest:

@@ -147,11 +147,11 @@ async def _whole(call: HttpCall, checked: CheckedBody) -> None:
     found = await choices.whole(call.gateway, call.caller, checked.requests, given.n)
     probabilities = [await log_probs_of(checked, chunk, Offsets()) for chunk in found]
     deltas = [delta_of(parser, chunk) for parser, chunk in zip(checked.parsers, found)]
-    await call.json(shape.whole(found, probabilities, deltas, given.n), fields.warning(given))
+    await call.json(shape.whole(found, probabilities, deltas, given.n))
 
 
 async def _stream(call: HttpCall, checked: CheckedBody) -> None:
-    given, shape, headers = checked.given, checked.shape, fields.warning(checked.given)
+    given, shape = checked.given, checked.shape
     last: dict[int, Chunk] = {}
     offsets = [Offsets() for _ in checked.requests]
 
@@ -169,7 +169,7 @@ async def _stream(call: HttpCall, checked: CheckedBody) -> None:
                     part = shape.part(index, chunk, probabilities, delta, first=first)
                     if given.usage:
                         part["usage"] = usage([chunk.usage], 1) if given.running_usage else None
-                    await call.event(_json(part), headers)
+                    await call.event(_json(part))
         if given.usage:
             await call.event(_json(shape.totals(_in_order(last), given.n)))
     await call.event(b"[DONE]")
