@@ -261,12 +261,6 @@ def test_only_who_does_nothing_but_take_requests_is_judged_by_its_answers(cared:
     assert not any(cared._is_judged(Health(model, 0, cared._answered)) for model in ROLES)
 
 
-def test_nobody_s_own_server_is_judged() -> None:
-    cared = Supervisor(Control("", 0), os.getppid(), {})
-    assert not cared._healths
-    cared.stop(SECONDS)
-
-
 def test_time_in_which_nobody_looked_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the machine may have been paused."""
     seen: list[float] = []
