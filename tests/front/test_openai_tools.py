@@ -61,7 +61,6 @@ def template(before: str, call: str, between: str = "", after: str = "") -> Temp
 
 NAMED = '{"name": "{{ n }}", "arguments": {{ a | tojson }}}'
 SINGLE = "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
-SEPARATE = "<|call|>function<|sep|>{{ n }}{{ '\\n```json\\n' + a + '\\n```' }}<|call_end|>"
 TEMPLATES = {
     "tags": Template.named(str(FOLDER)),  # Hermes, Qwen2.5, Qwen3
     "list": template("[TOOL_CALLS] [", NAMED[:-1] + ', "id": "{{ c.id }}"}', ", ", "]"),  # Mistral
@@ -70,10 +69,9 @@ TEMPLATES = {
     "tagged list": template("<TOOLCALL>[", NAMED, ", ", "]</TOOLCALL>"),  # Nemotron, Granite
     "tagged": template("<|tool_call|>", NAMED + "<|/tool_call|>", "<|tool_call|>"),  # Phi-4-mini
     "marks": template("[TOOL_CALLS]", "{{ n }}[ARGS]{{ a | tojson }}", "[TOOL_CALLS]"),  # Devstral, Ministral
-    "text": template("<|calls|>", SEPARATE, "\n", "<|calls_end|>"),  # DeepSeek
 }
 MULTIPLE = set(TEMPLATES) - {"alone"}
-SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "<|calls|>", "<TOOLCALL>")
+SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "<TOOLCALL>")
 MARKS = {"none": [], "own": [AddedToken("<tool_call>"), AddedToken("</tool_call>"), AddedToken("<think>")]}
 MARKS["special"] = [AddedToken(each.content, special=True) for each in MARKS["own"]]
 MARKS["special"] += [AddedToken(each, special=True) for each in SPECIAL]
@@ -139,7 +137,7 @@ def chunks(made: Tokenizer, ids: list[int], rng: np.random.Generator, reason: st
 @pytest.mark.parametrize(
     ("name", "marks"),
     [*((name, "none") for name in TEMPLATES), ("tags", "own")]
-    + [(name, "special") for name in ("tags", "list", "marks", "text", "tagged list")],
+    + [(name, "special") for name in ("tags", "list", "marks", "tagged list")],
 )
 def test_whatever_a_grammar_allows_is_read_as_calls_of_these_functions(name: str, marks: str, parallel: bool) -> None:
     made, known = tokenizer(marks)
@@ -328,17 +326,15 @@ def test_templates_without_calls_are_refused(source: str, said: str) -> None:
 
 
 def test_who_may_be_called() -> None:
-    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NOW]}}
     for choice, names, required in (
         (NOW, ["now"], True),
-        (allowed, ["now"], False),
         ("required", ["weather", "now"], True),
     ):
         wanted, rest = taken({"tools": TOOLS, "tool_choice": choice, "n": 2})
         assert wanted is not None
         assert [each.name for each in wanted.functions] == names
         assert (wanted.required, len(wanted.told), rest) == (required, 2, {"n": 2})
-    for choice, several in ((None, "+-+"), (allowed, "+-+"), ("required", "--+"), (NOW, "---")):
+    for choice, several in ((None, "+-+"), ("required", "--+"), (NOW, "---")):
         for parallel, expected in zip((None, False, True), several):
             wanted = declared(*TOOLS, tool_choice=choice, parallel_tool_calls=parallel)
             assert wanted.parallel == (expected == "+"), (choice, parallel)
@@ -368,7 +364,6 @@ def test_messages_tell_templates_arguments_as_objects() -> None:
     call = {"id": "x", **function("now", arguments='{"a": 1}')}
     said = prompts.messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
     assert said[0]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
-    assert prompts.with_calls(said)
     for arguments in ("[1]", "{", 3):
         call["function"] = {"name": "now", "arguments": arguments}
         with pytest.raises(InvalidRequest, match="a JSON object's text"):

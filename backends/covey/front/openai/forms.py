@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from covey.front.openai.marks import Marks, quoted
@@ -36,6 +36,7 @@ QUESTION = {"role": "user", "content": "Who is there?"}
 # As models are taught to write JSON.
 SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 NO_TOOLS = "this model's chat template shows its model no tools"
+KNOWN = "arguments as JSON are, behind a tag or a bracket"
 UNKNOWN = "this model's chat template writes calls in no form that is known here: {}"
 LIST = "[TOOL_CALLS]"  # of models whose calls have short ids
 _ID = re.compile(rf'(, )?"id": "({"|".join(IDS.values())})"|\[CALL_ID\]({"|".join(IDS.values())})')
@@ -56,7 +57,6 @@ class Form:
     tail: str
     again: str  # from one call's `tail` to the next one's name; "" where there is only one
     end: str  # after the last call
-    textual: bool = False  # the template takes arguments as JSON's text
     short_ids: bool = False  # of nine characters, and no others
 
 
@@ -65,21 +65,17 @@ def of_template(render: Callable[..., str]) -> Form:
     none that is known."""
     if PROBE not in render([QUESTION], tools=[TOOL]):
         raise InvalidRequest(NO_TOOLS)
-    problem = "arguments as JSON are, behind a tag or a bracket"
-    for textual in (False, True):
-        try:
-            words = _shown(render, {"content": WORDS})
-            one = _shown(render, _calls((PROBE,), textual))
-        except InvalidRequest as error:
-            problem = str(error) if not textual else problem
-            continue
-        try:
-            two = _shown(render, _calls((PROBE, OTHER), textual))
-        except InvalidRequest:
-            two = ""  # this one has single calls alone
-        if WORDS in words and (found := _form(words, one, two)):
-            return replace(found, textual=textual)
-    raise InvalidRequest(UNKNOWN.format(problem))
+    try:
+        words, one = _shown(render, {"content": WORDS}), _shown(render, _calls(PROBE))
+    except InvalidRequest as error:
+        raise InvalidRequest(UNKNOWN.format(error)) from None
+    try:
+        two = _shown(render, _calls(PROBE, OTHER))
+    except InvalidRequest:
+        two = ""  # this one has single calls alone
+    if WORDS in words and (found := _form(words, one, two)):
+        return found
+    raise InvalidRequest(UNKNOWN.format(KNOWN))
 
 
 def _shown(render: Callable[..., str], answer: Mapping[str, Any]) -> str:
@@ -87,11 +83,8 @@ def _shown(render: Callable[..., str], answer: Mapping[str, Any]) -> str:
     return _ID.sub("", shown)
 
 
-def _calls(names: Iterable[str], textual: bool) -> dict[str, Any]:
-    arguments = WRITTEN if textual else SECRET
-    calls = [
-        {"id": IDS[name], "type": "function", "function": {"name": name, "arguments": arguments}} for name in names
-    ]
+def _calls(*names: str) -> dict[str, Any]:
+    calls = [{"id": IDS[name], "type": "function", "function": {"name": name, "arguments": SECRET}} for name in names]
     return {"content": "", "tool_calls": calls}
 
 

@@ -95,8 +95,6 @@ async def check_body(call: HttpCall, parsed: Mapping[str, Any], chat: bool) -> C
 async def rendered(job: Job, model: ServedModel, parsed: Mapping[str, Any], tools: Tools | None) -> Prompt:
     """Return the conversation in a body as the model's template writes it."""
     messages, settings = prompts.messages(parsed.get("messages")), prompts.template_settings(parsed)
-    if prompts.with_calls(messages) and (await model.texts.form()).textual:
-        messages = prompts.with_textual_arguments(messages)
     if tools is not None:
         settings["tools"] = list(tools.told)
     return await model.texts.chat(job, messages, settings)

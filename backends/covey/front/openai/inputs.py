@@ -72,7 +72,7 @@ def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
         tools = given["tools"]
         chat["tools"] = [_function(each) for each in tools] if isinstance(tools, list) else tools
     if "tool_choice" in given:
-        chat["tool_choice"] = _choice(given["tool_choice"])
+        chat["tool_choice"] = _function(given["tool_choice"])
     return chat
 
 
@@ -101,14 +101,6 @@ def _function(value: Any) -> Any:
         return value
     function = {name: each for name, each in value.items() if name != "type" and each is not None}
     return {"type": "function", "function": function}
-
-
-def _choice(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") == "allowed_tools":
-        named = value.get("tools")
-        tools = [_function(each) for each in named] if isinstance(named, list) else named
-        return {"type": "allowed_tools", "allowed_tools": {"mode": value.get("mode"), "tools": tools}}
-    return _function(value)
 
 
 def _messages(value: Any, instructions: Any) -> list[dict[str, Any]]:
