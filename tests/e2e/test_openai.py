@@ -227,7 +227,7 @@ THINKER = (
 
 
 @pytest.fixture
-def thinking_model(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
+def thinker(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
     """A front whose model's template is another one."""
     own = server.options.repository_folder() / "target" / "1"
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
@@ -241,15 +241,15 @@ def thinking_model(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_calls_and_thoughts_before_them(thinking_model: openai.OpenAI) -> None:
+def test_calls_and_thoughts_before_them(thinker: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "seed": 5, "max_tokens": 200}
-    thinking = thinking_model.chat.completions.create(**{**asked, "max_tokens": LENGTH}).choices[0].message
+    thinking = thinker.chat.completions.create(**{**asked, "max_tokens": LENGTH}).choices[0].message
     assert thinking.content is None
     assert thinking.model_extra
     assert thinking.model_extra["reasoning_content"]
     asked |= {"tools": TOOLS, "parallel_tool_calls": False, "reasoning_effort": "none"}
     asked["tool_choice"] = {"type": "function", "function": {"name": "weather"}}
-    said = thinking_model.chat.completions.create(**asked).choices[0]
+    said = thinker.chat.completions.create(**asked).choices[0]
     assert (said.finish_reason, said.message.content) == ("tool_calls", None)
     assert said.message.tool_calls
     (call,) = said.message.tool_calls
@@ -257,11 +257,11 @@ def test_calls_and_thoughts_before_them(thinking_model: openai.OpenAI) -> None:
     arguments = json.loads(call.function.arguments)
     assert (arguments["place"] in ("Rome", "Oslo"), arguments["days"] in range(1, 10)) == (True, True)
     for speculation in ("off", "fixed:4"):
-        events = thinking_model.chat.completions.create(**asked, stream=True, extra_body={"speculation": speculation})
+        events = thinker.chat.completions.create(**asked, stream=True, extra_body={"speculation": speculation})
         parts = [part for event in events for part in event.choices[0].delta.tool_calls or ()]
         assert "".join(part.function.arguments or "" for part in parts if part.function) == call.function.arguments
     told = [*MESSAGES, said.message.model_dump(exclude_none=True), {"role": "tool", "content": "Rain."}]
-    again = thinking_model.chat.completions.create(model="covey", messages=told, tools=TOOLS, max_tokens=4)
+    again = thinker.chat.completions.create(model="covey", messages=told, tools=TOOLS, max_tokens=4)
     assert again.usage is not None
 
 

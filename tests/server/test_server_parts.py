@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import socket
 import struct
 import subprocess
@@ -34,7 +33,6 @@ from covey.server import (
 )
 from covey.server.errors import Crashed
 from covey.server.options import parse
-from covey.server.progress import ready_message
 
 LOADING = """\
 I1121 01:30:12.367313 4748 model_lifecycle.cc:472] "loading: bad:1"
@@ -200,14 +198,6 @@ def test_kv_memory_that_the_machine_does_not_have_is_refused(tmp_path: Path, mon
     chosen.write_text('models = ["target"]\n[target]\nkv_memory_mb = 800\n')
     with pytest.raises(StartError, match=r"kv_memory_mb of profile .* is 800, and beside the weights 767 MB are left"):
         preflight.weights(Options(profile=str(chosen), model=model), ("target",))
-
-
-def test_the_profile_s_target_is_looked_at_before_the_bundled_one(tmp_path: Path) -> None:
-    chosen = tmp_path / "own.toml"
-    chosen.write_text(f'models = ["target"]\n[target]\nfolder = "{tmp_path / "nowhere"}"\n')
-    with pytest.raises(SettingError, match="nowhere: no such folder"):
-        preflight.weights(Options(profile=str(chosen)), ("target",))
-    preflight.weights(Options(profile=str(chosen), model=str(_weights(tmp_path / "model", 1000))), ("target",))
 
 
 def test_a_drafter_without_its_weights_is_refused_by_name(tmp_path: Path) -> None:
@@ -397,25 +387,3 @@ def test_what_the_environment_says_of_threads_is_kept(monkeypatch: pytest.Monkey
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert command.environment(Options(environment={"A": "b"}), found)["OMP_WAIT_POLICY"] == "ACTIVE"
     assert command.environment(Options(environment={"A": "b"}), found)["A"] == "b"
-
-
-def test_the_ready_message_shows_one_of_openai_s_lines_first() -> None:
-    def pasted(options: Options) -> list[str]:
-        return [line for line in ready_message(options, "log").splitlines() if line.startswith("  ")]
-
-    first, *rest = pasted(Options(front_http_port=8010, front_grpc_port=8011))
-    assert shlex.split(first)[:3] == ["curl", "-s", "http://127.0.0.1:8010/v1/completions"]
-    assert json.loads(shlex.split(first)[-1])["prompt"]
-    assert pasted(Options()) == rest
-
-
-def test_the_command_to_paste_is_found_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def command() -> str:
-        line = next(line for line in ready_message(parse([]), "log").splitlines() if " generate" in line)
-        return line.split()[0]
-
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert os.access(command(), os.X_OK)
-    assert os.access(Path.cwd() / command(), os.X_OK), "also when it is given from here"
-    (tmp_path / "covey").touch(0o755)
-    assert command() == "covey"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing.connection
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -74,34 +73,6 @@ def test_a_port_is_one_start_s_alone(private: Path) -> None:
     again.release()
 
 
-def test_a_free_port_is_none_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = preflight.with_ports(Options(**FREE_PORTS)).metrics_port
-    listen = preflight.listen
-
-    def unlucky(host: str, port: int, variable: str) -> socket.socket:
-        try:
-            return listen(host, port or named, variable)
-        except StartError:
-            return listen(host, port, variable)
-
-    monkeypatch.setattr(preflight, "listen", unlucky)
-    chosen = preflight.with_ports(Options(http_port=FREE, grpc_port=FREE, metrics_port=named))
-    assert chosen.metrics_port == named
-    assert len({getattr(chosen, name) for name in preflight.PORTS}) == 3
-
-
-@pytest.mark.usefixtures("private")
-def test_starts_at_once_get_different_free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = Options(**FREE_PORTS)
-    first, claim = port_claim.settle(options)
-    found, same = preflight.with_ports, [first]
-    monkeypatch.setattr(preflight, "with_ports", lambda given: same.pop() if same else found(given))
-    second, other = port_claim.settle(options)
-    assert {getattr(first, name) for name in preflight.PORTS}.isdisjoint(getattr(second, n) for n in preflight.PORTS)
-    claim.release()
-    other.release()
-
-
 def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     child = subprocess.Popen(["true"])
@@ -124,25 +95,6 @@ def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatc
         link.forget(server.pid)
         assert not living.parent.exists()
         server.kill()
-
-
-def test_a_folder_that_another_server_removes_meanwhile_is_nobody_s_trouble(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    gone = [link.address("covey", (1 << 30) + number).parent for number in (1, 2)]
-    for folder in gone:
-        folder.mkdir(mode=0o700)
-    entries = Path.iterdir
-
-    def removed(folder: Path) -> Any:
-        if folder == gone[0]:
-            folder.rmdir()
-        return entries(folder)
-
-    monkeypatch.setattr(Path, "iterdir", removed)
-    link.sweep()
-    assert not any(folder.exists() for folder in gone)
 
 
 @pytest.mark.e2e
