@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing.connection
-import os
-import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +22,8 @@ from covey.server import (
     private_memory,
     shared_memory,
 )
-from covey.tritonio import link
 from covey_client import Client
 from covey_client import secret as tools
-from tests.waiting import until
 
 Make = Callable[[], Any]
 
@@ -71,30 +65,6 @@ def test_a_port_is_one_start_s_alone(private: Path) -> None:
     assert list(private.iterdir()) == []
     _, again = port_claim.settle(first)
     again.release()
-
-
-def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    child = subprocess.Popen(["true"])
-    child.wait()
-    program = tmp_path / "tritonserver"
-    shutil.copy("/bin/sleep", program)
-    server = subprocess.Popen([program, "60"])
-    gone, another, living = (link.address("covey", pid) for pid in (child.pid, os.getpid(), server.pid))
-    elsewhere = link.address("covey", (1 << 30) + 1)  # no process here has that number
-    for path in (gone, another, living, elsewhere):
-        path.parent.mkdir(mode=0o700)
-    gone.touch()
-    until(lambda: Path(f"/proc/{server.pid}/comm").read_text() == "tritonserver\n")  # a moment after it has begun
-    with server, multiprocessing.connection.Listener(str(elsewhere), "AF_UNIX"):
-        link.sweep()
-        assert not gone.parent.exists()
-        assert not another.parent.exists(), "its number is that of a process that is no server"
-        assert living.parent.exists()
-        assert elsewhere.parent.exists(), "somebody listens"
-        link.forget(server.pid)
-        assert not living.parent.exists()
-        server.kill()
 
 
 @pytest.mark.e2e

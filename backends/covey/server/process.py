@@ -152,7 +152,6 @@ class Server:
             self._held.callback(guardian.dismiss)  # it sees to what follows where the launcher is killed
             backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
             self.swept = shared_memory.sweep()
-            link.sweep()
             claim = shared_memory.claim(self.options.http_port)
             self._held.callback(claim.release)
             guardian.tell(claim.prefix)
