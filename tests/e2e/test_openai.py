@@ -139,7 +139,7 @@ def test_the_likeliest_tokens_and_an_output_that_fits_a_schema(asking: openai.Op
 def test_the_bytes_of_half_characters_are_the_text(asking: openai.OpenAI, stop: str | None) -> None:
     """Where each token begins is the same in a stream, whose text waits for stop words and for whole characters."""
     asked: dict[str, Any] = {"model": "covey", "seed": 3, "max_tokens": LENGTH, "stop": stop}
-    own = {"guided_regex": "[\u00e9-\u00eb]{4}"}
+    own = {"structured_outputs": {"regex": "[\u00e9-\u00eb]{4}"}}
     said = asking.chat.completions.create(**asked, messages=MESSAGES, logprobs=True, extra_body=own).choices[0]
     assert said.logprobs is not None
     assert said.logprobs.content is not None

@@ -46,8 +46,7 @@ def test_a_json_object_is_no_number() -> None:
         {"structured_outputs": {"choice": ["a", ""]}},
         {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " "}},
         {"structured_outputs": {"json": SCHEMA, "regex": "a"}},
-        {"structured_outputs": {"json": SCHEMA}, "guided_json": {"type": "object"}},
-        {"response_format": {"type": "json_object"}, "guided_json": SCHEMA},
+        {"response_format": {"type": "json_object"}, "structured_outputs": {"json": SCHEMA}},
     ],
 )
 def test_what_would_be_lost_of_a_grammar_is_refused(body: dict[str, Any]) -> None:
@@ -61,8 +60,7 @@ def test_what_would_be_lost_of_a_grammar_is_refused(body: dict[str, Any]) -> Non
     [
         ({"max_completion_tokens": -1}, "max_tokens", "max_completion_tokens"),
         ({"max_tokens": -1}, "max_tokens", "max_tokens"),
-        ({"guided_json": {}}, "grammar_json", "guided_json"),
-        ({"structured_outputs": {"json": {}}, "guided_json": None}, "grammar_json", "structured_outputs"),
+        ({"structured_outputs": {"json": {}}}, "grammar_json", "structured_outputs"),
         ({"structured_outputs": {"regex": "("}}, "grammar_regex", "structured_outputs"),
         ({"response_format": {}}, "grammar", "response_format"),
         ({"messages": []}, "prompt", "messages"),
@@ -79,8 +77,6 @@ def test_rules_that_the_front_made_are_not_shown() -> None:
     )
     said = fields.renamed(error, {"tools": [1]}, chat=True)
     assert (said.field, str(said)) == ("tools", "tools: no grammar can be made of it: bad type")
-    own = fields.renamed(error, {"guided_grammar": "start: x"}, chat=True)
-    assert (own.field, "got 'start: x'" in str(own)) == ("guided_grammar", True)
     long = fields.renamed(
         InvalidRequest("grammar_lark: at most 65536 bytes", "grammar_lark"), {"tools": [1]}, chat=True
     )
@@ -93,4 +89,4 @@ def test_a_bias_has_as_many_tokens_as_covey_takes() -> None:
 
 
 def test_a_schema_is_as_long_as_its_text() -> None:
-    assert settings(guided_json={"enum": ["é"]}) == {"grammar_json": '{"enum": ["é"]}'}
+    assert settings(structured_outputs={"json": {"enum": ["é"]}}) == {"grammar_json": '{"enum": ["é"]}'}
