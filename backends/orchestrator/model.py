@@ -1,4 +1,5 @@
-"""Triton's adapter for the public model: requests become work for `covey.loop.engine`, its progress becomes responses.
+"""Triton's adapter for the public model, the orchestrator: requests become work for `covey.loop.engine`, its progress
+becomes responses.
 
 What is Triton's is here; what a public model does is in `covey.serving`. Behind it are a target and drafters, other
 models of this server, or vLLM's process (`covey_vllm.serving`). Triton says that this model is ready before its engine
