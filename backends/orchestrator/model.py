@@ -1,4 +1,5 @@
-"""Triton's adapter for the public model: requests become work for `covey.loop.engine`, its progress becomes responses.
+"""Triton's adapter for the public model, the orchestrator: requests become work for `covey.loop.engine`, its progress
+becomes responses.
 
 What is Triton's is here; what a public model does is in `covey.serving`. Behind it are a target and drafters, other
 models of this server. Triton says that this model is ready before its engine is; the launcher asks the engine, and
@@ -8,7 +9,6 @@ reports ready only then.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import socket
@@ -17,20 +17,17 @@ from functools import partial
 from typing import Any
 
 from covey.care import calls, presence, processes
-from covey.care.control import HTTP_VARIABLE, InnerControl, of_this_server
-from covey.care.rules import DRAFTER, TARGET
-from covey.care.supervisor import Supervisor
+from covey.care.control import InnerControl, of_this_server
 from covey.care.watch import Watch
 from covey.contracts import profile
 from covey.contracts.clock import RealClock
-from covey.contracts.errors import CoveyError
 from covey.contracts.ports import Clock
 from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo, JsonDict
 from covey.process.guard import Guard
 from covey.serving.build import Builder, named_costs
 from covey.serving.drafter_facts import DrafterFacts
-from covey.serving.life import STOP_SECONDS, Life
+from covey.serving.life import Life
 from covey.serving.link_handler import LinkHandler
 from covey.serving.requests import Requests
 from covey.serving.start import Start
@@ -41,7 +38,6 @@ from covey.tritonio.outlets import Sender, SenderOutlet, TritonRequest, take_eac
 from covey.tritonio.residency import TritonResidency
 
 SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
-log = logging.getLogger("covey.orchestrator")
 
 
 class TritonPythonModel:
@@ -86,14 +82,8 @@ class TritonPythonModel:
         self._requests.take(key, SenderOutlet(asked, sender), asked.tensors, asked.parameters)
 
     def _leave(self) -> None:
-        """Serve nothing any more: a launcher brings back a model whose process has ended. Without one nobody would, and
-        readiness on 24.10 tells only that a model is unloaded."""
-        if HTTP_VARIABLE in os.environ:
-            os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            self._control.unload(self._name)
-        except CoveyError as error:
-            log.error("it stays loaded: %s", error)
+        """Serve nothing any more: the launcher brings back a model whose process has ended."""
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Models:
@@ -136,17 +126,11 @@ class Models:
             Watch("calls that hang", under_way.look, calls.LOOK_SECONDS),
             Watch("processes of models that come and go", self._look_around, presence.LOOK_SECONDS),
         ]
-        self._supervisor: Supervisor | None = None
-        if HTTP_VARIABLE not in os.environ:  # tritonserver was started without a launcher, who would see to all models
-            cared = {self._target: TARGET} | dict.fromkeys(drafters, DRAFTER)
-            self._supervisor = Supervisor(control, server, cared)
 
     def close(self) -> None:
         for watch in self._watches:
             watch.stop()
         self._presence.close()
-        if self._supervisor is not None:
-            self._supervisor.stop(STOP_SECONDS)
 
     def _look_around(self) -> None:
         if self._life.settled.is_set():

@@ -1,6 +1,5 @@
 """Client library and command line for a Covey server: `Client` for threads, `AsyncClient` for an event loop."""
 
-from covey_client.address import Identity
 from covey_client.async_client import AsyncClient, AsyncStream
 from covey_client.client import Client, Stream
 from covey_client.errors import (
@@ -24,7 +23,6 @@ __all__ = [
     "ConnectionLost",
     "CoveyClientError",
     "DeadlineExceeded",
-    "Identity",
     "InvalidRequest",
     "Overloaded",
     "ServerError",

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 NOT_HTTP = "does not speak HTTP: is that the gRPC port? Give the HTTP port (usually 8000)"
 NOT_GRPC = "this port does not speak gRPC: is it an HTTP port? Give the gRPC port (usually 8001)"
 MOST_PORT = (1 << 16) - 1  # libraries take the rest of a larger one, which is another port
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A caller's certificate and key for a server that asks for one; both in PEM."""
-
-    certificate: bytes  # with those between it and an authority that the server knows, where there are any
-    private_key: bytes = field(repr=False)
-
-    def show(self, context: ssl.SSLContext) -> None:
-        """Show the certificate in connections of this context. Python reads the pair from a file alone, so one of this
-        user's own exists for as long as that takes."""
-        with tempfile.NamedTemporaryFile() as file:
-            Path(file.name).write_bytes(self.private_key + b"\n" + self.certificate)
-            context.load_cert_chain(file.name)
 
 
 @dataclass(frozen=True)
@@ -38,7 +21,6 @@ class Address:
     tls: bool = False
     root_certificates: bytes | None = None  # PEM; None: the system's
     headers: Mapping[str, str] = field(default_factory=dict)
-    identity: Identity | None = None
 
     @classmethod
     def parse(
@@ -49,7 +31,6 @@ class Address:
         tls: bool = False,
         root_certificates: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        identity: Identity | None = None,
     ) -> Address:
         """Read an address from `host:port`, `host` or a URL; `port` is the protocol's usual one."""
         scheme, _, rest = url.rpartition("://")
@@ -61,7 +42,7 @@ class Address:
         if not digits.isdecimal() or len(digits) > 5 or not 0 < int(digits) <= MOST_PORT or not host:
             raise ValueError(f"url: got {url!r}, allowed: host:port, a port from 1 to {MOST_PORT}")
         secure = tls or scheme in ("https", "grpcs")
-        return cls(host.strip("[]"), int(digits), secure, root_certificates, dict(headers or {}), identity)
+        return cls(host.strip("[]"), int(digits), secure, root_certificates, dict(headers or {}))
 
     @property
     def target(self) -> str:
@@ -83,7 +64,4 @@ class Address:
         if not self.tls:
             return None
         pem = self.root_certificates.decode() if self.root_certificates is not None else None
-        context = ssl.create_default_context(cadata=pem)
-        if self.identity is not None:
-            self.identity.show(context)
-        return context
+        return ssl.create_default_context(cadata=pem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from covey_client.address import Address, Identity
+from covey_client.address import Address
 from covey_client.deadline import Deadline
 from covey_client.request import Request
 from covey_client.wire import MODEL
@@ -35,17 +35,14 @@ class BaseClient:
         tls: bool = False,
         root_certificates: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        identity: Identity | None = None,
     ) -> None:
-        """`url` is `host:port` of the gRPC port; `timeout` holds for every call that names none. `identity` is shown to
-        a server that asks for a certificate."""
+        """`url` is `host:port` of the gRPC port; `timeout` holds for every call that names none."""
         self._address = Address.parse(
             url,
             port=USUAL_PORTS["grpc"],
             tls=tls,
             root_certificates=root_certificates,
             headers=headers,
-            identity=identity,
         )
         self._model = model
         self._timeout = timeout

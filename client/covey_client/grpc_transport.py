@@ -27,7 +27,9 @@ class _Channel:
         self._metadata = tuple((name.lower(), value) for name, value in address.headers.items())
         options = _channel_options(address)
         if address.tls:
-            self._channel = library.secure_channel(address.target, _credentials(address), options)
+            self._channel = library.secure_channel(
+                address.target, grpc.ssl_channel_credentials(address.root_certificates), options
+            )
         else:
             self._channel = library.insecure_channel(address.target, options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
@@ -137,12 +139,6 @@ def _translated(code: Any, details: str, deadline: Deadline) -> errors.CoveyClie
     if code is grpc.StatusCode.UNAVAILABLE:
         return errors.ConnectionLost(details or "the server cannot be reached")
     return errors.from_message(f"{details} ({code.name})" if details else str(code.name))
-
-
-def _credentials(address: Address) -> grpc.ChannelCredentials:
-    who = address.identity
-    pair = (who.private_key, who.certificate) if who is not None else (None, None)
-    return grpc.ssl_channel_credentials(address.root_certificates, *pair)
 
 
 def _channel_options(address: Address) -> list[tuple[str, int]]:

@@ -130,7 +130,7 @@ class Messages:
                     {},
                     {"response_format": {"type": "json_object"}},
                     {"response_format": {"type": "json_schema", "json_schema": schema}},
-                    {self._drawn.choice(("guided_regex", "guided_grammar", "guided_json")): self._grammar()},
+                    {"structured_outputs": {self._drawn.choice(("regex", "grammar", "json")): self._grammar()}},
                     {"tools": [{"type": "function", "function": {"name": "f", "parameters": self._schema()}}]},
                 )
             )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -20,7 +18,6 @@ from covey.care.calls import (
     UNKNOWN_SECONDS,
     Calls,
 )
-from covey.care.watch import Watch
 
 PIDS = {"target": 2**22, "draft": 2**22 + 1}  # of processes that there are not, so that none waits for a processor
 
@@ -92,17 +89,6 @@ def test_other_sizes_and_first_calls_may_take_long() -> None:
     assert world.ended == ["target"]
 
 
-def test_who_was_ended_begins_cold() -> None:
-    world = World()
-    world.learn("target", 5, 0.01)
-    with pytest.raises(RuntimeError), world.calls.call("target", 5):
-        raise RuntimeError(world.passes(LEAST_SECONDS + LOOK_SECONDS))
-    assert world.ended == ["target"]
-    with world.calls.call("target", 5):
-        world.passes(UNKNOWN_SECONDS)
-    assert world.ended == ["target"]
-
-
 def test_a_drafter_that_nothing_is_known_of_is_waited_for_less() -> None:
     world = World()
     with world.calls.call("draft", 5, DRAFTERS_SECONDS), world.calls.call("target", 5):
@@ -147,42 +133,6 @@ def test_a_call_that_is_never_answered_ends_no_other_process(ended: str) -> None
     assert world.ended == ["draft"] * (ended == "by this")
 
 
-def test_a_process_that_came_after_the_call_was_not_asked() -> None:
-    """Where a model is reloaded sooner than the call is doubted."""
-    world = World()
-    world.learn("draft", 5, 0.01)
-    with world.calls.call("draft", 5):
-        world.running["draft"] = {2**22 + 2: 0.5 * DOUBTFUL_SECONDS}
-        world.passes(10 * UNKNOWN_SECONDS)
-    assert not world.ended
-
-
-def test_of_two_processes_the_one_that_was_asked_is_ended() -> None:
-    """Triton takes one that found no processor for a second for dead, and it may live beside the next. That one may be
-    young when it is asked."""
-    world, ended = World(), list[int]()
-    asked, successor = PIDS.values()
-    world.calls = Calls(ended.extend, lambda _model: {asked: world.now + 0.25, successor: world.now - 0.1}, world.time)
-    world.learn("draft", 5, 0.0)
-    with world.calls.call("draft", 5):
-        world.passes(LEAST_SECONDS + LOOK_SECONDS)
-    assert ended == [asked]
-
-
-def test_whoever_has_ended_meanwhile_is_not_ended() -> None:
-    """Its number may be another's by then."""
-    world, ended = World(), list[int]()
-    first, second = PIDS.values()
-    world.running["draft"] = {first: 1e9, second: 1e9}
-    world.calls = Calls(ended.extend, world.running.__getitem__, world.time)
-    world.learn("draft", 5, 0.0)
-    with world.calls.call("draft", 5):
-        world.passes(DOUBTFUL_SECONDS + LOOK_SECONDS)
-        del world.running["draft"][first]
-        world.passes(LEAST_SECONDS)
-    assert ended == [second]
-
-
 def test_what_a_call_takes_is_remembered_for_a_while_alone() -> None:
     """Of a model that was quick for long and is slow now, as on a longer text."""
     world = World()
@@ -216,16 +166,3 @@ def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch, s
         assert not world.ended
         world.passes(5 * LOOK_SECONDS)
     assert world.ended == ["target"], "it is not spared for ever"
-
-
-def test_the_watch_looks_by_itself() -> None:
-    ended = threading.Event()
-    calls = Calls(lambda _pids: ended.set(), lambda _model: {2**22: 1e9})
-    for _ in range(KNOWN_CALLS):
-        with calls.call("target", 1):
-            pass
-    watch, began = Watch("calls", calls.look, LOOK_SECONDS), time.monotonic()
-    with calls.call("target", 1):
-        assert ended.wait(20)
-    assert time.monotonic() - began >= LEAST_SECONDS
-    watch.stop()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from covey.care import control
-from covey.care.control import FAILED, Control, ControlError, InnerControl, of_this_server
+from covey.care.control import FAILED, Control, ControlError, InnerControl
 
 SECONDS = 20.0
 ROWS = [("loads", "LOADING", ""), ("away", "UNAVAILABLE", "unloaded"), ("bad", "UNAVAILABLE", "Internal: no")]
@@ -71,18 +71,6 @@ def test_what_nobody_answers_is_given_up(silent: InnerControl, monkeypatch: pyte
     assert 0.2 <= time.monotonic() - began < SECONDS / 2
 
 
-def test_a_process_that_comes_back_while_its_model_is_loaded_is_waited_for(
-    silent: InnerControl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(control, "DEAD_SECONDS", 0.05)
-    looks: list[dict[str, list[int]]] = [{}, {}, {}, {"draft": [1]}] * 5
-    monkeypatch.setattr(control.processes, "by_model", lambda _server: looks.pop() if looks else {})
-    with pytest.raises(ControlError, match="ended while it was loading"):
-        silent.load("draft")
-    assert not looks
-
-
 def test_who_was_unloaded_has_not_failed(silent: InnerControl) -> None:
     assert silent.states() == {"loads": "LOADING", "away": "UNAVAILABLE", "bad": FAILED}
 
@@ -99,12 +87,3 @@ def test_release_waits_until_the_processes_have_ended(monkeypatch: pytest.Monkey
     monkeypatch.setattr(control.processes, "by_model", lambda _server: {"draft": [1]})
     with pytest.raises(control.ControlError, match="not ended"):
         InnerControl("", 1).release("draft")
-
-
-def test_it_reaches_the_server_that_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("COVEY_HTTP", "COVEY_ADMIN_SECRET"):
-        monkeypatch.delenv(variable, raising=False)
-    assert of_this_server() == InnerControl("127.0.0.1", 8000, "", 600.0)
-    monkeypatch.setenv("COVEY_HTTP", "::1:9000")
-    monkeypatch.setenv("COVEY_ADMIN_SECRET", "s")
-    assert of_this_server() == InnerControl("::1", 9000, "s", 600.0)

@@ -70,18 +70,6 @@ def test_one_that_does_not_answer_keeps_nobody_waiting() -> None:
     told.presence.close()
 
 
-def test_a_question_to_one_that_has_ended_is_not_kept(triton: Triton) -> None:
-    told = Told("one")
-    told.answer.clear()
-    told.looks()
-    triton.kill("one")
-    triton.running["one"].wait()
-    told.looks()
-    assert not told.presence._asked
-    told.answer.set()
-    told.presence.close()
-
-
 def test_an_end_is_told_once_and_the_next_process_is_asked(triton: Triton) -> None:
     told = Told("one", "two")
     until(lambda: len(told.looks().came) == 2)

@@ -6,7 +6,7 @@ import pytest
 
 from covey.care import health, processes
 from covey.care.control import LOADING, READY
-from covey.care.health import SLACK_SECONDS, Health
+from covey.care.health import Health
 from covey.care.rules import (
     ASLEEP_SECONDS,
     BUSY_SECONDS,
@@ -75,11 +75,6 @@ def test_who_is_paused_for_too_long(world: World) -> None:
     assert "has been paused" in world.passes(PAUSED_SECONDS)
 
 
-def test_who_does_not_load_is_not_judged_by_how_long_a_load_may_take(world: World) -> None:
-    world.loads = Loads(0.0)
-    assert broken(world.health, world.loads) == ""
-
-
 def test_a_load_has_an_end_and_one_that_wants_a_processor_a_later_one(world: World) -> None:
     world.state, world.ran = LOADING, 1.0
     assert not world.passes(LONGEST - LOOK)
@@ -133,22 +128,6 @@ def test_who_works_and_who_rests_now_and_then_are_left_alone(world: World) -> No
     assert world.asked < 60, "the server is asked now and then, not at each look"
 
 
-def test_of_who_sleeps_the_server_is_asked_nothing(world: World) -> None:
-    world.ran = 0.05
-    assert not world.passes(30.0)
-    assert world.asked == 0
-
-
-def test_what_it_waits_is_told_when_it_runs_again(world: World) -> None:
-    """One that has just begun to wait for a processor has neither run nor waited yet, as far as the kernel says."""
-    world.ran = 1.0
-    world.passes(BUSY_SECONDS - 1.0)
-    world.ran = 0.0
-    world.passes(SLACK_SECONDS)
-    world.ran = 1.0
-    assert "without an answer" in world.passes(1.0)
-
-
 def test_who_is_on_its_way_out_is_not_judged_by_its_answers(world: World) -> None:
     world.ran, world.state = 1.0, "UNLOADING"
     assert not world.passes(10 * BUSY_SECONDS)
@@ -172,11 +151,6 @@ def test_who_waits_for_a_processor_has_longer_and_is_found_all_the_same(world: W
 def test_what_the_server_does_not_say_ends_nobody(world: World) -> None:
     world.ran, world.answers = 1.0, None
     assert not world.passes(10 * BUSY_SECONDS)
-
-
-def test_looks_that_come_late_make_nobody_busy(world: World) -> None:
-    world.ran = 0.5
-    assert not world.passes(10 * BUSY_SECONDS, look=2.5)
 
 
 def test_who_is_not_judged_may_be_busy_for_ever(world: World) -> None:

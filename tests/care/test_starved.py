@@ -58,26 +58,6 @@ def test_what_a_process_had_of_the_processors_is_no_starving(
     assert made.look([7]) == 0.0
 
 
-def test_a_process_that_ends_while_it_is_looked_at_has_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(path: Path, pattern: str) -> Iterator[Path]:
-        raise FileNotFoundError(path / pattern)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "glob", gone)
-        assert Starved().look([7]) == 0.0
-
-
-def test_a_fifth_counts_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starved, "PROC", tmp_path)
-    made, process = Starved(), Threads(tmp_path)
-    process.spend({1: (5.0, 5.0)})
-    assert made.counted([7], 1.0) == 1.0
-    process.spend({1: (0.01, 0.5)})
-    assert made.counted([7], 1.0) == pytest.approx(0.51)
-    process.spend({1: (0.01, 0.99)})
-    assert made.counted([7], 1.0) == pytest.approx(0.2)
-
-
 @pytest.fixture
 def busy() -> Iterator[list[subprocess.Popen[bytes]]]:
     """More processes that spin than one processor has room for, and one that sleeps."""

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from covey.care import processes, revival, rules, supervisor
 from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
 from covey.care.deaths import Deaths, read
 from covey.care.health import Health
-from covey.care.supervisor import Supervisor, roles
+from covey.care.supervisor import Supervisor
 from tests.care.model_control import SECONDS, SLEEP, Triton
 from tests.waiting import until
 
@@ -56,15 +55,6 @@ def until_followed(cared: Supervisor, triton: Triton) -> None:
     until(followed)
 
 
-def test_backends_are_read_and_ensembles_have_no_process(tmp_path: Path) -> None:
-    for name, backend in (("covey", "orchestrator"), ("own", "python"), ("pipe", "")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.pbtxt").write_text(
-            f'backend: "{backend}"\n' if backend else 'platform: "ensemble"\n'
-        )
-    assert roles(tmp_path, ("covey", "own", "pipe")) == {"covey": "orchestrator", "own": "python"}
-
-
 @pytest.mark.parametrize("waits", [True, False], ids=["waited for", "a zombie stays"])
 def test_what_dies_is_reloaded_each_time_and_once(triton: Triton, cared: Supervisor, waits: bool) -> None:
     triton.waits = waits
@@ -74,17 +64,6 @@ def test_what_dies_is_reloaded_each_time_and_once(triton: Triton, cared: Supervi
         until_followed(cared, triton)
     time.sleep(A_WHILE)
     assert triton.calls == 2 * RELOAD
-
-
-def test_all_at_once_are_reloaded_beside_one_another(triton: Triton, cared: Supervisor) -> None:
-    triton.hold.clear()
-    for model in ROLES:
-        triton.kill(model)
-    for _ in ROLES:
-        assert triton.began.acquire(timeout=SECONDS), "one waits for another"
-    triton.hold.set()
-    until_followed(cared, triton)
-    assert sorted(triton.calls) == sorted((call, model) for model in ROLES for call in ("unload", "load"))
 
 
 def test_what_cannot_be_loaded_yet_is_tried_again(triton: Triton, cared: Supervisor) -> None:
@@ -152,49 +131,6 @@ def test_what_somebody_else_has_loaded_between_two_tries_is_left_alone(
     assert triton.calls == [("unload", "draft"), ("load", "draft"), ("load", "draft")]
 
 
-def test_what_somebody_else_loads_is_not_loaded_beside_that(triton: Triton) -> None:
-    made = revival.Revival(Control("", 0), lambda _model: False)
-    triton.said["draft"] = LOADING
-    made.begin("draft")
-    time.sleep(0.2)
-    triton.said["draft"] = READY
-    until(lambda: not made.sees_to("draft"))
-    assert not triton.calls
-
-
-def test_whose_zombie_stays_is_not_reloaded_for_it_when_somebody_has_loaded_it_again(
-    triton: Triton, cared: Supervisor
-) -> None:
-    triton.waits = False
-    triton.unload("draft")
-    triton.kill("draft")
-    until(lambda: cared._last["draft"])
-    triton.load("draft")
-    until_followed(cared, triton)
-    time.sleep(A_WHILE)
-    assert triton.calls == [("unload", "draft"), ("load", "draft")]
-
-
-def test_what_is_unloaded_while_processes_are_searched_for_has_not_died(
-    triton: Triton, cared: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    until(cared._settled)
-    found = processes.by_model
-
-    def by_model(server: int) -> dict[str, list[int]]:
-        living = found(server)
-        if not living.get("draft"):
-            triton.said["draft"] = UNLOADED
-        return living
-
-    monkeypatch.setattr(processes, "by_model", by_model)
-    triton.kill("draft")
-    triton.running["draft"].wait()
-    until(lambda: triton.said["draft"] == UNLOADED)
-    time.sleep(A_WHILE)
-    assert not triton.calls
-
-
 def test_nothing_is_brought_back_after_the_stop_and_a_reload_is_waited_for(triton: Triton, cared: Supervisor) -> None:
     triton.hold.clear()
     triton.kill("draft")
@@ -246,25 +182,10 @@ def test_a_load_that_hangs_is_ended_and_begun_again(
     until(lambda: not cared._loads.patience)
 
 
-def test_who_is_ended_is_found_by_what_the_kernel_knows_it_by(triton: Triton, cared: Supervisor) -> None:
-    """Not by a number that may have become another's."""
-    fd, health = next((fd, health) for fd, health in cared._healths.items() if health.name == "draft")
-    health.pid = triton.running["tokenize"].pid
-    cared._kill(fd)
-    assert triton.running["draft"].wait(SECONDS) == -signal.SIGKILL
-    assert triton.running["tokenize"].poll() is None
-
-
 def test_only_who_does_nothing_but_take_requests_is_judged_by_its_answers(cared: Supervisor) -> None:
     assert {model for model in ROLES if cared._is_judged(Health(model, 0, cared._answered))} == {"tokenize", "covey"}
     cared._starting = True  # the server answers nobody yet
     assert not any(cared._is_judged(Health(model, 0, cared._answered)) for model in ROLES)
-
-
-def test_nobody_s_own_server_is_judged() -> None:
-    cared = Supervisor(Control("", 0), os.getppid(), {})
-    assert not cared._healths
-    cared.stop(SECONDS)
 
 
 def test_time_in_which_nobody_looked_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,15 +218,6 @@ def test_a_look_that_fails_of_anything_is_not_the_last(triton: Triton, monkeypat
     triton.kill("tokenize")
     assert triton.loaded.acquire(timeout=SECONDS)
     assert not problems
-
-
-def test_an_idle_server_is_asked_nothing(triton: Triton, cared: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "FIND_SECONDS", 1e9)
-    until(cared._settled)
-    asked: list[str] = []
-    monkeypatch.setattr(Control, "states", lambda _control: asked.append("states") or triton.states())
-    time.sleep(A_WHILE)
-    assert not asked
 
 
 def test_a_death_of_the_public_model_is_told_once_and_when_it_happened(triton: Triton) -> None:

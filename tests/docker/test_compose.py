@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ DOCKER = Path(covey.__file__).parents[2] / "docker"
 FILES = sorted(DOCKER.glob("compose*.yaml"))
 WHOLE = [DOCKER / name for name in ("compose.yaml", "compose.star.yaml")]  # the others go behind the first
 FILE = secret.FILE_VARIABLE
-INSTALL = (DOCKER / "install").read_text(encoding="utf-8")
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -73,7 +70,6 @@ def test_a_server_is_bounded_read_only_and_keeps_what_it_learns(path: Path) -> N
         assert service["shm_size"] == "1g"
         assert service["pids_limit"] == "${COVEY_PIDS_LIMIT:-2048}"
         assert service["cap_drop"] == ["ALL"]
-        assert service["environment"]["COVEY_UNHEALTHY_SECONDS"] == "${COVEY_UNHEALTHY_SECONDS:-}"
         kept |= {volume.partition(":")[0] for volume in service["volumes"] if volume.endswith(":/var/lib/covey")}
     assert len(kept) == len(servers(path)), "each has one of its own"
     assert kept <= set(whole["volumes"])
@@ -121,26 +117,6 @@ def test_the_server_gets_time_to_drain() -> None:
         )
     }
     assert seconds["COVEY_STOP_GRACE"] > seconds["COVEY_DRAIN_SECONDS"] + Options().stop_seconds
-
-
-def test_every_image_of_our_own_is_built_by_the_service_that_uses_it() -> None:
-    """An overlay may give the server another target: whoever needs the first one then still has it."""
-    server = services(DOCKER / "compose.yaml")["covey"]
-    for path in FILES:
-        for name, service in services(path).items():
-            if ":-covey:" in service.get("image", "") and "build" not in service:
-                assert "covey" in service["depends_on"], f"{path.stem}: {name} has an image that nobody builds"
-            elif ":-covey:" in service.get("image", ""):
-                assert service["build"]["target"] in ("cpu", "triton", "loadtest"), f"{path.stem}: {name}"
-                assert name == "covey" or service["image"] != server["image"], "two builds of one tag at once"
-    assert services(DOCKER / "compose.huggingface.yaml")["fetch"]["build"] == server["build"]
-
-
-def test_whoever_calls_the_server_waits_until_it_is_healthy() -> None:
-    assert services(DOCKER / "compose.yaml")["loadtest"]["depends_on"] == {"covey": {"condition": "service_healthy"}}
-    for path in (DOCKER / "compose.yaml", DOCKER / "README.md"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            assert " up -d" not in line or "--wait" in line, f"{path.name}: {line}"
 
 
 def test_both_targets_of_the_image_are_alike_and_not_root() -> None:
@@ -196,34 +172,6 @@ def test_the_entrypoint_refuses_to_start_without_a_secret(tmp_path: Path, named:
     )
     assert ran.returncode == 2
     assert ran.stderr.startswith(said.format(tmp_path))
-
-
-def test_the_image_sets_only_the_modes_that_are_wrong(tmp_path: Path) -> None:
-    """A file whose mode is set is stored in the image once more."""
-    found = re.search(r"^    find /opt/covey (.*) -exec chmod a\+rX \{\} \+$", INSTALL, re.MULTILINE)
-    assert found
-    assert not re.search(r"chmod -R", INSTALL)
-    modes = {"right": 0o644, "run": 0o755, "odd": 0o600, "unrunnable": 0o744}
-    for name, mode in modes.items():
-        (tmp_path / name).touch()
-        (tmp_path / name).chmod(mode)
-    (tmp_path / "link").symlink_to(tmp_path / "odd")
-    (tmp_path / "closed").mkdir(mode=0o744)
-    words = ["find", str(tmp_path), "-mindepth", "1", *shlex.split(found[1]), "-printf", "%f\n"]
-    printed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    assert set(printed.split()) == {"odd", "unrunnable", "closed"}
-
-
-def test_smoke_says_when_it_is_skipped(tmp_path: Path) -> None:
-    for name in ("bash", "dirname", "mktemp", "rm", "env", "timeout"):
-        found = shutil.which(name)
-        assert found
-        (tmp_path / name).symlink_to(found)
-    ran = subprocess.run(
-        [DOCKER / "smoke"], env={"PATH": str(tmp_path)}, check=False, capture_output=True, text=True, timeout=20
-    )
-    assert ran.returncode == 77
-    assert ran.stdout == "docker/smoke skipped: neither a docker engine nor podman is here\n"
 
 
 @pytest.mark.slow

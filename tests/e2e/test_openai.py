@@ -139,7 +139,7 @@ def test_the_likeliest_tokens_and_an_output_that_fits_a_schema(asking: openai.Op
 def test_the_bytes_of_half_characters_are_the_text(asking: openai.OpenAI, stop: str | None) -> None:
     """Where each token begins is the same in a stream, whose text waits for stop words and for whole characters."""
     asked: dict[str, Any] = {"model": "covey", "seed": 3, "max_tokens": LENGTH, "stop": stop}
-    own = {"guided_regex": "[\u00e9-\u00eb]{4}"}
+    own = {"structured_outputs": {"regex": "[\u00e9-\u00eb]{4}"}}
     said = asking.chat.completions.create(**asked, messages=MESSAGES, logprobs=True, extra_body=own).choices[0]
     assert said.logprobs is not None
     assert said.logprobs.content is not None
@@ -216,23 +216,23 @@ def test_words_beside_tools_fit_a_schema_unless_there_is_a_call(asking: openai.O
     assert held.message.tool_calls
 
 
-# As Qwen3-Coder writes calls, behind thoughts that the prompt begins.
-CODER = (
+# Writes calls behind thoughts that the prompt begins.
+THINKER = (
     "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}{{ '\\n<tool_call>\\n<function=' + c.function.name + '>\\n' }}"
-    "{% for k, v in c.function.arguments | items %}{{ '<parameter=' + k + '>\\n' + v | string + '\\n</parameter>\\n' }}"
-    "{% endfor %}{{ '</function>\\n</tool_call>' }}{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}"
-    "{{ '<|assistant|><think>\\n' }}{% if enable_thinking is false %}</think>{% endif %}{% endif %}"
+    '{% for c in m.tool_calls or [] %}{{ \'\\n<tool_call>\\n{"name": "\' + c.function.name + \'", "arguments": \' }}'
+    "{{ c.function.arguments | tojson + '}\\n</tool_call>' }}{% endfor %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|><think>\\n' }}"
+    "{% if enable_thinking is false %}</think>{% endif %}{% endif %}"
 )
 
 
 @pytest.fixture
-def coding(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
+def thinker(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
     """A front whose model's template is another one."""
     own = server.options.repository_folder() / "target" / "1"
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((own / name).read_bytes())
-    (tmp_path / "chat_template.jinja").write_text(CODER)
+    (tmp_path / "chat_template.jinja").write_text(THINKER)
     profile = tmp_path / "front.toml"
     profile.write_text(
         f'models = ["covey", "covey_unary"]\n[target]\nfolder = "{tmp_path}"\n[speculation]\ndrafters = []\n'
@@ -241,15 +241,15 @@ def coding(server: Server, tmp_path: Path) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_calls_between_tags_and_thoughts_before_them(coding: openai.OpenAI) -> None:
+def test_calls_and_thoughts_before_them(thinker: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "seed": 5, "max_tokens": 200}
-    thinking = coding.chat.completions.create(**{**asked, "max_tokens": LENGTH}).choices[0].message
+    thinking = thinker.chat.completions.create(**{**asked, "max_tokens": LENGTH}).choices[0].message
     assert thinking.content is None
     assert thinking.model_extra
     assert thinking.model_extra["reasoning_content"]
     asked |= {"tools": TOOLS, "parallel_tool_calls": False, "reasoning_effort": "none"}
     asked["tool_choice"] = {"type": "function", "function": {"name": "weather"}}
-    said = coding.chat.completions.create(**asked).choices[0]
+    said = thinker.chat.completions.create(**asked).choices[0]
     assert (said.finish_reason, said.message.content) == ("tool_calls", None)
     assert said.message.tool_calls
     (call,) = said.message.tool_calls
@@ -257,11 +257,11 @@ def test_calls_between_tags_and_thoughts_before_them(coding: openai.OpenAI) -> N
     arguments = json.loads(call.function.arguments)
     assert (arguments["place"] in ("Rome", "Oslo"), arguments["days"] in range(1, 10)) == (True, True)
     for speculation in ("off", "fixed:4"):
-        events = coding.chat.completions.create(**asked, stream=True, extra_body={"speculation": speculation})
+        events = thinker.chat.completions.create(**asked, stream=True, extra_body={"speculation": speculation})
         parts = [part for event in events for part in event.choices[0].delta.tool_calls or ()]
         assert "".join(part.function.arguments or "" for part in parts if part.function) == call.function.arguments
     told = [*MESSAGES, said.message.model_dump(exclude_none=True), {"role": "tool", "content": "Rain."}]
-    again = coding.chat.completions.create(model="covey", messages=told, tools=TOOLS, max_tokens=4)
+    again = thinker.chat.completions.create(model="covey", messages=told, tools=TOOLS, max_tokens=4)
     assert again.usage is not None
 
 

@@ -14,7 +14,7 @@ from covey.requests.scheduler import SCORED
 from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client, InvalidRequest
-from tests.e2e.test_openai import LENGTH, MESSAGES, PROMPT, TOOLS, coding  # noqa: F401 - a fixture
+from tests.e2e.test_openai import LENGTH, MESSAGES, PROMPT, TOOLS, thinker  # noqa: F401 - a fixture
 from tests.fronts import fronting, library
 
 pytestmark = pytest.mark.e2e
@@ -158,23 +158,23 @@ def test_responses_call_functions_and_read_their_outputs(asking: openai.OpenAI) 
     assert again.output_text
 
 
-def test_what_a_response_thinks_is_an_item_of_its_own(coding: openai.OpenAI) -> None:  # noqa: F811
+def test_what_a_response_thinks_is_an_item_of_its_own(thinker: openai.OpenAI) -> None:  # noqa: F811
     asked: dict[str, Any] = {
         "model": "covey",
         "input": MESSAGES,
         "max_output_tokens": LENGTH,
         "extra_body": {"seed": 5},
     }
-    said = coding.responses.create(**asked)
+    said = thinker.responses.create(**asked)
     (item,) = said.output
     assert isinstance(item, ResponseReasoningItem)
     assert item.content
     assert said.usage is not None
     assert 0 < said.usage.output_tokens_details.reasoning_tokens <= LENGTH + 1
-    events = list(coding.responses.create(**asked, stream=True))
+    events = list(thinker.responses.create(**asked, stream=True))
     deltas = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
     assert "".join(deltas) == item.content[0].text
-    again = coding.responses.create(**{**asked, "input": [*MESSAGES, *(each.model_dump() for each in said.output)]})
+    again = thinker.responses.create(**{**asked, "input": [*MESSAGES, *(each.model_dump() for each in said.output)]})
     assert again.usage is not None
     assert again.usage.input_tokens >= said.usage.input_tokens
 

@@ -11,9 +11,7 @@ from covey.care.deaths import Deaths
 from covey.front.upstream import Upstream, _BoundedResumption
 from covey_client.errors import ConnectionLost, ServerError
 from covey_client.request import Request
-from covey_client.response import Chunk, Usage
 
-NO_USAGE = Usage(1, 1, 0, 0)
 LOST = ConnectionLost("the server went away")
 
 
@@ -60,18 +58,3 @@ def test_what_the_server_died_of_twice_is_not_asked_a_third_time(front: Front) -
     dies(front, patience)
     with pytest.raises(ServerError, match="again and again"):
         dies(front, patience)
-
-
-def test_a_request_with_a_grammar_that_nobody_had_an_answer_with_is_not_asked_again(front: Front) -> None:
-    with pytest.raises(ServerError, match="nobody has had an answer with its grammar"):
-        dies(front, front.patience(grammar_regex="a+"))
-
-
-def test_one_with_a_grammar_that_somebody_had_an_answer_with_is_asked_again_once(front: Front) -> None:
-    front.patience(grammar_regex="a+").new(Chunk("a", (1,), (), "", 1, NO_USAGE))
-    patience = front.patience(grammar_regex="a+")
-    dies(front, patience)
-    with pytest.raises(ServerError, match="again and again"):
-        dies(front, patience)
-    with pytest.raises(ServerError):
-        dies(front, front.patience(grammar_regex="b+"))

@@ -37,19 +37,6 @@ def test_who_holds_most_makes_room_for_who_holds_less() -> None:
     assert len(limited.cut) == 4
 
 
-def test_one_address_has_half_and_its_own_oldest_goes_first() -> None:
-    limited = Limited()
-    again = limited.acquire("a", "again")
-    for name in ("old", "new"):
-        limited.now += 1
-        limited.acquire("a", name)
-    limited.acquire("a", "answered").serve()
-    again.wait()
-    limited.acquire("a")
-    assert limited.cut == ["old"]
-    assert limited.of("a") == 4
-
-
 def test_nobody_who_is_being_answered_is_cut() -> None:
     limited = Limited()
     slots = [limited.acquire(address) for address in "aaaabbbb"]
@@ -89,22 +76,3 @@ def test_bytes_of_half_sent_requests_are_bounded() -> None:
     others[1].came(half - 20)
     assert limited.cut == ["first", "b"]
     assert limited.limit._held == {"a": 11, "c": half}
-
-
-def test_who_has_as_many_waiting_as_anybody_makes_room_itself() -> None:
-    limited = Limited(most=4)
-    for address in "abcd":
-        limited.acquire(address)
-    limited.acquire("d")
-    assert limited.cut == ["d"]
-
-
-def test_what_comes_for_one_that_was_cut_counts_no_more() -> None:
-    limited = Limited()
-    slot = limited.acquire("a")
-    slot.came(10)
-    slot.release()
-    slot.came(WAITING_MESSAGES * MESSAGE)
-    slot.serve()
-    assert not limited.cut
-    assert not limited.limit._held

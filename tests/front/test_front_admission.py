@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +15,6 @@ from covey.contracts.profile import FrontSettings
 from covey.front.admission import OF_ADDRESS, Admission, Caller
 from covey.front.failures import TooMany, kind, retry_after
 from covey.front.http_calls import HttpCall, Posted
-from covey.front.keys import hashed
 from covey_client.errors import InvalidRequest, Overloaded
 
 SETTINGS = FrontSettings(message_bytes=16 << 10, connections=8, requests=4, rate=10.0)
@@ -59,34 +56,6 @@ def test_a_caller_has_its_rate_and_what_it_saved_and_others_their_own() -> None:
         asked(admission, "a")
 
 
-def test_requests_of_one_address_that_nobody_takes_are_read_in_turns() -> None:
-    clock = Clock()
-    clock.now = 100.0
-    admission = Admission(SETTINGS, clock)
-    assert [admission.charge_read("a") for _ in range(101)] == pytest.approx([0.0] * 101)
-    assert [admission.charge_read("a") for _ in range(3)] == pytest.approx([0.01, 0.02, 0.03])
-    assert admission.charge_read("b") == 0.0
-    for _ in range(4):
-        admission.refund_read("a")
-    assert admission.charge_read("a") == pytest.approx(0.0)
-    admission.refund_read("c")
-    clock.now = 101.0
-    assert [admission.charge_read("a") for _ in range(90)] == pytest.approx([0.0] * 90)
-
-
-def test_who_has_a_key_waits_for_no_turns_of_others_at_its_address(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("".join(f"{name} {hashed(name)}\n" for name in ("one", "two")))
-    file.chmod(0o600)
-    admission = Admission(replace(SETTINGS, keys=str(file)), Clock())
-    one, two, nobody = (admission.reader("a", f"Bearer {key}") for key in ("one", "two", "no key"))
-    assert max(admission.charge_read(nobody) for _ in range(200)) > 0.5
-    assert max(admission.charge_read(one) for _ in range(200)) > 0.5
-    assert admission.charge_read(two) == 0.0
-    assert nobody == admission.reader("a", "")
-    assert one == admission.caller("b", "Bearer one").name
-
-
 def test_long_messages_weigh_more() -> None:
     admission = Admission(SETTINGS, Clock())
     for _ in range(10):
@@ -111,14 +80,6 @@ def test_one_address_has_half_of_the_requests_and_all_together_no_more_than_all(
     asked(admission, "a")
 
 
-def test_a_drain_refuses_with_a_time() -> None:
-    admission = Admission(SETTINGS, Clock())
-    admission.draining = True
-    with pytest.raises(Overloaded) as caught:
-        asked(admission, "a")
-    assert (kind(caught.value).http, retry_after(caught.value)) == (503, 5)
-
-
 def test_a_drain_ends_with_the_last_request_and_takes_none_that_was_only_announced() -> None:
     admission = Admission(SETTINGS, Clock())
     with request(admission, "a"):
@@ -128,14 +89,6 @@ def test_a_drain_ends_with_the_last_request_and_takes_none_that_was_only_announc
             pass
         assert not admission.drained
     assert admission.drained
-
-
-def test_callers_are_forgotten() -> None:
-    admission = Admission(SETTINGS, Clock())
-    for index in range(10_050):
-        asked(admission, str(index))
-    assert len(admission._buckets) == 10_000
-    assert not admission._requests
 
 
 @pytest.mark.parametrize("streams", [False, True])

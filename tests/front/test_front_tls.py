@@ -1,8 +1,7 @@
-"""The front under TLS: who trusts its authority comes through, and where it wants certificates, nobody without one."""
+"""The front under TLS: who trusts its authority comes through."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import ssl
@@ -14,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from covey.contracts.errors import SettingError
@@ -23,7 +21,7 @@ from covey.front.tls import Tls
 from covey.server import Server
 from covey.server import front as launcher
 from covey.server.front import Front
-from covey_client import AsyncClient, Client, ConnectionLost, Identity
+from covey_client import Client, ConnectionLost
 from tests.certificates import Authority, needs_openssl
 from tests.fronts import fronting
 
@@ -35,7 +33,6 @@ drafters = []
 read_seconds = 1.0
 certificate = "{certificate}"
 private_key = "{key}"
-callers_authorities = "{callers}"
 """
 
 
@@ -51,14 +48,14 @@ def make(
     authorities: tuple[Authority, Authority],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[[str], Front]]:
+) -> Iterator[Callable[[], Front]]:
     monkeypatch.setattr(launcher, "SILENT_SECONDS", 1.0)
     with ExitStack() as started:
 
-        def start(callers: str) -> Front:
+        def start() -> Front:
             certificate, key = authorities[0].issue("localhost")
             path = tmp_path / "tls.toml"
-            path.write_text(PROFILE.format(certificate=certificate, key=key, callers=callers))
+            path.write_text(PROFILE.format(certificate=certificate, key=key))
             return started.enter_context(fronting(canned_server[0], profile=str(path)))
 
         yield start
@@ -67,9 +64,9 @@ def make(
 @pytest.mark.e2e
 @needs_openssl
 def test_who_trusts_the_front_s_authority_comes_through(
-    make: Callable[[str], Front], authorities: tuple[Authority, Authority]
+    make: Callable[[], Front], authorities: tuple[Authority, Authority]
 ) -> None:
-    front = make("")
+    front = make()
     ours, theirs = authorities
     pem = ours.root.read_bytes()
     with Client(front.grpc_url, tls=True, root_certificates=pem) as client:
@@ -99,61 +96,6 @@ def test_who_trusts_the_front_s_authority_comes_through(
     assert front.pid == pid
 
 
-async def _texts(url: str, root: bytes, identity: Identity | None) -> list[str]:
-    async with AsyncClient(url, timeout=5, tls=True, root_certificates=root, identity=identity) as client:
-        return [chunk.text async for chunk in client.stream("count 2")]
-
-
-@pytest.mark.e2e
-@needs_openssl
-def test_callers_need_a_certificate_where_their_authorities_are_named(
-    make: Callable[[str], Front], authorities: tuple[Authority, Authority]
-) -> None:
-    ours, theirs = authorities
-    front = make(str(ours.root))
-    mine, foreign = ours.issue("caller"), theirs.issue("caller")
-
-    def over_http(pair: tuple[str, str] | None) -> int:
-        context = ssl.create_default_context(cafile=str(ours.root))
-        if pair is not None:
-            context.load_cert_chain(*pair)
-        with urllib.request.urlopen(f"https://{front.http_url}/v2", context=context, timeout=10) as answer:
-            return int(answer.status)
-
-    def over_grpc(pair: tuple[str, str] | None) -> int:
-        files = (None, None) if pair is None else (Path(pair[1]).read_bytes(), Path(pair[0]).read_bytes())
-        with grpc.secure_channel(
-            front.grpc_url, grpc.ssl_channel_credentials(ours.root.read_bytes(), *files)
-        ) as channel:
-            return len(channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=5))
-
-    assert over_http(mine) == 200
-    assert over_grpc(mine) == 2
-    for pair in (foreign, None):
-        with pytest.raises(OSError) as refused:  # an alert, or the end of the connection, whichever is read first
-            over_http(pair)
-        assert not isinstance(refused.value, urllib.error.HTTPError)
-        with pytest.raises(grpc.RpcError):
-            over_grpc(pair)
-    root, url = ours.root.read_bytes(), front.grpc_url
-    own, other = (Identity(*(Path(path).read_bytes() for path in pair)) for pair in (mine, foreign))
-    with Client(url, tls=True, root_certificates=root, identity=own) as client:
-        assert [chunk.text for chunk in client.stream("count 2")] == ["w0 ", "w1 "]
-    assert asyncio.run(_texts(url, root, own)) == ["w0 ", "w1 "]
-    for identity in (other, None):
-        with (
-            Client(url, timeout=5, tls=True, root_certificates=root, identity=identity) as client,
-            pytest.raises(ConnectionLost),
-        ):
-            client.generate("count 1")
-        with pytest.raises(ConnectionLost):
-            asyncio.run(_texts(url, root, identity))
-    pid = front.pid
-    time.sleep(1.6)
-    front.check()
-    assert front.pid == pid, "a canary without a certificate is refused, and that is an answer"
-
-
 @needs_openssl
 def test_files_that_cannot_be_used_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     authority = Authority.make(tmp_path / "ours")
@@ -163,10 +105,8 @@ def test_files_that_cannot_be_used_are_refused_before_anything_is_loaded(tmp_pat
     for settings in (
         {"certificate": certificate},
         {"private_key": key},
-        {"callers_authorities": str(authority.root)},
         {"certificate": certificate, "private_key": "/nowhere"},
         {"certificate": key, "private_key": key},
-        {"certificate": certificate, "private_key": key, "callers_authorities": key},
     ):
         with pytest.raises(SettingError, match="front"):
             Tls.of(FrontSettings(**settings))

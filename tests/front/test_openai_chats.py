@@ -36,14 +36,6 @@ def test_content_may_come_in_parts() -> None:
             prompts.messages([{"role": "user", "content": [part]}])
 
 
-def test_templates_that_take_arguments_as_text_get_them_so() -> None:
-    call = {"id": "x", "function": {"name": "now", "arguments": '{"a":"\u00e9"}'}}
-    said = prompts.messages([{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}])
-    textual = prompts.with_textual_arguments(said)
-    assert textual[1]["tool_calls"][0]["function"] == {"name": "now", "arguments": '{"a": "\u00e9"}'}
-    assert textual[0] == said[0]
-
-
 def test_a_template_is_told_how_much_to_think() -> None:
     assert prompts.template_settings({"reasoning_effort": "low"}) == {
         "reasoning_effort": "low",

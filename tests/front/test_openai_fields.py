@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ TEXT = '{"enum": ["left", "right"]}'
 
 def settings(**body: Any) -> Any:
     found = fields.read(body, chat=True, most_tokens=256)
-    assert not found.unknown
     return {name: value for name, value in found.settings.items() if name.startswith("grammar")}
 
 
@@ -48,8 +46,7 @@ def test_a_json_object_is_no_number() -> None:
         {"structured_outputs": {"choice": ["a", ""]}},
         {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " "}},
         {"structured_outputs": {"json": SCHEMA, "regex": "a"}},
-        {"structured_outputs": {"json": SCHEMA}, "guided_json": {"type": "object"}},
-        {"response_format": {"type": "json_object"}, "guided_json": SCHEMA},
+        {"response_format": {"type": "json_object"}, "structured_outputs": {"json": SCHEMA}},
     ],
 )
 def test_what_would_be_lost_of_a_grammar_is_refused(body: dict[str, Any]) -> None:
@@ -58,23 +55,12 @@ def test_what_would_be_lost_of_a_grammar_is_refused(body: dict[str, Any]) -> Non
     assert caught.value.field in ("structured_outputs", "response_format")
 
 
-def test_the_nearest_names_are_looked_for_where_they_are_shown_alone() -> None:
-    """One look takes a millisecond of everybody's: a body of 100,000 names took the front's loop for minutes."""
-    found = fields.read({f"temperatur{number}": 1 for number in range(20_000)}, chat=True, most_tokens=256)
-    before = time.thread_time()
-    said = fields.warning(found)["warning"]
-    assert time.thread_time() - before < 0.5
-    assert "temperatur0 (temperature?)" in said
-    assert "and 19992 more" in said
-
-
 @pytest.mark.parametrize(
     ("body", "own", "theirs"),
     [
         ({"max_completion_tokens": -1}, "max_tokens", "max_completion_tokens"),
         ({"max_tokens": -1}, "max_tokens", "max_tokens"),
-        ({"guided_json": {}}, "grammar_json", "guided_json"),
-        ({"structured_outputs": {"json": {}}, "guided_json": None}, "grammar_json", "structured_outputs"),
+        ({"structured_outputs": {"json": {}}}, "grammar_json", "structured_outputs"),
         ({"structured_outputs": {"regex": "("}}, "grammar_regex", "structured_outputs"),
         ({"response_format": {}}, "grammar", "response_format"),
         ({"messages": []}, "prompt", "messages"),
@@ -91,8 +77,6 @@ def test_rules_that_the_front_made_are_not_shown() -> None:
     )
     said = fields.renamed(error, {"tools": [1]}, chat=True)
     assert (said.field, str(said)) == ("tools", "tools: no grammar can be made of it: bad type")
-    own = fields.renamed(error, {"guided_grammar": "start: x"}, chat=True)
-    assert (own.field, "got 'start: x'" in str(own)) == ("guided_grammar", True)
     long = fields.renamed(
         InvalidRequest("grammar_lark: at most 65536 bytes", "grammar_lark"), {"tools": [1]}, chat=True
     )
@@ -105,4 +89,4 @@ def test_a_bias_has_as_many_tokens_as_covey_takes() -> None:
 
 
 def test_a_schema_is_as_long_as_its_text() -> None:
-    assert settings(guided_json={"enum": ["é"]}) == {"grammar_json": '{"enum": ["é"]}'}
+    assert settings(structured_outputs={"json": {"enum": ["é"]}}) == {"grammar_json": '{"enum": ["é"]}'}

@@ -115,26 +115,10 @@ def test_what_other_servers_have_is_refused_with_what_to_use(asking: openai.Open
         assert caught.value.param == name
 
 
-def test_only_what_answers_are_made_of_is_asked_for(asking: openai.OpenAI) -> None:
-    for more, beside in (
-        ({}, set()),
-        ({"logprobs": 1}, {"output_log_probs", "output_top_ids", "output_top_log_probs"}),
-    ):
-        said = asking.completions.create(model="covey", prompt="outputs", **more)  # type: ignore[call-overload]
-        wanted = set(json.loads(said.choices[0].text)["wanted"])
-        assert {"text_output", "output_ids", "used_seed", "acceptance_histogram", *beside} <= wanted
-        assert len(wanted) == 11 + len(beside)
-
-
-def test_a_field_that_nobody_knows_is_named_in_a_header(asking: openai.OpenAI) -> None:
+def test_a_field_that_nobody_knows_has_no_effect(asking: openai.OpenAI) -> None:
     body = {"temprature": 1, "strange\r\nx: y": 2, "store": None}
-    said = asking.completions.with_raw_response.create(model="covey", prompt="count 1", extra_body=body)
-    header = said.headers["warning"]
-    assert "temprature (temperature?)" in header
-    assert "strange" in header
-    assert "store" not in header
-    assert said.parse().choices[0].text == "w0 "
-    assert "warning" not in asking.completions.with_raw_response.create(model="covey", prompt="count 1").headers
+    said = asking.completions.create(model="covey", prompt="count 1", extra_body=body)
+    assert said.choices[0].text == "w0 "
 
 
 def test_what_cannot_be_done_is_refused_by_its_name(asking: openai.OpenAI) -> None:

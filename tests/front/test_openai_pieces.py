@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
-from tokenizers.pre_tokenizers import ByteLevel
 
-from covey.front.openai.pieces import Offsets, Pieces, _byte_of_character
+from covey.front.openai.pieces import Offsets, Pieces
 
 FOLDER = Path(__file__).resolve().parents[2] / "model_repository" / "target" / "1"
 TEXT = "Grüße 😎, you\n\tthere"
@@ -21,12 +20,6 @@ def sentences() -> Tokenizer:
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     tokenizer.decoder = decoders.Sequence(steps)
     return tokenizer
-
-
-def test_the_alphabet_of_bytes_is_the_library_s() -> None:
-    table = _byte_of_character()
-    assert set(table) == set(ByteLevel.alphabet())
-    assert sorted(table.values()) == list(range(256))
 
 
 def test_tokens_of_half_a_character_have_their_own_bytes() -> None:

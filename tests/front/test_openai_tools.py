@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -12,14 +11,14 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from covey.front.openai import forms, pairs, prompts
+from covey.front.openai import forms, prompts
 from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
-from covey.front.openai.thinking import Hidden, ReasoningParser, Thinking
+from covey.front.openai.thinking import ReasoningParser, Thinking
 from covey.front.openai.thinking import known as thinking_of
 from covey.front.openai.tool_calls import ToolCallParser, joined
-from covey.front.openai.tools import Function, Tools, taken
+from covey.front.openai.tools import Tools, taken
 from covey.text import grammar
 from covey.text.tokenization import load_tokenizer
 from covey_client.chat import Template
@@ -61,13 +60,7 @@ def template(before: str, call: str, between: str = "", after: str = "") -> Temp
 
 
 NAMED = '{"name": "{{ n }}", "arguments": {{ a | tojson }}}'
-PAIRS = (
-    "<function={{ n }}>{{ '\\n' }}{% for k, v in a | items %}<parameter={{ k }}>{{ '\\n' }}{{ v }}"
-    "{{ '\\n</parameter>\\n' }}{% endfor %}</function>{{ '\\n</tool_call>' }}"
-)
 SINGLE = "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
-VALUES = "{% for k, v in a | items %}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>{% endfor %}</tool_call>"
-SEPARATE = "<|call|>function<|sep|>{{ n }}{{ '\\n```json\\n' + a + '\\n```' }}<|call_end|>"
 TEMPLATES = {
     "tags": Template.named(str(FOLDER)),  # Hermes, Qwen2.5, Qwen3
     "list": template("[TOOL_CALLS] [", NAMED[:-1] + ', "id": "{{ c.id }}"}', ", ", "]"),  # Mistral
@@ -76,12 +69,9 @@ TEMPLATES = {
     "tagged list": template("<TOOLCALL>[", NAMED, ", ", "]</TOOLCALL>"),  # Nemotron, Granite
     "tagged": template("<|tool_call|>", NAMED + "<|/tool_call|>", "<|tool_call|>"),  # Phi-4-mini
     "marks": template("[TOOL_CALLS]", "{{ n }}[ARGS]{{ a | tojson }}", "[TOOL_CALLS]"),  # Devstral, Ministral
-    "text": template("<|calls|>", SEPARATE, "\n", "<|calls_end|>"),  # DeepSeek
-    "pairs": template("\n<tool_call>\n", PAIRS, "\n<tool_call>\n"),  # Qwen3-Coder, Seed-OSS
-    "values": template("<tool_call>", "{{ n }}" + VALUES, "<tool_call>"),  # GLM
 }
 MULTIPLE = set(TEMPLATES) - {"alone"}
-SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "<|calls|>", "<TOOLCALL>", "[THINK]", "[/THINK]")
+SPECIAL = ("[TOOL_CALLS]", "[ARGS]", "<TOOLCALL>")
 MARKS = {"none": [], "own": [AddedToken("<tool_call>"), AddedToken("</tool_call>"), AddedToken("<think>")]}
 MARKS["special"] = [AddedToken(each.content, special=True) for each in MARKS["own"]]
 MARKS["special"] += [AddedToken(each, special=True) for each in SPECIAL]
@@ -146,8 +136,8 @@ def chunks(made: Tokenizer, ids: list[int], rng: np.random.Generator, reason: st
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize(
     ("name", "marks"),
-    [*((name, "none") for name in TEMPLATES), ("tags", "own"), ("pairs", "own"), ("values", "own")]
-    + [(name, "special") for name in ("tags", "list", "marks", "text", "pairs", "tagged list")],
+    [*((name, "none") for name in TEMPLATES), ("tags", "own")]
+    + [(name, "special") for name in ("tags", "list", "marks", "tagged list")],
 )
 def test_whatever_a_grammar_allows_is_read_as_calls_of_these_functions(name: str, marks: str, parallel: bool) -> None:
     made, known = tokenizer(marks)
@@ -224,100 +214,6 @@ def test_a_call_that_is_cut_off_is_told_as_far_as_it_came() -> None:
     assert read(ToolCallParser(form("tags"), nothing, held), part) == Delta("", [], "length"), (
         "no words, but a call's beginning"
     )
-    begun = '<tool_call>\n<function=weather>\n<parameter=place>\nSay "R'
-    wanted = declared(function("weather", parameters={"properties": {"place": TEXT}}))
-    said = read(
-        ToolCallParser(form("pairs"), nothing, wanted), [chunk(begun, []), chunk("o\n</", []), chunk("", [], "length")]
-    )
-    assert [call["function"]["arguments"] for call in said.tool_calls] == ['{"place": "Say \\"Ro\\n</']
-
-
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "text": {"type": "string", "description": "Any."},
-        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-        "unit": {"anyOf": [{"enum": ["C", "F"]}, {"type": "null"}]},
-        "count": {"type": ["integer", "null"]},
-        "list": {"type": "array", "items": {"$ref": "#/$defs/item"}},
-        "any": {},
-    },
-    "required": ["text"],
-    "$defs": {"item": {"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]}},
-}
-
-
-@pytest.mark.parametrize("name", ["pairs", "values"])
-def test_arguments_between_tags_have_the_types_of_their_schema(name: str) -> None:
-    made, known = tokenizer("none")
-    how, rng = form(name), np.random.default_rng(5)
-    wanted = declared(function("f", parameters=SCHEMA))
-    assert how.pairs is not None
-    after = follower(forms.grammar(how, wanted, known), made)
-
-    def call(**values: str) -> list[int]:
-        assert how.pairs is not None
-        inside = "".join(f"{how.pairs.begin}{key}{how.pairs.key}{each}{how.pairs.end}" for key, each in values.items())
-        return made.encode(f"Hm {how.begin}{how.head}f{how.key}{inside}{how.tail}", add_special_tokens=False).ids
-
-    odd = 'a "b" \\ </x>\n\u00e9\n'
-    for values, arguments in (
-        ({"text": odd, "maybe": "null", "unit": "F"}, {"text": odd, "maybe": None, "unit": "F"}),
-        (
-            {"text": "12", "maybe": "two", "unit": "null", "count": "2"},
-            {"text": "12", "maybe": "two", "unit": None, "count": 2},
-        ),
-        (
-            {"text": "", "count": "null", "list": '[{"b": true}]', "any": "[1]"},
-            {"text": "", "count": None, "list": [{"b": True}], "any": [1]},
-        ),
-        ({"text": "x", "any": "1 or 2"}, {"text": "x", "any": "1 or 2"}),
-    ):
-        ids = call(**values)
-        assert END in after(ids)
-        said = read(ToolCallParser(how, known, wanted), chunks(made, [*ids, END], rng, "eos"))
-        assert (said.content, said.finish_reason) == ("Hm ", "tool_calls")
-        assert [json.loads(each["function"]["arguments"]) for each in said.tool_calls] == [arguments]
-    for wrong in (
-        {"unit": "C"},
-        {"text": "x", "unit": "K"},
-        {"text": "x", "count": "two"},
-        {"text": "x", "list": "[1]"},
-    ):
-        assert END not in after(call(**wrong))
-
-
-@pytest.mark.parametrize("name", ["pairs", "values"])
-def test_arguments_that_nobody_declared_have_any_names(name: str) -> None:
-    made, known = tokenizer("none")
-    how = form(name)
-    wanted = declared(function("f", parameters={"type": "object"}))
-    assert how.pairs is not None
-    inside = "".join(
-        f"{how.pairs.begin}{key}{how.pairs.key}{each}{how.pairs.end}" for key, each in (("a", "1"), ("b c", "x"))
-    )
-    ids = made.encode(f"{how.begin}{how.head}f{how.key}{inside}{how.tail}", add_special_tokens=False).ids
-    assert END in follower(forms.grammar(how, wanted, known), made)(ids)
-    said = read(ToolCallParser(how, known, wanted), chunks(made, [*ids, END], np.random.default_rng(8), "eos"))
-    assert [json.loads(each["function"]["arguments"]) for each in said.tool_calls] == [{"a": 1, "b c": "x"}]
-
-
-def test_functions_share_the_rules_of_their_values() -> None:
-    properties = {f"p{place}": {"type": "integer", "description": "x" * 200} for place in range(6)}
-    wanted = declared(*(function(f"f{each}", parameters={"properties": properties}) for each in range(128)))
-    for name in ("pairs", "tags"):
-        assert len(forms.grammar(form(name), wanted, Marks({}, frozenset()))) < 1 << 16, "no request could say it"
-
-
-def test_a_text_that_cannot_be_held_strictly_is_refused() -> None:
-    parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "b+"}}}
-    for strict in (False, True):
-        wanted = declared(function("f", parameters=parameters, strict=strict))
-        if strict:
-            with pytest.raises(InvalidRequest, match="pattern of a text"):
-                forms.grammar(form("pairs"), wanted, Marks({}, frozenset()))
-        else:
-            assert "text[lazy]" in forms.grammar(form("pairs"), wanted, Marks({}, frozenset()))
 
 
 def test_functions_get_the_arguments_that_they_declare_and_no_others() -> None:
@@ -339,8 +235,7 @@ def test_functions_get_the_arguments_that_they_declare_and_no_others() -> None:
         assert "additionalProperties" not in wanted.functions[0].schema
 
 
-TEXT = {"type": "string"}
-MAYBE, BEGUN = Thinking("<think>", "</think>"), Thinking("<think>", "</think>", begun=True)
+MAYBE, BEGUN = Thinking(), Thinking(begun=True)
 
 
 @pytest.mark.parametrize("thinking", [MAYBE, BEGUN])
@@ -368,22 +263,7 @@ def test_a_prompt_says_whether_there_is_thinking() -> None:
     assert MAYBE.after("<|assistant|><think>\n") == BEGUN
     assert MAYBE.after("<|assistant|><think>\n\n</think>\n\n") is None
     assert thinking_of(["{{ '</think>' }}"]) == MAYBE
-    assert thinking_of(["[/THINK]"]) == Thinking("[THINK]", "[/THINK]")
     assert thinking_of(["{{ messages }}"]) is None
-
-
-@pytest.mark.parametrize("begun", [True, False])
-def test_thoughts_between_marks_that_no_text_shows(begun: bool) -> None:
-    made, _ = tokenizer("special")
-    marks = {made.token_to_id(mark): mark for mark in ("[THINK]", "[/THINK]")}
-    hidden = Hidden(marks, lambda ids: str(made.decode(list(ids), skip_special_tokens=True)))
-    thinking, rng = Thinking("[THINK]", "[/THINK]", begun), np.random.default_rng(7)
-    for _ in range(30):
-        whole = f"{'' if begun else '[THINK]'} Is it a or a? [/THINK] It is a, \u00e9 or a."
-        parts = chunks(made, made.encode(whole, add_special_tokens=False).ids, rng, "eos")
-        assert "THINK" not in "".join(part.text for part in parts)
-        said = read(ReasoningParser(thinking, None, hidden), parts)
-        assert said == Delta("It is a, \u00e9 or a.", [], "eos", "Is it a or a?")
 
 
 @pytest.mark.parametrize("marks", ["none", "own"])
@@ -446,17 +326,15 @@ def test_templates_without_calls_are_refused(source: str, said: str) -> None:
 
 
 def test_who_may_be_called() -> None:
-    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NOW]}}
     for choice, names, required in (
         (NOW, ["now"], True),
-        (allowed, ["now"], False),
         ("required", ["weather", "now"], True),
     ):
         wanted, rest = taken({"tools": TOOLS, "tool_choice": choice, "n": 2})
         assert wanted is not None
         assert [each.name for each in wanted.functions] == names
         assert (wanted.required, len(wanted.told), rest) == (required, 2, {"n": 2})
-    for choice, several in ((None, "+-+"), (allowed, "+-+"), ("required", "--+"), (NOW, "---")):
+    for choice, several in ((None, "+-+"), ("required", "--+"), (NOW, "---")):
         for parallel, expected in zip((None, False, True), several):
             wanted = declared(*TOOLS, tool_choice=choice, parallel_tool_calls=parallel)
             assert wanted.parallel == (expected == "+"), (choice, parallel)
@@ -486,7 +364,6 @@ def test_messages_tell_templates_arguments_as_objects() -> None:
     call = {"id": "x", **function("now", arguments='{"a": 1}')}
     said = prompts.messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
     assert said[0]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
-    assert prompts.with_calls(said)
     for arguments in ("[1]", "{", 3):
         call["function"] = {"name": "now", "arguments": arguments}
         with pytest.raises(InvalidRequest, match="a JSON object's text"):
@@ -500,35 +377,9 @@ def test_rules_with_texts_that_nothing_closes_are_read_once() -> None:
         assert forms.answer_rules({"grammar_lark": rules}) == rules.replace("start", "said")
 
 
-def test_what_would_be_gigabytes_of_rules_is_refused() -> None:
-    """Values repeat the definitions of all, and references to references double."""
-
-    def wanted(schema: dict[str, Any]) -> Tools:
-        return declared(function("f", parameters=schema))
-
-    both = {"anyOf": [{"$ref": "#/$defs/a"}] * 10}
-    known = {"$defs": {"a": both}, "type": "object", "properties": {"x": both}}
-    rules = forms.grammar(form("pairs"), wanted(known), Marks({}, frozenset()))
-    assert "text" in rules
-    assert pairs.kinds(wanted(known).functions[0]) == {"x": pairs.EITHER}
-    whole = {f"p{place}": {"type": "integer", "minimum": place} for place in range(300)}
-    long = {"$defs": {"a": {"enum": ["x" * 20_000]}}, "type": "object", "properties": whole}
-    with pytest.raises(InvalidRequest, match="rules"):
-        forms.grammar(form("pairs"), wanted(long), Marks({}, frozenset()))
+def test_parameters_that_are_too_long_are_refused() -> None:
+    whole = {f"p{place}": {"type": "string"} for place in range(5000)}
     with pytest.raises(InvalidRequest, match="without descriptions"):
-        wanted({"type": "object", "properties": {f"p{place}": {"type": "string"} for place in range(5000)}})
-    wanted({"type": "object", "properties": {"p": {"type": "string", "description": "x" * 200_000}}})
-
-
-def test_properties_that_refer_to_the_same_take_little_more_time_than_one() -> None:
-    choices = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 8} for at in range(pairs.DEEPEST)}
-    choices[f"d{pairs.DEEPEST}"] = {"type": "integer"}
-
-    def seconds(properties: int) -> float:
-        own = {f"p{at}": {"$ref": "#/$defs/d0"} for at in range(properties)}
-        function = Function("f", {"$defs": choices, "properties": own}, False)
-        began = time.thread_time()
-        pairs.kinds(function)
-        return time.thread_time() - began
-
-    assert seconds(1500) < 300 * max(seconds(1) for _ in range(5))
+        declared(function("f", parameters={"type": "object", "properties": whole}))
+    described = {"p": {"type": "string", "description": "x" * 200_000}}
+    declared(function("f", parameters={"type": "object", "properties": described}))

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-
-import pytest
-
 from covey.front import vllm_metrics
-from covey.front.upstream import Upstream
 
 SAID = b"""# HELP covey_requests_running Requests in the batch
 # TYPE covey_requests_running gauge
@@ -72,32 +64,3 @@ def test_what_means_the_same_has_vllm_s_names() -> None:
         f"vllm:kv_cache_usage_perc{own}}} 0.25",
     ]
     assert vllm_metrics.of(b"") == b""
-
-
-def test_one_reading_serves_whoever_asks_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[bytes] = []
-    of = vllm_metrics.of
-    monkeypatch.setattr(vllm_metrics, "of", lambda said: made.append(said) or of(said))
-
-    class Metrics(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(SAID)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    async def asked(url: str, deaths: int) -> set[bytes]:
-        upstream = Upstream(url, url, deaths, lambda: False)
-        try:
-            return {await upstream.metrics() for _ in range(3)}
-        finally:
-            await upstream.close()
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server, tempfile.TemporaryFile() as deaths:
-        Thread(target=server.serve_forever, daemon=True).start()
-        said = asyncio.run(asked(f"127.0.0.1:{server.server_port}", deaths.fileno()))
-        server.shutdown()
-    assert said == {SAID + of(SAID)}
-    assert 1 <= len(made) < 3, "unless each took a second"

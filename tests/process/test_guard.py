@@ -108,12 +108,6 @@ def test_without_a_planner_every_row_decodes_plainly(monkeypatch: pytest.MonkeyP
     assert not any(len(work.trees.tokens) for work in serving.target.works)
 
 
-def test_without_a_guard_errors_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    stumble(monkeypatch, Covey, "choose")
-    with pytest.raises(Bug):
-        serve(Serving(planner(), names=NAMES))
-
-
 def test_an_observer_that_raises_observes_no_more(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[RoundRecord] = []
 

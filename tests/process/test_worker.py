@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import threading
-import weakref
 from concurrent.futures import wait
 
 import pytest
@@ -49,20 +47,6 @@ def test_a_call_that_fails_fails_alone() -> None:
     wait((bad, good), 5.0)
     assert isinstance(bad.exception(), IndexError)
     assert good.result() == 1
-    worker.close()
-
-
-def test_nothing_of_a_call_is_kept() -> None:
-    class Message:
-        pass
-
-    worker, message = Thread("draft"), Message()
-    gone = weakref.ref(message)
-    assert worker.submit(id, message).result(5.0) == id(message)
-    del message
-    worker.submit(id, None).result(5.0)
-    gc.collect()
-    assert gone() is None
     worker.close()
 
 

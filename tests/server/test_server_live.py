@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ import pytest
 from covey.care.control import Control, ControlError
 from covey.care.restarts import Restarts
 from covey.server import Server, ServerDied, StartError, shared_memory
-from covey.server.__main__ import _serve, _started_again
+from covey.server.__main__ import _started_again
 from covey_client import Client, CoveyClientError, Overloaded, running, secret
 from tests.waiting import until
 
@@ -162,18 +161,6 @@ def test_a_second_interrupt_stops_at_once(canned_folder: Make) -> None:
             assert "Traceback" not in errors
             with pytest.raises(CoveyClientError):
                 list(stream)
-
-
-@pytest.mark.parametrize(("runs", "said"), [(None, "stopped perhaps with requests"), (3, "stopped with requests")])
-def test_requests_are_said_to_be_in_flight_by_who_could_count_them(
-    runs: int | None, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    server: Any = SimpleNamespace(check=interrupted, stop=lambda: False, runs=runs)
-    assert _serve(server, None) == 0
-    assert f"{said} in flight after 0 s" in capsys.readouterr().err
 
 
 def test_a_launcher_that_can_write_to_nobody_starts_its_server_again(canned_folder: Make) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import socket
 import struct
 import subprocess
@@ -34,7 +33,6 @@ from covey.server import (
 )
 from covey.server.errors import Crashed
 from covey.server.options import parse
-from covey.server.progress import ready_message
 
 LOADING = """\
 I1121 01:30:12.367313 4748 model_lifecycle.cc:472] "loading: bad:1"
@@ -202,14 +200,6 @@ def test_kv_memory_that_the_machine_does_not_have_is_refused(tmp_path: Path, mon
         preflight.weights(Options(profile=str(chosen), model=model), ("target",))
 
 
-def test_the_profile_s_target_is_looked_at_before_the_bundled_one(tmp_path: Path) -> None:
-    chosen = tmp_path / "own.toml"
-    chosen.write_text(f'models = ["target"]\n[target]\nfolder = "{tmp_path / "nowhere"}"\n')
-    with pytest.raises(SettingError, match="nowhere: no such folder"):
-        preflight.weights(Options(profile=str(chosen)), ("target",))
-    preflight.weights(Options(profile=str(chosen), model=str(_weights(tmp_path / "model", 1000))), ("target",))
-
-
 def test_a_drafter_without_its_weights_is_refused_by_name(tmp_path: Path) -> None:
     chosen = tmp_path / "own.toml"
     text = 'models = ["target", "covey", "draft_code"]\n[speculation]\ndrafters = ["draft_code"]\n'
@@ -265,13 +255,11 @@ def test_the_backend_directory_is_built_once_and_by_many(tmp_path: Path) -> None
     with pytest.raises(StartError, match="holds no backend"):
         backend_dir.assemble(found, backends, tmp_path / "state")
     (backends / "echo" / "model.py").touch()
-    held = backend_dir.assemble(found, backends, tmp_path / "state")
-    built = held.path
+    built = backend_dir.assemble(found, backends, tmp_path / "state")
     assert (built / "echo" / "model.py").samefile(backends / "echo" / "model.py")
     assert os.access(built / "python" / "triton_python_backend_stub", os.X_OK)
     assert not (built / "python" / "libtriton_python.so").is_symlink()
-    again = backend_dir.assemble(found, backends, tmp_path / "state")
-    assert again.path == built
+    assert backend_dir.assemble(found, backends, tmp_path / "state") == built
     code = "import sys; from pathlib import Path; from covey.server import backend_dir, installation\n"
     code += "backend_dir.assemble(installation.find(None), Path(sys.argv[1]), Path(sys.argv[2]))"
     with ExitStack() as started:
@@ -281,10 +269,7 @@ def test_the_backend_directory_is_built_once_and_by_many(tmp_path: Path) -> None
     assert len(list((tmp_path / "other").iterdir())) == 1
     (backends / "more").mkdir()
     (backends / "more" / "model.py").touch()
-    other = backend_dir.assemble(found, backends, tmp_path / "state")
-    assert other.path != built
-    for each in (held, again, other):
-        each.release()
+    assert backend_dir.assemble(found, backends, tmp_path / "state") != built
 
 
 def test_the_orchestrator_alone_has_many_threads(tmp_path: Path) -> None:
@@ -294,13 +279,12 @@ def test_the_orchestrator_alone_has_many_threads(tmp_path: Path) -> None:
         (backends / name).mkdir(parents=True)
         (backends / name / "model.py").touch()
     held = backend_dir.assemble(found, backends, tmp_path / "state")
-    libraries = {path.parent.name: path for path in held.path.glob("*/libtriton_*.so")}
+    libraries = {path.parent.name: path for path in held.glob("*/libtriton_*.so")}
     assert libraries["orchestrator"].name == "libtriton_orchestrator.so"
     assert libraries["orchestrator"].samefile(libraries["python"])
     assert set(libraries) == {"python", "orchestrator"}
-    assert (held.path / "orchestrator" / "model.py").samefile(backends / "orchestrator" / "model.py")
-    held.release()
-    words = command.command(Options(), found, held.path, ("covey",), "p_")
+    assert (held / "orchestrator" / "model.py").samefile(backends / "orchestrator" / "model.py")
+    words = command.command(Options(), found, held, ("covey",), "p_")
     pools = {
         word.partition("=")[2].partition(",")[0]: int(word.rpartition("=")[2])
         for word in words
@@ -317,32 +301,11 @@ def test_backends_are_not_taken_from_a_folder_that_others_may_change(tmp_path: P
     (tmp_path / "backends" / "echo").mkdir(parents=True)
     (tmp_path / "backends" / "echo" / "model.py").touch()
     state = tmp_path / "state"
-    held = backend_dir.assemble(found, tmp_path / "backends", state)
-    held.release()
+    backend_dir.assemble(found, tmp_path / "backends", state)
     assert state.stat().st_mode & 0o777 == 0o700
     state.chmod(0o777)
     with pytest.raises(SettingError, match=r"state can be changed by other users: remove it"):
         backend_dir.assemble(found, tmp_path / "backends", state)
-
-
-def test_backend_directories_that_no_server_holds_are_removed(tmp_path: Path) -> None:
-    state, found = tmp_path / "state", installation.find(None)
-    folders = []
-    for name in ("one", "two"):
-        (tmp_path / name / "echo").mkdir(parents=True)
-        (tmp_path / name / "echo" / "model.py").touch()
-        folders.append(backend_dir.assemble(found, tmp_path / name, state))
-    one, two = folders
-    assert backend_dir.prune(state) == ()
-    with subprocess.Popen(["sleep", "60"], pass_fds=(one.fd,)) as server:
-        one.release()
-        two.release()
-        assert backend_dir.prune(state) == (two.path.name,), "the server outlives its launcher"
-        assert (tmp_path / "two" / "echo" / "model.py").exists(), "what is linked stays"
-        server.kill()
-    assert backend_dir.prune(state) == (one.path.name,)
-    assert list(state.iterdir()) == []
-    backend_dir.assemble(found, tmp_path / "one", state).release()
 
 
 def test_machines_that_cannot_run_the_wheel_s_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -424,25 +387,3 @@ def test_what_the_environment_says_of_threads_is_kept(monkeypatch: pytest.Monkey
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert command.environment(Options(environment={"A": "b"}), found)["OMP_WAIT_POLICY"] == "ACTIVE"
     assert command.environment(Options(environment={"A": "b"}), found)["A"] == "b"
-
-
-def test_the_ready_message_shows_one_of_openai_s_lines_first() -> None:
-    def pasted(options: Options) -> list[str]:
-        return [line for line in ready_message(options, "log").splitlines() if line.startswith("  ")]
-
-    first, *rest = pasted(Options(front_http_port=8010, front_grpc_port=8011))
-    assert shlex.split(first)[:3] == ["curl", "-s", "http://127.0.0.1:8010/v1/completions"]
-    assert json.loads(shlex.split(first)[-1])["prompt"]
-    assert pasted(Options()) == rest
-
-
-def test_the_command_to_paste_is_found_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def command() -> str:
-        line = next(line for line in ready_message(parse([]), "log").splitlines() if " generate" in line)
-        return line.split()[0]
-
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert os.access(command(), os.X_OK)
-    assert os.access(Path.cwd() / command(), os.X_OK), "also when it is given from here"
-    (tmp_path / "covey").touch(0o755)
-    assert command() == "covey"

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing.connection
-import os
-import shutil
-import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,22 +12,18 @@ from typing import Any
 
 import pytest
 
-from covey.care import processes
 from covey.server import (
     FREE,
     FREE_PORTS,
     Options,
     StartError,
-    leftovers,
     port_claim,
     preflight,
     private_memory,
     shared_memory,
 )
-from covey.tritonio import link
 from covey_client import Client
 from covey_client import secret as tools
-from tests.waiting import until
 
 Make = Callable[[], Any]
 
@@ -74,90 +65,6 @@ def test_a_port_is_one_start_s_alone(private: Path) -> None:
     assert list(private.iterdir()) == []
     _, again = port_claim.settle(first)
     again.release()
-
-
-def test_a_free_port_is_none_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = preflight.with_ports(Options(**FREE_PORTS)).metrics_port
-    listen = preflight.listen
-
-    def unlucky(host: str, port: int, variable: str) -> socket.socket:
-        try:
-            return listen(host, port or named, variable)
-        except StartError:
-            return listen(host, port, variable)
-
-    monkeypatch.setattr(preflight, "listen", unlucky)
-    chosen = preflight.with_ports(Options(http_port=FREE, grpc_port=FREE, metrics_port=named))
-    assert chosen.metrics_port == named
-    assert len({getattr(chosen, name) for name in preflight.PORTS}) == 3
-
-
-@pytest.mark.usefixtures("private")
-def test_starts_at_once_get_different_free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = Options(**FREE_PORTS)
-    first, claim = port_claim.settle(options)
-    found, same = preflight.with_ports, [first]
-    monkeypatch.setattr(preflight, "with_ports", lambda given: same.pop() if same else found(given))
-    second, other = port_claim.settle(options)
-    assert {getattr(first, name) for name in preflight.PORTS}.isdisjoint(getattr(second, n) for n in preflight.PORTS)
-    claim.release()
-    other.release()
-
-
-def test_folders_of_servers_that_are_gone_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    child = subprocess.Popen(["true"])
-    child.wait()
-    program = tmp_path / "tritonserver"
-    shutil.copy("/bin/sleep", program)
-    server = subprocess.Popen([program, "60"])
-    gone, another, living = (link.address("covey", pid) for pid in (child.pid, os.getpid(), server.pid))
-    elsewhere = link.address("covey", (1 << 30) + 1)  # no process here has that number
-    for path in (gone, another, living, elsewhere):
-        path.parent.mkdir(mode=0o700)
-    gone.touch()
-    until(lambda: Path(f"/proc/{server.pid}/comm").read_text() == "tritonserver\n")  # a moment after it has begun
-    with server, multiprocessing.connection.Listener(str(elsewhere), "AF_UNIX"):
-        link.sweep()
-        assert not gone.parent.exists()
-        assert not another.parent.exists(), "its number is that of a process that is no server"
-        assert living.parent.exists()
-        assert elsewhere.parent.exists(), "somebody listens"
-        link.forget(server.pid)
-        assert not living.parent.exists()
-        server.kill()
-
-
-def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "called", {"tritonserver": [1]}.get)
-    environment, filled = tmp_path / "python_env_a", tmp_path / "python_env_b"
-    for path in (environment, filled):
-        path.mkdir()
-    (filled / "lib").touch()
-    leftovers.sweep(tmp_path)
-    assert environment.exists(), "it may be that of the server that lives"
-    monkeypatch.setattr(processes, "called", {"tritonserver": []}.get)
-    leftovers.sweep(tmp_path)
-    assert set(tmp_path.iterdir()) == {filled}, "Covey's are empty"
-
-
-def test_a_folder_that_another_server_removes_meanwhile_is_nobody_s_trouble(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    gone = [link.address("covey", (1 << 30) + number).parent for number in (1, 2)]
-    for folder in gone:
-        folder.mkdir(mode=0o700)
-    entries = Path.iterdir
-
-    def removed(folder: Path) -> Any:
-        if folder == gone[0]:
-            folder.rmdir()
-        return entries(folder)
-
-    monkeypatch.setattr(Path, "iterdir", removed)
-    link.sweep()
-    assert not any(folder.exists() for folder in gone)
 
 
 @pytest.mark.e2e

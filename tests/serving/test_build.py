@@ -35,17 +35,6 @@ def test_rounds_are_counted_and_reported(made: Made) -> None:
     assert world.metrics.served.call_count == 1
 
 
-def test_a_part_that_only_observes_ends_no_request(made: Made) -> None:
-    world = made()
-    world.builder.guard._strict = False
-    world.metrics.round.side_effect = KeyError("unforeseen")
-    world.begin()
-    assert world.answered().chunks[-1].num_output == 3
-    world.close()
-    assert world.answered({"inspect": np.array([b"rounds:0"], np.object_)}).reports[0].count("emitted")
-    assert world.builder.guard.aside == ("metrics",)
-
-
 def test_what_rounds_take_is_measured_for_who_asks_while_nobody_is_served(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from covey.contracts.types import ANY_VOCABULARY, DrafterInfo
+from covey.contracts.types import DrafterInfo
 from covey.requests.roster import Roster, State
 from covey.serving.drafter_facts import DrafterFacts
 from tests.fakes import VOCAB, HashTarget, ManualClock
@@ -38,27 +36,6 @@ class World:
         return self.facts.join(self.engine, INFO)
 
 
-def test_who_comes_while_the_engine_is_built_is_known_to_it() -> None:
-    world = World("one", "two")
-    world.facts.came("one", facts_of())
-    assert world.roster.facts("one") is None
-    assert world.join() == {"two"}
-    assert world.roster.facts("one") == facts_of()
-    world.facts.came("two", facts_of())
-    assert world.roster.facts("two") == facts_of()
-
-
-def test_who_came_and_ended_while_the_engine_is_built_is_not_there() -> None:
-    world = World("one")
-    world.facts.came("one", facts_of())
-    world.facts.ended("one")
-    world.facts.ended("target")
-    assert world.join() == {"one"}
-    assert world.roster.facts("one") is None
-    assert not world.failed, "it has failed nobody"
-    assert not world.suspected, "whoever builds asks the target"
-
-
 def test_who_ends_is_told_at_once_when_there_is_an_engine() -> None:
     world = World("one", "two")
     world.join()
@@ -71,36 +48,6 @@ def test_who_ends_is_told_at_once_when_there_is_an_engine() -> None:
     assert world.failed == ["one"]
     world.facts.ended("target")
     assert (world.suspected, world.failed) == (1, ["one"])
-
-
-def test_who_moves_a_drafter_takes_note_of_it() -> None:
-    world = World("one")
-    world.join()
-    world.roster.moves("one", State.UNLOADING)
-    world.facts.came("one", facts_of())
-    assert world.roster.state("one") is State.UNLOADING
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_another_vocabulary_is_never_asked(early: bool) -> None:
-    world = World("one", "any")
-    if not early:
-        world.join()
-    world.facts.came("one", facts_of(VOCAB + 1))
-    world.facts.came("any", facts_of(ANY_VOCABULARY))
-    world.facts.came("another model", facts_of())
-    if early:
-        world.join()
-    assert world.roster.state("one") is State.RESTING
-    assert world.roster.facts("one") is None
-    assert world.roster.serves("any")
-
-
-def test_the_target_says_nothing_here() -> None:
-    world = World("one")
-    world.facts.came("target", None)
-    assert world.join() == {"one"}
-    assert world.facts.wait(["target"], 0.0) == {}
 
 
 def test_who_is_waited_for_ends_the_wait_and_who_does_not_come_does_not_keep_it() -> None:

@@ -16,7 +16,6 @@ from covey.serving.service import Service
 
 SECONDS = 10.0
 UNFORESEEN = "the engine could not start, after an internal error; see the server's log"
-DIED = "the engine has stopped after an internal error; see the server's log"
 
 
 class Stub:
@@ -140,22 +139,6 @@ def test_a_start_that_fails_is_told_to_who_waits_and_left_where_another_may_succ
         world.life.check()
 
 
-def test_an_engine_that_dies_is_told_to_what_is_open_before_the_model_leaves(world: World) -> None:
-    order: list[str] = []
-    world.stub.open = 2
-    world.stub.fail = lambda error: (order.append(str(error)), setattr(world.stub, "open", 0))  # type: ignore
-    world.life.begin(cast("Callable[[], Service]", lambda: world.stub), lambda: order.append("leaves"))
-    assert world.stub.runs.wait(SECONDS)
-    world.life.check()
-    world.stub.die(KeyError("unforeseen"))
-    world.life.join()
-    assert order == [DIED, "leaves"]
-    assert world.life.serves(0.0) == DIED
-    for ask in (world.life.wait, world.life.check):
-        with pytest.raises(PortError, match="has stopped"):
-            ask()
-
-
 def test_the_model_stays_until_those_who_are_open_have_heard_of_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,23 +188,3 @@ def test_a_service_that_is_there_only_after_the_end_is_stopped_at_once(world: Wo
     assert not ending.is_alive()
     assert world.stub.runs.is_set()
     assert world.stub.ends.is_set()
-
-
-def test_other_models_are_asked_a_moment_after_the_load_or_when_somebody_asks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "SETTLE_SECONDS", 60.0)
-    world = World()
-    world.begin()
-    assert not world.life.settled.wait(0.1)
-    assert not world.stub.runs.is_set()
-    world.life.asked.set()
-    assert world.life.wait(SECONDS) is world.stub  # type: ignore[comparison-overlap]
-    assert world.life.settled.is_set()
-    world.life.end()
-    world.life.join()
-    other = World()
-    other.begin()
-    other.life.end()
-    assert other.life.settled.wait(SECONDS), "the end waits for nothing"
-    other.life.join()

@@ -112,17 +112,3 @@ def test_the_launcher_asks_before_and_after_there_is_an_engine(made: Made, monke
     assert world.life.check().memory._closed, "nobody is loaded or unloaded any more"
     launcher.say(1, "submit", arrays=tensors())
     assert "draining" in launcher.next().value[1]
-
-
-def test_the_launcher_is_told_why_a_model_never_serves(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(_folder: str) -> None:
-        raise KeyError("unforeseen")
-
-    monkeypatch.setattr(build, "load_tokenizer", load)
-    world = made()
-    world.begin()
-    launcher = FakePeer(handler_of(world))
-    launcher.say(0, "serves")
-    assert "internal error" in launcher.next().value
-    launcher.say(0, "drain")
-    assert launcher.next().value is None

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.contracts.errors import CoveyError, PortError
-from covey.contracts.types import Finish, Request
+from covey.contracts.errors import PortError
+from covey.contracts.types import Finish
 from covey.serving import build
 from covey.tritonio.slow_jobs import LONG
 from tests.serving.worlds import SECONDS, Made, Outlet, tensors
@@ -100,21 +100,6 @@ def test_what_nobody_foresaw_ends_that_request_alone(made: Made, monkeypatch: py
     assert not world.metrics.refused.called
 
 
-def test_who_is_taken_by_an_engine_that_has_just_died_is_told_so(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = made()
-    world.begin()
-    service = world.life.wait(SECONDS)
-
-    def submit(_request: Request) -> None:
-        world.life.failure = PortError("it has died")  # having told those that were open before
-
-    monkeypatch.setattr(service.engine, "submit", submit)
-    assert world.answered().errors == ["it has died"]
-    assert service.open == 0, "nobody is owed an answer"
-    assert world.answered().errors == ["it has died"], "nor taken any more"
-    world.life.failure = None
-
-
 @pytest.mark.parametrize("slow", ["grammar", "prompt"])
 def test_what_takes_long_is_done_apart_and_told_of_the_end(
     made: Made, monkeypatch: pytest.MonkeyPatch, slow: str
@@ -155,20 +140,3 @@ def test_what_takes_long_is_done_apart_and_told_of_the_end(
     assert waiting.errors == ["the server is stopping"]
     assert first.ended.wait(SECONDS)
     assert first.chunks
-
-
-def test_a_grammar_that_cannot_be_compiled_is_told(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = made()
-    world.begin()
-    service = world.life.wait(SECONDS)
-
-    def check(_tensor: Any) -> None:
-        raise CoveyError("too large")
-
-    monkeypatch.setattr(service.parser, "has_new_grammar", lambda _tensor: True)
-    monkeypatch.setattr(service.parser, "check_grammar", check)
-    assert world.answered().errors == ["too large"]
-
-
-def test_a_cancelled_request_before_there_is_an_engine_is_nothing_to_cancel(made: Made) -> None:
-    made().requests.cancel(1)

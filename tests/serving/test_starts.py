@@ -148,23 +148,6 @@ def test_drafters_that_come_and_end_while_the_engine_is_built(made: Made, monkey
     assert not world.metrics.drafter_failed.called
 
 
-def test_a_model_that_is_to_end_before_its_engine_is_built_builds_none(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = made()
-    find = world.start._find_drafters
-
-    def found(info: TargetInfo) -> Any:
-        world.life.end()
-        return find(info)
-
-    monkeypatch.setattr(world.start, "_find_drafters", found)
-    world.begin()
-    assert world.answered().errors == ["the server is stopping"]
-    assert world.life.service is None
-    assert not world.left.wait(0.05)
-
-
 def test_another_vocabulary_is_none_of_this_target_s_drafters(made: Made) -> None:
     world = made("one", "other")
     world.facts.came("one", facts_of())

@@ -143,20 +143,6 @@ def full(path: Path) -> Iterator[None]:
         yield
 
 
-def test_a_sweep_does_not_wait_for_who_takes_no_calls(folder: Path) -> None:
-    """A model's process that outlived its server."""
-    left = folder / f"covey-{os.getuid()}-{2**22 + 1}"
-    left.mkdir()
-    with full(left / "covey"):
-        sweeping = threading.Thread(target=link.sweep, daemon=True)
-        sweeping.start()
-        sweeping.join(SECONDS)
-        assert not sweeping.is_alive()
-        assert left.exists()
-    link.sweep()
-    assert not left.exists()
-
-
 def test_who_takes_no_calls_is_not_waited_for() -> None:
     """As who is to see that its server has ended meanwhile."""
     path = link.address("covey", os.getppid())

@@ -19,7 +19,6 @@ from covey.planner.build import build
 from covey.process.worker import Thread
 from covey.requests.roster import Roster
 from covey.requests.scheduler import Scheduler
-from covey.tritonio import reports
 from covey.tritonio.reports import Reports
 from tests.fakes import Collector, HashTarget, ManualClock, request
 
@@ -61,12 +60,6 @@ def test_facts_say_what_is_served_and_no_path() -> None:
     assert "folder" not in facts
 
 
-def test_memory_says_who_is_there() -> None:
-    found = Serving().answer("memory")
-    assert found["drafters"] == {"draft_mine": {"state": "serving", "wish": "auto", "bytes": 0}}
-    assert found["blocks_gained"] == 0
-
-
 @pytest.mark.parametrize(("action", "wish"), [("load", "auto"), ("unload", "out"), ("pin", "pinned")])
 def test_who_has_the_secret_decides_who_is_in_memory(action: str, wish: str) -> None:
     serving = Serving()
@@ -106,19 +99,6 @@ def test_rounds_are_numbered_and_told_from_any_number_on() -> None:
     assert rounds[0]["prefill_tokens"] == 3
     assert serving.answer(f"rounds:{len(rounds) - 1}")["rounds"] == rounds[-1:]
     assert serving.answer("rounds:1000") == {"last": len(rounds), "rounds": []}
-
-
-def test_old_rounds_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "ROUNDS", 8)
-    serving = Serving()
-    serving.run(1, 20)
-    assert [each["round"] for each in serving.answer("rounds")["rounds"]] == list(range(14, 22))
-
-
-def test_decisions_name_the_policy() -> None:
-    serving = Serving()
-    serving.run(1, 4)
-    assert serving.answer("decisions:5") == {"policy": "covey", "decisions": []}, "without drafters there is no choice"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from covey.care.control import HTTP_VARIABLE, InnerControl
+from covey.care.control import InnerControl
 from covey.contracts import profile
 from covey.loop.engine import Engine
 from covey.serving import build, life, start
@@ -45,7 +45,6 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     drafters = profile.load(profile.DEFAULT_PROFILE).speculation.drafters
     models = {model: [os.getpid()] for model in ("target", *drafters)}
     monkeypatch.setattr(loaded.processes, "by_model", lambda _server: models)
-    monkeypatch.setenv(HTTP_VARIABLE, "127.0.0.1:9")  # a launcher sees to them
     monkeypatch.setattr(loaded.bls, "BlsTarget", lambda _model, **_calls: HashTarget())
     return loaded
 

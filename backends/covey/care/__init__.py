@@ -4,7 +4,7 @@
     paused, spinning, slow to load   ->   seconds without   ->    its process   ->    revival.py reloads the model,
     silence on a port, a late call        starvation              is killed           the launcher starts the server
 
-Only one process brings back: the launcher, or the orchestrator if tritonserver was started without one (supervisor.py).
+Only one process brings back: the launcher (supervisor.py).
 All others end what hangs, and notice when it is there again (presence.py).
 
 supervisor.py  follows one server's processes, judges them and has models reloaded

@@ -93,16 +93,6 @@ def end(pids: Iterable[int]) -> None:
             psutil.Process(pid).kill()
 
 
-def called(name: str) -> list[int]:
-    """Return this user's living processes of a program's name."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            if process.name() == name and process.uids().real == os.getuid() and lives(process.pid):
-                found.append(process.pid)
-    return found
-
-
 def kill(marker: str) -> int:
     """Send SIGKILL to every process but this one with `marker` on its command line; return how many were killed."""
     killed = 0

@@ -29,7 +29,7 @@ def answers(address: str, seconds: float) -> bool:
 
 
 def shakes_hands(address: str, seconds: float) -> bool:
-    """Return whether a port that speaks TLS answers; a refusal, for want of a certificate, is an answer, too."""
+    """Return whether a port that speaks TLS answers; a refusal is an answer, too."""
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

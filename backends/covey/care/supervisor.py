@@ -1,7 +1,6 @@
 """Follows the processes of one server: ends those that hang, and brings back the models whose process has ended.
 
-The launcher runs one for each server that it starts, from the moment when the server's process is there. Where
-tritonserver was started without a launcher, the orchestrator runs one for its target and drafters.
+The launcher runs one for each server that it starts, from the moment when the server's process is there.
 
 Triton never restarts the process of a model, and goes on saying that the model is ready. A model that somebody unloads
 is left alone, but for a target, without which nothing is served.
@@ -83,8 +82,7 @@ class Supervisor:
         self._ends = select.poll()
         self._wake, self._waker = os.pipe()
         self._ends.register(self._wake, select.POLLIN)
-        if server != os.getppid():  # nobody would bring back the server that this process belongs to
-            self._follow(processes.SERVER, server)
+        self._follow(processes.SERVER, server)
         self._thread = threading.Thread(target=self._run, name="care", daemon=True)
         self._thread.start()
 

@@ -142,9 +142,6 @@ class FrontSettings:
     )
     certificate: str = setting("", "file with the front's own and those between it and its authority; empty: no TLS")
     private_key: str = setting("", "file with the key of that; its owner's alone")
-    callers_authorities: str = setting(
-        "", "file of those that may sign callers' certificates; empty: callers need none"
-    )
 
 
 @dataclass(frozen=True, slots=True)

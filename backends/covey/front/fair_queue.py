@@ -52,16 +52,10 @@ class FairQueue:
             self._next()
 
     async def _wait(self, job: Job) -> None:
-        own = self._bytes(job.caller) + job.size
-        if own > self._most // 2:
+        if self._bytes(job.caller) + job.size > self._most // 2:
             raise TooMany(f"more than {self._most // 2} bytes of texts wait for one caller; try again in 1 s")
-        while sum(map(self._bytes, self._waiting)) + job.size > self._most:
-            most = max(self._waiting, key=self._bytes)
-            if self._bytes(most) <= own:
-                raise Overloaded(f"more than {self._most} bytes of texts wait; try again in 1 s")
-            future, _ = self._taken(most, -1)  # its last: others of its own are nearer to their turns
-            if not future.done():
-                future.set_exception(TooMany("others have texts that wait, too, and less of them; try again in 1 s"))
+        if sum(map(self._bytes, self._waiting)) + job.size > self._most:
+            raise Overloaded(f"more than {self._most} bytes of texts wait; try again in 1 s")
         mine = asyncio.get_running_loop().create_future(), job.size
         self._waiting.setdefault(job.caller, deque()).append(mine)
         try:
@@ -69,7 +63,7 @@ class FairQueue:
         except asyncio.CancelledError:
             if mine in self._waiting.get(job.caller, ()):
                 self._taken(job.caller, self._waiting[job.caller].index(mine))
-            elif not mine[0].cancelled() and mine[0].exception() is None:  # it was to be next
+            elif not mine[0].cancelled():  # it was to be next
                 self._next()
             raise
 

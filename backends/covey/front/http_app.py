@@ -106,7 +106,7 @@ def app(gateway: Gateway) -> Starlette:
         allow_origins=gateway.settings.origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["warning", "retry-after", ID],
+        expose_headers=["retry-after", ID],
     )
     made = Starlette(
         routes=routes,

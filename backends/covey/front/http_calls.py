@@ -48,15 +48,15 @@ class HttpCall:
         await Response(body, headers={**headers, ID: scope[ID]})(scope, self.request.receive, self._send)
         self.admitted.close()
 
-    async def json(self, value: Any, headers: Mapping[str, str] | None = None) -> None:
-        await self.answer(json.dumps(value).encode(), {**JSON, **(headers or {})})
+    async def json(self, value: Any) -> None:
+        await self.answer(json.dumps(value).encode(), JSON)
 
-    async def event(self, data: bytes, headers: Mapping[str, str] | None = None, name: str = "") -> None:
+    async def event(self, data: bytes, name: str = "") -> None:
         """Send one event of a stream, which the first begins; `name` is its kind, where the protocol has several."""
         if not self.begun:
             self.begun = True
-            own = {**EVENTS, **(headers or {}), ID: self.request.scope[ID]}
-            raw = [(name.encode(), value.encode()) for name, value in own.items()]
+            own = {**EVENTS, ID: self.request.scope[ID]}
+            raw = [(key.encode(), value.encode()) for key, value in own.items()]
             await self._send({"type": "http.response.start", "status": 200, "headers": raw})
         body = (b"event: %s\n" % name.encode() if name else b"") + b"data: %s\n\n" % data
         await self._send({"type": "http.response.body", "body": body, "more_body": True})

@@ -19,16 +19,15 @@ class Tls:
 
     certificate: str
     private_key: str
-    callers_authorities: str = ""
 
     @classmethod
     def of(cls, settings: FrontSettings) -> Tls | None:
         """Return the profile's TLS, or None for none. Raises SettingError where it cannot be as it is wanted."""
-        files = cls(settings.certificate, settings.private_key, settings.callers_authorities)
-        if not files.certificate and not files.private_key and not files.callers_authorities:
+        files = cls(settings.certificate, settings.private_key)
+        if not files.certificate and not files.private_key:
             return None
         if not files.certificate or not files.private_key:
-            raise SettingError("front.certificate, front.private_key: give both, or neither and no callers_authorities")
+            raise SettingError("front.certificate, front.private_key: give both, or neither")
         files.check()
         return files
 
@@ -38,19 +37,12 @@ class Tls:
                 raise SettingError(f"front.private_key: {self.private_key} can be read by others: chmod 600")
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self.certificate, self.private_key)
-            if self.callers_authorities:
-                context.load_verify_locations(self.callers_authorities)
         except OSError as error:  # an SSLError is one
             raise SettingError(f"front: the files of TLS cannot be used: {error}") from None
 
     def of_uvicorn(self) -> dict[str, Any]:
-        required = ssl.CERT_REQUIRED if self.callers_authorities else ssl.CERT_NONE
-        files = {"ssl_certfile": self.certificate, "ssl_keyfile": self.private_key, "ssl_cert_reqs": required}
-        return files | ({"ssl_ca_certs": self.callers_authorities} if self.callers_authorities else {})
+        return {"ssl_certfile": self.certificate, "ssl_keyfile": self.private_key}
 
     def of_grpc(self) -> Any:
         pair = Path(self.private_key).read_bytes(), Path(self.certificate).read_bytes()
-        if not self.callers_authorities:
-            return grpc.ssl_server_credentials([pair])
-        authorities = Path(self.callers_authorities).read_bytes()
-        return grpc.ssl_server_credentials([pair], authorities, require_client_auth=True)
+        return grpc.ssl_server_credentials([pair])

@@ -7,10 +7,8 @@ reloads the model: calls from before the last death which have been silent since
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
@@ -35,12 +33,8 @@ from covey_client.wire import MODEL
 LOOK_SECONDS = 0.25
 PATIENT_SECONDS = 5.0  # for one look: one that gets no answer says nothing about the server
 SILENT_SECONDS = 2.0  # of a call from before the server was away
-# How often the server may die without anything new from an answer before it is given up: it may be the reason. One with
-# a grammar is suspected sooner, and not asked again at all where nobody has had an answer with that grammar yet.
+# How often the server may die without anything new from an answer before it is given up: it may be the reason.
 DEATHS, DEATHS_BEFORE_ANYTHING = 2, 1
-MOST_GRAMMARS = 4096  # whose answers have begun, of those that are remembered
-GRAMMAR_FIELDS = ("grammar_json", "grammar_regex", "grammar_lark")
-UNKNOWN_GRAMMAR = "and is not asked again: nobody has had an answer with its grammar yet"
 METRICS_SECONDS = 1.0  # that one reading of the metrics serves everybody
 
 
@@ -59,7 +53,6 @@ class Upstream:
         self._reading = asyncio.Lock()
         self._calls: weakref.WeakSet[_UpstreamCall] = weakref.WeakSet()
         self._deaths_fd = deaths_fd
-        self._grammars: OrderedDict[bytes, None] = OrderedDict()  # with which an answer has begun, the last ones
         self._ready, self._ready_after = False, 0  # by the last look, and how many deaths there had been before it
 
     @property
@@ -71,16 +64,6 @@ class Upstream:
     @property
     def deaths(self) -> int:
         return read(self._deaths_fd).deaths
-
-    def trusts(self, grammar: bytes) -> bool:
-        """Return whether an answer with this grammar has begun before."""
-        return grammar in self._grammars
-
-    def trust(self, grammar: bytes) -> None:
-        self._grammars[grammar] = None
-        self._grammars.move_to_end(grammar)
-        while len(self._grammars) > MOST_GRAMMARS:
-            self._grammars.popitem(last=False)
 
     def answer(self, request: InferenceRequest, seconds: float) -> AsyncStream:
         """Stream the answer's chunks; leaving the stream cancels the rest."""
@@ -177,11 +160,7 @@ class _BoundedResumption(Resumption):
     ) -> None:
         super().__init__(build, settings)
         self._upstream, self._draining = upstream, draining
-        texts = [(name, settings[name]) for name in GRAMMAR_FIELDS if settings.get(name)]
-        self._grammar = hashlib.sha256(repr(texts).encode(errors="surrogatepass")).digest() if texts else None
         self._deaths, self._most = upstream.deaths, DEATHS_BEFORE_ANYTHING
-        if self._grammar is not None and not upstream.trusts(self._grammar):
-            self._most = 0
 
     def rest(self, error: CoveyClientError) -> float | None:
         if self._draining():
@@ -190,19 +169,12 @@ class _BoundedResumption(Resumption):
 
     def request(self) -> Request:
         """Return the request to send. Raises ServerError where the server has died of it too often."""
-        if self._too_many():  # and no other server is to be asked
-            why = "again and again" if self._most else UNKNOWN_GRAMMAR
-            raise ServerError(f"the server died while it had this request, {why}")
+        if self._upstream.deaths - self._deaths > self._most:  # and no other server is to be asked
+            raise ServerError("the server died while it had this request, again and again")
         return super().request()
-
-    def _too_many(self) -> bool:
-        return self._upstream.deaths - self._deaths > self._most
 
     def new(self, chunk: Chunk) -> Chunk | None:
         found = super().new(chunk)
         if found is not None:
             self._deaths, self._most = self._upstream.deaths, DEATHS
-            if self._grammar is not None:
-                self._most = DEATHS_BEFORE_ANYTHING
-                self._upstream.trust(self._grammar)
         return found

@@ -9,13 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def lock(path: Path, *, shared: bool = False) -> int | None:
-    """Lock the file, which is made if it is not there, and return its handle; None if another process has locked it,
-    or, with `shared`, has locked it for itself alone."""
+def lock(path: Path) -> int | None:
+    """Lock the file, which is made if it is not there, and return its handle; None if another process has locked it."""
     while True:
         fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)  # some lie where others may put links
         try:
-            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
             return None

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from rich.console import Console
-
 from covey.care.restarts import Restarts
 from covey.contracts.errors import SettingError
 from covey.front.tls import Tls
@@ -34,16 +32,14 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, _interrupt)
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("covey").setLevel(logging.INFO)
-    progress = LoadProgress(Console(stderr=True))
-    server = Server(parse(arguments), progress)
+    server = Server(parse(arguments), LoadProgress())
     frontend: front.Front | None = None
     try:
         cpu.check()
         if front.wanted(server.options):
             front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
             Tls.of(server.options.deployment().front)
-        with progress:
-            server.start()
+        server.start()
         if front.wanted(server.options):
             frontend = front.Front(server.options, server.deaths)
             frontend.start()

@@ -1,8 +1,7 @@
 """Builds Triton's backend directory: its python backend with the stub of this interpreter, and Covey's backends.
 
 Covey's backends are links; Triton's library is copied, because Triton refuses one that is a link out of its folder.
-The name digests what is in it: two servers may build it at once, and an upgrade gets another directory. Every server
-holds a shared lock on its own, which its processes inherit; what nobody holds is removed by the next start.
+The name digests what is in it: two servers may build it at once, and an upgrade gets another directory.
 """
 
 from __future__ import annotations
@@ -10,32 +9,17 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from covey.process.lock import lock
 from covey.process.private import private_folder, whole_folder
 from covey.server.errors import StartError
 from covey.server.installation import Installation
 
-LOCK = "lock"
 LIBRARY = "libtriton_{}.so"
 # Backends with settings of their own. Triton gives those to a backend that has a library by its name, and to no other
 # that is written in Python; the library is the python backend's under another name. The orchestrator's calls in flight
 # and its sends need many threads; with as many for each model a server would not fit into a container.
 OWN_LIBRARY = ("orchestrator", "router")
-
-
-@dataclass(frozen=True)
-class Assembled:
-    """A backend directory that stays as long as a process has `fd` open."""
-
-    path: Path
-    fd: int
-
-    def release(self) -> None:
-        os.close(self.fd)
 
 
 def backend_names(folder: Path) -> tuple[str, ...]:
@@ -48,32 +32,16 @@ def backend_names(folder: Path) -> tuple[str, ...]:
     return names
 
 
-def assemble(installation: Installation, backends: Path, state: Path) -> Assembled:
-    """Return the directory for `--backend-directory`, locked; builds it if it is not there yet."""
+def assemble(installation: Installation, backends: Path, state: Path) -> Path:
+    """Return the directory for `--backend-directory`; builds it if it is not there yet."""
     copies = {path.name: path for path in installation.python_backend.iterdir() if path.is_file()}
     copies["triton_python_backend_stub"] = installation.stub
     links = {name: (backends / name).resolve() for name in backend_names(backends)}
     private_folder(state)  # what lies in it is run
     final = state / f"backends-{_digest(installation, copies, links)}"
-    while True:
-        if not final.is_dir():
-            _build(final, copies, links)
-        with suppress(FileNotFoundError):  # another start has removed it meanwhile
-            fd = lock(final / LOCK, shared=True)
-            if fd is not None:
-                return Assembled(final, fd)
-
-
-def prune(state: Path) -> tuple[str, ...]:
-    """Remove the directories that no server holds; returns their names."""
-    removed = []
-    for folder in sorted(state.glob("backends-*")):
-        with suppress(FileNotFoundError):  # another start has removed it meanwhile
-            fd = lock(folder / LOCK)
-            if fd is not None:
-                removed.append(_remove(folder))
-                os.close(fd)
-    return tuple(removed)
+    if not final.is_dir():
+        _build(final, copies, links)
+    return final
 
 
 def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None:
@@ -88,19 +56,10 @@ def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None
                 os.link(building / "python" / LIBRARY.format("python"), building / name / LIBRARY.format(name))
             else:
                 (building / name).symlink_to(path)
-        (building / LOCK).touch()
-
-
-def _remove(folder: Path) -> str:
-    """Rename a directory and remove it; returns its name. A start that looks for it meanwhile builds it anew."""
-    doomed = folder.with_name(f".removing-{folder.name}-{os.getpid()}")
-    os.rename(folder, doomed)
-    shutil.rmtree(doomed)
-    return folder.name
 
 
 def _digest(installation: Installation, copies: dict[str, Path], links: dict[str, Path]) -> str:
-    lines = [installation.version, LOCK, *OWN_LIBRARY]
+    lines = [installation.version, *OWN_LIBRARY]
     for name, path in sorted(copies.items()):
         status = path.stat()
         lines.append(f"{name} {path} {status.st_size} {status.st_mtime_ns}")

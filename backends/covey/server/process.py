@@ -32,7 +32,6 @@ from covey.server import (
     command,
     hub,
     installation,
-    leftovers,
     log,
     port_claim,
     preflight,
@@ -152,11 +151,7 @@ class Server:
             guardian = Guardian(self.options.host, [getattr(self.options, name) for name in preflight.PORTS])
             self._held.callback(guardian.dismiss)  # it sees to what follows where the launcher is killed
             backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
-            self._held.callback(backends.release)
-            backend_dir.prune(self.options.state)
             self.swept = shared_memory.sweep()
-            link.sweep()
-            leftovers.sweep()
             claim = shared_memory.claim(self.options.http_port)
             self._held.callback(claim.release)
             guardian.tell(claim.prefix)
@@ -164,7 +159,7 @@ class Server:
             self._held.callback(admin.forget, where[0], self._secret, where[1])
             guardian.tell(self._secret)
             settled = replace(self.options, admin_secret=self._secret)
-            words = command.command(settled, triton, backends.path, self.models, claim.prefix)
+            words = command.command(settled, triton, backends, self.models, claim.prefix)
             with self._open_log() as output:
                 self._process = unseen.start(
                     words,
@@ -174,7 +169,7 @@ class Server:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C is for the launcher, which drains
-                    pass_fds=(claim.fd, backends.fd),
+                    pass_fds=(claim.fd,),
                     umask=private_memory.UMASK,
                     preexec_fn=_in_child(),  # system calls alone, looked up before
                 )

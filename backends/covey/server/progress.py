@@ -1,4 +1,4 @@
-"""Shows a start to a person: a bar per server on a terminal, plain lines elsewhere."""
+"""Shows a start to a person, line by line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TextIO
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from covey.contracts import profile
 from covey.server.options import Options, reachable
@@ -25,40 +22,16 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 
 class LoadProgress:
-    """Shows a server's start; is its watcher."""
+    """Prints a line for each model that is loaded; is a server's watcher."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = Progress(
-            TextColumn("loading models"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[waiting]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("models", total=1, waiting="")
+    def __init__(self) -> None:
         self._printed: set[str] = set()
 
-    def __enter__(self) -> LoadProgress:
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._console.is_terminal:
-            self._bar.stop()
-
     def __call__(self, loaded: tuple[str, ...], models: tuple[str, ...]) -> None:
-        waiting = ", ".join(name for name in models if name not in loaded)
-        self._bar.update(self._task, total=len(models), completed=len(loaded), waiting=waiting)
-        if not self._console.is_terminal:
-            for name in loaded:
-                if name not in self._printed:
-                    self._printed.add(name)
-                    say(f"loaded {name} ({len(self._printed)}/{len(models)})")
+        for name in loaded:
+            if name not in self._printed:
+                self._printed.add(name)
+                say(f"loaded {name} ({len(self._printed)}/{len(models)})")
 
 
 def _command() -> str:

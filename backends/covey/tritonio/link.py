@@ -41,39 +41,9 @@ def _folder(server: int) -> Path:
     return Path(tempfile.gettempdir()) / f"covey-{os.getuid()}-{server}"
 
 
-def _listens(path: Path) -> bool:
-    """Return whether a process listens at this address, as in another container that has the same temporary folder."""
-    with socket.socket(socket.AF_UNIX) as caller:
-        caller.setblocking(False)
-        try:
-            caller.connect(str(path))
-        except BlockingIOError:  # and takes no more calls: a process that its server left behind
-            return True
-        except OSError:
-            return False
-        return True
-
-
 def forget(server: int) -> None:
     """Remove the folder of a server that has ended: nobody listens in it any more."""
     shutil.rmtree(_folder(server), ignore_errors=True)
-
-
-def _is_server(pid: str) -> bool:
-    """Return whether that process is a tritonserver; the number of one that has ended may be another process's."""
-    try:
-        return Path("/proc", pid, "comm").read_text() == "tritonserver\n"
-    except OSError:
-        return False
-
-
-def sweep() -> None:
-    """Remove the folders of this user's servers that live no more."""
-    for path in Path(tempfile.gettempdir()).glob(f"covey-{os.getuid()}-*"):
-        server = path.name.rpartition("-")[2]
-        with suppress(FileNotFoundError):  # another server that starts or ends has removed it
-            if server.isdigit() and not _is_server(server) and not any(map(_listens, path.iterdir())):
-                forget(int(server))
 
 
 class Peer:

@@ -53,7 +53,6 @@ env:
   - {name: COVEY_ADMIN_SECRET_FILE, value: /run/secrets/covey/admin}
   - {name: COVEY_PROFILE, value: {{ ternary (printf "/run/profiles/%s.toml" .role.profile) .role.profile (hasKey .root.Values.profiles .role.profile) | quote }}}
   - {name: COVEY_DRAIN_SECONDS, value: {{ .root.Values.drain.seconds | quote }}}
-  - {name: COVEY_UNHEALTHY_SECONDS, value: {{ .root.Values.unhealthySeconds | quote }}}
   - {name: COVEY_KEPT, value: /var/lib/covey/kept} # a folder of its own user's, which a volume's is not
   {{- if eq .component "drafter" }}
   - {name: COVEY_HEALTH_MODEL, value: {{ .role.model }}}

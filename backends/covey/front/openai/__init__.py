@@ -6,6 +6,6 @@ generation.py     chat and completions: READ THIS FIRST
     prompt        texts.py has workers.py render and tokenize it in worker.py, by text_processor.py
     answer        tool_calls.py and thinking.py take its text apart (delta.py);  shapes.py and errors.py write it
 responses.py      /v1/responses as a chat: inputs.py from its body, items.py to its answer
-forms.py          how a model writes tool calls: as JSON or in pairs.py, between marks.py
+forms.py          how a model writes tool calls: as JSON, between marks.py
 pieces.py         the text of single tokens, for log probabilities
 """

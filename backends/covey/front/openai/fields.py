@@ -1,13 +1,12 @@
 """Turns a body's fields into settings of `covey`. Fields that OpenAI's API or vLLM's call otherwise are translated,
-what cannot be done is refused by its name, and unknown fields are collected, so that the answer can name them. The
-types of the `openai` package have neither vLLM's fields nor ranges."""
+what cannot be done is refused by its name, and unknown fields have no effect. The types of the `openai` package have
+neither vLLM's fields nor ranges."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from covey.front.inference_request import STREAM
 from covey_client.errors import InvalidRequest
 from covey_client.wire import INPUT_BY_NAME, MAX_BIASES, PROMPT
 
-RENAMED = {"max_completion_tokens": "max_tokens", "stop": "stop_words"}
 SCORES = "return_prompt_log_probs"
 DELIVERED = (
     *(*PROMPT, STREAM, "return_log_probs", "top_logprobs", SCORES),
@@ -26,6 +24,8 @@ GRAMMAR_FIELDS = ("grammar_json", "grammar_regex", "grammar_lark")
 TRANSLATED = ("stop_words", "logit_bias", "logit_bias_ids", *GRAMMAR_FIELDS)
 OWN = frozenset(INPUT_BY_NAME) - {*DELIVERED, *TRANSLATED}
 DEFAULTS = {"temperature": 1.0}  # OpenAI's, where it is not Covey's
+STRUCTURED = "structured_outputs"  # vLLM's
+GUIDED = ("guided_json", "guided_regex", "guided_grammar", "guided_choice")  # its older names
 # Known, and done with these values alone: they are what happens anyway.
 ONLY: Mapping[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
@@ -35,6 +35,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "continue_final_message": (False,),
     "function_call": ("none",),
     "functions": ([],),
+    **dict.fromkeys(GUIDED, ()),
     "include_stop_str_in_output": (False,),
     "modalities": (["text"],),
     "prompt_logprobs": (0,),
@@ -50,40 +51,20 @@ INSTEAD = {
     "best_of": "n, and logprobs to choose by",
     "function_call": "tool_choice",
     "functions": "tools",
+    **dict.fromkeys(GUIDED, STRUCTURED),
     "prompt_logprobs": "echo and logprobs of /v1/completions",
     "suffix": "a prompt with the model's own tokens for what is to be filled in",
 }
-CHAT = ("messages", "add_generation_prompt", "chat_template_kwargs", "reasoning_effort", "top_logprobs")
-COMPLETION = ("prompt", "echo")
-GRAMMARS = {
-    "guided_json": "grammar_json",
-    "guided_regex": "grammar_regex",
-    "guided_grammar": "grammar_lark",
-    "guided_choice": "grammar_lark",
-}
-STRUCTURED = "structured_outputs"  # vLLM's newer object
 ANY_OBJECT = '{"type": "object"}'  # as `json_object` promises
 IN_STRUCTURED = {
-    "json": "guided_json",
-    "json_object": "guided_json",
-    "regex": "guided_regex",
-    "grammar": "guided_grammar",
-    "choice": "guided_choice",
+    "json": "grammar_json",
+    "json_object": "grammar_json",
+    "regex": "grammar_regex",
+    "grammar": "grammar_lark",
+    "choice": "grammar_lark",
 }
-COMMON = (
-    "model",
-    "n",
-    "stream",
-    "stream_options",
-    "logprobs",
-    "ignore_eos",
-    "logit_bias",
-    "response_format",
-    STRUCTURED,
-)
 IN_STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
 MOST_CHOICES = 128
-MOST_SHOWN = 8  # unknown names of one body
 SEEDS = 1 << 64
 
 
@@ -97,8 +78,6 @@ class Given:
     usage: bool  # an event of its own at the end of a stream
     running_usage: bool  # in every event as well
     log_probs: bool
-    unknown: tuple[str, ...]  # as the body writes them
-    known: frozenset[str]  # what could have been meant
 
 
 def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
@@ -129,12 +108,9 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
     stream, options = _flag(given, STREAM), given.get("stream_options", {})
     if not isinstance(options, dict) or (options and not stream):
         raise refused("stream_options", options, "an object, where stream is true")
-    known = frozenset({*OWN, *COMMON, *RENAMED, *ONLY, *GRAMMARS, *(CHAT if chat else COMPLETION)})
-    unknown = [name for name in given if name not in known]
-    unknown += [f"stream_options.{name}" for name in options if name not in IN_STREAM_OPTIONS]
     usage, running = (_flag(options, name) for name in IN_STREAM_OPTIONS)
     n = _count(given.get("n", 1))
-    return Given(settings, n, stream, usage, usage and running, log_probs, tuple(unknown), known)
+    return Given(settings, n, stream, usage, usage and running, log_probs)
 
 
 def check_only(
@@ -156,16 +132,6 @@ def derived(seed: int, number: int) -> int:
 def of_choice(settings: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     """Return the settings of one of the `n` choices, whose seed follows from the request's."""
     return {**settings, "seed": derived(settings["seed"], number)} if number and "seed" in settings else settings
-
-
-def warning(given: Given) -> dict[str, str]:
-    """Return the header that names fields without effect, each with the nearest known name; empty where all had one.
-    Only names that are shown are compared: a body has room for 100,000."""
-    if not given.unknown:
-        return {}
-    shown = ", ".join(_with_nearest(name, given.known) for name in given.unknown[:MOST_SHOWN])
-    shown += f" and {len(given.unknown) - MOST_SHOWN} more" * (len(given.unknown) > MOST_SHOWN)
-    return {"warning": f'299 covey "without effect here: {shown}"'}
 
 
 def _stops(value: Any) -> Any:
@@ -203,8 +169,7 @@ def _bias(value: Any) -> dict[str, Any]:
 
 def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the one grammar that the output has to fit. Raises InvalidRequest where there are several."""
-    found = [_asked_as(name, given[name]) for name in GRAMMARS if name in given]
-    found += _structured(given.get(STRUCTURED, {}))
+    found = _structured(given.get(STRUCTURED, {}))
     wanted = given.get("response_format", {"type": "text"})
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind == "json_object":
@@ -217,7 +182,7 @@ def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
     elif kind != "text":
         raise refused("response_format", kind, "an object with the type text, json_object or json_schema")
     if len(found) > 1:
-        raise refused("response_format", f"{len(found)} grammars", f"one, with {', '.join(GRAMMARS)} and {STRUCTURED}")
+        raise refused("response_format", f"{len(found)} grammars", f"one, with {STRUCTURED}")
     return dict(found)
 
 
@@ -230,15 +195,17 @@ def _structured(value: Any) -> list[tuple[str, Any]]:
     for name in said:
         if name not in IN_STRUCTURED:
             raise refused(STRUCTURED, name, f"{', '.join(IN_STRUCTURED)}: this server has no other")
-    return [_asked_as(IN_STRUCTURED[name], each, STRUCTURED) for name, each in said.items()]
+    if "json" in said:
+        said["json"] = _schema(said["json"])
+    if "choice" in said:
+        said["choice"] = _choice(said["choice"])
+    return [(IN_STRUCTURED[name], each) for name, each in said.items()]
 
 
-def _asked_as(name: str, value: Any, said_as: str = "") -> tuple[str, Any]:
-    if name == "guided_choice":
-        if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-            raise refused(said_as or name, value, "a choice that is a list of texts, of which the output is one")
-        value = f"start: {' | '.join(map(json.dumps, value))}"
-    return GRAMMARS[name], _schema(value) if name == "guided_json" else value
+def _choice(value: Any) -> str:
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+        raise refused(STRUCTURED, value, "a choice that is a list of texts, of which the output is one")
+    return f"start: {' | '.join(map(json.dumps, value))}"
 
 
 def _schema(value: Any) -> str:
@@ -258,12 +225,6 @@ def _count(value: Any) -> int:
     return value
 
 
-def _with_nearest(name: str, known: Collection[str]) -> str:
-    shown = ascii(name[:40])[1:-1].replace('"', "'")
-    near = difflib.get_close_matches(name[:50], known, 1, 0.75)
-    return f"{shown} ({near[0]}?)" if near else shown
-
-
 def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> InvalidRequest:
     """Return the same error with the name that the body has for the field."""
 
@@ -272,18 +233,15 @@ def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> In
 
     back = {"stop_words": "stop", "return_log_probs": "logprobs", "exclude_input_in_output": "echo"}
     back |= {"logit_bias_ids": "logit_bias", "max_tokens": said(("max_completion_tokens",), "max_tokens")}
-    back["grammar_json"] = said(("guided_json", STRUCTURED), "response_format")
-    back["grammar_regex"] = said(("guided_regex",), STRUCTURED)
-    back["grammar_lark"] = said(("tools", *GRAMMARS, STRUCTURED), "response_format")
-    back["grammar"] = said(("tools", *GRAMMARS, STRUCTURED), "response_format")
+    back["grammar_json"] = said((STRUCTURED,), "response_format")
+    back["grammar_regex"] = STRUCTURED
+    back["grammar_lark"] = back["grammar"] = said(("tools", STRUCTURED), "response_format")
     back |= dict.fromkeys((*PROMPT, "prompt"), "messages" if chat else "prompt") | (
         {} if chat else {"top_logprobs": "logprobs"}
     )
     name = back.get(error.field, "")
     told = str(error).replace(error.field, name, 1)
-    if (
-        error.field == "grammar_lark" and name != "guided_grammar"
-    ):  # the rules are the front's own: only the cause tells
+    if error.field == "grammar_lark":  # the rules may be the front's own: only the cause tells
         cause = str(error).partition("can be compiled: ")[2]
         told = f"{name}: no grammar can be made of it: {cause}" if cause else told
     return type(error)(told, name) if name else error

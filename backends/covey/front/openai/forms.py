@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from covey.front.openai import pairs
 from covey.front.openai.marks import Marks, quoted
-from covey.front.openai.pairs import Pairs
 from covey.front.openai.thinking import Thinking
 from covey.front.openai.tools import Function, Tools
 from covey_client.errors import InvalidRequest
@@ -30,6 +28,7 @@ from covey_client.errors import InvalidRequest
 PROBE, OTHER, WORDS = "covey_probe", "covey_other", "\u2603 covey_words"
 IDS = {PROBE: "a1b2c3d4e", OTHER: "b1b2c3d4e"}
 SECRET = {"place": "here", "day": "soon"}
+WRITTEN = json.dumps(SECRET)
 PROPERTIES = {key: {"type": "string", "description": f"The {key}."} for key in SECRET}
 PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": list(SECRET)}
 TOOL = {"type": "function", "function": {"name": PROBE, "description": "Looks.", "parameters": PARAMETERS}}
@@ -37,6 +36,7 @@ QUESTION = {"role": "user", "content": "Who is there?"}
 # As models are taught to write JSON.
 SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 NO_TOOLS = "this model's chat template shows its model no tools"
+KNOWN = "arguments as JSON are, behind a tag or a bracket"
 UNKNOWN = "this model's chat template writes calls in no form that is known here: {}"
 LIST = "[TOOL_CALLS]"  # of models whose calls have short ids
 _ID = re.compile(rf'(, )?"id": "({"|".join(IDS.values())})"|\[CALL_ID\]({"|".join(IDS.values())})')
@@ -57,8 +57,6 @@ class Form:
     tail: str
     again: str  # from one call's `tail` to the next one's name; "" where there is only one
     end: str  # after the last call
-    pairs: Pairs | None = None  # around each argument; None where they are one JSON object
-    textual: bool = False  # the template takes arguments as JSON's text
     short_ids: bool = False  # of nine characters, and no others
 
 
@@ -67,21 +65,17 @@ def of_template(render: Callable[..., str]) -> Form:
     none that is known."""
     if PROBE not in render([QUESTION], tools=[TOOL]):
         raise InvalidRequest(NO_TOOLS)
-    problem = "arguments as JSON or between tags are, behind a tag or a bracket"
-    for textual in (False, True):
-        try:
-            words = _shown(render, {"content": WORDS})
-            one = _shown(render, _calls((PROBE,), textual))
-        except InvalidRequest as error:
-            problem = str(error) if not textual else problem
-            continue
-        try:
-            two = _shown(render, _calls((PROBE, OTHER), textual))
-        except InvalidRequest:
-            two = ""  # this one has single calls alone
-        if WORDS in words and (found := _form(words, one, two)):
-            return replace(found, textual=textual)
-    raise InvalidRequest(UNKNOWN.format(problem))
+    try:
+        words, one = _shown(render, {"content": WORDS}), _shown(render, _calls(PROBE))
+    except InvalidRequest as error:
+        raise InvalidRequest(UNKNOWN.format(error)) from None
+    try:
+        two = _shown(render, _calls(PROBE, OTHER))
+    except InvalidRequest:
+        two = ""  # this one has single calls alone
+    if WORDS in words and (found := _form(words, one, two)):
+        return found
+    raise InvalidRequest(UNKNOWN.format(KNOWN))
 
 
 def _shown(render: Callable[..., str], answer: Mapping[str, Any]) -> str:
@@ -89,11 +83,8 @@ def _shown(render: Callable[..., str], answer: Mapping[str, Any]) -> str:
     return _ID.sub("", shown)
 
 
-def _calls(names: Iterable[str], textual: bool) -> dict[str, Any]:
-    arguments = json.dumps(SECRET) if textual else SECRET
-    calls = [
-        {"id": IDS[name], "type": "function", "function": {"name": name, "arguments": arguments}} for name in names
-    ]
+def _calls(*names: str) -> dict[str, Any]:
+    calls = [{"id": IDS[name], "type": "function", "function": {"name": name, "arguments": SECRET}} for name in names]
     return {"content": "", "tool_calls": calls}
 
 
@@ -109,33 +100,17 @@ def _form(words: str, one: str, two: str) -> Form | None:
     begin = _BEGIN.match(opening)
     if not called or not (begin or opening.startswith(("{", "["))):
         return None
-    found = _arguments(rest)
-    if found is None:
+    key, written, tail = rest.partition(WRITTEN)
+    if not written:
         return None
-    key, own, tail = found
     again, end = "", ""
     between, called, rest = answer(two).partition(PROBE)[2].partition(OTHER)
-    if called and (first := _arguments(between)) and (second := _arguments(rest)):
-        tail = _common(first[2], second[2]).rstrip()
-        again, end = first[2][len(tail) :], second[2][len(tail) :]
+    if called and WRITTEN in between and WRITTEN in rest:
+        first, second = between.partition(WRITTEN)[2], rest.partition(WRITTEN)[2]
+        tail = _common(first, second).rstrip()
+        again, end = first[len(tail) :], second[len(tail) :]
     first_mark = begin[0] if begin else ""
-    return Form(first_mark, opening[len(first_mark) :], key, tail, again, end, own, short_ids=first_mark == LIST)
-
-
-def _arguments(text: str) -> tuple[str, Pairs | None, str] | None:
-    """Return what is before the arguments, how they are written, and what follows them; None if unknown."""
-    key, found, rest = text.partition(json.dumps(SECRET))
-    if found:
-        return key, None, rest
-    parts = re.fullmatch(r"(.*?)place(.+?)here(.*?)day(.+?)soon(.*)", text, re.DOTALL)
-    if parts is None:
-        return None
-    before, middle, between, other, rest = parts.groups()
-    end = _common(between, rest)
-    begin = between[len(end) :]
-    if other != middle or not end or not begin.startswith("<") or not before.endswith(begin):
-        return None
-    return before.removesuffix(begin), Pairs(begin, middle, end), rest[len(end) :]
+    return Form(first_mark, opening[len(first_mark) :], key, tail, again, end, short_ids=first_mark == LIST)
 
 
 def _common(one: str, other: str) -> str:
@@ -170,14 +145,11 @@ def grammar(form: Form, tools: Tools, marks: Marks, thinking: Thinking | None = 
     `said` in `answer`, if that is given."""
     lead, thoughts = thinking.rules(marks) if thinking else ("", "")
     calls = [f"call_{number}" for number in range(len(tools.functions))]
-    values: dict[str, str] = {}
     again = f" ({marks.terms(form.again)} one)*" if form.again and tools.parallel else ""
     rules = [
         f"calls: {marks.terms(form.head)} one{again} {marks.terms(form.end)}",
         f"one: {' | '.join(calls)}",
-        *(f"{name}: {_call(form, each, marks, values)}" for name, each in zip(calls, tools.functions)),
-        *(f"{name}: {value}" for value, name in values.items()),
-        *([pairs.text(form.pairs, marks)] if form.pairs else []),
+        *(f"{name}: {_call(form, each, marks)}" for name, each in zip(calls, tools.functions)),
         *([thoughts] if thoughts else []),
     ]
     if tools.required:
@@ -194,10 +166,7 @@ def grammar(form: Form, tools: Tools, marks: Marks, thinking: Thinking | None = 
     return "\n".join([f"start: {lead}words | {lead}words begun calls", *begun, *rules, *free])
 
 
-def _call(form: Form, function: Function, marks: Marks, values: dict[str, str]) -> str:
+def _call(form: Form, function: Function, marks: Marks) -> str:
     how = {**SPACED, "lenient": not function.strict}
-    if form.pairs is None:
-        inside = f"%json {json.dumps({'x-guidance': how, **function.schema})}"
-    else:
-        inside = pairs.rule(function, form.pairs, marks, how, values)
+    inside = f"%json {json.dumps({'x-guidance': how, **function.schema})}"
     return f"{marks.terms(function.name + form.key)} {inside} {marks.terms(form.tail)}"

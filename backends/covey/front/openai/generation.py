@@ -21,7 +21,7 @@ from covey.front.openai.pieces import Offsets
 from covey.front.openai.served import ServedModel, served
 from covey.front.openai.shapes import CompletionShape, log_probs, usage
 from covey.front.openai.text_processor import Prompt
-from covey.front.openai.thinking import Hidden, ReasoningParser, Thinking
+from covey.front.openai.thinking import ReasoningParser, Thinking
 from covey.front.openai.tool_calls import ToolCallParser
 from covey.front.openai.tools import Tools, taken
 from covey_client.errors import CoveyClientError, InvalidRequest
@@ -95,8 +95,6 @@ async def check_body(call: HttpCall, parsed: Mapping[str, Any], chat: bool) -> C
 async def rendered(job: Job, model: ServedModel, parsed: Mapping[str, Any], tools: Tools | None) -> Prompt:
     """Return the conversation in a body as the model's template writes it."""
     messages, settings = prompts.messages(parsed.get("messages")), prompts.template_settings(parsed)
-    if prompts.with_calls(messages) and (await model.texts.form()).textual:
-        messages = prompts.with_textual_arguments(messages)
     if tools is not None:
         settings["tools"] = list(tools.told)
     return await model.texts.chat(job, messages, settings)
@@ -117,14 +115,9 @@ async def _with_grammar(
         others = {name: value for name, value in given.settings.items() if name not in fields.GRAMMAR_FIELDS}
         given = replace(given, settings={**others, GRAMMAR: rules})
 
-    between = (
-        {marks.ids[each]: each for each in (thinking.begin, thinking.end) if each in marks.hidden} if thinking else {}
-    )
-    hidden = Hidden(between, await model.texts.shows()) if between else None
-
     def parser() -> AnswerParser | None:
         calls = ToolCallParser(form, marks, tools) if tools and form else None
-        return ReasoningParser(thinking, calls, hidden) if thinking else calls
+        return ReasoningParser(thinking, calls) if thinking else calls
 
     return given, parser
 
@@ -152,11 +145,11 @@ async def _whole(call: HttpCall, checked: CheckedBody) -> None:
     found = await choices.whole(call.gateway, call.caller, checked.requests, given.n)
     probabilities = [await log_probs_of(checked, chunk, Offsets()) for chunk in found]
     deltas = [delta_of(parser, chunk) for parser, chunk in zip(checked.parsers, found)]
-    await call.json(shape.whole(found, probabilities, deltas, given.n), fields.warning(given))
+    await call.json(shape.whole(found, probabilities, deltas, given.n))
 
 
 async def _stream(call: HttpCall, checked: CheckedBody) -> None:
-    given, shape, headers = checked.given, checked.shape, fields.warning(checked.given)
+    given, shape = checked.given, checked.shape
     last: dict[int, Chunk] = {}
     offsets = [Offsets() for _ in checked.requests]
 
@@ -174,7 +167,7 @@ async def _stream(call: HttpCall, checked: CheckedBody) -> None:
                     part = shape.part(index, chunk, probabilities, delta, first=first)
                     if given.usage:
                         part["usage"] = usage([chunk.usage], 1) if given.running_usage else None
-                    await call.event(_json(part), headers)
+                    await call.event(_json(part))
         if given.usage:
             await call.event(_json(shape.totals(_in_order(last), given.n)))
     await call.event(b"[DONE]")

@@ -51,7 +51,7 @@ READ = (*ONLY, "input", "instructions", "max_output_tokens", "text", "reasoning"
 
 
 def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the chat's body. A field without effect gets a name that no chat knows. Raises InvalidRequest."""
+    """Return the chat's body. Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "route")
     chat = {name: value for name, value in given.items() if name not in (*READ, "metadata")}
@@ -60,23 +60,19 @@ def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
         chat["max_tokens"] = given["max_output_tokens"]
     text, reasoning = _object(given, "text"), _object(given, "reasoning")
     if "format" in text:
-        chat["response_format"] = _format(text.pop("format"))
+        chat["response_format"] = _format(text["format"])
     if "effort" in reasoning:
-        chat["reasoning_effort"] = reasoning.pop("effort")
-    chat |= {f"text.{name}": value for name, value in text.items()}
-    chat |= {f"reasoning.{name}": value for name, value in reasoning.items()}
+        chat["reasoning_effort"] = reasoning["effort"]
     include = given.get("include", [])
     if not isinstance(include, list) or not all(each in (LOG_PROBS, ENCRYPTED) for each in include):
         raise refused("include", include, f"a list of {LOG_PROBS} and {ENCRYPTED}")
     if LOG_PROBS in include or given.get("top_logprobs"):
         chat["logprobs"] = True
-    if ENCRYPTED in include:
-        chat[f"include {ENCRYPTED}"] = True
     if "tools" in given:
         tools = given["tools"]
         chat["tools"] = [_function(each) for each in tools] if isinstance(tools, list) else tools
     if "tool_choice" in given:
-        chat["tool_choice"] = _choice(given["tool_choice"])
+        chat["tool_choice"] = _function(given["tool_choice"])
     return chat
 
 
@@ -105,14 +101,6 @@ def _function(value: Any) -> Any:
         return value
     function = {name: each for name, each in value.items() if name != "type" and each is not None}
     return {"type": "function", "function": function}
-
-
-def _choice(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") == "allowed_tools":
-        named = value.get("tools")
-        tools = [_function(each) for each in named] if isinstance(named, list) else named
-        return {"type": "allowed_tools", "allowed_tools": {"mode": value.get("mode"), "tools": tools}}
-    return _function(value)
 
 
 def _messages(value: Any, instructions: Any) -> list[dict[str, Any]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from covey.front.failures import refused
@@ -47,24 +46,6 @@ def _message(value: Any) -> dict[str, Any]:
         return {**found, "tool_calls": told_calls(value["tool_calls"])}
     found.pop("tool_calls", None)  # templates ask whether it is there
     return found
-
-
-def with_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a template must know calls to render these messages."""
-    return any("tool_calls" in each or each["role"] == "tool" for each in messages)
-
-
-def with_textual_arguments(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the same messages for templates that take arguments as a string of JSON."""
-    return [
-        {**each, "tool_calls": [_textual(call) for call in each["tool_calls"]]} if "tool_calls" in each else each
-        for each in messages
-    ]
-
-
-def _textual(call: Mapping[str, Any]) -> dict[str, Any]:
-    said = call["function"]
-    return {**call, "function": {**said, "arguments": json.dumps(said["arguments"], ensure_ascii=False)}}
 
 
 def _content(value: Any) -> str:

@@ -127,15 +127,13 @@ async def _whole(call: HttpCall, response: Response, checked: CheckedBody) -> No
     (chunk,) = await choices.whole(call.gateway, call.caller, checked.requests, 1)
     await response.events(chunk)
     await response.ended(call, chunk)
-    await call.json(response.body, fields.warning(checked.given))
+    await call.json(response.body)
 
 
 async def _stream(call: HttpCall, response: Response, checked: CheckedBody) -> None:
-    headers = fields.warning(checked.given)
-
     async def tell(events: Iterable[Told]) -> None:
         for name, data in events:
-            await call.event(data, headers, name)
+            await call.event(data, name)
 
     async def failed(error: CoveyClientError) -> None:
         await tell([response.failed(error)])

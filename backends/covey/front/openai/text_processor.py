@@ -100,6 +100,8 @@ class TextProcessor:
     @cached_property
     def _thinking(self) -> Thinking | None:
         added = self._tokenizer.get_added_tokens_decoder().values()
+        if any(each.special and each.content == thinking.END for each in added):
+            return None  # no text shows it
         return thinking.known([self._template.source, self._template.with_tools, *(each.content for each in added)])
 
     @cached_property

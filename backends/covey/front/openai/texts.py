@@ -4,11 +4,11 @@ token shows is cached here."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from covey.front.fair_queue import Job
 from covey.front.openai.forms import Form
@@ -18,10 +18,6 @@ from covey.front.openai.text_processor import Prompt, configuration, tokenizer
 from covey.front.openai.workers import Workers
 from covey_client.errors import InvalidRequest
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-T = TypeVar("T")
 OWN = Job("", 0)  # the front's, whose answers serve everybody from then on
 
 
@@ -66,12 +62,8 @@ class Texts:
 
     async def pieces(self, ids: Collection[int]) -> dict[int, Piece]:
         """Return each token's own text and bytes."""
-        return await self._apart(lambda: {each: self._pieces.of(each) for each in ids})
-
-    async def shows(self) -> Callable[[Sequence[int]], str]:
-        """Return a function that decodes a few tokens without waiting."""
-        known = await self._apart(lambda: self._tokenizer)
-        return lambda ids: str(known.decode(ids, skip_special_tokens=True))
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: {each: self._pieces.of(each) for each in ids})
 
     def context(self) -> int | None:
         """Return how many tokens the model can read, as its configuration says."""
@@ -80,13 +72,6 @@ class Texts:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             return None
 
-    async def _apart(self, act: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, act)
-
     @cached_property
     def _pieces(self) -> Pieces:
-        return Pieces(self._tokenizer)
-
-    @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        return tokenizer(Path(self._folder))
+        return Pieces(tokenizer(Path(self._folder)))

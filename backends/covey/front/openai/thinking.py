@@ -3,79 +3,56 @@ the answer leaves it free."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.marks import Marks, begun
 from covey_client.response import Chunk
 
-MARKS = (("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"))
+BEGIN, END = "<think>", "</think>"
 BEFORE, THINKING, BEHIND, ANSWER = "before", "thinking", "behind", "answer"
 
 
 @dataclass(frozen=True)
 class Thinking:
-    """The marks of reasoning, and whether the prompt has begun it."""
+    """How an answer may begin with reasoning."""
 
-    begin: str
-    end: str
     begun: bool = False  # by the prompt: the answer begins with thoughts
 
     def after(self, prompt: str) -> Thinking | None:
         """Return how an answer to this prompt may begin; None where the prompt has ended the reasoning."""
         prompt = prompt.rstrip()
-        return None if prompt.endswith(self.end) else replace(self, begun=prompt.endswith(self.begin))
+        return None if prompt.endswith(END) else Thinking(prompt.endswith(BEGIN))
 
     def rules(self, marks: Marks) -> tuple[str, str]:
         """Return what a grammar's `start` begins with, and the rules for it."""
-        first = "" if self.begun else f"{marks.terms(self.begin)} "
-        if self.end in marks.ids:
-            inside = f"thinks: {marks.free('THOUGHT', self.end)} {marks.terms(self.end)}\nTHOUGHT: /(.|\\n)+/"
+        first = "" if self.begun else f"{marks.terms(BEGIN)} "
+        if END in marks.ids:
+            inside = f"thinks: {marks.free('THOUGHT', END)} {marks.terms(END)}\nTHOUGHT: /(.|\\n)+/"
         else:
-            inside = f'thinks[lazy]: THOUGHT "{self.end}"\nTHOUGHT: /(.|\\n)*/'
+            inside = f'thinks[lazy]: THOUGHT "{END}"\nTHOUGHT: /(.|\\n)*/'
         space = "SPACE: /[ \\t\\r\\n]+/"
         return "thought " if self.begun else "thought? ", f"thought: {first}thinks SPACE?\n{inside}\n{space}"
 
 
 def known(names: Collection[str]) -> Thinking | None:
-    """Return the reasoning marks that occur in one of these texts of a model; None where none do."""
-    return next((Thinking(*marks) for marks in MARKS if any(marks[1] in name for name in names)), None)
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """Reasoning marks that are special tokens, which a text leaves out."""
-
-    marks: Mapping[int, str]
-    decode: Callable[[Sequence[int]], str]
-
-    def shown(self, chunk: Chunk) -> str:
-        """Return the text of a chunk with its marks, each before the text that the tokens behind it decode to."""
-        text = chunk.text
-        for place in reversed([place for place, token in enumerate(chunk.tokens) if token in self.marks]):
-            behind = self.decode(chunk.tokens[place + 1 :])
-            most = min(len(behind), len(chunk.text))  # the last of it may have been held back
-            size = next(size for size in range(most, -1, -1) if chunk.text.endswith(behind[:size]))
-            at = len(chunk.text) - size
-            text = text[:at] + self.marks[chunk.tokens[place]] + text[at:]
-        return text
+    """Return how a model thinks in one of whose texts the marks occur; None where they do in none."""
+    return Thinking() if any(END in name for name in names) else None
 
 
 class ReasoningParser:
     """Parses one choice's answer."""
 
-    def __init__(self, thinking: Thinking, answer: AnswerParser | None, hidden: Hidden | None = None) -> None:
+    def __init__(self, thinking: Thinking, answer: AnswerParser | None) -> None:
         """`answer` parses what follows the reasoning."""
-        self._marks, self._answer, self._hidden = thinking, answer, hidden
+        self._answer = answer
         self._state, self._text = THINKING if thinking.begun else BEFORE, ""
         self._said = False  # anything of the thoughts
 
     def feed(self, chunk: Chunk) -> Delta:
         if self._state != ANSWER:
-            thoughts, text = self._split(
-                self._hidden.shown(chunk) if self._hidden else chunk.text, bool(chunk.finish_reason)
-            )
+            thoughts, text = self._split(chunk.text, bool(chunk.finish_reason))
             chunk = replace(chunk, text=text, tokens=() if self._state == THINKING else chunk.tokens)
         else:
             thoughts = ""
@@ -90,9 +67,9 @@ class ReasoningParser:
         self._text += text
         if self._state == BEFORE:
             found = self._text.lstrip()
-            if found.startswith(self._marks.begin):
-                self._state, self._text = THINKING, found[len(self._marks.begin) :]
-            elif last or not self._marks.begin.startswith(found):
+            if found.startswith(BEGIN):
+                self._state, self._text = THINKING, found[len(BEGIN) :]
+            elif last or not BEGIN.startswith(found):
                 self._state = ANSWER
                 return "", self._taken(len(self._text))
         thoughts = self._thought(last) if self._state == THINKING else ""
@@ -107,11 +84,11 @@ class ReasoningParser:
         """Take the reasoning so far, without white space at its ends."""
         if not self._said:
             self._text = self._text.lstrip()
-        before, end, behind = self._text.partition(self._marks.end)
+        before, end, behind = self._text.partition(END)
         if end:
             self._state, self._text = BEHIND, behind
             return before.rstrip()
-        held = 0 if last else begun(before, self._marks.end)
+        held = 0 if last else begun(before, END)
         found = self._taken(len(before[: len(before) - held].rstrip()))
         self._said = self._said or bool(found)
         return found

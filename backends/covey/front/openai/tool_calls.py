@@ -6,22 +6,17 @@ the parts end is looked for.
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
-from covey.front.openai import pairs
 from covey.front.openai.delta import Delta
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks, begun
-from covey.front.openai.pairs import EITHER, TEXT
 from covey.front.openai.tools import Tools
 from covey_client.response import Chunk
 
 WORDS, NAME, ARGUMENTS, BETWEEN = "words", "a name", "arguments", "between calls"
-KEY, VALUE = "an argument's name", "an argument's value"  # where arguments stand one by one
 _IN_JSON = re.compile(r'["\\{}\[\]]')
 
 
@@ -30,13 +25,13 @@ class ToolCallParser:
 
     def __init__(self, form: Form, marks: Marks, tools: Tools) -> None:
         self._form, self._token = form, marks.ids.get(form.begin)
-        self._functions = {function.name: function for function in tools.functions}
         begin = "" if form.begin in marks.hidden else form.begin
         self._key, self._tail, self._again = map(marks.visible, (form.key, form.tail, form.again))
         opens = begin + marks.visible(form.head)
+        names = [function.name for function in tools.functions]
         # Without a tag that a text shows, calls are known by their functions' names.
         named = not opens or not form.begin
-        self._openings = [f"{opens}{name}{self._key}" for name in self._functions] if named else [opens]
+        self._openings = [f"{opens}{name}{self._key}" for name in names] if named else [opens]
         self._opens = len(opens)
         self._required = tools.required  # there is nothing but calls in it
         self._anchored = tools.required or not form.begin  # calls, where there are any, begin the answer
@@ -44,9 +39,6 @@ class ToolCallParser:
         self._state, self._text = WORDS, ""
         self._count = 0  # of calls begun
         self._depth, self._in_string, self._escaped = 0, False, False
-        self._marks = [marks.visible(each) for each in vars(form.pairs).values()] if form.pairs else []
-        self._kinds: Mapping[str, str] = {}
-        self._kind, self._several = TEXT, False  # of the argument at hand, and whether it has one before it
 
     def feed(self, chunk: Chunk) -> Delta:
         delta = Delta()
@@ -57,8 +49,6 @@ class ToolCallParser:
         if chunk.finish_reason:
             if self._state == WORDS and not self._required:  # else it is a call's beginning, and no words
                 delta.content += self._text
-            elif self._state == VALUE and self._kind != EITHER:
-                self._tell(delta, self._written(self._text))
             done = self._count and self._state == BETWEEN
             delta.finish_reason = "tool_calls" if done and chunk.finish_reason != "length" else chunk.finish_reason
         return delta
@@ -71,10 +61,6 @@ class ToolCallParser:
             return self._named(delta)
         if self._state == ARGUMENTS:
             return self._arguments(delta)
-        if self._state == KEY:
-            return self._argument(delta)
-        if self._state == VALUE:
-            return self._value(delta)
         again = self._tail + self._again
         if self._form.again and self._text.startswith(again) and len(self._text) > len(again):
             self._state, self._text = NAME, self._text[len(again) :]
@@ -109,7 +95,7 @@ class ToolCallParser:
         return max(begun(self._text, each) for each in self._openings)
 
     def _named(self, delta: Delta) -> bool:
-        name, key, rest = self._text.partition(self._key or ("<" if self._form.pairs else "{"))
+        name, key, rest = self._text.partition(self._key or "{")
         if not key:
             return False
         number, self._count = self._count, self._count + 1
@@ -119,20 +105,13 @@ class ToolCallParser:
         delta.tool_calls.append({"index": number, "id": own, "type": "function", "function": function})
         self._text = rest if self._key else key + rest
         self._state, self._depth = ARGUMENTS, 0
-        if self._form.pairs:
-            self._tell(delta, "{")
-            self._kinds = pairs.kinds(self._functions[name]) if name in self._functions else {}
-            self._state, self._several = KEY, False
         return True
-
-    def _tell(self, delta: Delta, piece: str) -> None:
-        if piece:
-            delta.tool_calls.append({"index": self._count - 1, "function": {"arguments": piece}})
 
     def _arguments(self, delta: Delta) -> bool:
         end = self._end()
         piece, self._text = self._text[:end], self._text[end:]
-        self._tell(delta, piece)
+        if piece:
+            delta.tool_calls.append({"index": self._count - 1, "function": {"arguments": piece}})
         if end and not self._depth:
             self._state = BETWEEN
             return True
@@ -155,41 +134,6 @@ class ToolCallParser:
                 if not self._depth:
                     return at
         return len(self._text)
-
-    def _argument(self, delta: Delta) -> bool:
-        """Parse the next argument's name, or the end of the arguments; return whether there was one."""
-        begin, middle, _ = self._marks
-        if self._text.startswith(begin):
-            name, key, rest = self._text[len(begin) :].partition(middle)
-            if key:
-                self._kind = self._kinds.get(name, EITHER)
-                opens = '"' if self._kind == TEXT else ""
-                self._tell(delta, f"{', ' if self._several else ''}{json.dumps(name, ensure_ascii=False)}: {opens}")
-                self._state, self._text, self._several = VALUE, rest, True
-            return bool(key)
-        if self._text and not begin.startswith(self._text):
-            self._tell(delta, "}")
-            self._state = BETWEEN
-            return True
-        return False
-
-    def _value(self, delta: Delta) -> bool:
-        end = self._marks[2]
-        value, found, rest = self._text.partition(end)
-        if found:
-            self._tell(delta, pairs.decided(value) if self._kind == EITHER else self._written(value))
-            self._tell(delta, '"' if self._kind == TEXT else "")
-            self._state, self._text = KEY, rest
-            return True
-        if self._kind != EITHER:
-            sure = len(value) - begun(value, end)
-            self._tell(delta, self._written(value[:sure]))
-            self._text = value[sure:]
-        return False
-
-    def _written(self, value: str) -> str:
-        """Return the value as JSON writes it."""
-        return json.dumps(value, ensure_ascii=False)[1:-1] if self._kind == TEXT else value
 
 
 def joined(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -55,18 +55,16 @@ def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
     by_name = {function.name: function for function in functions}
     if len(by_name) < len(functions):
         raise refused("tools", "two functions of one name", "names of their own")
-    mode, names = _choice(choice or ("auto" if functions else "none"))
-    for name in names:
-        if name not in by_name:
-            raise refused("tool_choice", name, f"one of the tools: {', '.join(by_name)}")
+    mode, name = _choice(choice or ("auto" if functions else "none"))
+    if name and name not in by_name:
+        raise refused("tool_choice", name, f"one of the tools: {', '.join(by_name)}")
     if mode == "required" and not functions:
         raise refused("tool_choice", choice, "none or auto, where there are no tools")
     if mode == "none" or not functions:
         return None, rest
     shown = tuple({"type": "function", "function": _without_strict(each["function"])} for each in told or ())
-    allowed = tuple(by_name[name] for name in names) if names else tuple(functions)
-    required, named = mode == "required", isinstance(choice, dict) and choice.get("type") == "function"
-    several = not named and (parallel is True if required else parallel is not False)
+    allowed, required = (by_name[name],) if name else tuple(functions), mode == "required"
+    several = not name and (parallel is True if required else parallel is not False)
     return Tools(shown, allowed, required, several), rest
 
 
@@ -95,18 +93,13 @@ def _without_strict(function: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in function.items() if name != "strict"}
 
 
-def _choice(value: Any) -> tuple[str, tuple[str, ...]]:
-    """Return the mode, and the functions that it is about; none where it is about all of them."""
+def _choice(value: Any) -> tuple[str, str]:
+    """Return the mode, and the function that it is about; "" where it is about all of them."""
     if isinstance(value, str) and value in MODES:
-        return value, ()
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "function":
-        return "required", (_name(value),)
-    if kind == "allowed_tools" and isinstance(inner := value.get("allowed_tools"), dict):
-        mode, named = inner.get("mode"), inner.get("tools")
-        if mode in ("auto", "required") and isinstance(named, list) and named:
-            return str(mode), tuple(dict.fromkeys(map(_name, named)))
-    raise refused("tool_choice", value, "none, auto, required, a function by its name, or allowed_tools")
+        return value, ""
+    if isinstance(value, dict) and value.get("type") == "function":
+        return "required", _name(value)
+    raise refused("tool_choice", value, "none, auto, required, or a function by its name")
 
 
 def _name(value: Any) -> str:
