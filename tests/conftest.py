@@ -50,7 +50,7 @@ LONG = (
     *(f"tests/e2e/test_{name}.py" for name in ("revival", "helm_live", "drain", "costs", "start")),
     "tests/front/test_front_live.py",
     "tests/loadtest/test_faults_run.py",
-    *(f"tests/e2e/test_{name}.py" for name in ("star", "elastic", "several_targets", "one_thread")),
+    *(f"tests/e2e/test_{name}.py" for name in ("star", "elastic", "one_thread")),
 )
 SERVED = re.compile(r"^pytestmark = .*\bpytest\.mark\.e2e\b", re.MULTILINE)
 CROWDED = tuple(f"tests/e2e/test_{name}.py" for name in ("revival", "load", "readme", "speculation"))

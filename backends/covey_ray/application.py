@@ -12,7 +12,6 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.deployment import Application
 
 from covey.contracts import profile
-from covey.requests.routing import SPREAD
 from covey_ray.drafters import Drafters
 from covey_ray.ingress import Ingress
 from covey_ray.resources import asks
@@ -21,6 +20,7 @@ from covey_ray.server import Server
 from covey_ray.settings import Settings
 
 IN_FLIGHT = 10_000  # requests at an ingress, which only waits for them
+SPREAD = 4  # requests beyond the least busy replica's that a known beginning of a prompt is worth
 END_SECONDS = 10.0  # that a server whose answers have ended takes to end
 MOST_DRAFT_SERVERS = 100
 

@@ -110,7 +110,6 @@ class Models:
         self._presence = presence.Presence(server, followed, self._ask, facts.came, facts.ended)
         builder = Builder(
             model=name,
-            target_name=parameters.get("of", {}).get("string_value", ""),
             profile=chosen,
             target=bls.BlsTarget(self._target, calls=under_way),
             residency=TritonResidency(control, under_way),

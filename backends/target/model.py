@@ -19,7 +19,7 @@ class TritonPythonModel:
         ending.at_once()
         to_triton()
         parameters = json.loads(args["model_config"])["parameters"]
-        chosen = profile.of_model(parameters)
+        chosen = profile.from_environment()
         entry = Path(args["model_repository"]) / args["model_version"]
         if "folder" in parameters:
             raise SettingError(

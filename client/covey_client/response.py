@@ -40,20 +40,6 @@ class Usage:
     ttft_ms: float = 0.0  # as the server measured them; 0: no such token yet
     tpot_ms: float = 0.0
 
-    @property
-    def drafts(self) -> int:
-        """Return how many drafts were verified."""
-        return sum(self.acceptance_histogram)
-
-    @property
-    def acceptance_by_position(self) -> tuple[float, ...]:
-        """Return the share of all drafts whose first, second, ... token was accepted."""
-        reached, found = 0, []
-        for count in self.acceptance_histogram[:0:-1]:
-            reached += count
-            found.append(reached / self.drafts)
-        return tuple(reversed(found))
-
 
 @dataclass(frozen=True)
 class Chunk:

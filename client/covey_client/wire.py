@@ -159,7 +159,6 @@ INPUTS = (
     Field("slo_class", "BYTES", OWN, "a latency class of the profile: `interactive`, `chat`, `batch`, or its own", ""),
     Field("slo_ttft_ms", "FP32", OWN, "to the first token, instead of its class's time", low=0.01, high=600_000),
     Field("slo_tpot_ms", "FP32", OWN, "for each later token on average, likewise", low=0.01, high=600_000),
-    Field("target", "BYTES", OWN, "one of several targets by its name; without it the least busy that suits", ""),
     Field("tenant", "BYTES", REQUEST, "whose request it is: tenants share no KV", "", high=256),
     *NEUTRAL,
 )
@@ -254,7 +253,6 @@ class Settings(TypedDict, total=False):
     slo_class: str | None
     slo_ttft_ms: float | None
     slo_tpot_ms: float | None
-    target: str | None
     tenant: str | None
     pad_id: int | None
     beam_width: int | None

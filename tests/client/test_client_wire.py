@@ -95,13 +95,6 @@ def test_an_answer_is_read() -> None:
     assert Completion.join([chunk, chunk]).text == "éé"
 
 
-def test_usage_tells_acceptance_by_position() -> None:
-    usage = Usage(acceptance_histogram=(2, 1, 0, 1))
-    assert usage.drafts == 4
-    assert usage.acceptance_by_position == (0.5, 0.25, 0.25)
-    assert Usage(acceptance_histogram=(3,)).acceptance_by_position == Usage().acceptance_by_position == ()
-
-
 def test_an_answer_that_is_none() -> None:
     message = service_pb2.ModelInferResponse()
     message.outputs.add(name="logits", datatype="FP32", shape=[1])

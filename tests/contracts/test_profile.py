@@ -32,6 +32,7 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
     [
         ("[target]\nblocksize = 4", "unknown key 'target.blocksize'; allowed here: kind, folder"),
         ("surprise = 1", "unknown key 'surprise'"),
+        ('targets = ["small=small.toml"]', "targets: a server has one target: start a server with each"),
         ("[target]\nblock_size = 0", "target.block_size: got 0, allowed: 1 to 256"),
         ("[target]\nkv_memory_mb = -3", "target.kv_memory_mb: got -3, allowed: 1 to 4194304"),
         ("[target]\nblock_size = true", "target.block_size: got True, allowed: int"),

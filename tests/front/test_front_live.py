@@ -388,7 +388,7 @@ async def over_http(app: Any, settings: FrontSettings) -> AsyncIterator[tuple[tu
 async def over_grpc(settings: FrontSettings) -> AsyncIterator[str]:
     """The address of a front with no server behind it."""
     profile, nowhere = Profile("alone", front=settings), "127.0.0.1:9"
-    gateway = Gateway(profile, nowhere, nowhere, os.memfd_create("deaths"), {})
+    gateway = Gateway(profile, nowhere, nowhere, os.memfd_create("deaths"), "")
     server = grpc_service.server(gateway)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -154,15 +154,6 @@ def test_a_template_is_told_whatever_names_a_body_has(asking: openai.OpenAI) -> 
         )
 
 
-def test_a_target_that_is_not_there_is_named(asking: openai.OpenAI) -> None:
-    for wrong in ("other", 5, ["x"], {}):
-        with pytest.raises(openai.BadRequestError) as caught:
-            asking.chat.completions.create(
-                model="covey", messages=[{"role": "user", "content": "x"}], extra_body={"target": wrong}
-            )
-        assert caught.value.param == "target"
-
-
 def test_a_stream_says_how_it_fails(asking: openai.OpenAI) -> None:
     with pytest.raises(openai.InternalServerError) as caught:
         asking.completions.create(model="covey", prompt="error [UNAVAILABLE] try again in 3 s", stream=True)

@@ -290,7 +290,7 @@ def test_the_orchestrator_alone_has_many_threads(tmp_path: Path) -> None:
         for word in words
         if "thread-pool-size" in word
     }
-    assert pools == {"python": 1, "orchestrator": 128, "router": 128}
+    assert pools == {"python": 1, "orchestrator": 128}
     for backend in pools:  # a backend with settings of its own has none of the others'
         assert f"--backend-config={backend},shm-region-prefix-name=p_" in words
         assert f"--backend-config={backend},stub-timeout-seconds=300" in words

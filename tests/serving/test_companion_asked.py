@@ -19,7 +19,7 @@ def made(settings: dict[str, Any]) -> LookedUp | None:
     """What a request gets of an engine with these settings."""
     none: Any = None
     chosen = profile.of_tables(settings, "any", "any.toml")
-    builder = Builder("covey", "", chosen, none, none, none, none, none, "", "", None)
+    builder = Builder("covey", chosen, none, none, none, none, none, "", "", None)
     found = builder._companion()
     if found is None:
         return None

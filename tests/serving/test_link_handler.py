@@ -45,12 +45,11 @@ def handler_of(world: Any) -> LinkHandler:
     return LinkHandler(world.life, world.requests)
 
 
-@pytest.mark.parametrize("kind", ["submit", "stream"])
-def test_a_request_is_answered_under_its_exchange(made: Made, kind: str) -> None:
+def test_a_request_is_answered_under_its_exchange(made: Made) -> None:
     world = made()
     world.begin()
     caller = FakePeer(handler_of(world))
-    caller.say(7, kind, arrays=tensors())
+    caller.say(7, "submit", arrays=tensors())
     message = caller.next()
     while answered(message).finish is None:
         message = caller.next()
@@ -58,7 +57,7 @@ def test_a_request_is_answered_under_its_exchange(made: Made, kind: str) -> None
     assert (answered(message).finish, answered(message).num_output) == (Finish.LENGTH, 3)
     assert not caller.handler._open
     caller.say(7, "cancel")  # of what has ended
-    caller.say(8, kind, arrays=tensors(0))
+    caller.say(8, "submit", arrays=tensors(0))
     message = caller.next()
     assert (message.exchange, message.kind) == (8, "error")
     assert "max_tokens" in str(raised(*message.value))

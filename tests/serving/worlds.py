@@ -94,7 +94,6 @@ class World:
         self.facts = DrafterFacts("target", self.metrics.drafter_failed)
         self.builder = Builder(
             model="covey",
-            target_name="",
             profile=self.profile,
             target=self.target,
             residency=cast("Residency", None),

@@ -27,7 +27,7 @@ BUSY_SECONDS, RAN_SECONDS = 6.0, 1.5
 CIRCLES_SECONDS = 60.0  # the same while a model loads
 ASLEEP_SECONDS = 30.0  # a load may use no processor for so long: weights may come over a network
 TARGET, DRAFTER, ORCHESTRATOR = "target", "drafter", "orchestrator"
-JUDGED = (ORCHESTRATOR, "router", "unary", "tokenizer")  # backends whose first thread only takes requests
+JUDGED = (ORCHESTRATOR, "unary", "tokenizer")  # backends whose first thread only takes requests
 
 
 @dataclass

@@ -314,11 +314,6 @@ class Profile:
     models: tuple[str, ...] = setting(
         ("target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble"), "Triton models to load"
     )
-    targets: tuple[str, ...] = setting(
-        (),
-        "several targets in this server, NAME=PROFILE each: docs/star.md",
-        pattern=r"[a-z0-9]{1,32}=.+",
-    )
     target: TargetSettings = dataclasses.field(default_factory=TargetSettings)
     scheduler: SchedulerSettings = dataclasses.field(default_factory=SchedulerSettings)
     speculation: SpeculationSettings = dataclasses.field(default_factory=SpeculationSettings)
@@ -441,6 +436,11 @@ def written(tables: JsonDict) -> str:
 
 def of_tables(tables: JsonDict, name: str, where: str) -> Profile:
     """Return the profile of a file's tables, each setting checked by itself. `where` is what errors name."""
+    if "targets" in tables:
+        raise SettingError(
+            f"{where}: targets: a server has one target: start a server with each of these profiles; docs/star.md says "
+            "how servers share a drafter"
+        )
     return _section(Profile, {"name": name, **tables}, where, "")
 
 
@@ -464,34 +464,10 @@ def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
 
 
 def of_model(parameters: JsonDict) -> Profile:
-    """Return the profile that a model's configuration names: of one target of several, or of one policy of several that
-    share a target in turns, as in the benches. Else the launcher's."""
+    """Return the profile that a model's configuration names, as where the benches compare policies that share a
+    target in turns. Else the launcher's."""
     own = parameters.get("profile")
     return load(own["string_value"]) if own else from_environment()
-
-
-def targets(profile: Profile, where: str | Path) -> dict[str, tuple[str, Profile]]:
-    """Return the targets of a server that has several, by name: each one's profile by name or path, and read. `where`
-    is the file that names them; relative paths are beside it."""
-    found: dict[str, tuple[str, Profile]] = {}
-    for entry in profile.targets:
-        name, _, named = entry.partition("=")
-        path = Path(where).parent / named
-        own = str(path.resolve()) if path.suffix == ".toml" else named
-        loaded = load(own)
-        problem = ""
-        if name in found:
-            problem = f"two are named {name}"
-        elif loaded.targets:
-            problem = f"{named} has several of its own"
-        elif loaded.memory.policy != "off":
-            problem = f"{named} has a memory.policy, which would take drafters from the others"
-        elif missing := [each for each in loaded.speculation.drafters if each not in profile.models]:
-            problem = f"{named} wants {', '.join(missing)}, which must be among models of {where}, too"
-        if problem:
-            raise SettingError(f"{where}: targets: {problem}")
-        found[name] = own, loaded
-    return found
 
 
 def from_environment() -> Profile:

@@ -34,9 +34,8 @@ log = logging.getLogger("covey.front")
 
 
 async def serve(wanted: argparse.Namespace) -> None:
-    folders = dict(entry.split("=", 1) for entry in wanted.folder)
     own, names = profile.load(wanted.profile), wanted.served_model_name
-    gateway = Gateway(own, wanted.upstream, wanted.upstream_metrics, wanted.deaths, folders, names)
+    gateway = Gateway(own, wanted.upstream, wanted.upstream_metrics, wanted.deaths, wanted.folder, names)
     calls = grpc_service.server(gateway)
     host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
     tls = Tls.of(gateway.settings)
@@ -119,7 +118,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT", help="tritonserver's gRPC port")
     parser.add_argument("--upstream-metrics", required=True, metavar="HOST:PORT")
-    parser.add_argument("--folder", action="append", default=[], metavar="[TARGET]=FOLDER", help="of a target's files")
+    parser.add_argument("--folder", required=True, help="of the target's files")
     parser.add_argument("--served-model-name", action="append", default=[], metavar="NAME")
     parser.add_argument("--deaths", required=True, type=int, metavar="FD", help="what the launcher writes them to")
     parser.add_argument("--profile", default=profile.DEFAULT_PROFILE)

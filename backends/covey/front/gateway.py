@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from covey.contracts.profile import Profile
 from covey.front.admission import DOWN, Admission, Caller
+from covey.front.failures import NotServed, refused
 from covey.front.inference_request import InferenceRequest
 from covey.front.openai.texts import Texts
 from covey.front.openai.workers import Workers
@@ -31,19 +33,26 @@ class Gateway:
         grpc_url: str,
         metrics_url: str,
         deaths: int,
-        folders: Mapping[str, str],
+        folder: str,
         names: Sequence[str] = (),
     ) -> None:
-        """`folders` are the targets', by name where there are several. OpenAI's routes know the model by `names`;
-        without any it is `covey`."""
+        """`folder` is the target's. OpenAI's routes know the model by `names`; without any it is `covey`."""
         self.names = tuple(names) or (MODEL,)
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
         self.most_tokens = profile.limits.max_tokens  # of a request that says nothing
         self.workers = Workers(self.prompt_bytes, self.settings.message_bytes)
-        self.texts = {name: Texts(folder, self.workers) for name, folder in folders.items()}
+        self.texts = Texts(folder, self.workers)
         self.admission = Admission(profile.front)
         self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
+
+    def served(self, name: Any) -> str:
+        """Return the name of the model that a caller asks for, or the first one if there is none. Raises NotServed."""
+        if name is None:
+            return self.names[0]
+        if name not in self.names:
+            raise NotServed(str(refused("model", name, ", ".join(self.names))), "model")
+        return str(name)
 
     @property
     def ready(self) -> bool:

@@ -16,10 +16,10 @@ from covey.server.errors import StartError
 from covey.server.installation import Installation
 
 LIBRARY = "libtriton_{}.so"
-# Backends with settings of their own. Triton gives those to a backend that has a library by its name, and to no other
+# The backend with settings of its own. Triton gives those to a backend that has a library by its name, and to no other
 # that is written in Python; the library is the python backend's under another name. The orchestrator's calls in flight
 # and its sends need many threads; with as many for each model a server would not fit into a container.
-OWN_LIBRARY = ("orchestrator", "router")
+OWN_LIBRARY = "orchestrator"
 
 
 def backend_names(folder: Path) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None
         for name, path in copies.items():
             shutil.copy2(path, building / "python" / name)
         for name, path in links.items():
-            if name in OWN_LIBRARY:
+            if name == OWN_LIBRARY:
                 (building / name).mkdir()
                 (building / name / "model.py").symlink_to(path / "model.py")
                 os.link(building / "python" / LIBRARY.format("python"), building / name / LIBRARY.format(name))
@@ -59,7 +59,7 @@ def _build(final: Path, copies: dict[str, Path], links: dict[str, Path]) -> None
 
 
 def _digest(installation: Installation, copies: dict[str, Path], links: dict[str, Path]) -> str:
-    lines = [installation.version, *OWN_LIBRARY]
+    lines = [installation.version, OWN_LIBRARY]
     for name, path in sorted(copies.items()):
         status = path.stat()
         lines.append(f"{name} {path} {status.st_size} {status.st_mtime_ns}")

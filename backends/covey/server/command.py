@@ -47,7 +47,7 @@ def command(
 ) -> list[str]:
     """Return the command line. The ports and the secret of `options` are settled."""
     settings = {"stub-timeout-seconds": STUB_SECONDS, "shm-region-prefix-name": region_prefix}
-    pools = {"python": FEW_THREADS} | dict.fromkeys(OWN_LIBRARY, MANY_THREADS)
+    pools = {"python": FEW_THREADS, OWN_LIBRARY: MANY_THREADS}
     words = [
         str(installation.binary),
         f"--model-repository={options.repository_folder()}",

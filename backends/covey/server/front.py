@@ -19,7 +19,6 @@ from covey.care.restarts import Restarts
 from covey.care.silence import LOOK_SECONDS as ASK_SECONDS
 from covey.care.silence import Silence, answers, shakes_hands
 from covey.care.watch import Watch
-from covey.contracts import profile
 from covey.front.tls import Tls
 from covey.server import preflight
 from covey.server.errors import StartError
@@ -137,7 +136,7 @@ class Front:
             *("--upstream-metrics", f"{upstream}:{options.metrics_port}", "--deaths", str(self._deaths.fd)),
             *("--profile", str(own.resolve()) if own.is_file() else options.profile),
             *(word for name in options.served_model_name for word in ("--served-model-name", name)),
-            *(word for name, folder in _folders(options).items() for word in ("--folder", f"{name}={folder}")),
+            *("--folder", str(preflight.target_folder(options))),
         ]
         self._process = subprocess.Popen(
             words,
@@ -162,22 +161,9 @@ def wanted(options: Options) -> bool:
 
 
 def with_ports(options: Options) -> Options:
-    """Return the options with every FREE port of the front chosen; refuses ports in use, and served names
-    that a target has."""
-    for name in options.served_model_name:
-        if name in _folders(options):
-            raise StartError(f"--served-model-name: got {name!r}, allowed: names that no target has")
+    """Return the options with every FREE port of the front chosen; refuses ports in use."""
     tritons = [getattr(options, name) for name in preflight.PORTS]
     return replace(options, **preflight.chosen(options, options.front_host, PORTS, tritons))
-
-
-def _folders(options: Options) -> dict[str, str]:
-    """Return where each target's tokenizer and chat template are, by the target's name where there are several."""
-    settings, repository = options.deployment(), options.repository_folder()
-    named = profile.targets(settings, profile.find(options.profile))
-    if not named:
-        return {"": options.model or settings.target.folder or str(repository / "target" / "1")}
-    return {name: each.target.folder or str(repository / f"target_{name}" / "1") for name, (_, each) in named.items()}
 
 
 def _environment() -> dict[str, str]:

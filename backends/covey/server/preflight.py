@@ -132,12 +132,8 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
             raise StartError(f"profile {options.profile} has an emulated target: it reads no MODEL and no DRAFTER")
         return
     if options.drafter:
-        if options.deployment().targets:
-            raise StartError(
-                f"profile {options.profile} has several targets: each one's own profile names its drafters"
-            )
         _servable(Path(options.drafter))
-    folder = _target_folder(options)
+    folder = target_folder(options)
     for name, drafter in _drafter_folders(options, wanted).items():
         try:
             if _is_head(drafter):
@@ -250,9 +246,9 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     """Return which models not to load, and why: bundled drafters of the default profile whose tokens are not the
     target's. Drafters that were named are refused instead."""
     settings = options.deployment()
-    if settings.target.kind == "emulated" or settings.targets:  # each orchestrator leaves out what does not fit
+    if settings.target.kind == "emulated":
         return {}
-    target, misfits = _target_folder(options), {}
+    target, misfits = target_folder(options), {}
     for name, folder in _drafter_folders(options, wanted).items():
         misfit = vocabulary.misfit(folder, target)
         if not misfit and _is_head(folder):
@@ -281,9 +277,9 @@ def variants(options: Options, wanted: tuple[str, ...]) -> set[str]:
     settings = options.deployment()
     target = settings.target
     found: set[str] = set()
-    if target.kind == "emulated" or settings.targets or any(map(Path.exists, ACCELERATORS)):
+    if target.kind == "emulated" or any(map(Path.exists, ACCELERATORS)):
         return found
-    own = _target_folder(options)
+    own = target_folder(options)
     with suppress(SettingError):  # another backend's target, or another family, which PyTorch computes
         found.add(compiled.variant_of(architecture.read(own), dtypes.on_cpu(target.dtype, own)))
     for folder in _drafter_folders(options, wanted).values():
@@ -292,7 +288,7 @@ def variants(options: Options, wanted: tuple[str, ...]) -> set[str]:
     return found
 
 
-def _target_folder(options: Options) -> Path:
+def target_folder(options: Options) -> Path:
     """Return the folder of the target's files, whether there are any or not."""
     named = options.model or options.deployment().target.folder
     return Path(named) if named else options.repository_folder() / "target" / "1"

@@ -37,7 +37,6 @@ from covey.server import (
     preflight,
     private_memory,
     shared_memory,
-    targets,
     unseen,
 )
 from covey.server.errors import Crashed, ServerDied, StartError
@@ -74,7 +73,6 @@ class Server:
         self._secret = ""  # the one in use
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
-        self._placed = False
         self._held = contextlib.ExitStack()  # what a start took, given back in turn
         self._supervisor: Supervisor | None = None
         self._silence: Watch | None = None
@@ -132,8 +130,6 @@ class Server:
                 _log.warning("%s; it is started again", crash)
 
     def _start(self, meanwhile: Callable[[], None]) -> None:
-        if not self._placed:  # else it is started again, as it was
-            self.options, self._placed = targets.placed(self.options), True
         preflight.exposure(self.options)
         triton = installation.find(self.options.triton)
         self.options = hub.with_folders(self.options)
@@ -215,7 +211,7 @@ class Server:
         backend's model under that name is ready at once."""
         if ORCHESTRATOR not in self.models or ORCHESTRATOR not in loaded:
             return ORCHESTRATOR not in self.models
-        if self._roles.get(ORCHESTRATOR) not in backend_dir.OWN_LIBRARY:
+        if self._roles.get(ORCHESTRATOR) != backend_dir.OWN_LIBRARY:
             return True
         try:
             return link.serves(ORCHESTRATOR, self.pid)

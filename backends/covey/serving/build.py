@@ -52,7 +52,6 @@ class Builder:
     """Holds what engines of one model are built with, whatever their target says of itself."""
 
     model: str
-    target_name: str  # by which requests may ask for it; "" where the server has one
     profile: Profile
     target: Target
     residency: Residency
@@ -133,7 +132,6 @@ class Builder:
             lambda: engine.lasting_blocks,
             classes,
             chosen.tenants.priorities,
-            target=self.target_name,
             grammars=Verdicts(compiler.compiled),
         )
         streamer.start(engine)

@@ -1,10 +1,10 @@
-"""Handles the messages that come over a link (`covey.tritonio.link`): requests of `covey_unary` or a router, questions
-of the launcher.
+"""Handles the messages that come over a link (`covey.tritonio.link`): requests of `covey_unary`, questions of the
+launcher.
 
-submit, stream   a request with one answer, or with many
-cancel           its client has left
-serves           whether this model serves yet, or why it never will
-drain            take no more requests; how many are open, None before there is an engine
+submit    a request
+cancel    its client has left
+serves    whether this model serves yet, or why it never will
+drain     take no more requests; how many are open, None before there is an engine
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from covey.serving.life import Life
 from covey.serving.requests import Requests
 from covey.tritonio.link import ANSWER_SECONDS, Message, Peer
-from covey.tritonio.peers import ASKS_FOR_STATE, PeerOutlet
+from covey.tritonio.peers import PeerOutlet
 
 
 class LinkHandler:
@@ -25,9 +25,8 @@ class LinkHandler:
     def received(self, peer: Peer, message: Message) -> None:
         exchange, kind = message.exchange, message.kind
         entry, service = (id(peer), exchange), self._life.service
-        if kind in ("submit", "stream"):
-            stateful = ASKS_FOR_STATE in message.arrays
-            outlet = PeerOutlet(peer, exchange, streams=kind == "stream", needs_state=stateful)
+        if kind == "submit":
+            outlet = PeerOutlet(peer, exchange)
             key = self._requests.new_key()
             self._open[entry] = key, outlet
             outlet.closed = lambda: self._open.pop(entry, None)

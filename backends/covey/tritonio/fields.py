@@ -64,14 +64,11 @@ class RequestParser:
         classes: Classes | None = None,
         priorities: Iterable[str] = ("*:1000",),
         *,
-        target: str = "",
         grammars: Verdicts | None = None,
     ) -> None:
         """`total_blocks` says how many the pool has now; without it, as many as `info` says. `classes` are those of
         latency; without them, the usual ones. `priorities` says how high each tenant may ask, as `tenants.priorities`.
-        `target` is the target's name, where a server has several. `grammars` compiles them; without it, who asks for
-        one does."""
-        self._target = target
+        `grammars` compiles them; without it, who asks for one does."""
         self._grammars = grammars or Verdicts(self._compiled_here)
         self._tokenizer = tokenizer
         self._info = info
@@ -95,7 +92,6 @@ class RequestParser:
         if (text is None) == (ids is None):
             raise BadField("text_input", text, "exactly one of text_input and input_ids")
         prompt = self._prompt(text) if text is not None else self._ids(ids)
-        read.choice("target", tuple(dict.fromkeys(("", self._target))))
         left = self._context() - len(prompt)
         max_tokens = read.integer("max_tokens", default=max(1, min(self._limits.max_tokens, left)))
         self._check_room(len(prompt), max_tokens)

@@ -1,10 +1,9 @@
 """A private link between two models of one server, where BLS will not do.
 
 `covey` is decoupled, and BLS calls to decoupled models are not to be trusted on 24.10. `covey_unary` therefore reaches
-the orchestrator, and a router several of them, over a Unix socket in a folder that only this user can enter; its name
-is the server's process id, which both models' processes have as their parent. Over the same link the launcher asks the
-orchestrator whether it serves yet, and tells it to take no more requests. What goes over it can only be read, never run
-(`covey.wire.frames`).
+the orchestrator over a Unix socket in a folder that only this user can enter; its name is the server's process id,
+which both models' processes have as their parent. Over the same link the launcher asks the orchestrator whether it
+serves yet, and tells it to take no more requests. What goes over it can only be read, never run (`covey.wire.frames`).
 """
 
 from __future__ import annotations

@@ -164,15 +164,10 @@ class SenderOutlet:
 
     def report(self, text: str) -> None:
         """Send the one answer to a question."""
-        self._sender.send(response(reported(text), self._wanted), last=True)
+        self._sender.send(response({REPORT: np.array([text.encode()], np.object_)}, self._wanted), last=True)
 
     def fail(self, error: Exception) -> None:
         self._sender.send(error_response(error), last=True)
 
     def gone(self) -> bool:
         return self._sender.is_cancelled()
-
-
-def reported(text: str) -> dict[str, Any]:
-    """Return the answer to a question as the response's arrays."""
-    return {REPORT: np.array([text.encode()], np.object_)}

@@ -1,15 +1,15 @@
-"""Messages between the public models of one server: answers on their way over the link to `covey_unary` or a router,
-errors, and the names of tensors that no client knows."""
+"""Messages between the public models of one server: answers on their way over the link to `covey_unary`, errors, and
+the names of tensors that no client knows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from covey.contracts.errors import PortError, RequestError
 from covey.contracts.types import Finish
-from covey.text.streaming import Chunk, DetokenizerState
+from covey.text.streaming import Chunk
 from covey.tritonio.link import Message, Peer
 
 # Between the ensemble's steps only: its tokeniser asks for an output that its detokeniser needs.
@@ -19,21 +19,21 @@ STATE = "detokenizer_state"
 INSPECT = "inspect"
 REPORT = "report"
 
-# Of a chunk on its way from one model to another, beside its state.
+# Of a chunk on its way from one model to another, which has no state.
 _OF_PROMPT = ("prompt_ids", "prompt_logprobs", "prompt_top_ids", "prompt_top_logprobs")
 ARRAYS = ("ids", "logprobs", "top_ids", "top_logprobs", *_OF_PROMPT)
 VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRAYS, "state"))
 
 
 class PeerOutlet:
-    """The other end of the link from `covey_unary` or a router, one exchange of it."""
+    """The other end of the link from `covey_unary`, one exchange of it."""
 
-    def __init__(self, peer: Peer, exchange: int, *, streams: bool = False, needs_state: bool = False) -> None:
+    streams = needs_state = False
+
+    def __init__(self, peer: Peer, exchange: int) -> None:
         self._peer = peer
         self._exchange = exchange
         self.cancelled = False
-        self.streams = streams
-        self.needs_state = needs_state
         self.closed: Callable[[], object] = lambda: None  # called when the last response has been sent
 
     def send(self, chunk: Chunk) -> None:
@@ -41,7 +41,6 @@ class PeerOutlet:
             self.closed()
         arrays = {name: getattr(chunk, name) for name in ARRAYS}
         values = {name: getattr(chunk, name) for name in VALUES}
-        values["state"] = None if chunk.state is None else asdict(chunk.state)
         self._peer.send(Message(self._exchange, "answer", values, arrays))
 
     def report(self, text: str) -> None:
@@ -62,7 +61,6 @@ def answered(message: Message) -> Chunk:
     value["finish"] = None if value["finish"] is None else Finish(value["finish"])
     value["acceptance"] = tuple(value["acceptance"])
     value["drafters"] = tuple(map(tuple, value["drafters"]))
-    value["state"] = None if value["state"] is None else DetokenizerState(**value["state"])
     return Chunk(**value)
 
 

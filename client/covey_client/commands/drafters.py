@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from rich.console import Console
@@ -32,7 +31,6 @@ def add(subparsers: flags.Subparsers) -> None:
     )
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="of a drafter")
     flags.add_http_url(parser, "--url")
-    parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=run)
 
 
@@ -44,10 +42,7 @@ def run(given: argparse.Namespace) -> int:
         found = reports.memory()
     else:
         found = reports.wish(given.action, given.name)
-    if given.json:
-        print(json.dumps(found))
-    else:
-        _print(found)
+    _print(found)
     return 0
 
 

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from typing import Any
 
 from covey_client.client import Client
 from covey_client.commands import flags
@@ -17,7 +18,6 @@ def add(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser("generate", help="answer one prompt", description="Answer one prompt.")
     parser.add_argument("prompt", help="the text; - reads it from stdin")
     parser.add_argument("--json", action="store_true", help="print one JSON object when the answer is complete")
-    parser.add_argument("--no-stream", action="store_true", help="ask for the whole answer at once")
     parser.add_argument("--stats", action="store_true", help="token counts and acceptance, on stderr")
     flags.add_connection(parser)
     flags.add_settings(parser)
@@ -27,7 +27,8 @@ def add(subparsers: flags.Subparsers) -> None:
 def run(given: argparse.Namespace) -> int:
     prompt = _stdin() if given.prompt == "-" else given.prompt
     with flags.client(given) as client:
-        found = _whole(client, prompt, given) if given.json or given.no_stream else _streamed(client, prompt, given)
+        settings = flags.settings(given)
+        found = client.generate(prompt, **settings) if given.json else _streamed(client, prompt, settings)
     if given.json:
         print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
     if given.stats:
@@ -53,16 +54,9 @@ def summary(found: Completion) -> str:
     )
 
 
-def _whole(client: Client, prompt: str, given: argparse.Namespace) -> Completion:
-    found = client.generate(prompt, **flags.settings(given))
-    if not given.json:
-        print(found.text)
-    return found
-
-
-def _streamed(client: Client, prompt: str, given: argparse.Namespace) -> Completion:
+def _streamed(client: Client, prompt: str, settings: dict[str, Any]) -> Completion:
     chunks = []
-    with client.stream(prompt, **flags.settings(given)) as stream:
+    with client.stream(prompt, **settings) as stream:
         for chunk in stream:
             chunks.append(chunk)
             sys.stdout.write(chunk.text)

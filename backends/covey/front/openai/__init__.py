@@ -1,6 +1,6 @@
 """OpenAI's API for the same `covey`: chat, completions, responses and models, and vLLM's tokenize and detokenize.
 
-routes.py         all routes;  served.py: the models that a caller may name
+routes.py         all routes
 generation.py     chat and completions: READ THIS FIRST
     body          fields.py, prompts.py, tools.py (with schemas.py) check it;  choices.py asks for each of its choices
     prompt        texts.py has workers.py render and tokenize it in worker.py, by text_processor.py

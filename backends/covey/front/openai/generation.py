@@ -18,9 +18,9 @@ from covey.front.openai import choices, errors, fields, forms, prompts
 from covey.front.openai.delta import AnswerParser, Delta
 from covey.front.openai.fields import Given, of_choice
 from covey.front.openai.pieces import Offsets
-from covey.front.openai.served import ServedModel, served
 from covey.front.openai.shapes import CompletionShape, log_probs, usage
 from covey.front.openai.text_processor import Prompt
+from covey.front.openai.texts import Texts
 from covey.front.openai.thinking import ReasoningParser, Thinking
 from covey.front.openai.tool_calls import ToolCallParser
 from covey.front.openai.tools import Tools, taken
@@ -43,7 +43,7 @@ OF_PROMPT = ("prompt_ids", "prompt_log_probs", "prompt_top_ids", "prompt_top_log
 class CheckedBody:
     """A checked body: the requests to `covey` that it becomes, and what their answers are written with."""
 
-    model: ServedModel
+    texts: Texts
     given: Given
     requests: tuple[InferenceRequest, ...]  # `n` for each prompt
     shape: CompletionShape
@@ -75,37 +75,37 @@ async def check_body(call: HttpCall, parsed: Mapping[str, Any], chat: bool) -> C
     if chat:
         tools, parsed = taken(parsed)
     given = fields.read(parsed, chat=chat, most_tokens=gateway.most_tokens)
-    model = served(gateway, parsed.get("model"), given.settings.get("target"))
+    name, texts = gateway.served(parsed.get("model")), gateway.texts
     found: list[str | list[int]] = []
     parser: Callable[[], AnswerParser | None] | None = None
     if chat:
-        prompt = await rendered(call.job, model, parsed, tools)
+        prompt = await rendered(call.job, texts, parsed, tools)
         if tools is not None or prompt.thinking is not None:
-            given, parser = await _with_grammar(given, tools, prompt.thinking, model)
+            given, parser = await _with_grammar(given, tools, prompt.thinking, texts)
         found.append(prompt.ids)
     else:
         found += prompts.prompts(parsed.get("prompt"))
     if len(found) * given.n > fields.MOST_CHOICES:
         raise refused("n", given.n, f"at most {fields.MOST_CHOICES} choices of all {len(found)} prompts together")
-    requests = _inference_requests(gateway, model, found, given)
+    requests = _inference_requests(gateway, found, given)
     parsers = tuple(parser() if parser else None for _ in requests)
-    return CheckedBody(model, given, requests, CompletionShape(chat, model.name), parsers)
+    return CheckedBody(texts, given, requests, CompletionShape(chat, name), parsers)
 
 
-async def rendered(job: Job, model: ServedModel, parsed: Mapping[str, Any], tools: Tools | None) -> Prompt:
+async def rendered(job: Job, texts: Texts, parsed: Mapping[str, Any], tools: Tools | None) -> Prompt:
     """Return the conversation in a body as the model's template writes it."""
     messages, settings = prompts.messages(parsed.get("messages")), prompts.template_settings(parsed)
     if tools is not None:
         settings["tools"] = list(tools.told)
-    return await model.texts.chat(job, messages, settings)
+    return await texts.chat(job, messages, settings)
 
 
 async def _with_grammar(
-    given: Given, tools: Tools | None, thinking: Thinking | None, model: ServedModel
+    given: Given, tools: Tools | None, thinking: Thinking | None, texts: Texts
 ) -> tuple[Given, Callable[[], AnswerParser | None]]:
     """Return the settings with a grammar that holds the answer to the form of these tools and thoughts, and a factory
     of the parsers that take such an answer apart."""
-    form, marks = await model.texts.form() if tools else None, await model.texts.marks()
+    form, marks = await texts.form() if tools else None, await texts.marks()
     answer, rules = forms.answer_rules(given.settings), ""
     if tools and form:
         rules = forms.grammar(form, tools, marks, thinking, answer)
@@ -123,13 +123,13 @@ async def _with_grammar(
 
 
 def _inference_requests(
-    gateway: Gateway, model: ServedModel, found: Sequence[str | list[int]], given: Given
+    gateway: Gateway, found: Sequence[str | list[int]], given: Given
 ) -> tuple[InferenceRequest, ...]:
     """Return `n` requests for each prompt."""
-    settings: Mapping[str, Any] = {**given.settings, **({"target": model.target} if model.target else {})}
-    common = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+    common = {name: value if isinstance(value, list) else [value] for name, value in given.settings.items()}
     common["stream"] = [given.stream or len(found) * given.n > 1]
-    outputs = (*OUTPUTS, *(LOG_PROBS if given.log_probs else ()), *(OF_PROMPT if fields.SCORES in settings else ()))
+    scores = OF_PROMPT if fields.SCORES in given.settings else ()
+    outputs = (*OUTPUTS, *(LOG_PROBS if given.log_probs else ()), *scores)
     requests = []
     for prompt in found:
         tensor = {"text_input": [prompt]} if isinstance(prompt, str) else {"input_ids": prompt}
@@ -182,7 +182,7 @@ async def log_probs_of(checked: CheckedBody, chunk: Chunk, offsets: Offsets) -> 
     if not checked.given.log_probs:
         return None
     ids = {*chunk.tokens, *chunk.top_ids, *chunk.prompt_ids, *chunk.prompt_top_ids}
-    pieces = await checked.model.texts.pieces(ids)
+    pieces = await checked.texts.pieces(ids)
     return log_probs(checked.shape.chat, chunk, pieces, offsets)
 
 

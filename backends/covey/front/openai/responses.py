@@ -41,7 +41,7 @@ class Response:
             "instructions": body.get("instructions"),
             "max_output_tokens": body.get("max_output_tokens"),
             "metadata": body.get("metadata") or {},
-            "model": checked.model.name,
+            "model": checked.shape.model,
             "output": self._output.items,
             "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
             "previous_response_id": None,
@@ -75,7 +75,7 @@ class Response:
         """Return the last event; `chunk` is the last one, or the whole answer."""
         thought, count = self._output.reasoning, 0
         if thought:
-            count, _ = await self._checked.model.texts.encode(call.job, thought, special=False)
+            count, _ = await self._checked.texts.encode(call.job, thought, special=False)
         usage, status = chunk.usage, _status(chunk.finish_reason)
         self.body |= {
             "status": status,

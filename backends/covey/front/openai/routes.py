@@ -17,16 +17,16 @@ from covey.front.http_bodies import json_object
 from covey.front.http_calls import JSON, HttpCall, Posted, caller_of
 from covey.front.openai import generation
 from covey.front.openai.responses import responses
-from covey.front.openai.served import names, served
 from covey.front.openai.tools import taken
 
 
 async def tokenize(call: HttpCall, body: bytes) -> None:
     parsed = json_object(body)
-    model = served(call.gateway, parsed.get("model"), parsed.get("target"))
+    texts = call.gateway.texts
+    call.gateway.served(parsed.get("model"))
     if parsed.get("messages") is not None:
         tools, parsed = taken(parsed)
-        found = (await generation.rendered(call.job, model, parsed, tools)).ids
+        found = (await generation.rendered(call.job, texts, parsed, tools)).ids
         count, tokens = len(found), json.dumps(found).encode()
     else:
         text, special = parsed.get("prompt"), parsed.get("add_special_tokens")
@@ -34,34 +34,34 @@ async def tokenize(call: HttpCall, body: bytes) -> None:
             raise refused("prompt", text, "a text, or messages")
         if not isinstance(special, (bool, type(None))):
             raise refused("add_special_tokens", special, "true or false")
-        count, tokens = await model.texts.encode(call.job, text, special=special is not False)
-    told = json.dumps({"count": count, "max_model_len": model.texts.context()}).encode()
+        count, tokens = await texts.encode(call.job, text, special=special is not False)
+    told = json.dumps({"count": count, "max_model_len": texts.context()}).encode()
     await call.answer(b'%s, "tokens": %s}' % (told[:-1], tokens), JSON)
 
 
 async def detokenize(call: HttpCall, body: bytes) -> None:
     parsed = json_object(body)
-    model, ids = served(call.gateway, parsed.get("model"), parsed.get("target")), parsed.get("tokens")
+    call.gateway.served(parsed.get("model"))
+    ids = parsed.get("tokens")
     if not isinstance(ids, list) or not all(type(each) is int and 0 <= each < 1 << 31 for each in ids):
         raise refused("tokens", ids, "a list of token ids")
-    await call.json({"prompt": await model.texts.decode(call.job, ids)})
+    await call.json({"prompt": await call.gateway.texts.decode(call.job, ids)})
 
 
 def routes(gateway: Gateway, health: Callable[[Request], Awaitable[Response]]) -> list[BaseRoute]:
     started = int(time.time())
 
     def described(name: str) -> dict[str, Any]:
-        model = served(gateway, name)
-        length = None if model.found is None else model.found.context()
+        length = gateway.texts.context()
         return {"id": name, "object": "model", "created": started, "owned_by": "covey", "max_model_len": length}
 
     async def models(request: Request) -> Response:
         gateway.admission.charge(caller_of(gateway, request).name)
-        return JSONResponse({"object": "list", "data": [described(name) for name in names(gateway)]})
+        return JSONResponse({"object": "list", "data": [described(name) for name in gateway.names]})
 
     async def model(request: Request) -> Response:
         gateway.admission.charge(caller_of(gateway, request).name)
-        return JSONResponse(described(request.path_params["model"]))
+        return JSONResponse(described(gateway.served(request.path_params["model"])))
 
     return [
         Route("/health", health),
