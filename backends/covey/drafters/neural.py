@@ -27,7 +27,6 @@ import numpy as np
 
 from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import (
-    NO_FLOATS,
     NO_INTS,
     NO_STATES,
     DrafterInfo,
@@ -290,17 +289,13 @@ class NeuralDrafter:
                 pieces.append(None)
                 continue
             judge_from = max(judge_from - self._first, -1)
-            chances, unread = NO_FLOATS, session.unread
-            if session.rejection and judge_from >= 0:
-                chances = judging.chances[row] if len(judging.chances) else NO_FLOATS
-                unread = max(0, unread - 1)
-            count = min(unread, budget)
+            count = min(session.unread, budget)
             if session.num_tokens > self._model.max_positions or not self._make_room(
                 (work,), work, session, session.sequence.num_cached_tokens + count
             ):
                 status[row], count = RowStatus.SKIPPED, 0
             budget -= count
-            pieces.append(Piece(session, count, judge_from, chances))
+            pieces.append(Piece(session, count, judge_from))
         return pieces
 
     def _together(self, sessions: list[Session]) -> int:
