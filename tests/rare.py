@@ -23,7 +23,7 @@ GPU = (
     "tests/interpreted.py",
 )
 SERVED = ("backends/covey/front", "backends/covey/process", "backends/covey/server", "client/covey_client")
-TRAINING = ("backends/covey_training", "backends/covey/training", "backends/covey/models", "backends/covey/prompts")
+TRAINING = ("backends/covey_training", "backends/covey/models", "backends/covey/prompts")
 PARTS = {  # of which test files, and what they are about
     "tests/gpu": (*GPU, "tests/hopper.py"),
     "tests/loadtest/test_bench_gpu.py": (*GPU, "loadtest/bench"),

@@ -1,4 +1,4 @@
-"""`python -m covey.training drafter`: a small drafter for any target, distilled from the target's own samples.
+"""`python -m covey_training drafter`: a small drafter for any target, distilled from the target's own samples.
 
 Needs nothing but the target's folder: prompts are the bundled ones, or lines of a file. Every tenth prompt is held out:
 the target's continuations of those say how often the drafter will be right, beside what looking up earlier text would.
