@@ -112,10 +112,10 @@ def _student(target: PreTrainedModel) -> LlamaForCausalLM:
 
 def looked_up(samples: Sequence[Sample]) -> list[list[bool]]:
     """Return, for each token of the samples, whether n-grams of the text before it say it."""
-    settings = DrafterSettings()
+    longest = DrafterSettings().ngram_max
     found = []
     for one in samples:
-        lookup = NgramLookup(settings.ngram_min, settings.ngram_max)
+        lookup = NgramLookup(longest)
         lookup.extend(one.prompt)
         hits = []
         for token in one.continuation:

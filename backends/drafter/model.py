@@ -17,7 +17,6 @@ from covey.contracts.types import DraftReply
 from covey.drafters import load_drafter
 from covey.process.footprint import private_bytes
 from covey.star import callers
-from covey.star.queue import QueueLimits
 from covey.star.service import DraftService
 from covey.tritonio import bls, ending
 from covey.tritonio.log import to_triton
@@ -45,8 +44,7 @@ class TritonPythonModel:
         self._auth = callers.Authenticator(token(), others, again)
         self._service = DraftService(
             load_drafter(kind, folder, target, chosen, name=name),
-            QueueLimits(star.join_rows, star.wait_ms / 1000),
-            {each.name: each.weight for each in others},
+            weights={each.name: each.weight for each in others},
             admission=star.admission,
         )
         torch = sys.modules.get("torch")  # most drafters on a CPU do without

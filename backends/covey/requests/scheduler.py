@@ -32,6 +32,7 @@ from covey.requests.pace import Pace
 from covey.requests.shares import Shares
 
 PATIENCE = 10.0  # seconds
+GROWTH = 64  # tokens reserved for each running request's growth at admission
 LONGEST_REST = 60  # seconds that a refused caller is told to wait
 SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
 GRAMMARS = 8192  # bytes of new requests' grammars in a pass, or one: the longest take 50 ms to open, and others wait
@@ -91,8 +92,8 @@ class Scheduler:
         max_running: int,
         max_waiting: int,
         token_budget: int,
-        growth_tokens: int,
         block_size: int,
+        growth_tokens: int = GROWTH,
         patience: float = PATIENCE,
         tenants: TenantRules | None = None,
     ) -> None:

@@ -141,7 +141,7 @@ class TargetRunner:
             model,
             blocks=model.blocks,
             block_size=settings.block_size,
-            reuse=settings.prefix_reuse,
+            reuse=True,
             name=name,
             folder=str(folder),
             run_ahead=settings.run_ahead,

@@ -21,7 +21,7 @@ from covey_vllm import settings
 READ: Mapping[str, tuple[str, ...]] = {
     "target": (
         *("kind", "folder", "dtype", "tensor_parallel", "threads"),
-        *("block_size", "kv_memory_mb", "kv_blocks", "prefix_reuse"),
+        *("block_size", "kv_memory_mb", "kv_blocks"),
     ),
     "scheduler": ("max_running", "max_waiting", "token_budget"),
     "tenants": ("priorities",),
@@ -64,7 +64,7 @@ class Deployment:
             "dtype": target.dtype,
             "tensor_parallel_size": target.tensor_parallel,
             "block_size": target.block_size,
-            "enable_prefix_caching": target.prefix_reuse,
+            "enable_prefix_caching": True,
             "max_num_seqs": scheduler.max_running,
             "max_num_batched_tokens": scheduler.token_budget,
             **({} if own.keys() & set(SIZES) else _memory(target)),
