@@ -331,7 +331,6 @@ def test_a_profile_is_said_in_vllms_words(tmp_path: Path) -> None:
     [
         ({"target": {"numerics": "invariant"}}, "target.numerics: got 'invariant'"),
         ({"target": {"run_ahead": False}}, "target.run_ahead"),
-        ({"slo": {"patience_ms": 5.0}}, "slo.patience_ms"),
         ({"memory": {"policy": "thresholds"}}, "memory.policy"),
         ({"tenants": {"weights": ["a:2"]}}, "tenants.weights"),
         ({"speculation": {"width": 2}}, "speculation.width is refused"),

@@ -105,12 +105,6 @@ class SloSettings:
         "latency classes, NAME:TPOT:TTFT in milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
         pattern=objectives.ENTRY,
     )
-    patience_ms: float = setting(
-        10000.0,
-        "a request without a deadline, or which has missed its own, is ordered as if due so long after its arrival",
-        low=0,
-        high=3600000,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +208,6 @@ class DrafterSettings:
         choices=DTYPES,
     )
     device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
-    block_size: int = setting(
-        16, "tokens in a KV block of a drafter that PyTorch runs; the native runtime's have 32", low=1, high=256
-    )
     kv_memory_mb: int = setting(32, "KV memory of each neural drafter", low=1, high=1 << 20)
     kv_blocks: int = setting(0, "KV blocks of each; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
     folders: tuple[str, ...] = setting(

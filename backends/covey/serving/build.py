@@ -152,11 +152,10 @@ class Builder:
         return lambda opening: LookedUp(drafter, opening, rates)
 
     def _scheduler(self, info: TargetInfo) -> Scheduler:
-        slo, tenants = self.profile.slo, self.profile.tenants
+        tenants = self.profile.tenants
         return Scheduler.of(
             self.profile.scheduler,
             info.block_size,
-            patience=slo.patience_ms / 1000,
             tenants=TenantRules.read(tenants.weights, tenants.max_running, tenants.max_waiting),
         )
 
