@@ -252,12 +252,6 @@ class MemorySettings:
         "blocks are free, or requests wait for blocks",
         choices=("off", "thresholds"),
     )
-    counted: str = setting(
-        "process",
-        "what of a drafter the pool has when it leaves: process: all that its process alone holds; weights: its "
-        "weights and KV memory, and the rest is the machine's",
-        choices=("process", "weights"),
-    )
     calm_seconds: float = setting(5.0, "how long there must be room for a drafter before it is back", low=0, high=86400)
 
 

@@ -72,13 +72,11 @@ class NeuralDrafter:
         settings: DrafterSettings,
         *,
         name: str,
-        weights: int = 0,
         identity: str = "",
         folder: str = "",
         state_width: int = 0,
     ) -> None:
-        """`weights` are bytes of the model's own; `folder` is where its tokenizer is. A head's
-        states have `state_width` numbers."""
+        """`folder` is where the tokenizer is. A head's states have `state_width` numbers."""
         self._state_width, self._first = state_width, int(state_width > 0)
         self._model = model
         self._stepper = stepper
@@ -93,7 +91,7 @@ class NeuralDrafter:
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
             epoch=self._ledger.epoch,
-            resident_bytes=weights + model.blocks * model.bytes_per_block,
+            resident_bytes=0,  # whose process it is says so
             identity=identity,
             state_width=state_width,
         )
@@ -115,7 +113,6 @@ class NeuralDrafter:
         return cls(
             *(opened.model, opened.stepper, settings),
             name=name,
-            weights=sum(path.stat().st_size for path in Path(folder).glob("*.safetensors")),
             identity=opened.identity,
             folder=str(target or folder),  # a head has its target's tokens, and seldom their names
             state_width=opened.state_width,
