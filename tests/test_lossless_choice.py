@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import Rule, Sampling
 from covey.planner.build import build
 from covey.planner.drafters import read_scheduler
-from covey.requests.rounds import Round
 from tests.bundled import SAMPLINGS, plainly, serve, target, texts
 from tests.fakes import request
 
@@ -43,24 +41,3 @@ def test_no_text_depends_on_who_drafts() -> None:
         assert len({name for record in records for name in record.plan.drafter if name}) > 1, policy
         reads = sum(len(record.read) for record in records)
         assert (reads > 0) == (policy == "covey"), "who learns from reading has others read"
-
-
-def test_under_the_rejection_rule_others_read_what_the_target_says_of_its_tokens() -> None:
-    """Of every token that it drew, it says how likely it was; whoever reads the text has an opinion of its places."""
-    asked = [(texts()[number * 23], Sampling(temperature=1.0, seed=number, rule=Rule.REJECTION)) for number in range(3)]
-    settings = SpeculationSettings(policy="fixed:3", drafter_policy="covey", max_depth=3, drafters=NAMES)
-    planner = build(settings, NAMES, max_rows=8)
-    wanted = [request(key, prompt, 160, sampling=sampling) for key, (prompt, sampling) in enumerate(asked)]
-    heard: dict[str, int] = {}
-    learn = planner.learn
-
-    def listening(done: Round) -> None:
-        for active in done.batch.rows:
-            assert len(active.chances) == len(active.output)
-            for name, said in active.judgements.items():
-                heard[name] = heard.get(name, 0) + len(said.hits)
-        learn(done)
-
-    planner.learn = listening  # type: ignore[method-assign]
-    serve(planner, wanted, NAMES, 3)
-    assert sum(count > 0 for count in heard.values()) > 1, heard

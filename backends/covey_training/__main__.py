@@ -1,19 +1,19 @@
-"""`python -m covey.training`: tokenizer, then target, then drafters, then evaluate; or one of the others below.
+"""`python -m covey_training`: tokenizer, then target, then drafters, then evaluate; or one of the others below.
 
-    python -m covey.training target --data data --minutes 90
+    python -m covey_training target --data data --minutes 90
 
 `--data` holds the corpora (`covey_training.corpora` names the files), `--out` is the model repository whose version
 folders receive the weights, and `--runs` keeps checkpoints: the same command again goes on where it was stopped.
 
-    python -m covey.training aligned --size tiny --agreement 0.7 --out pair
+    python -m covey_training aligned --size tiny --agreement 0.7 --out pair
 
 makes a pair of random weights to measure with, and learns nothing.
 
-    python -m covey.training drafter --target /models/mine --out drafter --minutes 5
+    python -m covey_training drafter --target /models/mine --out drafter --minutes 5
 
 distils a small drafter for any target from the target's own samples.
 
-    python -m covey.training head --target /models/mine --out head --minutes 30
+    python -m covey_training head --target /models/mine --out head --minutes 30
 
 trains an EAGLE-3 head, which reads the target's hidden states, on them.
 """
@@ -49,7 +49,7 @@ NEED_DATA = ("tokenizer", "target", "drafters")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m covey.training", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m covey_training", description=__doc__.splitlines()[0])
     machine = argparse.ArgumentParser(add_help=False)
     machine.add_argument("--seed", type=int, default=0)
     machine.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -191,7 +191,7 @@ def tokenizer_folder(options: argparse.Namespace) -> Path:
 def read_tokenizer(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: run `python -m covey.training tokenizer` first")
+        raise FileNotFoundError(f"{path} is missing: run `python -m covey_training tokenizer` first")
     return Tokenizer.from_file(str(path))
 
 

@@ -1,4 +1,4 @@
-"""`python -m covey.training head`: an EAGLE-3 head for any plain target, trained on the target's own samples.
+"""`python -m covey_training head`: an EAGLE-3 head for any plain target, trained on the target's own samples.
 
 The head reads the target's hidden states, computed as it learns: three of them a token are too many to keep. It learns
 with test-time training: at each step of a draft but the first it reads what it put out at the step before, as it will

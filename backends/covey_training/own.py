@@ -1,4 +1,4 @@
-"""`python -m covey.training drafter`: a small drafter for any target, distilled from the target's own samples.
+"""`python -m covey_training drafter`: a small drafter for any target, distilled from the target's own samples.
 
 Needs nothing but the target's folder: prompts are the bundled ones, or lines of a file. Every tenth prompt is held out:
 the target's continuations of those say how often the drafter will be right, beside what looking up earlier text would.
@@ -80,10 +80,10 @@ def _student(target: PreTrainedModel) -> LlamaForCausalLM:
 
 def looked_up(samples: Sequence[Sample]) -> list[list[bool]]:
     """Return, for each token of the samples, whether n-grams of the text before it say it."""
-    settings = DrafterSettings()
+    longest = DrafterSettings().ngram_max
     found = []
     for one in samples:
-        lookup = NgramLookup(settings.ngram_min, settings.ngram_max)
+        lookup = NgramLookup(longest)
         lookup.extend(one.prompt)
         hits = []
         for token in one.continuation:

@@ -17,7 +17,6 @@ from covey.contracts.types import DraftReply
 from covey.drafters import load_drafter
 from covey.process.footprint import private_bytes
 from covey.star import callers
-from covey.star.queue import QueueLimits
 from covey.star.service import DraftService
 from covey.tritonio import bls, ending
 from covey.tritonio.log import to_triton
@@ -38,15 +37,14 @@ class TritonPythonModel:
         entry = Path(args["model_repository"]) / args["model_version"]
         folder = chosen.drafter.folder_of(name) or named or entry
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name
-        self._emulated, self._counted = chosen.target.kind == "emulated", chosen.memory.counted
+        self._emulated = chosen.target.kind == "emulated"
         star = chosen.star
         others = callers.read(star.callers) if star.callers else []
         again = partial(callers.read, star.callers) if star.callers else None
         self._auth = callers.Authenticator(token(), others, again)
         self._service = DraftService(
             load_drafter(kind, folder, target, chosen, name=name),
-            QueueLimits(star.join_rows, star.wait_ms / 1000),
-            {each.name: each.weight for each in others},
+            weights={each.name: each.weight for each in others},
             admission=star.admission,
         )
         torch = sys.modules.get("torch")  # most drafters on a CPU do without
@@ -72,17 +70,14 @@ class TritonPythonModel:
 
     def _held(self) -> dict[str, Any]:
         """Return the memory that would be the target's if this process ended. An emulated device's drafters say it
-        themselves, and all of them what their weights and KV memory are."""
+        themselves."""
         if self._emulated:
             return {}
-        device = {"device": "cuda" if self._on_gpu else "cpu"}
-        if self._counted == "weights":
-            return device
         if self._on_gpu:
             import torch
 
-            return device | {"resident_bytes": torch.cuda.memory_reserved()}
-        return device | {"resident_bytes": private_bytes()}
+            return {"device": "cuda", "resident_bytes": torch.cuda.memory_reserved()}
+        return {"device": "cpu", "resident_bytes": private_bytes()}
 
     def _one(self, request: Any) -> list[Any] | None:
         """Return the response in a list; None where it is sent later."""

@@ -24,8 +24,8 @@ def breathing(
     def made(roster: Roster, drop: Callable[[str], None]) -> Memory:
         return Memory(
             *(target, _EmulatedResidency(drafters, clock), roster, clock),
-            POLICIES[settings.policy](settings),
-            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20),
+            POLICIES[settings.policy](),
+            Budget(info.least_blocks, info.block_bytes),
             worker=clock.worker("residency"),
             drop=drop,
             calm=settings.calm_seconds,

@@ -84,7 +84,6 @@ def test_names_carry_parameters() -> None:
         ("random:1", "random has 0 parameters"),
         ("ucb-bd:-1", "got beta -1.0, allowed: 0 or more"),
         ("ucb-bd:nan", "got beta nan, allowed: 0 or more"),
-        ("ucb-bd:0.1,-2", "got switch_cost -2.0, allowed: 0 or more"),
         ("exp3:0", "got gamma 0.0, allowed: above 0, at most 1"),
         ("d-ucb:0.1,1.5", "got gamma 1.5"),
         ("sw-ucb:0.1,4", "got window 4, allowed: 5 or more"),

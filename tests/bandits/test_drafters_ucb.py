@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from covey.bandits.drafters.choice import Lags
 from tests.bandits.synthetic import DEPTH, always, make, play
 
 History = list[tuple[int, float]]
@@ -104,26 +103,3 @@ def test_the_published_beta_wins_short_requests_by_block_divergence_and_gambles_
     assert min(shares[0]) == 0.0
     assert max(shares[0]) >= 0.95
     assert min(shares[1]) >= 0.5
-
-
-def test_lags_are_priced_by_what_an_arm_has_not_seen() -> None:
-    lags = Lags(3, 0.01)
-    assert [lags.cost(arm) for arm in range(3)] == [0.0, 0.0, 0.0]
-    lags.update(0, 4)
-    lags.update(0, 5)
-    assert [lags.cost(arm) for arm in range(3)] == pytest.approx([0.0, 0.09, 0.09])
-    lags.update(1, 2)
-    assert [lags.cost(arm) for arm in range(3)] == pytest.approx([0.02, 0.0, 0.11])
-
-
-@pytest.mark.parametrize(
-    "name", ["ucb-bd:0.3{}", "ucb-be:0.3{}", "ucb-bd-theorem{}", "d-ucb:0.1,0.95{}", "sw-ucb:0.3,40{}"]
-)
-def test_a_price_on_switching_makes_it_rare_and_the_best_arm_stays_best(name: str) -> None:
-    alike = always(0.5, 0.7, 0.69)
-    free, priced = (
-        [play(make(name.format(text), seed, arms=3), alike, rounds=150, seed=seed) for seed in range(4)]
-        for text in ("", ":0.002" if ":" not in name else ",0.002")
-    )
-    assert sum(run.switches for run in priced) < 0.4 * sum(run.switches for run in free)
-    assert np.mean([run.share(0, 50) for run in priced]) < 0.2

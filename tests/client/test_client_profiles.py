@@ -69,7 +69,7 @@ def test_explain_has_every_setting_with_value_default_meaning_and_origin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text('description = "mine"\n[target]\nkv_memory_mb = 64\nprefix_reuse = true\n')
+    path.write_text('description = "mine"\n[target]\nkv_memory_mb = 64\nrun_ahead = true\n')
     assert main(["profiles", "explain", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["profile"] == "mine"
@@ -80,7 +80,7 @@ def test_explain_has_every_setting_with_value_default_meaning_and_origin(
     assert {name for name, row in rows.items() if row["origin"] == "file"} == {
         "description",
         "target.kv_memory_mb",
-        "target.prefix_reuse",
+        "target.run_ahead",
     }
     assert rows["target.kv_memory_mb"]["default"] == 256
     assert rows["target.block_size"]["origin"] == "default"
@@ -94,7 +94,7 @@ def test_explain_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["profiles", "explain", str(path)]) == 0
     out = capsys.readouterr().out
     assert "kv_memory_mb = 64  (file, default 256)\n    memory of the KV pool [1 to 4,194,304]\n" in out
-    assert "prefix_reuse = true  (default)\n" in out
+    assert "run_ahead = true  (default)\n" in out
     assert "max_running = 64  (file)\n" in out
     assert "\n[target]\n" in out
 

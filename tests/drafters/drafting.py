@@ -11,10 +11,8 @@ import numpy as np
 
 from covey.contracts.ports import Drafter
 from covey.contracts.types import (
-    NO_FLOATS,
     DraftReply,
     DraftWork,
-    Floats,
     Hit,
     Judged,
     JudgeWork,
@@ -88,11 +86,9 @@ class Sender:
         """What only heads are sent."""
         return {}
 
-    def read(
-        self, texts: Sequence[Text], judge: Sequence[int], budget: int = 1 << 20, chances: Floats = NO_FLOATS
-    ) -> tuple[DraftReply, Judged]:
+    def read(self, texts: Sequence[Text], judge: Sequence[int], budget: int = 1 << 20) -> tuple[DraftReply, Judged]:
         """A call that reads."""
-        work = replace(self.work(texts, 0), judging=JudgeWork(np.asarray(judge, np.int32), budget, chances))
+        work = replace(self.work(texts, 0), judging=JudgeWork(np.asarray(judge, np.int32), budget))
         reply = self._noted(texts, self.drafter.draft(work))
         check_draft_reply(reply, len(texts))
         assert reply.judged is not None

@@ -16,7 +16,7 @@ from covey.noise.noise import Purpose, keys, race, seed_words
 from covey.sampling.drawing import SettingsTable, draw
 
 VOCAB = 97
-TINY = DrafterSettings(dtype="float32", kv_blocks=256, block_size=8)
+TINY = DrafterSettings(dtype="float32", kv_blocks=256)
 SAMPLINGS = [
     Sampling(),
     Sampling(temperature=1.0, seed=11),

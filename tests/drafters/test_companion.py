@@ -13,7 +13,7 @@ from covey.drafters.ngram import NgramDrafter
 from covey.drafters.suffix import SuffixDrafter
 from covey_client.wire import BAN
 
-SETTINGS = DrafterSettings(ngram_min=1, ngram_max=4, suffix_max=16, suffix_store_tokens=400)
+SETTINGS = DrafterSettings(ngram_max=4, suffix_store_tokens=400)
 PASSAGE = [3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26]
 KINDS = [NgramDrafter, SuffixDrafter]
 

@@ -11,9 +11,6 @@ import pytest
 
 from covey.contracts.types import Hit, RowStatus, Rule, Sampling
 from covey.drafters.judging import LEAST
-from covey.noise.noise import Reals
-from covey.sampling.proposals import propose_rejection
-from covey.sampling.settings import SettingsTable
 from tests import bundled
 from tests.drafters.drafting import Sender, Text, hits_of, replayed, rows_of
 from tests.drafters.neural_reference import SAMPLINGS, VOCAB, Reference, load, text
@@ -166,75 +163,18 @@ def test_texts_of_any_length_are_judged_to_their_end(folder: Path, sampling: Sam
         assert judged.first.tolist() == [start]
 
 
-def test_rows_of_the_rejection_rule_are_judged_where_the_targets_chances_are_known(folder: Path) -> None:
+def test_of_rows_of_the_rejection_rule_only_prompts_are_judged(folder: Path) -> None:
     item = Text(1, text(np.random.default_rng(9), 30), REJECTION)
     item.num_prompt = 10
     sender = Sender(load(folder))
-    _, judged = sender.read([item], [0], 15)
-    assert (judged.read.tolist(), judged.first.tolist(), hits_of(judged)) == ([15], [15], [[]])
-    _, judged = sender.read([item], [0], chances=np.full((1, 5), 1e-9, np.float32))
-    assert (judged.read.tolist(), judged.first.tolist(), len(judged.hits)) == ([29], [25], 5)
-    item.tokens += text(np.random.default_rng(10), 2)
-    _, judged = sender.read([item], [30], chances=np.full((1, 2), 1e-9, np.float32))
-    assert (judged.read.tolist(), judged.first.tolist(), len(judged.hits)) == ([31], [30], 2)
+    _, judged = sender.read([item], [4])
+    assert (judged.read.tolist(), judged.prompt_tokens.tolist(), hits_of(judged)) == ([30], [6], [[]])
     anew = Sender(load(folder)).send([Text(1, item.tokens, REJECTION)], 3)
     proposed = sender.send([item], 3).trees
     assert rows_of(proposed) == rows_of(anew.trees)
-    item.tokens += [*rows_of(proposed)[0], 7]  # what it drafted itself, rounds tell of
-    _, judged = sender.read([item], [32], chances=np.full((1, 4), 1e-9, np.float32))
-    assert (judged.first.tolist(), len(judged.hits)) == ([35], 1)
-    prompt = Text(2, item.tokens[:10], REJECTION)
-    _, judged = sender.read([prompt], [4])
-    assert judged.prompt_tokens.tolist() == [6]
-    for tag, said in ((3, np.zeros((1, 0))), (4, np.full((1, 3), 1e-9))):  # it goes on elsewhere
-        resumed = Text(tag, item.tokens[:20], REJECTION)
-        resumed.num_prompt = 10
-        _, judged = sender.read([resumed], [4], chances=said.astype(np.float32))
-        assert (judged.read.tolist(), judged.prompt_tokens.tolist(), len(judged.hits)) == ([19], [6], said.shape[1])
-
-
-@pytest.mark.parametrize("sampling", [REJECTION, replace(REJECTION, temperature=0.8, top_k=20, top_p=0.9)])
-def test_hits_under_the_rejection_rule_come_as_in_rounds(
-    folder: Path, reference: Reference, sampling: Sampling
-) -> None:
-    """Rounds of two drafts accept one with probability sum(min(p, q)), and both as often as the second is accepted
-    behind a first that is: exactly computed here, beside what is heard of texts that the target drew."""
-    rng, rows, prompt = np.random.default_rng(21), 400, [5, 9, 11, 40, 3]
-    table = SettingsTable()
-    slot = np.full(1, table.add(sampling, len(prompt)), np.int32)
-
-    def q_after(tokens: list[int]) -> Reals:
-        """What it drafts from, of which `propose_rejection` ships every token that it may draw."""
-        drawn = propose_rejection(reference.logits(tokens), table, slot, slot * 0 + len(tokens), slot * 0)
-        q = np.zeros(VOCAB)
-        np.add.at(q, drawn.ids[0], drawn.probs[0])
-        return q
-
-    def p_after(q: Reals) -> Reals:
-        """A target that is like the drafter, but not the same."""
-        p = (q + 1e-3) ** 0.8 * spice
-        return p / p.sum()
-
-    spice = rng.random(VOCAB) + 0.2
-    q = q_after(prompt)
-    p = p_after(q)
-    first = rng.choice(VOCAB, rows, p=p)
-    behind = {token: q_after([*prompt, token]) for token in range(VOCAB)}
-    second = np.array([rng.choice(VOCAB, p=p_after(behind[token])) for token in first.tolist()])
-    sender, items, chances = Sender(load(folder, kv_blocks=4096)), [], []
-    for row, (one, two) in enumerate(zip(first.tolist(), second.tolist())):
-        items.append(Text(row, [*prompt, one, two, 7], replace(sampling, seed=row)))
-        items[-1].num_prompt = len(prompt)
-        chances.append([p[one], p_after(behind[one])[two], 1.0])
-    _, judged = sender.read(items, [len(prompt)] * rows, chances=np.asarray(chances, np.float32))
-    assert judged.first.tolist() == [len(prompt)] * rows
-    lengths = np.array([replayed(hits[:2], 2)[0] for hits in hits_of(judged)])
-    alike = np.minimum(p, q)
-    both = sum(alike[token] * np.minimum(p_after(then), then).sum() for token, then in behind.items())
-    for least, expected in ((1, alike.sum()), (2, both)):
-        share, deviation = (lengths >= least).mean(), np.sqrt(expected * (1 - expected) / rows)
-        assert 0.2 < expected < 0.9
-        assert abs(share - expected) < 4 * deviation, (least, share, expected)
+    item.tokens += [*rows_of(proposed)[0], 7]
+    _, judged = sender.read([item], [30])
+    assert (judged.read.tolist(), hits_of(judged)) == ([34], [[]])
 
 
 def test_unknown_evicted_and_restarted(folder: Path) -> None:

@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.contracts.errors import SettingError
 from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import RowStatus, Rule, Sampling
 from covey.drafters.lookup import LookupDrafter
 from covey.drafters.ngram import NgramDrafter
-from covey.drafters.suffix import SuffixDrafter
+from covey.drafters.suffix import LONGEST, SuffixDrafter
 from tests.drafters.drafting import Sender, Text, paths_of, rows_of
 
-SETTINGS = DrafterSettings(ngram_min=2, ngram_max=4, suffix_max=16, suffix_store_tokens=400)
+SETTINGS = DrafterSettings(ngram_max=4, suffix_store_tokens=400)
 
 
 def ngram() -> NgramDrafter:
@@ -35,7 +34,7 @@ def brute_ngram(text: list[int], depth: int) -> list[int]:
     path: list[int] = []
     for _ in range(depth):
         whole = text + path
-        for size in range(SETTINGS.ngram_max, SETTINGS.ngram_min - 1, -1):
+        for size in range(SETTINGS.ngram_max, 0, -1):
             found = followers(text, whole[-size:]) if len(whole) >= size else []
             if found:
                 counts = Counter(found)
@@ -103,7 +102,7 @@ def test_suffix_children_are_those_of_the_longest_known_suffix(seed: int) -> Non
         item.tokens = text[: len(item.tokens) + int(rng.integers(1, 5))]
         trees = sender.send([item], 3).trees
         for path in paths_of(trees, 0):
-            counts = brute_suffix(item.tokens, before, (item.tokens + path[:-1])[-SETTINGS.suffix_max :])
+            counts = brute_suffix(item.tokens, before, (item.tokens + path[:-1])[-LONGEST:])
             assert counts[path[-1]] == max(counts.values())
         wide = paths_of(sender.send([item], 1, 3).trees, 0)
         everything = brute_followers(item.tokens, before)
@@ -185,8 +184,3 @@ def test_books_are_kept_as_for_any_drafter(make: type[LookupDrafter]) -> None:
     item.tokens += [1, 1, 1, 1, 1]
     assert sender.send([item], 2).status.tolist() == [RowStatus.STALE]
     assert sender.send([item], 2).status.tolist() == [RowStatus.OK]
-
-
-def test_lengths_that_cross_are_refused() -> None:
-    with pytest.raises(SettingError, match="ngram_min"):
-        NgramDrafter(DrafterSettings(ngram_min=5, ngram_max=4), name="ngram", vocab_size=0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from covey.contracts.types import Hit, RowStatus, Rule, Sampling
+from covey.contracts.types import Hit, RowStatus, Sampling
 from covey.drafters.lookup import LookupDrafter
 from tests.drafters.drafting import Sender, Text, hits_of, rows_of
 from tests.drafters.test_lookup_drafters import ngram, noisy_text, suffix
@@ -73,20 +73,16 @@ def test_reads_change_no_proposal(make: Callable[[], LookupDrafter]) -> None:
 
 @pytest.mark.parametrize("make", [ngram, suffix])
 def test_what_is_read_without_being_judged(make: Callable[[], LookupDrafter]) -> None:
-    """Under the rejection rule what is proposed with certainty is a hit where it stands, and needs no dice."""
     tokens = noisy_text(np.random.default_rng(8), 60)
-    rejection = Text(1, tokens, Sampling(temperature=1.0, rule=Rule.REJECTION))
-    unjudged, drafted, coupled = Text(2, tokens), Text(3, tokens[:40]), Text(5, tokens)
-    for item in (rejection, unjudged, drafted, coupled):
+    whole, unjudged, drafted = Text(1, tokens), Text(2, tokens), Text(3, tokens[:40])
+    for item in (whole, unjudged, drafted):
         item.num_prompt = 10
     sender = Sender(make())
     sender.send([drafted], 2)
     drafted.tokens = tokens
     unknown = Text(4, tokens, seen=30)
-    reply, judged = sender.read([rejection, unjudged, drafted, unknown, coupled], [10, -1, 10, 10, 10])
-    assert reply.status.tolist() == [RowStatus.OK] * 3 + [RowStatus.STALE, RowStatus.OK]
-    assert judged.read.tolist() == [60, 60, 60, 0, 60]
-    assert judged.first.tolist() == [10, 60, 40, 0, 10]
-    hits = hits_of(judged)
-    assert [len(each) for each in hits] == [50, 0, 20, 0, 50]
-    assert hits[0] == hits[4]
+    reply, judged = sender.read([whole, unjudged, drafted, unknown], [10, -1, 10, 10])
+    assert reply.status.tolist() == [RowStatus.OK] * 3 + [RowStatus.STALE]
+    assert judged.read.tolist() == [60, 60, 60, 0]
+    assert judged.first.tolist() == [10, 60, 40, 0]
+    assert [len(each) for each in hits_of(judged)] == [50, 0, 20, 0]

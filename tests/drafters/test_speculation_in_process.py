@@ -24,7 +24,7 @@ from tests.fakes import Collector, request
 from tests.models.tiny_models import build, prompts
 from tests.static_planner import StaticPlanner
 
-SETTINGS = DrafterSettings(dtype="float32", kv_blocks=256, block_size=8)
+SETTINGS = DrafterSettings(dtype="float32", kv_blocks=256)
 SAMPLINGS = (
     Sampling(),
     Sampling(temperature=1.0, seed=1),

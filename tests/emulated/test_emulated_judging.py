@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from covey.contracts.types import Open, Rule, Sampling, TargetWork, Trees
+from covey.contracts.types import Open, Sampling, TargetWork, Trees
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, hits_of, replayed, rows_of
@@ -20,8 +20,8 @@ def drafter(clock: VirtualClock, rates: dict[str, tuple[float, ...]]) -> Emulate
     return EmulatedDrafter(table(), MODEL, clock, name="first", rates=rates)
 
 
-def whole(count: int, tenant: str = "", rule: Rule = Rule.COUPLED) -> Text:
-    item = Text(1, PROMPT + text(PROMPT, count), Sampling(rule=rule), tenant)
+def whole(count: int, tenant: str = "") -> Text:
+    item = Text(1, PROMPT + text(PROMPT, count), Sampling(), tenant)
     item.num_prompt = len(PROMPT)
     return item
 
@@ -74,16 +74,6 @@ def test_of_prompts_it_knows_only_its_tenants() -> None:
     assert said["code"] == (3, pytest.approx(3 * math.log(0.8)))
     assert said["none"] == (3, pytest.approx(3 * math.log(1e-6)))
     assert said["math"] == (0, 0.0)
-
-
-def test_the_rejection_rules_text_is_judged_alike() -> None:
-    """Of distributions of one token both rules say the same."""
-    said = []
-    for rule in Rule:
-        _, judged = Sender(drafter(VirtualClock(), {"": (0.5,)})).read([whole(20, rule=rule)], [len(PROMPT)])
-        said.append((judged.first.tolist(), hits_of(judged)))
-    assert said[0] == said[1]
-    assert 0 < sum(said[0][1][0]) < 20
 
 
 def test_a_prompts_first_token_goes_before_the_tenant() -> None:

@@ -387,10 +387,3 @@ def test_memory_is_short_by_nightjars_rule(change: dict[str, Any], short: bool) 
     assert policy.expands(10) is short
 
 
-def test_who_does_not_fit_into_the_budget_leaves_and_stays_away() -> None:
-    """Whatever the policy thinks: the least pool and both drafters are more than there is."""
-    server = Server(Never())
-    server.memory.budget.limit = LEAST * BLOCK + SIZES["one"] + SIZES["two"] - 1
-    server.run(20)
-    assert server.house.moves == [("unload", "one")]
-    assert server.pool.blocks == LEAST + (SIZES["one"] - 1) // BLOCK

@@ -16,7 +16,7 @@ from covey.contracts.types import Rule, Sampling, Trees
 from covey.noise import noise
 from covey.sampling import drawing, likeliest, proposals, rejection, winning
 from covey.sampling.penalties import Context, penalise
-from covey.sampling.proposals import propose_rejection, sparse_q, would_accept
+from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.rejection import judge
 from covey.sampling.settings import SettingsTable
 from covey.target import divergence
@@ -115,9 +115,6 @@ def test_the_rejection_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.allclose(one.probs, two.probs, atol=1e-6)
     for mine, theirs in zip(sparse_q(logits), sparse_q(there)):
         assert np.allclose(mine, theirs, atol=1e-6)
-    chances = np.full(ROWS, 0.2)
-    hits = would_accept(logits, one.tokens.astype(np.int64), chances, table, slots, positions)
-    assert np.array_equal(would_accept(there, one.tokens.astype(np.int64), chances, table, slots, positions), hits)
 
     trees = Trees(
         np.arange(ROWS + 1, dtype=np.int32), one.tokens, np.full(ROWS, -1, np.int32), q_ids=one.ids, q_probs=one.probs
@@ -128,7 +125,6 @@ def test_the_rejection_rule(monkeypatch: pytest.MonkeyPatch) -> None:
         judge(each, table, places, at, contexts, trees, rounds) for each in (wide, torch.from_numpy(wide).to(DEVICE))
     ]
     assert np.array_equal(both[0].walk.tokens, both[1].walk.tokens)
-    assert np.allclose(both[0].chances, both[1].chances, atol=1e-6)
     assert 0 < both[0].walk.accepted.sum() < ROWS
     found = [
         divergence.block_divergence(each, table, places, trees) for each in (wide, torch.from_numpy(wide).to(DEVICE))

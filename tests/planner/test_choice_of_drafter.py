@@ -36,7 +36,7 @@ from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
 from covey.requests.active import ActiveRequest, TextJudgement
 from covey.requests.roster import Roster
-from covey.requests.rounds import Plan, RoundRecord
+from covey.requests.rounds import Plan, Round, RoundRecord
 from covey.requests.scheduler import Batch, Scheduler
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
@@ -422,10 +422,18 @@ def test_rows_that_want_no_drafts_have_no_say_and_are_not_read() -> None:
 
 
 def test_under_the_rejection_rule_drafters_are_chosen_as_well() -> None:
-    world = World("covey")
+    world, heard = World("covey"), list[int]()
+    learn = world.planner.learn
+
+    def listening(done: Round) -> None:
+        heard.extend(hit for active in done.batch.rows for said in active.judgements.values() for hit in said.hits)
+        learn(done)
+
+    world.planner.learn = listening  # type: ignore[method-assign]
     world.serve(random.Random(5).choices(range(4), k=60), sampling=Sampling(temperature=1.0, rule=Rule.REJECTION))
     assert world.rounds(len(world.records) // 2)["general"] < 0.5 * sum(world.rounds().values()) / 2
-    assert sum(drafter.reads for drafter in world.drafters.values()) > 60
+    assert sum(drafter.reads for drafter in world.drafters.values()) > 0, "of prompts"
+    assert not heard, "the text that others drafted is not read"
 
 
 def test_a_bandit_knows_of_its_last_round_when_it_chooses() -> None:

@@ -398,7 +398,7 @@ def test_a_limit_that_is_too_low_is_named_before_the_start(kind: int, most: int,
 def test_a_drafter_of_another_vocabulary_is_refused_and_one_that_fits_drafts(tmp_path: Path) -> None:
     other = written(tmp_path / "other", vocab_size=97)
     with pytest.raises(
-        SettingError, match=r"cannot draft .* a vocabulary of 97 tokens, .* -m covey.training drafter --target"
+        SettingError, match=r"cannot draft .* a vocabulary of 97 tokens, .* -m covey_training drafter --target"
     ):
         Server(Options(drafter=str(other))).start()
     fits = written(tmp_path / "fits")

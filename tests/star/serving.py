@@ -20,7 +20,7 @@ VOCABULARY = 97
 
 
 def neural(folder: Path, blocks: int = 80) -> NeuralDrafter:
-    return NeuralDrafter.load(folder, DrafterSettings(kv_blocks=blocks, block_size=16, dtype="float32"), name="draft")
+    return NeuralDrafter.load(folder, DrafterSettings(kv_blocks=blocks, dtype="float32"), name="draft")
 
 
 class Held:

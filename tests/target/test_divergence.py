@@ -102,7 +102,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_a_target_says_it_of_every_row_that_was_drafted(folders: tuple[Path, Path], rule: Rule, heat: float) -> None:
     settings = TargetSettings(dtype="float32", device="cpu", kv_blocks=64, block_size=8, threads=1)
     target = TargetRunner.load(folders[0], settings, token_budget=256, name="target")
-    drafter = NeuralDrafter.load(folders[1], DrafterSettings(dtype="float32", kv_blocks=64, block_size=8), name="draft")
+    drafter = NeuralDrafter.load(folders[1], DrafterSettings(dtype="float32", kv_blocks=64), name="draft")
     rng = np.random.default_rng(4)
     sampling = Sampling(temperature=heat, rule=rule, seed=5)
     prompts = [[int(token) for token in rng.integers(2, 97, size)] for size in (9, 20, 5)]

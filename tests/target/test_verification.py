@@ -69,27 +69,3 @@ def test_what_was_accepted_before_a_fault_is_emitted(rule: Rule, heat: float) ->
     assert len(found.logprobs) == len(found.tokens)
     after = round_of([2, 0, 3], [[6], [], []], rule, heat, broken_after)
     assert after.faulty.tolist() == [True, True, False]
-
-
-def test_the_rejection_rule_says_how_likely_its_tokens_were() -> None:
-    """In the distribution that they were drawn from, all settings applied, whether drafted or not; the other rule does
-    not."""
-    rng = np.random.default_rng(5)
-    rules = (Rule.REJECTION, Rule.COUPLED, Rule.REJECTION)
-    table, heat, top_k = SettingsTable(), 0.7, 4
-    slots = [table.add(Sampling(temperature=heat, top_k=top_k, seed=9, rule=rule), PROMPT) for rule in rules]
-    logits = torch.from_numpy(rng.normal(size=(6, VOCAB)).astype(np.float32))
-    logits[0, 3] = 9.0  # the first draft is accepted
-    owners = np.repeat(np.arange(3), [3, 2, 1])
-    trees = Trees(ints(0, 2, 3, 3), ints(3, 1, 2), ints(-1, 0, -1))
-    places = Places(logits, ints(*(slots[row] for row in owners)), PROMPT + ints(0, 1, 2, 0, 1, 0), None)
-    found = verify(places, table, trees, ints(0, 0, 0))
-    assert found.accepted[0] > 0
-    expected = []
-    for row, tokens in enumerate(by_row(found.tokens, found.emitted)):
-        for at, token in enumerate(tokens):
-            scaled = logits[int(np.flatnonzero(owners == row)[at])].double() / heat
-            kept = scaled.masked_fill(scaled < scaled.topk(top_k).values[-1], -torch.inf).softmax(0)
-            expected.append(0.0 if rules[row] is Rule.COUPLED else float(kept[token]))
-    np.testing.assert_allclose(found.chances, expected, rtol=1e-5)
-    assert (found.chances[[0, -1]] > 0).all()

@@ -1,4 +1,4 @@
-"""`python -m covey.training head`: the head's arithmetic, its files, and that it learns."""
+"""`python -m covey_training head`: the head's arithmetic, its files, and that it learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m covey.training drafter`: a folder and a profile for any target, and an honest estimate."""
+"""`python -m covey_training drafter`: a folder and a profile for any target, and an honest estimate."""
 
 from __future__ import annotations
 

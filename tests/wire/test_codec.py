@@ -98,7 +98,6 @@ def test_replies_survive() -> None:
         1 << 31,
         0.00123,
         np.array([0.5, -1.0], np.float32),
-        np.array([0.0, 0.75], np.float32),
         Top(ints(5, 6, 8, -1).reshape(2, 2), np.array([[-0.1, -3.0], [-0.5, 0.0]], np.float32)),
     )
     assert_same(reply, codec.decode_target_reply(codec.encode(reply)))
@@ -162,8 +161,7 @@ REPLY = dataclasses.replace(
     scores=Scores(np.float32([-1, -2]), Top(ints(5, 6).reshape(2, 1), np.zeros((2, 1), np.float32))),
 )
 DRAFTED = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
-CHANCES = np.float32([[0.5, 1.0, 0.0], [0.0, 0.25, 1e-6]])
-READ = dataclasses.replace(DRAFT, depth=ints(0, 0), judging=JudgeWork(ints(3, -1), 0, CHANCES))
+READ = dataclasses.replace(DRAFT, depth=ints(0, 0), judging=JudgeWork(ints(3, -1), 0))
 JUDGED = Judged(
     ints(4, 0, 6), ints(2, 0, 5), ints(0, 2, 2, 3), ints(1, 0, 2), np.float32([-3.5, 0.0, -0.25]), ints(7, 0, 1)
 )
@@ -249,9 +247,6 @@ DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
     (REPLY, [{"divergence": np.float32(each)} for each in ([0.5], [0.5, 1.5], [np.nan, 0], [0, -0.5])]),
     (DRAFTED, [*PLANTED, {"status": ints(0, -1, 0)}, {"seen": ints(1, 2)}, {"draft_seconds": float("inf")}]),
     (READ, [{"depth": ints(0, 1)}, {"judging": JudgeWork(ints(1), 5)}, {"judging": JudgeWork(ints(1, -2), 5)}]),
-    (READ, [{"judging": JudgeWork(ints(3, -1), 0, np.float32([[0.5, bad]] * 2))} for bad in (1.5, -0.5, np.nan)]),
-    (READ, [{"judging": JudgeWork(ints(3, -1), 0, np.float32([[0.5, 0.5, 0.5]]))}]),
-    (REPLY, [{"chances": np.float32(bad)} for bad in ([0.5], [0.5, 1.5], [np.nan, 0.5])]),
     (READ_REPLY, [said(read=ints(1, 2)), said(first=ints(0, -1, 0)), said(offsets=ints(0, 2, 1, 3))]),
     (READ_REPLY, [said(hits=ints(1, 0, 3)), said(hits=ints(1, 0)), said(prompt_tokens=ints(7, -1, 1))]),
     (READ_REPLY, [said(prompt_log_q=np.float32([value, 0, 0])) for value in (0.5, np.nan, -np.inf)]),

@@ -64,7 +64,7 @@ def emulated_target(_folder: Path) -> EmulatedTarget:
 
 
 def neural(folder: Path) -> Drafter:
-    drafter = NeuralDrafter.load(folder, DrafterSettings(kv_blocks=BLOCKS, block_size=16), name="draft")
+    drafter = NeuralDrafter.load(folder, DrafterSettings(kv_blocks=BLOCKS), name="draft")
     drafter.warm_up()
     return drafter
 

@@ -82,7 +82,6 @@ class TargetSettings:
     block_size: int = setting(32, "tokens in a KV block; the native runtime's have 32", low=1, high=256)
     kv_memory_mb: int = setting(256, "memory of the KV pool", low=1, high=1 << 22)
     kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
-    prefix_reuse: bool = setting(True, "keep the KV of finished requests for prompts that start alike")
     head: str = setting("", "the drafter that reads this target's states, an EAGLE-3 head; empty: none does")
     run_ahead: bool = setting(True, "compute the next plain pass while the answer to the last one travels")
 
@@ -94,9 +93,6 @@ class SchedulerSettings:
     token_budget: int = setting(
         256, "tokens of one pass: decoding rows, drafts and prefill chunks", low=16, high=1 << 16
     )
-    growth_tokens: int = setting(
-        64, "tokens reserved for each running request's growth at admission", low=0, high=1 << 16
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +102,11 @@ class SloSettings:
         "latency classes, NAME:TPOT:TTFT in milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
         pattern=objectives.ENTRY,
     )
-    patience_ms: float = setting(
-        10000.0,
-        "a request without a deadline, or which has missed its own, is ordered as if due so long after its arrival",
-        low=0,
-        high=3600000,
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
     max_tokens: int = setting(256, "max_tokens of a request that names none", low=1, high=1 << 20)
-    stop_words: int = setting(16, "stop words a request may have", low=0, high=1024)
-    stop_word_bytes: int = setting(256, "length of a stop or bad word", low=1, high=65536)
-    bad_words: int = setting(64, "bad words a request may have", low=0, high=4096)
     prompt_bytes: int = setting(1 << 20, "length of text_input", low=1, high=1 << 30)
 
 
@@ -189,8 +176,7 @@ class SpeculationSettings:
     adaserve: tuple[str, ...] = setting(
         (),
         "constants of policy adaserve, as b1=128: b1, b2 (tokens of a pass and of a draft's step; 0: by the cost "
-        "table), c1, c2, n_max (a request's nodes by need), d_min; those not given are the cost table's, where "
-        "covey profile searched for them",
+        "table), c1, c2, n_max (a request's nodes by need), d_min",
         pattern=r"(b1|b2|c1|c2|n_max|d_min)=\d{1,5}",
     )
     drafters: tuple[str, ...] = setting((), "Triton models that draft")
@@ -216,9 +202,6 @@ class DrafterSettings:
         choices=DTYPES,
     )
     device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
-    block_size: int = setting(
-        16, "tokens in a KV block of a drafter that PyTorch runs; the native runtime's have 32", low=1, high=256
-    )
     kv_memory_mb: int = setting(32, "KV memory of each neural drafter", low=1, high=1 << 20)
     kv_blocks: int = setting(0, "KV blocks of each; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
     folders: tuple[str, ...] = setting(
@@ -226,8 +209,6 @@ class DrafterSettings:
     )
     catch_up_tokens: int = setting(1024, "tokens a call reads to catch up before it skips rows", low=1, high=1 << 20)
     ngram_max: int = setting(4, "longest run of last tokens that the n-gram drafter looks up", low=1, high=32)
-    ngram_min: int = setting(1, "shortest", low=1, high=32)
-    suffix_max: int = setting(24, "longest context that the suffix drafter looks up", low=1, high=256)
     suffix_store_tokens: int = setting(
         65536, "tokens of finished requests that the suffix drafter keeps for each tenant", low=0, high=1 << 26
     )
@@ -244,8 +225,6 @@ class StarSettings:
     callers: str = setting(
         "", "file with a line `NAME SECRET [WEIGHT]` for each other server that these drafters serve; its owner's alone"
     )
-    join_rows: int = setting(64, "rows that a drafter's pass joins at most; 1: one call at a time", low=1, high=4096)
-    wait_ms: float = setting(100.0, "a call that waits longer goes before fairer ones", low=0, high=60000)
     admission: bool = setting(True, "refuse a server too many: with it one would be slower than without a drafter")
     servers: tuple[str, ...] = setting(
         (),
@@ -266,19 +245,6 @@ class MemorySettings:
         "when drafters leave memory so that the KV pool can grow: off: never; thresholds: nothing is drafted and few "
         "blocks are free, or requests wait for blocks",
         choices=("off", "thresholds"),
-    )
-    budget_mb: int = setting(
-        0, "of drafters and KV pool on the target's device together; 0: what they hold at first", low=0, high=1 << 24
-    )
-    counted: str = setting(
-        "process",
-        "what of a drafter the pool has when it leaves: process: all that its process alone holds; weights: its "
-        "weights and KV memory, and the rest is the machine's",
-        choices=("process", "weights"),
-    )
-    low: float = setting(0.1, "share of blocks below which too few are free", low=0.0, high=0.9)
-    persist_rounds: int = setting(
-        16, "rounds in a row that memory is short before a drafter leaves", low=1, high=1 << 20
     )
     calm_seconds: float = setting(5.0, "how long there must be room for a drafter before it is back", low=0, high=86400)
 

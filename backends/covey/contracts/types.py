@@ -272,8 +272,7 @@ class TargetReply:
     `accepted[r]` were drafted. `num_cached_tokens[r]` is how many tokens of the row have KV now, and `reused[r]` how
     many of those came from a prefix hit. `divergence[r]`, where that was asked for, is the mean over drafted positions
     of 1 - TV(p, q) at temperature 1, or a lower bound of it (`covey.target.divergence`); -1: nothing with q rows was
-    verified. `chances`, aligned with tokens and empty where no row is under the rejection rule, are the probabilities
-    with which those rows' tokens were drawn, all settings applied; 0 for other rows."""
+    verified."""
 
     status: Ints
     num_cached_tokens: Ints
@@ -287,7 +286,6 @@ class TargetReply:
     epoch: int
     seconds: float  # inside the pass, on the target's side
     divergence: Floats = field(default_factory=lambda: NO_FLOATS)  # empty: not asked for
-    chances: Floats = field(default_factory=lambda: NO_FLOATS)
     top: Top = NO_TOP  # aligned with tokens, where any row asked for it; else without places
     # Row r has `scores` of its prompt's tokens from `scored[r]` to `scored[r + 1]`, the last of them that of the last
     # token that its KV predicts, or the prompt's last; `scored` is empty where no row asked for any.
@@ -318,8 +316,7 @@ class Resized:
 
 
 class Hit(IntEnum):
-    """A drafter's own draw at a place where text stands, with the request's noise; under the rejection rule, whether a
-    draft of it would have been accepted there, by a throw of the dice that has min(1, q / p) for it."""
+    """A drafter's own draw at a place where text stands, with the request's noise."""
 
     MISS = 0
     HIT = 1  # the token that stands there
@@ -330,12 +327,10 @@ class Hit(IntEnum):
 class JudgeWork:
     """The instructions of a call that reads: compute at most `budget` tokens' keys over all rows, those of the first
     rows first, and judge what is read on the way, in row r from position `judge_from[r]` of its text on; -1 means
-    nothing. `chances[r]` are those of the row's last tokens (`TargetReply.chances`); 0: not said, or drawn by the
-    coupled rule, which needs none."""
+    nothing. What the rejection rule drew is not judged."""
 
     judge_from: Ints
     budget: int
-    chances: Floats = field(default_factory=lambda: NO_FLOATS)  # [rows, any]; empty: none is said
 
 
 class RowJudged(NamedTuple):

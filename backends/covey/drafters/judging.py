@@ -8,10 +8,7 @@ stand there. Draws know their request's bias and grammar and no penalties, as pr
 Whether the token that stands there won is cheaper to say than which token did (`sampling/winning.py`). That noise is
 bounded excludes too little to look for it first: at 4,096 tokens of a small model 0 to 9 % of them.
 
-Under the rejection rule there is no draw to compare. The target says how likely each token was, p, and a position is a
-hit with probability min(1, q / p): in text that was drawn from p, hits and misses then come as in rounds of this
-drafter, since what is hit is distributed as min(p, q) and what is missed as max(0, p - q). The dice are thrown when the
-token is known: the last one, whose logits tell of the next, is left unread.
+Under the rejection rule there is no draw to compare: of such a text only the prompt is judged.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from covey.contracts.types import NO_FLOATS, Floats, Hit, Ints, RowJudged
+from covey.contracts.types import Hit, Ints, RowJudged
 from covey.drafters.sessions import Session
 from covey.models.lanes import Lanes, Pass
 from covey.noise.arrays import Logits, beside, host, log_softmax, plain, select
@@ -30,7 +27,6 @@ from covey.noise.noise import Index
 from covey.sampling.bias import biased
 from covey.sampling.constraint import constrained
 from covey.sampling.drawing import draw_unpenalised
-from covey.sampling.proposals import would_accept
 from covey.sampling.settings import SettingsTable
 from covey.sampling.winning import wins
 from covey.text.grammar import Grammars, Words
@@ -45,13 +41,12 @@ LEAST = -69.0  # log q of a token that the model excludes
 @dataclass(slots=True, eq=False)
 class Piece:
     """The next `count` pending tokens of a session, to be read and, from position `judge_from` on, judged; -1: not.
-    `chances` are the text's last (`JudgeWork.chances`). `hits` are those of the last positions of the text that the
-    read tokens predict, `draws` the one draw of the next token, `log_q` of prompt tokens."""
+    `hits` are those of the last positions of the text that the read tokens predict, `draws` the one draw of the next
+    token, `log_q` of prompt tokens."""
 
     session: Session
     count: int
     judge_from: int = -1
-    chances: Floats = field(default_factory=lambda: NO_FLOATS)
     hits: list[int] = field(default_factory=list)
     draws: list[int] = field(default_factory=list)
     log_q: list[float] = field(default_factory=list)
@@ -91,14 +86,13 @@ class TextReader:
 
     def _wanted(self, piece: Piece, count: int) -> Index:
         """Return the positions that the next `count` tokens are to predict: not what follows a text as part of its
-        prompt, nor tokens whose chance is to be said and is not."""
+        prompt, nor what the rejection rule drew."""
         session, start = piece.session, piece.session.read
         if piece.judge_from < 0:
             return np.zeros(0, np.int64)
         positions: Index = np.arange(max(piece.judge_from, start + 1), start + count + 1)
         prompt, length = int(self._table.num_prompt[session.sequence.settings]), session.num_tokens
-        said = length - int(np.count_nonzero(piece.chances)) if session.rejection else prompt  # from where on
-        found: Index = positions[(positions < min(prompt, length)) | (positions >= max(prompt, said))]
+        found: Index = positions[(positions < min(prompt, length)) | ((positions >= prompt) & (not session.rejection))]
         return found
 
     def _note(self, pieces: list[Piece], wanted: list[Index], logits: Logits) -> None:
@@ -118,17 +112,8 @@ class TextReader:
             for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt])):
                 pieces[row].log_q.append(log_q)
         if len(drawn):
-            hits = np.empty(len(drawn), np.bool_)
             mine = self._steered(logits, drawn, settings, positions, texts, whose)
-            dice = self._table.rejection[settings[drawn]]
-            if dice.any():
-                at, ends = drawn[dice], positions[drawn[dice]] - lengths[drawn[dice]]
-                said = [pieces[row].chances[end] for row, end in zip(whose[at].tolist(), ends.tolist())]
-                part = select(mine, np.flatnonzero(dice))
-                hits[dice] = would_accept(part, text[at], np.asarray(said), self._table, settings[at], places[at])
-            if not dice.all():
-                at, part = drawn[~dice], select(mine, np.flatnonzero(~dice))
-                hits[~dice] = wins(part, text[at], self._table, settings[at], places[at])
+            hits = wins(mine, text[drawn], self._table, settings[drawn], places[drawn])
             for row, hit in zip(whose[drawn].tolist(), hits.tolist()):
                 pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
         ahead = np.flatnonzero(positions == lengths)

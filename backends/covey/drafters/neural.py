@@ -27,7 +27,6 @@ import numpy as np
 
 from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import (
-    NO_FLOATS,
     NO_INTS,
     NO_STATES,
     DrafterInfo,
@@ -73,13 +72,11 @@ class NeuralDrafter:
         settings: DrafterSettings,
         *,
         name: str,
-        weights: int = 0,
         identity: str = "",
         folder: str = "",
         state_width: int = 0,
     ) -> None:
-        """`weights` are bytes of the model's own; `folder` is where its tokenizer is. A head's
-        states have `state_width` numbers."""
+        """`folder` is where the tokenizer is. A head's states have `state_width` numbers."""
         self._state_width, self._first = state_width, int(state_width > 0)
         self._model = model
         self._stepper = stepper
@@ -94,7 +91,7 @@ class NeuralDrafter:
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
             epoch=self._ledger.epoch,
-            resident_bytes=weights + model.blocks * model.bytes_per_block,
+            resident_bytes=0,  # whose process it is says so
             identity=identity,
             state_width=state_width,
         )
@@ -116,7 +113,6 @@ class NeuralDrafter:
         return cls(
             *(opened.model, opened.stepper, settings),
             name=name,
-            weights=sum(path.stat().st_size for path in Path(folder).glob("*.safetensors")),
             identity=opened.identity,
             folder=str(target or folder),  # a head has its target's tokens, and seldom their names
             state_width=opened.state_width,
@@ -290,17 +286,13 @@ class NeuralDrafter:
                 pieces.append(None)
                 continue
             judge_from = max(judge_from - self._first, -1)
-            chances, unread = NO_FLOATS, session.unread
-            if session.rejection and judge_from >= 0:
-                chances = judging.chances[row] if len(judging.chances) else NO_FLOATS
-                unread = max(0, unread - 1)
-            count = min(unread, budget)
+            count = min(session.unread, budget)
             if session.num_tokens > self._model.max_positions or not self._make_room(
                 (work,), work, session, session.sequence.num_cached_tokens + count
             ):
                 status[row], count = RowStatus.SKIPPED, 0
             budget -= count
-            pieces.append(Piece(session, count, judge_from, chances))
+            pieces.append(Piece(session, count, judge_from))
         return pieces
 
     def _together(self, sessions: list[Session]) -> int:

@@ -1,6 +1,6 @@
 """Prompt lookup: what followed the last n tokens earlier in the request's own text, for the longest n that occurs.
 
-Counts are kept for every n from the shortest to the longest, one update each per token, so that nothing is ever
+Counts are kept for every n up to the longest, one update each per token, so that nothing is ever
 searched. The most frequent continuation goes first, the most recent among equals.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from covey.contracts.errors import SettingError
 from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import Open
 from covey.drafters.lookup import Child, Lookup, LookupDrafter, offer
@@ -19,9 +18,9 @@ Run = tuple[int, ...]
 class NgramLookup(Lookup):
     """Counts of one tag's continuations. A place is the last tokens, as many as the longest n."""
 
-    def __init__(self, shortest: int, longest: int) -> None:
+    def __init__(self, longest: int) -> None:
         super().__init__()
-        self._shortest, self._longest = shortest, longest
+        self._longest = longest
         self._after: dict[Run, dict[int, int]] = {}  # the continuations of each run of n tokens, the latest last
 
     def clear(self) -> None:
@@ -32,7 +31,7 @@ class NgramLookup(Lookup):
         text = self.tokens
         for token in tokens:
             recent = tuple(text[-self._longest :])
-            for start in range(len(recent) - self._shortest + 1):
+            for start in range(len(recent)):
                 counts = self._after.setdefault(recent[start:], {})
                 counts[token] = counts.pop(token, 0) + 1
             text.append(token)
@@ -54,9 +53,9 @@ class NgramLookup(Lookup):
         return [Child(token, share, (*recent, token), matched) for token, share in shares.items()]
 
     def _by_length(self, place: Run) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        """Yield n, and the tokens that followed the place's last n tokens and how often, from the longest n to the
-        shortest; of the tokens the most frequent first, then the latest."""
-        for start in range(len(place) - self._shortest + 1):
+        """Yield n, and the tokens that followed the place's last n tokens and how often, from the longest n on;
+        of the tokens the most frequent first, then the latest."""
+        for start in range(len(place)):
             counts = self._after.get(place[start:])
             if counts:
                 by_count = sorted(counts.items(), key=lambda item: item[1])  # stable: the latest is last
@@ -68,14 +67,10 @@ class NgramDrafter(LookupDrafter):
 
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
         super().__init__(settings, name=name, vocab_size=vocab_size)
-        self._shortest, self._longest = settings.ngram_min, settings.ngram_max
-        if self._shortest > self._longest:
-            raise SettingError(
-                f"drafter.ngram_min: got {self._shortest}, allowed: at most drafter.ngram_max, {self._longest}"
-            )
+        self._longest = settings.ngram_max
 
     def opened(self, opening: Open) -> Lookup:  # noqa: ARG002  # one tag knows nothing of others
-        return NgramLookup(self._shortest, self._longest)
+        return NgramLookup(self._longest)
 
     def closed(self, lookup: Lookup) -> None:
         """Keep nothing."""

@@ -29,6 +29,7 @@ log = logging.getLogger("covey.drafter")
 
 LARGE = 32 << 20  # bytes of weights, which a second thread reads faster; for fewer it has to be woken
 PASS_TOKENS = 512  # in one pass; rows that do not fit into one are drafted for in several groups
+BLOCK_SIZE = 16  # tokens in a KV block of a drafter that PyTorch runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +109,14 @@ def _by_torch(folder: Path, settings: DrafterSettings, depth: int) -> Opened:
     from covey.runtimes.opening import open_model
     from covey.target.runner import blocks_in
 
-    alike = TargetSettings(
-        runtime="torch", dtype=settings.dtype, device=settings.device, block_size=settings.block_size
-    )
+    alike = TargetSettings(runtime="torch", dtype=settings.dtype, device=settings.device, block_size=BLOCK_SIZE)
     blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
     model = open_model(
         folder,
         dtype=settings.dtype,
         device=settings.device,
         blocks=blocks,
-        block_size=settings.block_size,
+        block_size=BLOCK_SIZE,
         numerics="fast",
         max_pass_tokens=PASS_TOKENS,
     )

@@ -15,6 +15,7 @@ from covey.contracts.types import Open
 from covey.drafters.automaton import ROOT, SuffixAutomaton
 from covey.drafters.lookup import Child, Lookup, LookupDrafter, offer
 
+LONGEST = 24  # tokens of the longest context that is looked up
 FULL_STORES = 8  # that all tenants' may be as large as together; of more, whoever asked longest ago is forgotten
 LEAST = 64  # tokens that a store takes the memory of at least
 Match = tuple[SuffixAutomaton, int, int]  # where, state, matched tokens
@@ -47,12 +48,11 @@ class Store:
 class SuffixLookup(Lookup):
     """The text of one tag and the store of its tenant."""
 
-    def __init__(self, store: Store, longest: int, stored: threading.Lock) -> None:
+    def __init__(self, store: Store, stored: threading.Lock) -> None:
         """`stored` is held while any store is read or added to."""
         super().__init__()
         self.store = store
         self._stored = stored
-        self._longest = longest
         self._own = SuffixAutomaton()
         self._again = ROOT, 0  # where the longest of the last tokens are that also stand before, as state and length
         self._followed: list[Match] = []  # the place in each of the store's automata where the tokens end
@@ -68,7 +68,7 @@ class SuffixLookup(Lookup):
         for token in tokens:
             again, length = own.advance(again, length, token)
             own.append(token)
-            _, again, length = _cut((own, again, length), self._longest)
+            _, again, length = _cut((own, again, length), LONGEST)
         self._again = again, length
         self.tokens.extend(tokens)
         with self._stored:
@@ -79,9 +79,9 @@ class SuffixLookup(Lookup):
         self._followed = []
         for where in self.store.generations:
             state, length = followed.get(id(where), (ROOT, 0))
-            unread = tokens if id(where) in followed else self.tokens[-self._longest :]
+            unread = tokens if id(where) in followed else self.tokens[-LONGEST:]
             for token in unread:
-                _, state, length = _cut((where, *where.advance(state, length, token)), self._longest)
+                _, state, length = _cut((where, *where.advance(state, length, token)), LONGEST)
             self._followed.append((where, state, length))
 
     def place(self) -> Hashable:
@@ -91,7 +91,7 @@ class SuffixLookup(Lookup):
         assert isinstance(place, tuple)
         shares: dict[int, float] = {}
         matched = 0
-        place = tuple(_cut(match, self._longest) for match in place)
+        place = tuple(_cut(match, LONGEST) for match in place)
         matches: list[Match] = [*place]
         while len(shares) < most and (longest := max(length for _, _, length in matches)):
             matched = matched if shares else longest
@@ -141,7 +141,7 @@ class SuffixDrafter(LookupDrafter):
 
     def opened(self, opening: Open) -> Lookup:
         store = self._stores.get(opening.tenant) or Store(opening.tenant, self._settings.suffix_store_tokens)
-        return SuffixLookup(self._kept(store), self._settings.suffix_max, self._stored)
+        return SuffixLookup(self._kept(store), self._stored)
 
     def closed(self, lookup: Lookup) -> None:
         assert isinstance(lookup, SuffixLookup)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from covey.contracts.profile import MemorySettings
-
+LOW = 0.1  # share of blocks below which too few are free
+PERSIST = 16  # rounds in a row that memory is short before a drafter leaves
 FELT = 4  # rounds after which a larger pool has let in whom it can
 
 
@@ -40,19 +40,19 @@ class Pressure:
 
 @dataclass(slots=True)
 class Budget:
-    """The bytes that drafters and pool may hold of one device together. `held` is what each drafter holds when it is
-    there, and `first` what it held when that was first known."""
+    """The bytes that drafters and pool may hold of one device together: what the pool was loaded with and all drafters
+    held at first. `held` is what each drafter holds when it is there, and `first` what it held when that was first
+    known."""
 
     least: int  # blocks, that the pool always has
     block_bytes: int
-    limit: int = 0  # bytes; 0: what the pool was loaded with and all drafters held at first
     held: dict[str, int] = field(default_factory=dict)
     first: dict[str, int] = field(default_factory=dict)
 
     @property
     def whole(self) -> int:
         """Return the bytes of pool and drafters. They stay once all were there: one that died may come back larger."""
-        return self.limit or self.least * self.block_bytes + sum(self.first.values())
+        return self.least * self.block_bytes + sum(self.first.values())
 
     def learn(self, name: str, held: int) -> None:
         """Note what a drafter says it holds."""
@@ -60,13 +60,8 @@ class Budget:
         if held:
             self.first.setdefault(name, held)
 
-    def fits(self, resident: Collection[str]) -> bool:
-        """Return whether these drafters fit in memory together. Without a limit all of them do, as they did at first,
-        and one that holds more by now leaves less to the pool."""
-        return not self.limit or self.spare(resident) >= 0
-
     def spare(self, resident: Collection[str]) -> int:
-        """Return the bytes that the least pool and these drafters leave; negative where they are too many."""
+        """Return the bytes that the least pool and these drafters leave; negative where they hold more by now."""
         drafters = sum(self.held.get(name, 0) for name in resident)
         return self.whole - self.least * self.block_bytes - drafters
 
@@ -98,7 +93,7 @@ class Never:
 class Thresholds(Never):
     """Nightjar's: tau_low as a share of all blocks, T_persist in rounds."""
 
-    def __init__(self, low: float, persist: int) -> None:
+    def __init__(self, low: float = LOW, persist: int = PERSIST) -> None:
         self._low, self._persist = low, persist
         self._short = 0  # rounds in a row
 
@@ -118,7 +113,4 @@ class Thresholds(Never):
         return not pressure.drafting and (pressure.starved or pressure.free < self._low * pressure.total)
 
 
-POLICIES: dict[str, Callable[[MemorySettings], Never]] = {
-    "off": lambda _settings: Never(),
-    "thresholds": lambda settings: Thresholds(settings.low, settings.persist_rounds),
-}
+POLICIES: dict[str, Callable[[], Never]] = {"off": Never, "thresholds": Thresholds}

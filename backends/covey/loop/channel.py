@@ -36,11 +36,9 @@ import numpy as np
 from covey.contracts.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.contracts.ports import Clock, Drafter
 from covey.contracts.types import (
-    NO_FLOATS,
     NO_STATES,
     DraftReply,
     DraftWork,
-    Floats,
     Ints,
     Judged,
     JudgeWork,
@@ -125,7 +123,7 @@ class Channel:
             return
         requests = [batch.rows[row] for row in judge.rows.tolist()]
         none = np.zeros(len(requests), np.int32)
-        judging = JudgeWork(judge.judge_from, judge.budget, _chances(requests, judge.judge_from))
+        judging = JudgeWork(judge.judge_from, judge.budget)
         call = self._send(requests, replace(self._update(requests, none, none + 1), judging=judging))
         for active, length in zip(requests, call.lengths.tolist()):
             active.seen[self.name] = length  # the next call comes after this one
@@ -287,13 +285,3 @@ def _needed(requests: list[ActiveRequest], now: float) -> float:
     """Return the seconds until the first of the requests misses its objective: 0 if none has one, else more than 0."""
     left = min(active.deadline for active in requests) - now
     return 0.0 if math.isinf(left) else max(LEAST_NEEDED, left)
-
-
-def _chances(requests: list[ActiveRequest], judge_from: Ints) -> Floats:
-    """Return `JudgeWork.chances` of the tokens that are to be judged, each row's at its end."""
-    tails: list[list[float]] = []
-    for active, start in zip(requests, judge_from.tolist()):
-        count = active.num_tokens - max(start, active.request.num_prompt) if start >= 0 else 0
-        tails.append(active.chances[-count:] if count else [])
-    most = max(map(len, tails))
-    return np.asarray([[0.0] * (most - len(tail)) + tail for tail in tails], np.float32) if most else NO_FLOATS

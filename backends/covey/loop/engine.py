@@ -30,7 +30,7 @@ from itertools import count
 
 from covey.contracts.errors import BadField, CoveyError, Overloaded, PortError
 from covey.contracts.ports import Clock, Sink, Target
-from covey.contracts.types import NO_TOP, Finish, Progress, Request, RowStatus, Rule, TargetReply, Trees
+from covey.contracts.types import NO_TOP, Finish, Progress, Request, RowStatus, TargetReply, Trees
 from covey.kv.elastic import Pressure
 from covey.loop.channel import Channel
 from covey.loop.configuration import EngineConfig, EngineHooks
@@ -279,8 +279,6 @@ class Engine:
             kept, finish = crop(active, tokens[start:end])
             end = start + len(kept)
             active.emit(kept, now)
-            if active.request.sampling.rule is Rule.REJECTION and len(reply.chances):
-                active.chances += reply.chances[start:end].tolist()
             if sizes[row]:
                 active.count_draft(plan.drafter[row], sizes[row], min(accepted[row], len(kept)))
             if finish is not None:

@@ -52,8 +52,8 @@ class Bench:
         self._planner = _Fixed(info.vocab_size)
         self._drafters = tuple(drafters) or ("",)
         self._info, self._catch_up = info, profile.drafter.catch_up_tokens
-        limits = replace(settings, max_waiting=settings.max_running, growth_tokens=ROOM)
-        scheduler = Scheduler.of(limits, info.block_size)
+        limits = replace(settings, max_waiting=settings.max_running)
+        scheduler = Scheduler.of(limits, info.block_size, growth_tokens=ROOM)
         self._room = min(ROOM, info.max_positions - PROMPT)
         self._engine = Engine(
             target,

@@ -182,7 +182,7 @@ class Memory:
     # ---- what to do next --------------------------------------------------------------------------------------------
 
     def _next(self, pressure: Pressure) -> _Move | None:
-        """Return the move to begin now, if any: what an administrator wants, then what must be, then what is better."""
+        """Return the move to begin now, if any: what an administrator wants, then what is better."""
         found = self._wanted() or self._leaves() or self._comes(pressure)
         return None if found is None else _Move(*found, started=self._clock.now())
 
@@ -198,16 +198,14 @@ class Memory:
     def _leaves(self) -> tuple[str, Act] | None:
         """Return the drafter whose bytes the pool is to have, if any: the one that drafts least."""
         resident = self._resident()
-        spare, blocks = self.budget.spare(resident), self.budget.blocks(resident)
-        crowded = not self.budget.fits(resident)
+        blocks = self.budget.blocks(resident)
         free = [name for name in resident if self._wishes[name] is Wish.AUTO and self._roster.serves(name)]
         for name in sorted(free, key=self._used.__getitem__):
             after = [each for each in resident if each != name]
             gain = self.budget.blocks(after) - blocks
-            must = crowded and self.budget.spare(after) > spare
             more = gain > 0 and blocks <= self._pool.total  # else the pool is yet to take what it was given
-            if self._may(name, Act.UNLOAD) and (must or more):
-                return (name, Act.UNLOAD) if must or self._policy.expands(gain) else None
+            if self._may(name, Act.UNLOAD) and more:
+                return (name, Act.UNLOAD) if self._policy.expands(gain) else None
         return None
 
     def _comes(self, pressure: Pressure) -> tuple[str, Act] | None:
@@ -220,7 +218,7 @@ class Memory:
         name = max(back, key=lambda each: (self._used[each], -self.budget.held.get(each, 0)))
         after, now = [*self._resident(), name], self._clock.now()
         needed = max(0, self._pool.total - self.budget.blocks(after))
-        if not self.budget.fits(after) or not self._policy.contracts(pressure, needed):
+        if not self._policy.contracts(pressure, needed):
             self._calm_since = None
             return None
         if self._calm_since is None:

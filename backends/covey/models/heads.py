@@ -77,7 +77,7 @@ def read(folder: Path, target: Path) -> Head:
     """Return the head in a folder, for the target in another. Raises SettingError where it is none, or another's."""
     config = refusals.described(folder)
     if not refusals.is_head(config):
-        raise SettingError(f"{folder}: config.json is not of an EAGLE-3 head; one is made by covey.training head")
+        raise SettingError(f"{folder}: config.json is not of an EAGLE-3 head; one is made by covey_training head")
     for key in _UNREAD:
         if config.get(key):
             raise UnsupportedModel(f"{folder}: {key} is not supported: a head whose states are one product is")

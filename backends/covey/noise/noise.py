@@ -48,7 +48,6 @@ class Purpose(IntEnum):
     ACCEPT = 2
     RESIDUAL = 3
     BONUS = 4
-    READ = 5
 
 
 def _scramble(words: Words) -> Words:

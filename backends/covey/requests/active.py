@@ -60,7 +60,6 @@ class ActiveRequest:
 
     request: Request
     output: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)  # of its last tokens, under the rejection rule (`TargetReply`)
     num_cached_tokens: int = 0  # tokens with KV on the target
     opened: bool = False  # the target knows the tag
     open_sent: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass

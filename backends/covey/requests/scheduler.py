@@ -5,7 +5,7 @@
 
 Knows no tensors, no Triton and no drafters; the target owns the blocks, this counts them. One order rules admission,
 the prompts' share of the token budget and, backwards, preemption: the higher priority first, then what is due earlier.
-A request is due at the deadline of its next token; without one, `patience` after its arrival; and when its objective
+A request is due at the deadline of its next token; without one, `PATIENCE` after its arrival; and when its objective
 cannot be met any more, at the later of the two. So requests without objectives keep the order in which they came, an
 urgent one overtakes them, one with time to spare does not, and nobody is overtaken for ever.
 
@@ -33,6 +33,7 @@ from covey.requests.shares import Shares
 from covey.requests.trials import Trials
 
 PATIENCE = 10.0  # seconds
+GROWTH = 64  # tokens reserved for each running request's growth at admission
 LONGEST_REST = 60  # seconds that a refused caller is told to wait
 SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
 GRAMMARS = 8192  # bytes of new requests' grammars in a pass, or one: the longest take 50 ms to open, and others wait
@@ -91,9 +92,8 @@ class Scheduler:
         max_running: int,
         max_waiting: int,
         token_budget: int,
-        growth_tokens: int,
         block_size: int,
-        patience: float = PATIENCE,
+        growth_tokens: int = GROWTH,
         tenants: TenantRules | None = None,
     ) -> None:
         """`tenants` has their weights and limits; without it all are equal."""
@@ -102,7 +102,6 @@ class Scheduler:
         self.token_budget = token_budget
         self.growth_tokens = growth_tokens
         self.block_size = block_size
-        self.patience = patience
         self.pace = Pace()
         self.waiting: list[ActiveRequest] = []
         self.running: dict[int, ActiveRequest] = {}
@@ -317,7 +316,7 @@ class Scheduler:
     def _due(self, active: ActiveRequest, now: float) -> float:
         """Return when the request's next token is due. Does not mutate. A request that has become hopeless is due no
         earlier than before, so only the first of a queue must be looked at again."""
-        deadline, unhurried = active.deadline, active.request.arrival + self.patience
+        deadline, unhurried = active.deadline, active.request.arrival + PATIENCE
         if deadline == math.inf:
             return unhurried
         return max(deadline, unhurried) if active.hopeless(now, self.pace.fastest) else deadline

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from covey.contracts.types import SPARSE, Floats, Ints
 from covey.noise.arrays import Logits, plain
@@ -48,22 +47,6 @@ def propose_rejection(
     tokens = np.where(fine, leaders[np.arange(len(setting)), picked], -1)
     missing = ((0, 0), (0, SPARSE - leaders.shape[1]))
     return SparseDraws(tokens.astype(np.int32), np.pad(leaders.astype(np.int32), missing), np.pad(probs, missing))
-
-
-def would_accept(
-    logits: Logits, tokens: Index, chances: Reals, table: SettingsTable, settings: Ints, positions: Ints
-) -> npt.NDArray[np.bool_]:
-    """Return by row whether the rejection rule would have accepted a draft drawn as `propose_rejection` draws it, where
-    the target drew one of `tokens`, which had such a chance there: with probability min(1, q / p) of that token."""
-    logits = plain(logits)
-    setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
-    leaders, values = leading_tokens(logits, SPARSE)
-    fine = np.isfinite(values[:, 0])
-    q = np.zeros(leaders.shape)
-    q[fine] = _truncated(values[fine], table, setting[fine])
-    own = np.where(leaders == tokens[:, None], q, 0.0).sum(axis=1)
-    accepted: npt.NDArray[np.bool_] = uniforms(keys(table.seed[setting], position, Purpose.READ)) * chances < own
-    return accepted
 
 
 def sparse_q(logits: Logits) -> tuple[Ints, Floats]:

@@ -24,13 +24,11 @@ from covey.trees.verify import Walk, count_accepted, parent_places, walk_chains
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The outcome of the rejection rule for a batch of chains. `logprobs` go with `walk.tokens`, and so do `chances`,
-    how likely each was in the distribution that it was drawn from; a row whose `faults` is not Fault.NONE ends in token
-    -1."""
+    """The outcome of the rejection rule for a batch of chains. `logprobs` go with `walk.tokens`; a row whose `faults`
+    is not Fault.NONE ends in token -1."""
 
     walk: Walk
     logprobs: Floats
-    chances: Floats
     faults: Ints
 
 
@@ -76,8 +74,7 @@ def judge(
     walked = walk_chains(trees, accepts, alternates)
     emitted = walked.places.astype(np.int64)
     logprobs = log_probabilities(select(given, emitted), table, setting[emitted], walked.tokens.astype(np.int64))
-    chances = _gather(probs, emitted, walked.tokens).astype(np.float32)
-    return Judgement(walked, logprobs, chances, faults[stops])
+    return Judgement(walked, logprobs, faults[stops])
 
 
 def accept(uniform: Reals, p: Reals, q: Reals) -> npt.NDArray[np.bool_]:

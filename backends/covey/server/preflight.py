@@ -261,7 +261,7 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     if options.drafter and profile.GENERAL in misfits:
         raise StartError(
             f"{options.drafter} cannot draft for this target: it has {misfits[profile.GENERAL]}; make one that fits by "
-            f"python -m covey.training drafter --target {target}"
+            f"python -m covey_training drafter --target {target}"
         )
     if misfits and (options.profile != profile.DEFAULT_PROFILE or options.models is not None):
         name, misfit = next(iter(misfits.items()))

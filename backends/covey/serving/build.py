@@ -150,11 +150,10 @@ class Builder:
         return lambda opening: LookedUp(drafter, opening, rates)
 
     def _scheduler(self, info: TargetInfo) -> Scheduler:
-        slo, tenants = self.profile.slo, self.profile.tenants
+        tenants = self.profile.tenants
         return Scheduler.of(
             self.profile.scheduler,
             info.block_size,
-            patience=slo.patience_ms / 1000,
             tenants=TenantRules.read(tenants.weights, tenants.max_running, tenants.max_waiting),
         )
 
@@ -165,8 +164,8 @@ class Builder:
             self.residency,
             roster,
             self.clock,
-            POLICIES[settings.policy](settings),
-            Budget(info.least_blocks, info.block_bytes, settings.budget_mb << 20),
+            POLICIES[settings.policy](),
+            Budget(info.least_blocks, info.block_bytes),
             worker=Thread("residency"),
             drop=drop,
             device=info.device.partition(":")[0],

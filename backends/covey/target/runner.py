@@ -141,7 +141,7 @@ class TargetRunner:
             model,
             blocks=model.blocks,
             block_size=settings.block_size,
-            reuse=settings.prefix_reuse,
+            reuse=True,
             name=name,
             folder=str(folder),
             run_ahead=settings.run_ahead,
@@ -220,7 +220,7 @@ class TargetRunner:
         status, rows, chunk, trees = self._admit(work)
         offsets = np.zeros(len(status) + 1, np.int32)
         accepted = np.zeros(len(status), np.int32)
-        tokens, logprobs, chances, top = NO_INTS, NO_FLOATS, NO_FLOATS, NO_TOP
+        tokens, logprobs, top = NO_INTS, NO_FLOATS, NO_TOP
         divergence = np.full(len(status), UNJUDGED, np.float32) if work.divergence else NO_FLOATS
         counts, scores = np.zeros(len(status), np.int32), NO_SCORES
         if rows:
@@ -239,7 +239,6 @@ class TargetRunner:
                         status[answered[row]] = RowStatus.FAULT
                 accepted[answered], offsets[answered + 1] = verified.accepted, verified.emitted
                 tokens, logprobs = verified.tokens, verified.logprobs
-                chances = verified.chances if verified.chances.any() else NO_FLOATS
                 if verified.top.width:
                     top = verified.top
                 if work.divergence:
@@ -260,7 +259,6 @@ class TargetRunner:
             epoch=self._ledger.epoch,
             seconds=max(time.perf_counter() - started, 0.0 if precomputed is None else precomputed.seconds),
             divergence=divergence,
-            chances=chances,
             top=top,
             scored=np.cumsum([0, *counts], dtype=np.int32) if counts.any() else NO_INTS,
             scores=scores,

@@ -41,7 +41,6 @@ class Verified:
     path: Ints
     tokens: Ints
     logprobs: Floats
-    chances: Floats  # under the rejection rule, of each token in the distribution that it was drawn from; else 0
     faulty: Mask
     divergence: Floats  # see `divergence.py`; UNJUDGED where that is not asked for
     top: Top  # aligned with tokens
@@ -104,17 +103,16 @@ def _coupled(places: Places, table: SettingsTable, trees: Trees) -> Verified:
     faults = draws.faults[walked.places] != Fault.NONE  # a failed draw matches no child: it can only be a row's last
     top = likeliest(places.logits, table, places.settings, walked.places)
     faulty = np.logical_or.reduceat(faults, walked.offsets[:-1])
-    chances = np.zeros(len(walked.tokens), np.float32)
-    return _verified(trees, walked, draws.logprobs[walked.places], chances, top, faulty)
+    return _verified(trees, walked, draws.logprobs[walked.places], top, faulty)
 
 
 def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
     judged = judge(places.logits, table, places.settings, places.positions, places.contexts, trees, rounds)
     top = likeliest(places.logits, table, places.settings, judged.walk.places)
-    return _verified(trees, judged.walk, judged.logprobs, judged.chances, top, judged.faults != Fault.NONE)
+    return _verified(trees, judged.walk, judged.logprobs, top, judged.faults != Fault.NONE)
 
 
-def _verified(trees: Trees, walked: Walk, logprobs: Floats, chances: Floats, top: Top, faults: Mask) -> Verified:
+def _verified(trees: Trees, walked: Walk, logprobs: Floats, top: Top, faults: Mask) -> Verified:
     """Return what a walk emits; `faults` are the rows whose last place has no token."""
     accepted, tokens = walked.accepted, walked.tokens
     path: Ints = walked.path - np.repeat(trees.offsets[:-1], accepted)  # numbered within their trees
@@ -124,11 +122,11 @@ def _verified(trees: Trees, walked: Walk, logprobs: Floats, chances: Floats, top
         emits, runs = np.ones(len(tokens), np.bool_), np.ones(len(path), np.bool_)
         emits[walked.offsets[1:][faults] - 1] = False
         runs[np.cumsum(accepted)[late] - 1] = False
-        tokens, logprobs, chances, path = tokens[emits], logprobs[emits], chances[emits], path[runs]
+        tokens, logprobs, path = tokens[emits], logprobs[emits], path[runs]
         top = top.at(emits)
         accepted, faulty = np.where(late, accepted - 1, accepted), faults & ~late
     unjudged = np.full(trees.rows, UNJUDGED, np.float32)
-    return Verified(accepted, path, tokens, logprobs, chances, faulty, unjudged, top)
+    return Verified(accepted, path, tokens, logprobs, faulty, unjudged, top)
 
 
 def pick(verified: Verified, rows: Ints) -> Verified:
@@ -140,7 +138,7 @@ def pick(verified: Verified, rows: Ints) -> Verified:
         path=verified.path[_spans(verified.accepted, rows)],
         top=verified.top.at(tokens),
         **{name: getattr(verified, name)[rows] for name in ("accepted", "faulty", "divergence")},
-        **{name: getattr(verified, name)[tokens] for name in ("tokens", "logprobs", "chances")},
+        **{name: getattr(verified, name)[tokens] for name in ("tokens", "logprobs")},
     )
 
 

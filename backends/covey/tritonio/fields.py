@@ -37,6 +37,8 @@ from covey_client.wire import (
 )
 
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
+STOP_WORDS, BAD_WORDS = 16, 64  # that a request may have
+WORD_BYTES = 256  # length of a stop or bad word
 EMULATED = "emulated"  # the device of such a target
 NO_DRAFTERS = "{}: this server has no drafters"
 
@@ -205,9 +207,8 @@ class RequestParser:
             raise BadField("priority", priority, f"at most {highest} for this tenant")
 
     def _stop_words(self, words: list[str]) -> tuple[str, ...]:
-        limits = self._limits
-        if len(words) > limits.stop_words:
-            raise BadField("stop_words", f"{len(words)} words", f"at most {limits.stop_words} words")
+        if len(words) > STOP_WORDS:
+            raise BadField("stop_words", f"{len(words)} words", f"at most {STOP_WORDS} words")
         for word in words:
             self._check_word("stop_words", word)
         if words:
@@ -215,8 +216,8 @@ class RequestParser:
         return tuple(words)
 
     def _bad_words(self, words: list[str]) -> tuple[tuple[int, ...], ...]:
-        if len(words) > self._limits.bad_words:
-            raise BadField("bad_words", f"{len(words)} words", f"at most {self._limits.bad_words} words")
+        if len(words) > BAD_WORDS:
+            raise BadField("bad_words", f"{len(words)} words", f"at most {BAD_WORDS} words")
         sequences: dict[tuple[int, ...], None] = {}
         for word in words:
             self._check_word("bad_words", word)
@@ -280,8 +281,8 @@ class RequestParser:
         return tuple(zip(ids, values))
 
     def _check_word(self, field: str, word: str) -> None:
-        if not word or len(word.encode()) > self._limits.stop_word_bytes:
-            raise BadField(field, word, f"words of 1 to {self._limits.stop_word_bytes} bytes")
+        if not word or len(word.encode()) > WORD_BYTES:
+            raise BadField(field, word, f"words of 1 to {WORD_BYTES} bytes")
 
     def _speculation(self, read: FieldReader) -> str:
         wanted = read.given("speculation")

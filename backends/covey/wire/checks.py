@@ -18,7 +18,6 @@ from covey.contracts.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
-    Floats,
     Hit,
     Ints,
     Judged,
@@ -84,7 +83,6 @@ def check_draft_work(work: DraftWork) -> None:
         _rows(rows, judge_from=work.judging.judge_from)
         _within(-1, judge_from=work.judging.judge_from)
         must(not work.depth.any(), "a call that reads is to draft, too")
-        _shares("chances", work.judging.chances)
     _times(work.patience, work.plain, work.needed)
     _states(work, rows)
     _opens(work.opens)
@@ -102,9 +100,6 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
         not np.count_nonzero(reply.accepted > reply.offsets[1:] - reply.offsets[:-1]),
         "more tokens accepted than emitted",
     )
-    if len(reply.chances):
-        _rows(len(reply.tokens), chances=reply.chances)
-        _shares("chances", reply.chances)
     scored = reply.scored if len(reply.scored) else np.zeros(len(reply.status) + 1, np.int32)
     check_offsets("scored", scored, len(reply.status), len(reply.scores.logprobs))
     _within(-1, scores_top_ids=reply.scores.top.ids.reshape(-1))
@@ -160,10 +155,6 @@ def check_info(info: TargetInfo | DrafterInfo) -> None:
     else:
         _numbers({"resident_bytes": info.resident_bytes}, 0)
         _numbers({"wait_seconds": info.wait_seconds, "step_seconds": info.step_seconds}, 0.0)
-
-
-def _shares(name: str, values: Floats) -> None:
-    must(bool(((values >= 0) & (values <= 1)).all()), "%s %s: each is a share", name, values)
 
 
 def _head(sequence: int, epoch: int, origin: int) -> None:

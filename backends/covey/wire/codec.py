@@ -49,7 +49,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 16
+VERSION = 17
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -97,7 +97,6 @@ TARGET_REPLY = Layout(
         "tokens": "i4",
         "logprobs": "f4",
         "divergence": "f4",
-        "chances": "f4",
         "top.ids": "i4",
         "top.logprobs": "f4",
         "scored": "i4",
@@ -122,7 +121,6 @@ DRAFT_WORK = Layout(
         "width": "i4",
         "rounds": "i4",
         "judging.judge_from": "i4",
-        "judging.chances": "f4",
         **_STATES,
         **_OPENS,
     },
@@ -304,10 +302,6 @@ def decode_draft_work(message: Ints) -> DraftWork:
     parts = _decode(DRAFT_WORK, message)
     fields, judging = parts[""], parts["judging"]
     opens, frees = _opens_in(fields)
-    rows, chances = len(judging["judge_from"]), judging["chances"]
-    if len(chances):
-        must(rows > 0 and len(chances) % rows == 0, "%d chances of %d rows", len(chances), rows)
-        judging["chances"] = chances.reshape(rows, -1)
     fields |= {name: bool(fields[name]) for name in ("q_rows", "log_q")}
     fields["judging"] = JudgeWork(**judging) if judging["budget"] >= 0 else None
     _states_in(fields)

@@ -1,4 +1,4 @@
-"""`python -m covey.training aligned`: what it can be asked, and what it shows."""
+"""`python -m covey_training aligned`: what it can be asked, and what it shows."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 CPUs: same folders, same ids, in turns.
 
 `--peer NAME=PYTHON` names a peer and the Python of an environment that has it. `--pair FOLDER` is an aligned pair
-(`covey.training aligned`), else the profile's target and first drafter are served. A peer has a process for each depth,
+(`covey_training aligned`), else the profile's target and first drafter are served. A peer has a process for each depth,
 all of them there the whole time; those who wait sleep.
 """
 

@@ -40,31 +40,6 @@ class Unlearned:
         """Learn nothing."""
 
 
-class Lags:
-    """The cost of switching: `price`, MetaSD's lambda in units of reward, for each token that an arm has not seen.
-
-    Appendix H.1 has the term in the regret: lambda (l(t) - l(tau_i)) whenever the arm changes, l(t) being the tokens so
-    far and tau_i the arm's last round. Here it is subtracted from an index. It grows until the arm is played, so a
-    price above 0 ends exploration in time, and with it the guarantee of logarithmic regret. The prompt counts for no
-    arm: it is read once whatever is chosen.
-    """
-
-    def __init__(self, arms: int, price: float) -> None:
-        self._price = at_least("switch_cost", price, 0.0)
-        self._emitted = 0
-        self._seen = [0] * arms
-        self._last: int | None = None
-
-    def cost(self, arm: int) -> float:
-        """Return the cost of choosing the arm now."""
-        return 0.0 if arm == self._last else self._price * (self._emitted - self._seen[arm])
-
-    def update(self, arm: int, tokens: int) -> None:
-        self._emitted += tokens
-        self._seen[arm] = self._emitted
-        self._last = arm
-
-
 def at_least(name: str, value: float, least: float) -> float:
     if not value >= least:
         raise SettingError(f"drafter policy: got {name} {value}, allowed: {least:g} or more")

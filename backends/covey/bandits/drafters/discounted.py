@@ -19,8 +19,8 @@ class DiscountedUCB(UCB):
 
     reward: ClassVar[Reward] = "divergence"
 
-    def __init__(self, arms: int, *, beta: float = 0.1, gamma: float = 0.95, switch_cost: float = 0.0) -> None:
-        super().__init__(arms, beta, switch_cost)
+    def __init__(self, arms: int, *, beta: float = 0.1, gamma: float = 0.95) -> None:
+        super().__init__(arms, beta)
         self._gamma = share("gamma", gamma)
 
     def _record(self, arm: int, reward: float) -> None:

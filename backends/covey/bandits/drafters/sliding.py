@@ -21,8 +21,8 @@ class SlidingWindowUCB(UCB):
 
     reward: ClassVar[Reward] = "divergence"
 
-    def __init__(self, arms: int, *, beta: float = 0.1, window: int = 32, switch_cost: float = 0.0) -> None:
-        super().__init__(arms, beta, switch_cost)
+    def __init__(self, arms: int, *, beta: float = 0.1, window: int = 32) -> None:
+        super().__init__(arms, beta)
         self._window = deque[tuple[int, float]](maxlen=int(at_least("window", window, arms)))
 
     def _record(self, arm: int, reward: float) -> None:

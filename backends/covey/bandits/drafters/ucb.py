@@ -15,15 +15,14 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from covey.bandits.drafters.choice import Lags, Reward, at_least
+from covey.bandits.drafters.choice import Reward, at_least
 
 
 class UCB:
     """Implements `Bandit`, but for the reward; variants change how rounds are counted, or the bonus."""
 
-    def __init__(self, arms: int, beta: float, switch_cost: float) -> None:
+    def __init__(self, arms: int, beta: float) -> None:
         self._beta = at_least("beta", beta, 0.0)
-        self._lags = Lags(arms, switch_cost)
         self._counts = [0.0] * arms  # n
         self._sums = [0.0] * arms  # each arm's rewards so far
 
@@ -34,13 +33,12 @@ class UCB:
         rounds = sum(self._counts)
         return max(allowed, key=lambda arm: self._index(arm, rounds))
 
-    def update(self, arm: int, reward: float, tokens: int) -> None:
-        self._lags.update(arm, tokens)
+    def update(self, arm: int, reward: float, tokens: int) -> None:  # noqa: ARG002
         self._record(arm, reward)
 
     def _index(self, arm: int, rounds: float) -> float:
         count = self._counts[arm]
-        return self._sums[arm] / count + self._bonus(count, rounds) - self._lags.cost(arm)
+        return self._sums[arm] / count + self._bonus(count, rounds)
 
     def _bonus(self, count: float, rounds: float) -> float:
         return self._beta * math.sqrt(2.0 * math.log(rounds) / count)
@@ -53,17 +51,17 @@ class UCB:
 class BlockDivergence(UCB):
     reward: ClassVar[Reward] = "divergence"
 
-    def __init__(self, arms: int, *, beta: float = 0.01, switch_cost: float = 0.0) -> None:
-        super().__init__(arms, beta, switch_cost)
+    def __init__(self, arms: int, *, beta: float = 0.01) -> None:
+        super().__init__(arms, beta)
 
 
 class BlockEfficiency(UCB):
     reward: ClassVar[Reward] = "efficiency"
 
-    def __init__(self, arms: int, *, beta: float = 0.01, switch_cost: float = 0.0) -> None:
-        super().__init__(arms, beta, switch_cost)
+    def __init__(self, arms: int, *, beta: float = 0.01) -> None:
+        super().__init__(arms, beta)
 
 
 class Theorem(BlockDivergence):
-    def __init__(self, arms: int, max_depth: int, *, switch_cost: float = 0.0) -> None:
-        super().__init__(arms, beta=max_depth**-0.5, switch_cost=switch_cost)
+    def __init__(self, arms: int, max_depth: int) -> None:
+        super().__init__(arms, beta=max_depth**-0.5)

@@ -4,7 +4,8 @@ without a trial.
 A fixed share of all time goes into a bank, and a call that reads pays from it for the time that rounds lose by the call
 (`interference`). The drafter that may bring most tokens per second more than rows have now, be it without drafts, reads
 first. While the bank is full, and at a higher price, it is the one that has not read for longest. The prompt of a new
-request is read by those drafters that may be better for it than what is likeliest to be best.
+request is read by those drafters that may be better for it than what is likeliest to be best. What the rejection rule
+drew is read by nobody: it does not say what another drafter would have drafted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covey.contracts.types import Rule
 from covey.planner.drafters.beliefs import Array, Beliefs
 from covey.planner.drafters.interference import Interference
 from covey.planner.drafters.policy import ASKED, Assignment, is_free
@@ -144,7 +146,11 @@ class ReadScheduler:
         return self._judge(batch, drafter, rows, [max(1, end - PROMPT) for end in ends], PROMPT_TOKENS)
 
     def _catching_up(self, batch: Batch, assigned: Assignment, serving: Sequence[int]) -> tuple[_Sought, ...]:
-        rows = [row for row, active in enumerate(batch.rows[: batch.decoding]) if assigned.why[row] != ASKED]
+        rows = [
+            row
+            for row, active in enumerate(batch.rows[: batch.decoding])
+            if assigned.why[row] != ASKED and active.request.sampling.rule is Rule.COUPLED
+        ]
         if not rows:
             return ()
         actives = [batch.rows[row] for row in rows]

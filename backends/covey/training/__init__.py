@@ -1,1 +1,0 @@
-"""The command `python -m covey.training`. The package is `covey_training`."""
