@@ -27,7 +27,7 @@ BENCHES = {
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI and vLLM on a CPU, in turns",
 }
-PICTURED = ("tax", "speedup", "load", "emulated", "slo")
+PICTURED = ("emulated", "slo")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -134,8 +134,3 @@ def show(result: JsonDict, console: Console) -> None:
         *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in STREAMED),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    lines = {name: report.line(result["tokens_per_second"][name]) for name in NAMES}
-    return [report.Panel("Medians", "callers", "tokens per second", lines, doubling=True)]
