@@ -5,13 +5,15 @@ SETTINGS`.
 
 Each SETTINGS is keys of the profile, by their sections, and variables of the server's environment. The speed of a host
 changes by half within minutes, so what is compared is asked for within seconds, and only ratios are shown beside rates.
-The first SETTINGS are what the others are compared with; `""` stands for the profile as it is.
+The first SETTINGS are what the others are compared with; `""` stands for the profile as it is. Within a turn all
+servers get the same bundled prompts, of all domains, with the same seeds; other turns have others.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import random
 import statistics
 import sys
 import tempfile
@@ -22,12 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
+from covey import prompts
 from covey.contracts.profile import written
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.progress import Steps
+from loadtest.bench.statistics import interval
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,7 +39,6 @@ else:
     import tomli as tomllib
 
 PROFILES = Path(__file__).parents[1] / "profiles"
-PROMPT = "User: Do you like films?\nAssistant:"
 TOKENS = 48
 
 
@@ -53,16 +56,17 @@ def changed(profile: Mapping[str, Any], settings: str) -> tuple[str, dict[str, s
     return written(sections), variables
 
 
-def rate(url: str, callers: int, seconds: float, speculation: str) -> float:
+def rate(url: str, callers: int, seconds: float, turn: int, settings: Mapping[str, Any]) -> float:
     """Return the tokens a second of so many callers, each of which asks again when it has its answer."""
     until = time.monotonic() + seconds
+    texts = [text for domain in prompts.DOMAINS for text in prompts.load(domain)]
 
-    def ask(seed: int) -> float:
-        tokens, started = 0, time.monotonic()
+    def ask(caller: int) -> float:
+        tokens, started, drawn = 0, time.monotonic(), random.Random(f"{turn} {caller}")
         with Client(url) as client:
             while time.monotonic() < until:
-                settings = {"max_tokens": TOKENS, "min_tokens": TOKENS, "seed": seed, "speculation": speculation}
-                tokens += len(client.generate(PROMPT, **settings).tokens)  # type: ignore[arg-type]
+                text, seed = drawn.choice(texts), drawn.getrandbits(31)
+                tokens += len(client.generate(text, min_tokens=TOKENS, max_tokens=TOKENS, seed=seed, **settings).tokens)
         return tokens / (time.monotonic() - started)
 
     with ThreadPoolExecutor(callers) as threads:
@@ -71,13 +75,14 @@ def rate(url: str, callers: int, seconds: float, speculation: str) -> float:
 
 def shown(rates: Mapping[str, Sequence[float]]) -> Table:
     """Return a table of medians over the turns: of rates, and of ratios within a turn."""
-    table = Table("settings", "tokens/s", "over the first", "its turns")
+    table = Table(Column("settings", overflow="fold"), "tokens/s", "over the first", "95 %", "its turns")
     first = next(iter(rates.values()))
     for settings, found in rates.items():
         ratios = [each / base for each, base in zip(found, first)]
         turns = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         median = f"{statistics.median(found):.0f}", f"{statistics.median(ratios):.2f}"
-        table.add_row(settings or "as it is", *median, turns)
+        low, high = interval(ratios, of=statistics.median)
+        table.add_row(settings or "as it is", *median, f"{low:.2f} to {high:.2f}", turns)
     return table
 
 
@@ -89,6 +94,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each server in each turn")
     parser.add_argument("--speculation", default="off", help="off, auto or fixed:K")
+    parser.add_argument("--temperature", type=float, default=0.0)
     given = parser.parse_args()
     path = Path(given.profile)
     profile = tomllib.loads((path if path.is_file() else PROFILES / f"{given.profile}.toml").read_text())
@@ -102,10 +108,12 @@ def main() -> None:
             server = Server(Options(**FREE_PORTS, profile=str(own), log_file=log, environment=variables))
             urls[settings] = running.enter_context(server).grpc_url
         rates: dict[str, list[float]] = {settings: [] for settings in urls}
+        asked = {"speculation": given.speculation, "temperature": given.temperature}
         with Steps() as bar:
             for settings in bar.track(list(urls) * given.turns, description="turns"):
-                rate(urls[settings], given.callers, 1.0, given.speculation)  # its processes wake up
-                rates[settings].append(rate(urls[settings], given.callers, given.seconds, given.speculation))
+                turn = len(rates[settings])
+                rate(urls[settings], given.callers, 1.0, -1 - turn, asked)  # its processes wake up
+                rates[settings].append(rate(urls[settings], given.callers, given.seconds, turn, asked))
     Console().print(shown(rates))
 
 

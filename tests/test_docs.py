@@ -11,7 +11,7 @@ import pytest
 from loadtest.bench.__main__ import _parse
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted((ROOT / "README.md", *ROOT.glob("[!.]*/*.md")))
+PAGES = sorted((ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("[!.]*/*.md")))
 MOST_WORDS = 1300
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")

@@ -6,9 +6,6 @@ streams.py      clients that ask the same again and again, record times, and kno
 verdict.py      what must not have happened
 faults.py       processes killed, paused and spun under load, full places: is any answer another one?
   injection.py, spin.py, rooms.py  what is hurt how
-soak.py         a long run: does what processes take stay?
 fuzz.py         requests that no client would send: is every answer documented?
   messages.py, doors.py  what is sent, and how
-neighbours.py   what one tenant's first token waits, and whether its text stays, beside what another one may do
-  tenant.py     the other one
 """

@@ -16,7 +16,7 @@ from rich.console import Console
 from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey_client import CoveyClientError, interruption
-from loadtest.attack import faults, fuzz, neighbours, soak
+from loadtest.attack import faults, fuzz
 from loadtest.bench import facts
 
 STOOD, FELL, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
@@ -38,22 +38,11 @@ SCENARIOS = {
         faults.declare,
         faults.run,
     ),
-    "soak": Scenario(
-        "Ask a server the same for a while, beside clients that leave, are refused or ask in one piece, and fail where "
-        "a process's memory, its threads or its descriptors add up.",
-        soak.declare,
-        soak.run,
-    ),
     "fuzz": Scenario(
-        "Send a server's front requests that no client would, beside clients whose answers must stay the same.",
+        "Send a server's front requests that no client would, beside clients whose answers must stay the same, and "
+        "measure how much longer their first tokens take.",
         fuzz.declare,
         fuzz.run,
-    ),
-    "neighbours": Scenario(
-        "How long one tenant's first token takes alone, and what its text is, beside each thing that another one may "
-        "do: floods, prompts of a megabyte, 400 streams, grammars that cost much, bodies that come byte by byte.",
-        neighbours.declare,
-        neighbours.run,
     ),
 }
 

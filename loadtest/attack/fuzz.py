@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import threading
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -14,11 +16,12 @@ from covey_client.progress import LINE_SECONDS, Steps
 from loadtest.attack import verdict
 from loadtest.attack.doors import Attack
 from loadtest.attack.launched import Launched
-from loadtest.attack.streams import DOORS, Streams, asks
+from loadtest.attack.streams import DOORS, Outcome, Streams, asks
 
 LOOK_SECONDS = 0.2
 FRONT = "\n[front]\nrate = 1e6\nread_seconds = 2.0\n"  # the rate is not what is tried
 TOKENS, DEADLINE = 48, 120.0
+ALONE = 16  # answers before the first of these requests
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +42,9 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonD
     attack = Attack(server.front_http, server.front_grpc)
     steady.undisturbed()
     steady.start()
+    while len(steady.answers) < ALONE:
+        time.sleep(LOOK_SECONDS)
+    alone = len(steady.answers)
     running = threading.Thread(target=attack.run, args=(given.requests, given.seed), daemon=True)
     running.start()
     with Steps(console, apart=LINE_SECONDS) as progress:
@@ -51,8 +57,15 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonD
     problems += [f"{name} died" for name, pid in before.items() if after.get(name) != pid]
     return {
         **verdict.said(steady.answers, steady.refused),
+        "first_token_s": {"alone": _first(steady.answers[:alone]), "beside": _first(steady.answers[alone:])},
         "requests": attack.requests,
         "seconds": time.monotonic() - began,
         "replies": dict(sorted(attack.answers.items())),
         "problems": problems,
     }
+
+
+def _first(answers: Sequence[Outcome]) -> float | None:
+    """Return the median seconds until the first token of a stream, refusals included."""
+    waits = [answer.wait for answer in answers if answer.door == DOORS[0]]
+    return statistics.median(waits) if waits else None

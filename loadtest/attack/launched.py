@@ -23,7 +23,7 @@ from loadtest.attack import rooms
 
 START_SECONDS, STOP_SECONDS = 300.0, 90.0
 LOOK_SECONDS = 0.1
-FRONT, SERVER, LAUNCHER = "front", "tritonserver", "launcher"
+FRONT, SERVER = "front", "tritonserver"
 USED = r'covey_kv_blocks\{[^}]*state="used"[^}]*\}'
 
 
@@ -66,11 +66,6 @@ class Launched:
         if small:  # they are made by now
             places = {rooms.MEMORY: shared_memory.FOLDER, rooms.KEPT: kept}
             self.rooms = {name: rooms.Room(self._process.pid, place) for name, place in places.items()}
-
-    @property
-    def pid(self) -> int:
-        """Return the id of the launcher's process."""
-        return self._process.pid
 
     @property
     def front_http(self) -> str:

@@ -1,20 +1,15 @@
-"""Clients that ask the same again and again, whatever happens to the server, and know every answer beforehand; and
-clients that misbehave."""
+"""Clients that ask the same again and again, whatever happens to the server, and know every answer beforehand."""
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from covey_client import Client, CoveyClientError, DeadlineExceeded, Overloaded
-from covey_client.errors import InvalidRequest
 from loadtest.attack.launched import Launched
 
 QUESTION = "User: Do you like films?\nAssistant:"
@@ -28,7 +23,6 @@ PROMPTS = (
 GRACE_SECONDS = 2.0  # beyond a deadline, on a machine that does much else
 DOORS = ("grpc", "unary")  # streams, and answers in one piece
 REST_SECONDS = 0.5  # after an error
-STRAYS_SECONDS = 1.0  # between two clients that do not behave
 
 
 @dataclass(frozen=True)
@@ -85,25 +79,14 @@ def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[Qu
 class Streams:
     """Runs one thread for each ask, until stopped."""
 
-    def __init__(
-        self,
-        server: Launched,
-        wanted: Sequence[Question],
-        deadline: float,
-        known: Sequence[tuple[int, ...]] = (),
-        *,
-        pause: float = 0.0,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """`known`: what `undisturbed` of earlier ones has learnt; `pause`: seconds from an answer to the next ask."""
+    def __init__(self, server: Launched, wanted: Sequence[Question], deadline: float) -> None:
         self._clients = {
-            "grpc": Client(server.front_grpc, headers=headers),
-            "unary": Client(server.front_grpc, model="covey_unary", headers=headers),
+            "grpc": Client(server.front_grpc),
+            "unary": Client(server.front_grpc, model="covey_unary"),
         }
         self._deadline = deadline
         self._asks = wanted
-        self._pause = pause
-        self.known: list[tuple[int, ...]] = list(known) or [()] * len(wanted)
+        self.known: list[tuple[int, ...]] = [()] * len(wanted)
         self.answers: list[Outcome] = []
         self.refused = 0
         self._began = 0.0
@@ -153,7 +136,6 @@ class Streams:
     def _again_and_again(self, index: int) -> None:
         while not self._ended.is_set():
             self._answer(index)
-            self._ended.wait(self._pause)
 
     def _answer(self, index: int) -> None:
         """Record what becomes of an ask; who is refused before anything came asks again."""
@@ -179,47 +161,3 @@ class Streams:
         self.answers.append(Outcome(ask.door, outcome, seconds, error, began - self._began, first - asked))
         if outcome == "error":
             self._ended.wait(REST_SECONDS)
-
-
-class Strays(threading.Thread):
-    """Misbehaves until stopped, one way after the other: a client that leaves in the middle, one whose request is
-    refused, one that asks `covey_unary`."""
-
-    def __init__(self, server: Launched) -> None:
-        super().__init__(name="strays", daemon=True)
-        self.asked: Counter[str] = Counter()
-        self.errors: Counter[str] = Counter()
-        self._url = server.front_grpc
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        with Client(self._url) as client, Client(self._url, model="covey_unary") as unary:
-            ways = (("left", self._leave, client), ("refused", self._ask_wrongly, client), ("unary", self._ask, unary))
-            for name, ask, whom in itertools.cycle(ways):
-                try:
-                    ask(whom)
-                    self.asked[name] += 1
-                except CoveyClientError as error:
-                    self.errors[f"{name}: {type(error).__name__}: {error}"] += 1
-                if self._stopped.wait(STRAYS_SECONDS):
-                    return
-
-    def stop(self, seconds: float) -> list[str]:
-        """End, and return what went wrong."""
-        self._stopped.set()
-        self.join(seconds)
-        return [f"{count} times {what}" for what, count in self.errors.most_common(3)]
-
-    @staticmethod
-    def _leave(client: Client) -> None:
-        with client.stream(QUESTION, max_tokens=200) as stream:
-            next(stream)
-
-    @staticmethod
-    def _ask_wrongly(client: Client) -> None:
-        with suppress(InvalidRequest):
-            client.generate(QUESTION, max_tokens=-1)
-
-    @staticmethod
-    def _ask(client: Client) -> None:
-        client.generate(QUESTION, max_tokens=24)

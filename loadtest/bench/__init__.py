@@ -7,10 +7,9 @@ workload.py       prompts and output lengths
 loads.py          when the requests of an open loop come
 in_process.py     competitor: engine and target in this process
 over_triton.py    competitor: the real server, unary or streaming
-over_openai.py    competitor: the front's OpenAI door;  closed_loop.py: how both are asked
+closed_loop.py    how it is asked
 policies.py       policies by name, and what a closed loop found of them
 emulated_*.py     pairs that are not there, requests for them, their servers in virtual time
-elastic_memory.py residency in virtual time
 exactness_rows.py rows read in company and compared bit for bit
 passes.py         single passes, to be timed
 peers/            the bench with other engines, in environments of their own and asked over pipes

@@ -22,15 +22,11 @@ BENCHES = {
     "load": "policies against fixed depths in a closed loop, over concurrency",
     "exactness": "whether a token's draw is the same bits in any company, at every length",
     "gpu": "how near a GPU's limits, part by part: rounds, exactness, policies",
-    "drafters": "who drafts: policies that choose beside each drafter alone",
-    "elastic": "drafters that leave so that the KV pool can grow, on and off, in virtual time",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
-    "star": "one drafter for one to three targets on real servers",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI and vLLM on a CPU, in turns",
-    "published": "Nightjar's tables and figures beside emulated ones, in virtual time",
 }
-PICTURED = ("tax", "speedup", "load", "emulated", "slo", "published")
+PICTURED = ("emulated", "slo")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,7 +76,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--data", type=Path, metavar="PATH", help="Azure's trace, or the folder it is in")
     pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
-    part = "of `gpu`, `published`, `slo`, `tax`: this alone"
+    part = "of `gpu`, `slo`, `tax`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
     peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)

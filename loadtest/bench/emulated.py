@@ -36,7 +36,7 @@ RATES: tuple[float, ...] = (2.0, 8.0, 15.0, 25.0, 35.0)
 FULL_RATES, QUICK_RATES = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0), (15.0,)
 FULL_REPETITIONS = 5
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 160, 480, 12
-FIGURES = ("throughput", "total_throughput", "latency", "latency_p99", "depth")  # of a run, that the JSON has
+FIGURES = ("throughput", "latency", "latency_p99", "depth")  # of a run, that the JSON has
 TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
 
 

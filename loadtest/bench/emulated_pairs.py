@@ -1,8 +1,7 @@
 """Has the emulated pairs, which are the profiles of `profiles/emulated-*.toml`, and draws requests for them.
 
-Timings and their origin are in `profiles/costs/`, memory and acceptance in the profiles. Lengths are log-normal. The
-means of ShareGPT and Alpaca are those that the PagedAttention paper printed (its Figure 11); those of SpecBench are
-assumed: of its six tasks four have prompts of a few dozen tokens and two, summaries and retrieval, of some 900.
+Timings and their origin are in `profiles/costs/`, memory and acceptance in the profiles. Lengths are log-normal, with
+the means of ShareGPT that the PagedAttention paper printed (its Figure 11).
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ class Dataset:
     output_spread: float = 0.8
 
 
-ALPACA, SHAREGPT = Dataset("Alpaca", 19, 58), Dataset("ShareGPT", 161, 338)
-SPECBENCH = Dataset("SpecBench", 330, 200, prompt_spread=1.0)
-DATASETS = (ALPACA, SHAREGPT, SPECBENCH)
+SHAREGPT = Dataset("ShareGPT", 161, 338)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from covey.contracts.ports import Clock, Target
-from covey.contracts.profile import MemorySettings, Profile
-from covey.contracts.types import Finish, JsonDict, Progress, Request, Sampling
+from covey.contracts.profile import Profile
+from covey.contracts.types import Finish, Progress, Request, Sampling
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
 from covey.loop.configuration import EngineConfig, EngineHooks
@@ -25,7 +25,6 @@ from covey.planner.round_planner import RoundPlanner
 from covey.planner.switching import SwitchCosts
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
-from loadtest.bench.elastic_memory import breathing
 from loadtest.bench.emulated_pairs import EmulatedPair, RequestLengths
 from loadtest.bench.loads import Times
 from loadtest.bench.statistics import percentile
@@ -41,28 +40,13 @@ class Served:
     """Holds what one policy made of one load."""
 
     tokens: int  # of output
-    prompts: int  # tokens of prompts that were read
     seconds: float  # from the first arrival to the last token
     latencies: tuple[float, ...]  # arrival to last token
     depth: float  # drafted tokens of a decoding row, mean over rows and rounds
-    preemptions: int = 0
-    memory: JsonDict = field(default_factory=dict)  # as `Memory.report`, and `most_gained`: blocks at the most
-    emitted: tuple[tuple[float, int], ...] = ()  # seconds after the start, tokens
-    firsts: tuple[float, ...] = ()  # arrival to first token
 
     @property
     def throughput(self) -> float:
         return self.tokens / self.seconds
-
-    def throughput_within(self, spans: Sequence[tuple[float, float]]) -> float:
-        """Return the tokens a second within these spans, each from and to how many seconds after the start."""
-        tokens = sum(count for at, count in self.emitted if any(start < at <= end for start, end in spans))
-        return tokens / sum(end - start for start, end in spans)
-
-    @property
-    def total_throughput(self) -> float:
-        """Return the tokens a second with those of prompts, as some papers count."""
-        return (self.tokens + self.prompts) / self.seconds
 
     @property
     def latency(self) -> float:
@@ -84,11 +68,9 @@ class TimedSink:
         self.last: dict[int, float] = {}
         self.count: dict[int, int] = {}
         self.ended: dict[int, Finish] = {}
-        self.emitted: list[tuple[float, int]] = []
 
     def publish(self, batch: Sequence[Progress]) -> None:
         now = self._clock.now()
-        self.emitted.append((now, sum(len(progress.tokens) for progress in batch)))
         for progress in batch:
             key, tokens = progress.key, len(progress.tokens)
             if tokens:
@@ -117,7 +99,6 @@ def run(
     clock: VirtualClock,
     asked: Sequence[Request],
     *,
-    elastic: MemorySettings | None = None,
     until: float = math.inf,
 ) -> Ran:
     """Serve requests as they fall due, until all have ended or the time is up."""
@@ -130,15 +111,8 @@ def run(
         sink,
         clock,
         EngineConfig(drafters, draft_deadline=PATIENCE),
-        EngineHooks(
-            observe=records.append,
-            worker=clock.worker,
-            memory=breathing(elastic, target, drafters, clock) if elastic is not None else None,
-        ),
+        EngineHooks(observe=records.append, worker=clock.worker),
     )
-    if elastic is not None:
-        for name, drafter in drafters.items():
-            engine.roster.came(name, drafter.info())
     serve(engine, clock, [(request.arrival, request) for request in asked], until)
     ended = clock.now()
     engine.stop()
@@ -152,38 +126,23 @@ def play(
     times: Times,
     lengths: Sequence[RequestLengths],
     seed: int,
-    *,
-    elastic: MemorySettings | None = None,
 ) -> Served:
     """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
-    known to whoever uses it; all else is for the policy to find out. With `elastic` drafters leave and come back."""
-    clock, size, emulated = VirtualClock(), pair.profile.target.block_size, pair.profile.emulated
-    target = EmulatedTarget(
-        *(pair.table, MODEL, clock), blocks=pair.blocks, block_size=size, block_bytes=size * emulated.kv_token_bytes
-    )
-    held = emulated.drafter_mb << 20
+    known to whoever uses it; all else is for the policy to find out."""
+    clock = VirtualClock()
+    target = EmulatedTarget(pair.table, MODEL, clock, blocks=pair.blocks, block_size=pair.profile.target.block_size)
     drafters = {
-        name: EmulatedDrafter(pair.table, MODEL, clock, name=name, rates=pair.rates[name], resident_bytes=held)
-        for name in pair.drafters
+        name: EmulatedDrafter(pair.table, MODEL, clock, name=name, rates=pair.rates[name]) for name in pair.drafters
     }
     asked = [_request(key, at, length, pair) for key, (at, length) in enumerate(zip(times, lengths))]
-    ran = run(pair.profile, target, drafters, _planner(policy, pair, seed), clock, asked, elastic=elastic)
+    ran = run(pair.profile, target, drafters, _planner(policy, pair, seed), clock, asked)
     sink, rows = ran.sink, sum(record.decoding for record in ran.records)
     whole = [request for request in asked if request.key in sink.ended]
-    memory: JsonDict = {}
-    if ran.engine.memory is not None:
-        gained = max(record.total_blocks for record in ran.records) - ran.engine.lasting_blocks
-        memory = ran.engine.memory.report() | {"most_gained": gained}
     return Served(
         tokens=sum(sink.count.values()),
-        prompts=sum(len(request.prompt) for request in whole),
         seconds=ran.ended - times[0],
         latencies=tuple(sink.last[request.key] - request.arrival for request in whole),
-        firsts=tuple(sink.first[request.key] - request.arrival for request in whole),
         depth=sum(record.drafted for record in ran.records) / max(1, rows),
-        preemptions=ran.engine.scheduler.preemptions,
-        memory=memory,
-        emitted=tuple(sink.emitted),
     )
 
 

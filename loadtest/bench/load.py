@@ -12,7 +12,6 @@ other policy has a server of its own, so that it keeps what it has learnt while 
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -21,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
-from loadtest.bench import report, workload
+from loadtest.bench import workload
 from loadtest.bench.derive import drafting, with_drafters
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, PolicyRuns, fixed, shown, take_turns
@@ -88,18 +87,3 @@ def show(result: JsonDict, console: Console) -> None:
     points: JsonDict = result["points"]
     if points:
         console.print(shown("Closed loop, tokens per second", points))
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    speeds: dict[str, report.Points] = defaultdict(list)
-    depths: dict[str, report.Points] = defaultdict(list)
-    for callers, point in result["points"].items():
-        rates = point["tokens_per_second"]
-        for name, rate in rates.items():
-            if rate and rates.get(OFF):
-                speeds[name].append((float(callers), rate["median"] / rates[OFF]["median"]))
-                depths[name].append((float(callers), point["depth"][name]))
-    return [
-        report.Panel("Throughput", "callers", "over off", speeds, doubling=True),
-        report.Panel("Depth", "callers", "drafted tokens a row and round", depths, doubling=True),
-    ]

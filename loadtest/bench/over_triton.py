@@ -34,15 +34,13 @@ class OverTriton:
         *,
         stream: bool,
         settings: Mapping[str, object] | None = None,
-        model: str = "",
         front: Front | None = None,
     ) -> None:
-        """`model` is a decoupled one, for streams, or "" for the public one. `front` is asked instead of the server
-        itself."""
+        """`front` is asked instead of the server itself."""
         self.name = name
         self._url = server.grpc_url if front is None else front.grpc_url
         self._stream = stream
-        self._model = model or (STREAM if stream else UNARY)
+        self._model = STREAM if stream else UNARY
         self._settings = dict(settings or {})
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:

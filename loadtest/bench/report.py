@@ -29,7 +29,6 @@ class Panel:
     x: str
     y: str
     lines: Mapping[str, Points]
-    doubling: bool = False  # x goes by doublings
 
 
 def line(values: Mapping[str, object]) -> Points:
@@ -59,9 +58,6 @@ def draw(path: Path, panels: Sequence[Panel]) -> None:
             if points:
                 axes.plot(*zip(*points), label=name, **(OTHERS | {"color": colours[name]} | STYLES.get(name, {})))
         axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-        if panel.doubling:
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter("{x:g}")
         axes.grid(alpha=0.3)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)

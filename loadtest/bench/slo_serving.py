@@ -47,7 +47,6 @@ class SloSystem:
     blind: bool = True
     selection: str = "all"
     width: int = 1
-    by_class: bool = False  # priorities by class
     token_budget: int = 0  # of a pass; 0: the profile's, in which whole prompts have room
     adaserve: tuple[str, ...] = ()
 
@@ -55,7 +54,6 @@ class SloSystem:
 SYSTEMS = (
     SloSystem("off", "off"),
     SloSystem("off, chunks of 512", "off", token_budget=512),
-    SloSystem("off, priorities", "off", by_class=True),
     *(SloSystem(f"fixed:{depth}", f"fixed:{depth}") for depth in range(1, 6)),
     SloSystem("covey, no objectives", "covey"),
     SloSystem("covey, no objectives, trees", "covey", selection="worth", width=WIDTH),
@@ -66,9 +64,7 @@ SYSTEMS = (
     SloSystem("covey", "covey", blind=False, selection="worth", width=WIDTH),
 )
 TUNED_SYSTEMS = tuple(system.name for system in SYSTEMS if system.token_budget == TUNED)
-BLIND = tuple(
-    system.name for system in SYSTEMS if system.blind and not system.by_class and system.name not in TUNED_SYSTEMS
-)
+BLIND = tuple(system.name for system in SYSTEMS if system.blind and system.name not in TUNED_SYSTEMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +118,6 @@ def objectives(settings: Profile, table: CostTable) -> dict[str, Objective]:
     return {name: classes.objective(name, 0.0, 0.0) for name in SUBJECTS}
 
 
-def slowed(table: CostTable, unloaded: float) -> CostTable:
-    """Return the same device where a token of one request takes so long on an idle server, each pass longer by what
-    that is longer; 0: as it is."""
-    if not unloaded:
-        return table
-    more = unloaded - Surface(table.verify)(1, 1) - dict(table.overhead).get(1, 0.0)
-    verify = tuple((rows, tokens, seconds + more) for rows, tokens, seconds in table.verify)
-    return replace(table, name=f"{table.name}, {1000 * unloaded:g} ms", verify=verify)
-
-
 def measured(table: CostTable, seed: int) -> CostTable:
     """Return curves as a server measures them: other points than the table's, each with noise."""
     rng = np.random.default_rng([seed, 77])
@@ -157,12 +143,11 @@ def play(
     system: SloSystem,
     load: Sequence[SloRequest],
     seed: int,
-    unloaded: float = 0.0,
     limit: float = math.inf,
 ) -> Point:
-    """Serve the load; what has not ended after `limit` seconds is a violation. `unloaded`: as in `slowed`."""
+    """Serve the load; what has not ended after `limit` seconds is a violation."""
     emulated = EmulatedPair(pair, pair)
-    settings, table, (name,) = emulated.profile, slowed(emulated.table, unloaded), emulated.drafters
+    settings, table, (name,) = emulated.profile, emulated.table, emulated.drafters
     guesses = Guesses.load(profile.guesses_file(GUESSES))
     subjects = {f"@{opening(kind)}": guesses.subject(subject) for kind, subject in SUBJECTS.items()}
     guesses = replace(guesses, subjects={**guesses.subjects, **subjects})
@@ -206,7 +191,6 @@ def _request(key: int, each: SloRequest, system: SloSystem, wanted: Mapping[str,
         each.output,
         Sampling(),
         each.prompt,
-        priority=list(SUBJECTS)[::-1].index(each.kind) if system.by_class else 0,
         arrival=each.at,
         objective=Objective() if system.blind else wanted[each.kind],
     )

@@ -174,12 +174,3 @@ def show(result: JsonDict, console: Console) -> None:
 
 def _rate(answers: list[Answer]) -> float:
     return sum(len(answer.tokens) for answer in answers) / sum(answer.seconds for answer in answers)
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    depths = {OFF: 0, **{fixed(depth): depth for depth in DEPTHS}}
-    lines = {}
-    for domain in (each for each in (OVERALL, *prompts.DOMAINS) if each in result):
-        rates = result[domain]["tokens_per_second"]
-        lines[domain] = report.line({str(depths[name]): rates[name] for name in rates.keys() & depths.keys()})
-    return [report.Panel("Medians, greedy, one caller", "drafted tokens per round", "tokens per second", lines)]

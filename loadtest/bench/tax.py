@@ -1,6 +1,5 @@
 """Measures what Triton costs: the engine in process, behind Triton (unary and streaming) and behind the front before
-Triton (streaming, by Triton's protocol and by OpenAI's), on the same weights and requests, at several concurrencies.
-`--part NAME` measures these alone.
+Triton (streaming), on the same weights and requests, at several concurrencies. `--part NAME` measures these alone.
 
 Throughput is tokens per second over a closed loop: so many callers, each asking for the next request of a fixed list
 when its last answer is complete. All decode greedily without speculation and run to their own output length.
@@ -22,17 +21,16 @@ from covey.server import FREE
 from covey.server.front import Front
 from loadtest.bench import report, workload
 from loadtest.bench.in_process import InProcess
-from loadtest.bench.over_openai import OverOpenAI
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import take_turns
 from loadtest.bench.session import QUICK, Session
 from loadtest.bench.statistics import median_ratio, percentile
 from loadtest.bench.work import Ask, Competitor, Run
 
-IN_PROCESS, UNARY, STREAM, FRONT, OPENAI = "in process", "unary", "stream", "front", "openai"
+IN_PROCESS, UNARY, STREAM, FRONT = "in process", "unary", "stream", "front"
 BY_GRPC = (UNARY, STREAM, FRONT)
-NAMES = (IN_PROCESS, *BY_GRPC, OPENAI)
-DOORS = (FRONT, OPENAI)
+NAMES = (IN_PROCESS, *BY_GRPC)
+STREAMED = (STREAM, FRONT)
 CONCURRENCIES = (1, 8, 32)
 REQUESTS = {1: 8, 8: 40, 32: 128}
 QUICK_REQUESTS = {1: 2, 8: 8, 32: 32}
@@ -59,8 +57,7 @@ class TaxRuns:
         return {
             "triton_over_inprocess": {UNARY: over(UNARY, IN_PROCESS), STREAM: over(STREAM, IN_PROCESS)},
             "front_over_stream": over(FRONT, STREAM),
-            "openai_over_stream": over(OPENAI, STREAM),
-            "first_token_ms": {name: {key: self._first(name, c) for key, c in by.items()} for name in (STREAM, *DOORS)},
+            "first_token_ms": {name: {key: self._first(name, c) for key, c in by.items()} for name in STREAMED},
             "tokens_per_second": {
                 name: report.spreads({key: self.rates(name, c) for key, c in by.items()}) for name in NAMES
             },
@@ -104,8 +101,6 @@ def run(session: Session) -> None:
             for name in BY_GRPC
             if name in parts
         ]
-        if OPENAI in parts:
-            competitors.append(OverOpenAI(front.http_url, OPENAI, asked))
         _warm_up(session, competitors)
         longest = SHORTEST * 2 if quick else LONGEST
 
@@ -136,12 +131,6 @@ def show(result: JsonDict, console: Console) -> None:
         row("unary over in process", over[UNARY]),
         row("stream over in process", over[STREAM]),
         row("front over stream", result["front_over_stream"]),
-        row("openai over stream", result["openai_over_stream"]),
-        *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in (STREAM, *DOORS)),
+        *(row(f"{name}, first token, ms", result["first_token_ms"][name], 1) for name in STREAMED),
     ]
     console.print(report.table("The tax of Triton", columns, rows))
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    lines = {name: report.line(result["tokens_per_second"][name]) for name in NAMES}
-    return [report.Panel("Medians", "callers", "tokens per second", lines, doubling=True)]

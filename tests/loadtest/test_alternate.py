@@ -22,3 +22,4 @@ def test_ratios_are_of_what_was_asked_within_a_turn() -> None:
     columns = [list(column.cells) for column in shown({"": [100.0, 50.0, 80.0], "a=1": [150.0, 75.0, 40.0]}).columns]
     assert columns[1] == ["80", "75"]
     assert columns[2] == ["1.00", "1.50"], "though the host became half as fast"
+    assert columns[3] == ["1.00 to 1.00", "0.50 to 1.50"]

@@ -1,18 +1,16 @@
-"""The benches `emulated` and `published` at their smallest, and what they are made of."""
+"""The bench `emulated` at its smallest, and what it is made of."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from covey_client.costs.surface import Surface
-from loadtest.bench import published
 from loadtest.bench.__main__ import main
-from loadtest.bench.emulated_pairs import DATASETS, PAIRS, SHAREGPT, Dataset, requests
+from loadtest.bench.emulated_pairs import PAIRS, SHAREGPT, requests
 from loadtest.bench.emulated_serving import Served, play
 
 SMALL = 6
@@ -69,37 +67,7 @@ def test_capacity_is_what_plain_decoding_serves() -> None:
     assert PAIRS[0].capacity() * SHAREGPT.output == pytest.approx(4000, rel=0.5)
 
 
-@pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: dataset.name)
-def test_requests_are_as_long_as_their_dataset_s(dataset: Dataset) -> None:
-    found = requests(replace(PAIRS[0], dataset=dataset), 4000, 1)
-    assert fmean(each.output for each in found) == pytest.approx(dataset.output, rel=0.1)
-    assert fmean(each.prompt for each in found) == pytest.approx(dataset.prompt, rel=0.2), "the longest are cut"
-
-
-def test_prompts_count_among_all_tokens() -> None:
-    found = served("off")
-    read = sum(length.prompt for length in requests(PAIRS[0], SMALL, 1))
-    assert found.total_throughput == pytest.approx((found.tokens + read) / found.seconds)
-
-
-def test_what_was_printed_stands_beside_ratios_of_the_same_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, table = tmp_path / "published.json", "tables 4 and 5, 7B"
-    small = published.EXPERIMENTS[table]._replace(datasets=(SHAREGPT,), policies=("off", "nightjar"))
-    monkeypatch.setitem(published.EXPERIMENTS, table, small)
-    assert main(["published", "--quick", "--repetitions", "2", "--part", table, "--json", str(out)]) == 0
-    found = json.loads(out.read_text())
-    by_policy = found["experiments"][table]["ShareGPT"]["trace"]
-    assert by_policy["off"]["gain"] == {"ratio": 1.0, "low": 1.0, "high": 1.0}
-    assert by_policy["nightjar"]["printed"]["gain"] == pytest.approx(3734.23 / 3653.61)
-    assert by_policy["nightjar"]["printed"]["sooner"] == pytest.approx(6438.47 / 6534.76)
-    each = by_policy["nightjar"]
-    assert each["seeds"] == 2
-    assert each["gain"]["low"] <= each["gain"]["ratio"] <= each["gain"]["high"]
-    assert each["total_throughput"] > each["output_throughput"]
-
-
-def test_an_unknown_experiment_is_named_with_those_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["published", "--part", "table 9", "--json", str(tmp_path / "out.json")]) == 1
-    assert "figure 2" in capsys.readouterr().err
+def test_requests_are_as_long_as_their_dataset_s() -> None:
+    found = requests(PAIRS[0], 4000, 1)
+    assert fmean(each.output for each in found) == pytest.approx(SHAREGPT.output, rel=0.1)
+    assert fmean(each.prompt for each in found) == pytest.approx(SHAREGPT.prompt, rel=0.2), "the longest are cut"

@@ -19,9 +19,9 @@ CONCURRENCIES = ("1", "8", "32")
 
 
 def made_up_tax() -> tax.TaxRuns:
-    """Unary is as fast as in process, streaming half, OpenAI's door a quarter."""
+    """Unary is as fast as in process, streaming half."""
     measured = tax.TaxRuns()
-    speeds = {tax.IN_PROCESS: 1.0, tax.UNARY: 1.0, tax.STREAM: 2.0, tax.FRONT: 2.5, tax.OPENAI: 4.0}
+    speeds = {tax.IN_PROCESS: 1.0, tax.UNARY: 1.0, tax.STREAM: 2.0, tax.FRONT: 2.5}
     for name, seconds in speeds.items():
         for concurrency in tax.CONCURRENCIES:
             for repetition in (1, 2, 3):
@@ -40,9 +40,7 @@ def test_tax_has_the_keys_it_promises() -> None:
     assert found["first_token_ms"] == {
         "stream": dict.fromkeys(CONCURRENCIES, 200.0),
         "front": dict.fromkeys(CONCURRENCIES, 250.0),
-        "openai": dict.fromkeys(CONCURRENCIES, 400.0),
     }
-    assert found["openai_over_stream"] == dict.fromkeys(CONCURRENCIES, 0.5)
 
 
 def made_up_speedup(repetitions: int = 4) -> speedup.SpeedupAnswers:

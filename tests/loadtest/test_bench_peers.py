@@ -11,9 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
-from safetensors.torch import save_file
 
 from covey.contracts.errors import SettingError
 from loadtest.bench import peers
@@ -205,22 +203,3 @@ def test_a_quick_run_beside_the_server(stub: Path, tmp_path: Path) -> None:
     for label in peers.TEMPERATURES:
         for callers in ("1", "4"):
             assert found[label]["over"][callers]["covey over openvino's drafts"]["median"] > 0
-
-
-@pytest.mark.parametrize(("tied", "numbers"), [(True, 24 + 10), (False, 10 + 24)])
-def test_a_pass_reads_all_weights_but_an_embedding_that_is_no_head(tmp_path: Path, tied: bool, numbers: int) -> None:
-    parts = [{"model.embed_tokens.weight": torch.ones(6, 4)}, {"model.layers.0.weight": torch.ones(2, 5)}]
-    if not tied:
-        parts.append({"lm_head.weight": torch.ones(6, 4)})
-    for number, part in enumerate(parts):
-        save_file(part, tmp_path / f"model-{number}.safetensors")
-    assert peers.weight_bytes(str(tmp_path), "bfloat16") == 2 * numbers
-
-
-def test_plain_decoding_is_compared_with_the_limit_of_its_own_turn() -> None:
-    measured = PeerRuns()
-    for rate, limit in ((10.0, 40.0), (30.0, 60.0), (20.0, 25.0)):
-        measured.runs["greedy", 1][OFF].append(Run((Answer(tuple(range(int(rate))), 1.0),), 1.0))
-        measured.limits.append(limit)
-    found = measured.summary()
-    assert (found["limit_tokens_per_second"], found["plain_share_of_limit"]) == (40.0, 0.5)

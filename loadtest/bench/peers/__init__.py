@@ -9,18 +9,14 @@ all of them there the whole time; those who wait sleep.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from statistics import median
 
-import torch
 from rich.console import Console
-from safetensors import safe_open
 
 from covey.contracts.errors import CoveyError, SettingError
 from covey.contracts.profile import Profile
@@ -47,7 +43,6 @@ REPETITIONS, FULL_REPETITIONS = 12, 40
 TEMPERATURES = {"greedy": 0.0, "t1": 1.0}
 PAIR_PROFILE = "aligned.toml"  # in the folder of an aligned pair
 PROMPT_TOKENS = 32
-READ_BYTES = 256 << 20  # more than a cache holds
 STREAMED = f"{OFF}, streamed"
 OURS = (OFF, STREAMED, COVEY)  # all but one answer as a whole, as the peers do
 
@@ -93,7 +88,6 @@ class PeerRuns:
     runs: dict[tuple[str, int], dict[str, list[Run]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
-    limits: list[float] = field(default_factory=list)  # tokens a second that one caller can have, by turns
 
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
@@ -102,10 +96,6 @@ class PeerRuns:
             rates = {name: [run.rate for run in runs] for name, runs in by_name.items()}
             found[label]["tokens_per_second"][str(callers)] = report.spreads(rates)
             found[label]["over"][str(callers)] = ratios(rates)
-        found["limit_tokens_per_second"] = median(self.limits) if self.limits else None
-        plain = [run.rate for run in self.runs["greedy", 1][OFF]]
-        shares = [rate / limit for rate, limit in zip(plain, self.limits)]
-        found["plain_share_of_limit"] = median(shares) if shares else None
         return found
 
 
@@ -125,28 +115,6 @@ def ratios(rates: Rates) -> JsonDict:
     return found
 
 
-def weight_bytes(folder: str, dtype: str) -> int:
-    """Return the bytes that a pass over one token reads at least: all weights but the embedding's, which is read whole
-    only where it is the head as well."""
-    sizes: dict[str, int] = {}
-    for path in Path(folder).glob("*.safetensors"):
-        with safe_open(path, "pt") as file:
-            sizes |= {name: prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    unread = sum(size for name, size in sizes.items() if "embed" in name and "lm_head.weight" in sizes)
-    return (sum(sizes.values()) - unread) * int(getattr(torch, dtype).itemsize)
-
-
-def read_rate() -> float:
-    """Return the bytes a second that plain reading by all cores reaches at this moment."""
-    memory = torch.ones(READ_BYTES // 4)
-    taken = []
-    for _ in range(3):
-        started = time.perf_counter()
-        memory.sum()
-        taken.append(time.perf_counter() - started)
-    return READ_BYTES / min(taken)
-
-
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     wanted, measured = session.wanted, PeerRuns()
@@ -158,7 +126,6 @@ def run(session: Session) -> None:
     tokens = QUICK_TOKENS if quick else TOKENS
     with ExitStack() as stack:
         target, entrants = _line_up(session, stack, peers, failures)
-        size = weight_bytes(target, session.notes["dtype"])
         for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS) + 1):  # the first warms up
             seed = wanted.seed * 1000 + turn
             steps = [
@@ -179,8 +146,6 @@ def run(session: Session) -> None:
                     failures[one.name] = str(error)[:500]
                     session.console.print(f"{one.name}: {error}", style="red", markup=False)
                     continue
-                if turn and (one.name, callers, label) == (OFF, 1, "greedy"):
-                    measured.limits.append(read_rate() / size)
                 if turn:
                     measured.runs[label, callers][one.name].append(done)
             session.notes["turns"] = turn
@@ -264,7 +229,5 @@ def show(result: JsonDict, console: Console) -> None:
         ]
         if rows:
             console.print(report.table(f"Ratios of turns, {label}: median (95 %)", ["", *over], rows))
-    limit, share = (report.number(result[key]) for key in ("limit_tokens_per_second", "plain_share_of_limit"))
-    console.print(f"reading the weights allows one caller {limit} tokens a second; plain decoding has {share} of that")
     for name, problem in result.get("failures", {}).items():
         console.print(f"{name}: {problem}", markup=False)
