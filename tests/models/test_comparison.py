@@ -11,7 +11,7 @@ from covey.models import comparison, refusals, stored
 from tests.models.tiny_models import FAMILIES, MORE, build
 
 
-@pytest.mark.parametrize("family", FAMILIES | MORE)
+@pytest.mark.parametrize("family", [*FAMILIES, *(pytest.param(family, marks=pytest.mark.slow) for family in MORE)])
 def test_the_width_and_the_layers_of_every_family_are_compared(family: str, tmp_path: Path) -> None:
     config = refusals.servable(build(tmp_path, family))
     found = stored.tensors(refusals.weight_files(tmp_path))

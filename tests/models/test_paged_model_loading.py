@@ -79,8 +79,6 @@ def test_missing_and_broken_weights_are_setting_errors(tmp_path: Path) -> None:
     [
         ({"dtype": "int8"}, "dtype: got 'int8'"),
         ({"device": "nonsense"}, "device: got 'nonsense'"),
-        ({"numerics": "exact"}, "numerics: got 'exact'"),
-        ({"blocks": 0}, "blocks: got 0"),
     ],
 )
 def test_bad_settings_are_named(setting: dict[str, Any], message: str, tmp_path: Path) -> None:

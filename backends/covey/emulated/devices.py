@@ -98,7 +98,6 @@ class EmulatedTarget:
         blocks: int,
         block_size: int = 16,
         max_positions: int = 1 << 20,
-        end_ids: tuple[int, ...] = (),
         folder: str = "",
         block_bytes: int = 0,
     ) -> None:
@@ -115,7 +114,7 @@ class EmulatedTarget:
             max_positions=max_positions,
             block_size=block_size,
             total_blocks=blocks,
-            end_ids=end_ids,
+            end_ids=(),
             numerics="invariant",
             dtype="none",
             device="emulated",

@@ -44,11 +44,6 @@ class PagedModel:
         most_blocks: int = 0,
     ) -> None:
         """Load the model; with `most_blocks`, on a CPU, the pool can become so large."""
-        if numerics not in ("auto", "invariant", "fast"):
-            raise SettingError(f"numerics: got {numerics!r}, allowed: auto, invariant, fast")
-        for name, value in (("blocks", blocks), ("block_size", block_size), ("max_pass_tokens", max_pass_tokens)):
-            if value < 1:
-                raise SettingError(f"{name}: got {value}, allowed: 1 or more")
         self._modules = modules = modules_of(source, dtype=dtype, device=device)
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
