@@ -9,8 +9,7 @@ import pytest
 from covey.contracts.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Objective
-from covey.loop.channel import LEAST_NEEDED
+from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork
 from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.requests.roster import LONGEST_REST
@@ -259,29 +258,3 @@ def test_a_drafter_without_scores_drafts_beside_one_with_scores() -> None:
     mixed = [work.trees for work in target.works if work.trees.sizes.tolist().count(0) < len(work.trees.sizes) > 1]
     assert mixed
     assert all(len(trees.scores) in (0, len(trees.tokens)) for trees in mixed)
-
-
-def test_a_drafter_is_told_when_the_first_of_the_rows_misses_its_objective() -> None:
-    clock, told = ManualClock(), list[float]()
-
-    class Told(HashDrafter):
-        def draft(self, work: DraftWork) -> DraftReply:
-            told.append(work.needed)
-            return super().draft(work)
-
-    for objectives in ((Objective(),), (Objective(), Objective(tpot=2.0), Objective(tpot=3.0))):
-        told.clear()
-        engine, _, _ = serving({"one": Told(0.0)}, clock=clock, deadline=0.5)
-        for key, objective in enumerate(objectives, 1):
-            engine.submit(replace(request(key, [1, 2], 12), arrival=clock.now(), objective=objective))
-        engine.round()
-        first = clock.now()
-        clock.sleep(0.5)
-        engine.round()
-        if len(objectives) == 1:
-            assert set(told) == {0.0}, "it has none"
-            continue
-        assert told[-1] == pytest.approx(first + 2.0 - clock.now())
-        clock.sleep(9.0)
-        engine.round()
-        assert told[-1] == LEAST_NEEDED, "it is late by now"
