@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,14 +62,6 @@ def test_whoever_has_least_time_left_goes_first_and_the_others_go_along() -> Non
     queue = queue_of(calls)
     assert queue.take(0.0, measured()) == [calls[1], calls[0], calls[2]]
     assert queue.take(0.0, measured()) == []
-
-
-def test_among_equals_whose_row_is_nearest_to_missing_its_objective_goes_first() -> None:
-    calls = [call(1, patience=0.5), call(2, patience=0.6), call(3, patience=0.2)]
-    calls[1].work = replace(calls[1].work, needed=0.05)
-    calls[2].work = replace(calls[2].work, needed=9.0)
-    assert queue_of(calls).take(0.0, measured()) == [calls[1], calls[2], calls[0]]
-    assert queue_of(calls).late(0.1, measured()) == [], "a draft is of use to a row that is late"
 
 
 def test_no_more_rows_than_a_pass_holds_and_one_call_of_a_sender() -> None:

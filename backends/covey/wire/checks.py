@@ -85,7 +85,7 @@ def check_draft_work(work: DraftWork) -> None:
         _within(-1, judge_from=work.judging.judge_from)
         must(not work.depth.any(), "a call that reads is to draft, too")
         _shares("chances", work.judging.chances)
-    _times(work.patience, work.plain, work.needed)
+    _times(work.patience, work.plain)
     _states(work, rows)
     _opens(work.opens)
 

@@ -49,7 +49,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 16
+VERSION = 17
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -127,7 +127,7 @@ DRAFT_WORK = Layout(
         **_OPENS,
     },
     head=("sequence", "epoch", "origin", "q_rows", "log_q", "judging.budget"),
-    seconds=("patience", "plain", "needed"),
+    seconds=("patience", "plain"),
 )
 DRAFT_REPLY = Layout(
     6,
