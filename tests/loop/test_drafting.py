@@ -62,15 +62,6 @@ def test_a_good_drafter_saves_rounds() -> None:
     assert len(fast.works) < len(plain.works) / 3
 
 
-def test_drafters_get_deltas_only() -> None:
-    drafter = HashDrafter(0.5)
-    run({"one": drafter})
-    opened = [opening.tag for work in drafter.works for opening in work.opens]
-    assert sorted(opened) == [1, 2, 3, 4, 5, 6], "each tag is opened once"
-    assert max(len(work.tokens) / len(work.tags) for work in drafter.works) <= 6
-    assert set(drafter.tokens) <= set(range(1, 7))
-
-
 def test_never_drafts_past_what_a_request_may_emit() -> None:
     target, _ = run({"one": HashDrafter(1.0)}, depth=8)
     for work in target.works:

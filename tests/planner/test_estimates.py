@@ -17,44 +17,8 @@ from covey.planner.acceptance import Acceptance
 from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
 from covey.planner.costs import RoundCosts
-from covey.planner.regression import Regression, doublings, hat, smooth
 from covey.planner.switching import SwitchCost
 from covey_client.costs.table import CostTable
-
-
-def test_hats_interpolate_and_go_on_beyond_the_ends() -> None:
-    knots = doublings(8)
-    assert knots.tolist() == [1, 2, 4, 8]
-    for value in (1.0, 1.5, 3.0, 8.0, 12.0):
-        assert hat(value, knots) @ (3 + 2 * knots) == pytest.approx(3 + 2 * value)
-
-
-def curve(
-    rng: np.random.Generator, level: float = 1.0, count: int = 2000, model: Regression | None = None
-) -> Regression:
-    knots = doublings(64)
-    model = model or Regression(np.ones(len(knots)), smooth(len(knots), 3.0, 0.5))
-    for _ in range(count):
-        at = float(rng.integers(1, 65))
-        model.update(hat(at, knots), level * (1 + at / 16) * rng.lognormal(0, 0.1))
-    return model
-
-
-def test_a_curve_is_learnt_whatever_its_scale() -> None:
-    for scale in (1e-5, 1.0, 1e3):
-        model = curve(np.random.default_rng(0), scale)
-        for at in (1, 16, 50, 64):
-            assert float(model.mean(hat(at, doublings(64)))) == pytest.approx(scale * (1 + at / 16), rel=0.05)
-
-
-def test_a_curve_that_changes_is_followed_and_a_pause_is_not() -> None:
-    rng = np.random.default_rng(1)
-    model, at = curve(rng), hat(16, doublings(64))
-    before = float(model.mean(at))
-    model.update(at, 100 * before)
-    assert float(model.mean(at)) == pytest.approx(before, rel=0.03)
-    curve(rng, 2.0, 400, model)
-    assert float(model.mean(at)) == pytest.approx(4.0, rel=0.1)
 
 
 def test_acceptance_by_position() -> None:
