@@ -211,6 +211,64 @@ def test_the_most_urgent_prompt_is_read_first() -> None:
     assert ([active.key for active in batch.rows], batch.chunk.tolist()) == ([2, 1], [6, 2])
 
 
+def reading(decoding: Objective, prompt: Objective, *, emitted: int, now: float = 1.0) -> Scheduler:
+    """A request that has emitted tokens since 0.5 s, rounds of 20 ms that brought it two each, and a prompt of 400 that
+    came when the first was emitted."""
+    made = scheduler(token_budget=512)
+    for _ in range(20):
+        made.pace.update(0.02, 1, 2, overhead=0.005, drafts=2)
+    made.submit(asks(1, 0.0, decoding, prompt=[1], max_tokens=300), 0.0)
+    made.plan(1000, 0.0)
+    [active] = made.running.values()
+    active.opened = True
+    active.emit([7] * emitted, 0.5)
+    active.num_cached_tokens = active.num_tokens - 1
+    made.submit(asks(2, 0.5, prompt, prompt=[1] * 400), now)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("emitted", "limit"),
+    [
+        (26, 0.9 * 0.04),  # just in time: 25 tokens of 20 ms have come after the first one
+        (34, 0.9 * 0.04 + 8 * 0.02 / 8),  # eight tokens ahead
+        (22, 0.9 * 0.04 - 4 * 0.02 / 8),  # four tokens behind
+    ],
+)
+def test_prompts_are_read_as_fast_as_rows_that_decode_can_bear(emitted: int, limit: float) -> None:
+    made, asked = reading(Objective("chat", 1.0, 0.02), NO_OBJECTIVE, emitted=emitted), []
+
+    def allowance(*question: float) -> int:
+        asked.append(question)
+        return 24
+
+    batch = made.plan(1000, 1.0, allowance)
+    assert batch.chunk.tolist() == [1, 24]
+    assert asked == [(1, 2.0, 0.02, pytest.approx(limit - 0.005))], (
+        "rows, their drafts, the least time per token that they ask for, and what a pass may take"
+    )
+    assert made.plan(1000, 1.0, lambda *_: 0).chunk.tolist() == [1, 1], "a little is always read"
+    assert made.plan(1000, 1.0, lambda *_: None).chunk.tolist() == [1, 400], "nothing is known"
+
+
+def test_prompts_whose_first_token_is_due_are_read_in_time_whatever_others_can_bear() -> None:
+    made = reading(Objective("chat", 1.0, 0.02), Objective("chat", 0.71, 0.02), emitted=26)
+    assert made.plan(1000, 1.0, lambda *_: 24).chunk.tolist() == [1, 40], "ten rounds until 1.21 s"
+    assert made.plan(1000, 1.2, lambda *_: 24).chunk.tolist() == [1, 400], "now or never"
+    assert made.plan(1000, 1.3, lambda *_: 24).chunk.tolist() == [1, 24], "never"
+
+
+@pytest.mark.parametrize(
+    "decoding", [NO_OBJECTIVE, Objective("slow", 1.0, math.inf), Objective("late", 0.2, 0.02)], ids=lambda it: it.label
+)
+def test_only_objectives_that_can_be_met_bound_a_round(decoding: Objective) -> None:
+    """Else the planner says how many prompt tokens a round may compute, also when a prompt has waited for long."""
+    made, asked = reading(decoding, NO_OBJECTIVE, emitted=26), []
+    for now in (1.0, 11.0):
+        assert made.plan(1000, now, lambda *question: asked.append(question[3]) or 24).chunk.tolist() == [1, 24]
+    assert asked == [math.inf, math.inf]
+
+
 def test_the_one_with_most_time_is_preempted() -> None:
     made = scheduler()
     objectives = (Objective("chat", 1.0, 0.05), Objective("batch", 30.0, 0.15), NO_OBJECTIVE)
