@@ -49,21 +49,6 @@ def test_kept_blocks_are_found_shared_and_evicted_oldest_first() -> None:
     assert pool.find(hashes) == blocks[:2]
 
 
-def test_contracting_forgets_the_oldest_kept_blocks_first() -> None:
-    pool = BlockPool(6)
-    tables = [pool.take(1) or [] for _ in range(6)]
-    hashes = [chain_hashes(np.full(4, token, np.int32), 4, "")[0] for token in range(6)]
-    for (block,), key in zip(tables, hashes):
-        pool.publish(block, key)
-    for kept in (5, 1, 4, 0):
-        pool.release(tables[kept])
-    assert pool.contract(1) is None  # two are owned
-    pool.check([tables[2], tables[3]])
-    assert pool.contract(3) == ([3], [1])  # 5, 1, 4, 0 is their age, and there is room for one
-    pool.check([tables[2], [1]])
-    assert [pool.find([key]) for key in hashes] == [[0], [], [2], [1], [], []]
-
-
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30), total=st.integers(1, 24))
 def test_contents_are_followed_through_growing_and_contracting(seed: int, total: int) -> None:

@@ -9,8 +9,7 @@ import pytest
 from covey.contracts.errors import CoveyError, PortError, PortTimeout, StubDead
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork, Objective
-from covey.loop.channel import LEAST_NEEDED
+from covey.contracts.types import NO_FLOATS, DrafterInfo, DraftReply, DraftWork
 from covey.loop.engine import Engine
 from covey.planner.build import build
 from covey.requests.roster import LONGEST_REST
@@ -61,15 +60,6 @@ def test_a_good_drafter_saves_rounds() -> None:
     plain, _ = run({"one": HashDrafter(1.0)}, depth=0)
     fast, _ = run({"one": HashDrafter(1.0)}, depth=4)
     assert len(fast.works) < len(plain.works) / 3
-
-
-def test_drafters_get_deltas_only() -> None:
-    drafter = HashDrafter(0.5)
-    run({"one": drafter})
-    opened = [opening.tag for work in drafter.works for opening in work.opens]
-    assert sorted(opened) == [1, 2, 3, 4, 5, 6], "each tag is opened once"
-    assert max(len(work.tokens) / len(work.tags) for work in drafter.works) <= 6
-    assert set(drafter.tokens) <= set(range(1, 7))
 
 
 def test_never_drafts_past_what_a_request_may_emit() -> None:
@@ -259,29 +249,3 @@ def test_a_drafter_without_scores_drafts_beside_one_with_scores() -> None:
     mixed = [work.trees for work in target.works if work.trees.sizes.tolist().count(0) < len(work.trees.sizes) > 1]
     assert mixed
     assert all(len(trees.scores) in (0, len(trees.tokens)) for trees in mixed)
-
-
-def test_a_drafter_is_told_when_the_first_of_the_rows_misses_its_objective() -> None:
-    clock, told = ManualClock(), list[float]()
-
-    class Told(HashDrafter):
-        def draft(self, work: DraftWork) -> DraftReply:
-            told.append(work.needed)
-            return super().draft(work)
-
-    for objectives in ((Objective(),), (Objective(), Objective(tpot=2.0), Objective(tpot=3.0))):
-        told.clear()
-        engine, _, _ = serving({"one": Told(0.0)}, clock=clock, deadline=0.5)
-        for key, objective in enumerate(objectives, 1):
-            engine.submit(replace(request(key, [1, 2], 12), arrival=clock.now(), objective=objective))
-        engine.round()
-        first = clock.now()
-        clock.sleep(0.5)
-        engine.round()
-        if len(objectives) == 1:
-            assert set(told) == {0.0}, "it has none"
-            continue
-        assert told[-1] == pytest.approx(first + 2.0 - clock.now())
-        clock.sleep(9.0)
-        engine.round()
-        assert told[-1] == LEAST_NEEDED, "it is late by now"

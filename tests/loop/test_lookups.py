@@ -142,3 +142,24 @@ def test_what_fails_is_set_aside_and_its_last_offers_are_not_made_again(monkeypa
     monkeypatch.setattr(LookedUp, "read", lambda *_: 1 / 0)
     assert served.looked_up(served.serve(2)) == [(0, 0)] * 2
     assert served.looked_up(served.serve(2)) == [(0, 0)] * 2
+
+
+def test_requests_that_end_leave_nothing() -> None:
+    served = Served()
+    served.serve(2)
+    for key in range(11, 15):
+        served.engine.submit(request(key, [key, 5, 9], 50))
+    for _ in range(10):
+        served.engine.round()
+        served.worker.submit(lambda _: None, None).result(60.0)
+    running = list(served.engine.scheduler.running.values())
+    for key in range(11, 15):
+        served.engine.cancel(key)
+    while served.engine.round():
+        pass
+    assert len(running) == 4
+    assert [(active.text, active.offer) for active in running] == [(None, None)] * 4
+    assert len(served.begun) == 6
+    assert all(text.ended for text in served.begun)
+    assert [text.lookup.tokens[3:] for text in served.begun[:2]] == [served.sink.tokens[key] for key in (1, 2)]
+    assert [text.lookup.tokens[3:] for text in served.begun[2:]] == [active.output for active in running]

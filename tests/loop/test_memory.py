@@ -314,13 +314,6 @@ def test_a_drafter_that_does_not_come_keeps_nobody_else_away() -> None:
     assert server.house.moves[-1] == ("unload", "one")
 
 
-def test_whoever_holds_nothing_is_passed_over() -> None:
-    server = Server(Thresholds(0.1, 3), ("none", "one"))
-    server.submit(40, tokens=60)
-    server.run(2)
-    assert server.states() == {"none": State.SERVING, "one": State.UNLOADED}
-
-
 @pytest.mark.parametrize("wish", [Wish.AUTO, Wish.OUT])
 def test_a_drafter_that_somebody_else_brings_back_is_left_alone(wish: Wish) -> None:
     server = Server(Thresholds(0.1, 3))
@@ -345,25 +338,6 @@ def test_nothing_begins_once_it_is_closed() -> None:
     assert server.house.moves == []
 
 
-def test_what_all_hold_together_is_what_they_held_at_first_whatever_they_hold_when_they_are_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = Server(Thresholds(0.1, 3))
-    server.run(1)
-    whole = server.memory.report()["budget_bytes"]
-    assert whole == LEAST * BLOCK + SIZES["one"] + SIZES["two"]
-    at_first = SIZES["one"]
-    for more in (40, -90, 7):
-        monkeypatch.setitem(SIZES, "one", at_first + more)
-        server.house.budget = whole + max(0, more)
-        server.pool.blocks = LEAST  # until it is known what the drafter holds that has come back
-        server.engine.roster.came("one", facts("one"))
-        server.run(1)
-        assert server.memory.report()["budget_bytes"] == whole
-        assert server.house.moves == [], "who holds more by now is not sent away for it"
-        assert server.pool.blocks == LEAST + max(0, -more) // BLOCK, "what it holds less is the pool's"
-
-
 def pressure(**changes: Any) -> Pressure:
     return replace(Pressure(5, 100, waiting=30, running=10, most_running=64), **changes)
 
@@ -385,5 +359,3 @@ def test_memory_is_short_by_nightjars_rule(change: dict[str, Any], short: bool) 
     for _ in range(2):
         policy.note(pressure(**change))
     assert policy.expands(10) is short
-
-

@@ -59,16 +59,3 @@ def test_chance_alone_moves_nothing(rate: float, rows: int, rounds: int) -> None
     feed(acceptance, rng, rate, 200, rows, DEPTH)
     assert feed(acceptance, rng, rate, rounds, rows, DEPTH) == 0
     assert acceptance.rates()[0] == pytest.approx(rate, abs=0.04)
-
-
-def test_a_drafter_that_may_have_become_better_is_doubted_and_so_worth_a_try() -> None:
-    acceptance, rng = Acceptance(DEPTH), np.random.default_rng(0)
-    feed(acceptance, rng, 0.15, 3000, 1, 1)
-    settled = acceptance.expected()[1][1]
-    acceptance.update([4], [4])
-    hopeful = acceptance.expected()[1][1]
-    assert hopeful > 3 * settled
-    for _ in range(20000):
-        acceptance.idle()
-    acceptance.update([40], [6])
-    assert acceptance.expected()[1][1] < hopeful, "it was chance"

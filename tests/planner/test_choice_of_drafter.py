@@ -34,7 +34,7 @@ from covey.planner.drafters.interference import LEAST
 from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
-from covey.requests.active import ActiveRequest, TextJudgement
+from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
 from covey.requests.rounds import Plan, Round, RoundRecord
 from covey.requests.scheduler import Batch, Scheduler
@@ -229,21 +229,6 @@ def drafted(beliefs: Beliefs, active: ActiveRequest, drafter: int, looked: int, 
     beliefs.drafted([active], *(np.array([each], np.int32) for each in (drafter, looked, accepted)))
 
 
-def test_neighbours_are_those_with_the_same_words() -> None:
-    neighbours = Neighbours(1, DEPTH)
-    numbers = {}
-    for key in range(80):
-        domain = key % 4
-        numbers[domain] = neighbours.join(np.asarray(prompt(domain, key), np.int32))
-        for _ in range(10):
-            add(neighbours, numbers[domain], DEPTH, DEPTH if domain == 2 else 0)
-    counts, _ = neighbours.of([numbers[domain] for domain in range(4)])
-    shares = counts[:, 1, 0, 0] / counts[:, 0, 0, 0]
-    assert shares[2] > 0.9
-    assert shares[[0, 1, 3]].max() < 0.1
-    assert counts[:, 0, 0, 0].min() > 100, "there are twenty of each"
-
-
 def test_tenants_do_not_see_what_others_taught() -> None:
     beliefs = Beliefs(["one", "two"], DEPTH)
     text = prompt(0, 1)
@@ -254,31 +239,6 @@ def test_tenants_do_not_see_what_others_taught() -> None:
     expected = beliefs.expected([mine, other], 0.0)[0][:, :, DEPTH]
     assert expected[0, 1] > 4.0 > 1.5 > expected[0, 0]
     assert expected[1, 0] == expected[1, 1], "of tenant b nothing is known"
-
-
-def test_what_a_request_shows_outweighs_its_group() -> None:
-    beliefs = Beliefs(["one", "two"], DEPTH)
-    for key in range(20):
-        for _ in range(10):
-            drafted(beliefs, ActiveRequest(request(key, prompt(0, key))), 1, 4, 4)
-    active = ActiveRequest(request(99, prompt(0, 99)))
-    before = beliefs.expected([active], 0.0)[0][0, 1, DEPTH]
-    for _ in range(12):
-        drafted(beliefs, active, 1, 1, 0)
-    after = beliefs.expected([active], 0.0)[0][0, 1, DEPTH]
-    assert before > 4.5
-    assert after < 2.2
-
-
-def test_of_a_request_its_last_rounds_count() -> None:
-    """After a change of domain a request is soon believed what it shows, however long it was otherwise."""
-    beliefs, active = Beliefs(["one", "two"], DEPTH), ActiveRequest(request(1, prompt(0, 1)))
-    for _ in range(200):
-        drafted(beliefs, active, 1, 4, 4)
-    assert beliefs.expected([active], 0.0)[0][0, 1, DEPTH] > 4.5
-    for _ in range(40):
-        drafted(beliefs, active, 1, 1, 0)
-    assert beliefs.expected([active], 0.0)[0][0, 1, DEPTH] < 2.0
 
 
 def test_each_domain_gets_its_specialist() -> None:
@@ -525,14 +485,3 @@ def reading_first(draft: Callable[[DraftWork], DraftReply], rounds: int) -> Call
         return replace(reply, status=status, trees=Trees.empty(rows), catch_up_seconds=0.05, draft_seconds=0.0)
 
     return answer
-
-
-def test_what_a_prompt_says_has_no_pole() -> None:
-    """Drafters that exclude every token of it leave the others far ahead of the mean."""
-    beliefs, active = Beliefs(list("abcd"), DEPTH), ActiveRequest(request(1, prompt(0, 1)))
-    for name, log_q in zip("abcd", (-0.1, -69.0, -69.0, -69.0)):
-        active.judgements[name] = TextJudgement(24, 24, [], 23 * log_q, 23)
-    beliefs.take_judgements([active])
-    beliefs.look_around([active])
-    best = beliefs.expected([active], 0.0)[0][0, :, DEPTH]
-    assert best[0] > 4.9 > 1.1 > best[1]

@@ -120,22 +120,6 @@ def test_time_is_the_tables() -> None:
     assert made.clock.now() == pytest.approx(2.0 + 11 * 0.03 + 9 * 0.009 + 0.007 + 0.002, abs=1e-4)
 
 
-def test_catching_up_takes_what_the_rows_that_lag_missed() -> None:
-    costs, clock = table(), VirtualClock()
-    drafter = EmulatedDrafter(costs, MODEL, clock, name="first", rates={})
-    opening = Open(1, np.arange(10, 60, dtype=np.int32), 40, Sampling())
-    known = Open(2, np.arange(10, 20, dtype=np.int32), 10, Sampling())
-    drafter.draft(drafting([2], keep=[10], new=[[5]], opens=(known,), sequence=1))
-
-    def caught_up(sequence: int, **call: object) -> float:
-        return drafter.draft(drafting(sequence=sequence, **call)).catch_up_seconds  # type: ignore[arg-type]
-
-    assert caught_up(2, tags=[2], keep=[11], new=[[5] * 4]) == 0.0, "read along with the first step"
-    switch = Surface(costs.switch["first"])
-    seconds = caught_up(3, tags=[1, 2], keep=[50, 15], new=[[5] * 5, [6] * 90], opens=(opening,))
-    assert seconds == pytest.approx(switch(72.5, 2))
-
-
 def drafting(
     tags: list[int], *, keep: list[int], new: list[list[int]], sequence: int, opens: tuple[Open, ...] = ()
 ) -> DraftWork:

@@ -17,60 +17,8 @@ from covey.planner.acceptance import Acceptance
 from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
 from covey.planner.costs import RoundCosts
-from covey.planner.regression import Regression, doublings, hat, smooth
 from covey.planner.switching import SwitchCost
 from covey_client.costs.table import CostTable
-
-
-def test_hats_interpolate_and_go_on_beyond_the_ends() -> None:
-    knots = doublings(8)
-    assert knots.tolist() == [1, 2, 4, 8]
-    for value in (1.0, 1.5, 3.0, 8.0, 12.0):
-        assert hat(value, knots) @ (3 + 2 * knots) == pytest.approx(3 + 2 * value)
-
-
-def curve(
-    rng: np.random.Generator, level: float = 1.0, count: int = 2000, model: Regression | None = None
-) -> Regression:
-    knots = doublings(64)
-    model = model or Regression(np.ones(len(knots)), smooth(len(knots), 3.0, 0.5))
-    for _ in range(count):
-        at = float(rng.integers(1, 65))
-        model.update(hat(at, knots), level * (1 + at / 16) * rng.lognormal(0, 0.1))
-    return model
-
-
-def test_a_curve_is_learnt_whatever_its_scale() -> None:
-    for scale in (1e-5, 1.0, 1e3):
-        model = curve(np.random.default_rng(0), scale)
-        for at in (1, 16, 50, 64):
-            assert float(model.mean(hat(at, doublings(64)))) == pytest.approx(scale * (1 + at / 16), rel=0.05)
-
-
-def test_a_curve_that_changes_is_followed_and_a_pause_is_not() -> None:
-    rng = np.random.default_rng(1)
-    model, at = curve(rng), hat(16, doublings(64))
-    before = float(model.mean(at))
-    model.update(at, 100 * before)
-    assert float(model.mean(at)) == pytest.approx(before, rel=0.03)
-    curve(rng, 2.0, 400, model)
-    assert float(model.mean(at)) == pytest.approx(4.0, rel=0.1)
-
-
-def test_doubt_shrinks_where_measured_and_grows_back() -> None:
-    knots = doublings(64)
-    model = Regression(np.ones(len(knots)), smooth(len(knots), 1.0, 0.5))
-    ends = np.stack([hat(1, knots), hat(64, knots)])
-    for _ in range(500):
-        model.update(ends[0], 1.0)
-    near, far = model.variance(ends)
-    assert near < far / 50
-    for _ in range(500):
-        model.update(ends[1], 1.0)
-    settled = model.variance(ends)[0]
-    for _ in range(20000):
-        model.update(ends[1], 1.0)
-    assert model.variance(ends)[0] > 3 * settled
 
 
 def test_acceptance_by_position() -> None:
@@ -122,36 +70,6 @@ def test_switching_takes_a_measured_table() -> None:
 
 def calls(rows: int, depth: int, seconds: float = 0.003) -> dict[str, DraftCall]:
     return {"d": DraftCall([rows] * depth, seconds)} if depth else {}
-
-
-@pytest.mark.parametrize("cores_for_all", [True, False])
-@pytest.mark.parametrize("alone", [True, False])
-def test_drafters_together_take_as_long_as_the_longest_or_as_all(cores_for_all: bool, alone: bool) -> None:
-    """One that never drafts alone has a curve, too: that of what it takes beside others."""
-    costs, rng = RoundCosts(4, 32), np.random.default_rng(0)
-
-    def seconds(name: str, rows: int, depth: int) -> float:
-        return {"fast": 0.001, "slow": 0.004}[name] * (1 + depth) * (1 + rows / 32)
-
-    def play(shares: dict[str, int], depth: int) -> float:
-        own = {name: seconds(name, rows, depth) for name, rows in shares.items()}
-        whole = (max if cores_for_all else sum)(own.values())
-        inside = own if cores_for_all or len(own) == 1 else dict.fromkeys(own, whole)
-        seen = {name: DraftCall([rows] * depth, inside[name]) for name, rows in shares.items()}
-        rows = sum(shares.values())
-        noisy = whole * rng.lognormal(0, 0.02)
-        costs.observe(rows, seen, verified=rows * (depth + 1), verify=0.02, draft=noisy, overhead=0.0001)
-        return whole
-
-    for _ in range(400):
-        rows, depth = int(rng.integers(1, 17)), int(rng.integers(1, 5))
-        if alone:
-            play({str(rng.choice(["fast", "slow"])): rows}, depth)
-        play({"fast": rows, "slow": int(rng.integers(1, 17))}, depth)
-    shares = {"fast": 5, "slow": 11}
-    for depth in (1, 2, 4):
-        found = costs.predict(16, tuple(shares.items()), (16, 32, 48, 64, 80))[0][depth] - 0.0201
-        assert found == pytest.approx(play(shares, depth), rel=0.1), depth
 
 
 def test_round_costs_find_the_parts() -> None:

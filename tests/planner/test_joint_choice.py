@@ -74,22 +74,6 @@ def test_it_is_seldom_far_from_the_best_of_all_sets(crowding: float) -> None:
     assert min(shares) > 0.9
 
 
-def test_one_request_has_one_drafter() -> None:
-    batch = batch_of(3)
-    alone = Prospects(batch.tokens[:1], batch.others, batch.plain, batch.drafts[:, :2], {}, batch.together)
-    chosen, speed = best_set(alone)
-    assert len(chosen) == 1
-    assert speed == pytest.approx(max(value(alone, [each]) for each in range(batch.tokens.shape[1])))
-
-
-def test_where_nobody_helps_the_one_that_brings_most_is_kept_at_hand() -> None:
-    """All are as fast at depth 0: later rounds may draft again."""
-    batch = batch_of(5)
-    slow = Prospects(batch.tokens, batch.others, batch.plain, batch.drafts * 1000, {}, batch.together)
-    chosen, _ = best_set(slow)
-    assert chosen == [int(batch.tokens[:, :, -1].sum(axis=0).argmax())]
-
-
 def test_a_further_call_must_be_worth_what_it_costs_rows_that_are_not_moved() -> None:
     """One row would have a fifth more; fifteen that name their drafter would wait for its call."""
     depths = np.arange(2.0)

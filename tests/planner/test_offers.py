@@ -90,12 +90,6 @@ def test_what_rounds_with_offers_cost_and_bring_is_measured(rows: int, cost: flo
     assert taken(of, rows_of(*[[0.8 * just]] * rows)) == [0] * rows
 
 
-def test_what_never_pays_is_tried_again_seldom() -> None:
-    of = Offers()
-    tried = [sum(taken(of, rows_of([0.3]))) for _ in range(3 * offers.AGAIN)]
-    assert sum(tried) == 2
-
-
 def test_what_drafts_cost_counts_once() -> None:
     """The docstring's numbers: rounds of four rows take 3 ms plain and 5 with offers."""
     of = Offers()
@@ -106,11 +100,3 @@ def test_what_drafts_cost_counts_once() -> None:
     size.came, size.promised = 0.8, 1.0
     assert taken(of, rows_of([1.64], [1.73], [], [])) == [1, 1, 0, 0]
     assert taken(of, rows_of([1.64], [1.64], [], [])) == [0, 0, 0, 0]
-
-
-def test_rows_that_do_not_draft_are_not_weighed_against_those_that_do() -> None:
-    rows, plan = rows_of([0.5], [0.5]), plan_of(2, depth=3)
-    plan.depth[1] = 0
-    after = Offers().taken(plan, rows, 0.05, 0.7, 8)
-    assert after.drafter == ("one", LOOKUP)
-    assert Offers().taken(plan, rows_of([0.21], []), 0.4, -0.5, 8) is plan, "a draft that loses is not taken"

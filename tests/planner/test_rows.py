@@ -8,7 +8,7 @@ from covey.contracts.types import Rule, Sampling
 from covey.planner.rows import draft_tokens, lay_out
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.scheduler import Batch, Scheduler
+from covey.requests.scheduler import Batch
 from tests.fakes import ManualClock, request
 
 
@@ -31,11 +31,3 @@ def test_beside_other_tenants_a_request_s_own_depth_is_the_policy_s_at_most() ->
         names, roster = ["draft"] * 4, Roster(["draft"], ManualClock())
         assert lay_out(batch, names, roster, 512, 3, 1, 6).depth.tolist() == [deepest, 2, 3, 0]
         assert draft_tokens(batch, names, roster, 512, 6, 1) == tuple(deepest + 2 + depth for depth in range(7))
-
-
-def test_a_batch_says_whether_there_are_several_tenants() -> None:
-    scheduler = Scheduler(max_running=1, max_waiting=9, token_budget=64, growth_tokens=8, block_size=4)
-    scheduler.submit(request(1, [1], 9, tenant="a"), 0.0)
-    assert not scheduler.plan(99, 0.0).shared
-    scheduler.submit(request(2, [1], 9, tenant="b"), 0.0)
-    assert scheduler.plan(99, 0.0).shared

@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 
 from covey.bandits.length import Situation
-from covey.contracts.clock import RealClock
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import Objective, Rule, Sampling, Trees
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
 from covey.planner.adaserve import AdaServe, AdaServeSelector, constants, knee
 from covey.planner.build import build
 from covey.planner.calibration import Calibration
@@ -23,11 +20,10 @@ from covey.planner.expectations import Expectations
 from covey.planner.worth import WorthSelector
 from covey.requests.active import ActiveRequest
 from covey.requests.rounds import Drafted
-from covey.requests.scheduler import Batch, Scheduler
+from covey.requests.scheduler import Batch
 from covey.trees.paths import Nodes
 from covey_client.costs.table import CostTable
-from tests.fakes import Collector, HashTarget, request
-from tests.loop.hash_drafters import HashDrafter
+from tests.fakes import request
 
 DEPTH = 4
 
@@ -196,20 +192,6 @@ def test_adaserve_ranks_by_log_q_where_that_is_shipped() -> None:
     made = AdaServeSelector(AdaServe(DEPTH, 1, None, ("b1=4",)), ("draft",), DEPTH)
     assert made.select(batch([NONE] * 2), offered, 4096).sizes.tolist() == [2, 0]
     assert made.select(batch([NONE] * 2), turned, 4096).sizes.tolist() == [0, 2]
-
-
-@pytest.mark.parametrize("policy", ["adaserve", "covey"])
-def test_drafters_are_asked_for_log_q_by_who_ranks_by_it(policy: str) -> None:
-    drafter, sink = HashDrafter(0.5), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    planner = build(SpeculationSettings(policy=policy, drafters=("only",), max_depth=3), ("only",))
-    engine = Engine(
-        HashTarget(), scheduler, planner, sink, RealClock(), EngineConfig({"only": drafter}, draft_deadline=60)
-    )
-    engine.submit(request(1, [1, 2, 3], 12))
-    while engine.round():
-        pass
-    assert {work.log_q for work in drafter.works if work.depth.any()} == {policy == "adaserve"}
 
 
 def test_adaserves_shape_follows_its_equations() -> None:

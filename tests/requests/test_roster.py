@@ -39,14 +39,6 @@ def test_a_late_drafter_is_asked_when_it_has_answered_and_rested() -> None:
     assert roster.state("one") is State.RESTING
 
 
-def test_names_and_who_drafts_for_whom() -> None:
-    roster = Roster(["one", "two"], ManualClock())
-    assert roster.names == ("one", "two")
-    assert (roster.drafter_of(""), roster.drafter_of("two")) == ("one", "two")
-    assert roster.state("three") is State.ABSENT
-    assert Roster([], ManualClock()).drafter_of("") == ""
-
-
 def test_who_was_asked_before_the_last_process_ended_answers_nothing() -> None:
     clock = ManualClock()
     roster = Roster(["one", "two"], clock)

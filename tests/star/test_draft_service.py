@@ -16,7 +16,7 @@ from covey.contracts.errors import PortError
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Sampling
 from covey.emulated.devices import EmulatedDrafter, HashModel
 from covey.star.accounts import AGAIN, GONE
-from covey.star.callers import MOST_SENDERS, Authenticator, CallingServer
+from covey.star.callers import Authenticator, CallingServer
 from covey.star.queue import QueueLimits
 from covey.star.service import MOST_WAITING, DraftService
 from covey.star.speed import Speed
@@ -334,13 +334,3 @@ def test_names_without_end_take_nobody_s_tags(folder: Path, serve: Callable[...,
     reply = modest.send(mine, 2)
     assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]
     assert reply.catch_up_seconds == 0.0, "its keys are still there"
-
-
-def test_what_refused_senders_free_is_not_kept_without_end(folder: Path, serve: Callable[..., DraftService]) -> None:
-    service, rng = serve(neural(folder)), np.random.default_rng(17)
-    auth = Authenticator(17, [CallingServer("a", 1)])
-    service._accounts.admits = lambda _who: False  # type: ignore[method-assign]
-    for index in range(300):
-        sender = Sender(From(service, "a"), auth.origin("a", new_origin(f"{index % 100}")))
-        sender.send([Text(1, prompt(rng, 4))], 1, frees=range(30))
-    assert len(service._frees) <= MOST_SENDERS

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from covey.contracts.types import NO_INTS, DraftWork, JudgeWork
 from covey.star.calls import Call
-from covey.star.queue import CREDIT, OVERDUE, USUAL, DraftQueue, QueueLimits
+from covey.star.queue import CREDIT, OVERDUE, DraftQueue, QueueLimits
 from covey.star.speed import MARGIN, Speed
 from covey.wire.ledger import CALLER_BITS, GROUP_BITS, INCARNATION_BITS
 
@@ -63,14 +62,6 @@ def test_whoever_has_least_time_left_goes_first_and_the_others_go_along() -> Non
     queue = queue_of(calls)
     assert queue.take(0.0, measured()) == [calls[1], calls[0], calls[2]]
     assert queue.take(0.0, measured()) == []
-
-
-def test_among_equals_whose_row_is_nearest_to_missing_its_objective_goes_first() -> None:
-    calls = [call(1, patience=0.5), call(2, patience=0.6), call(3, patience=0.2)]
-    calls[1].work = replace(calls[1].work, needed=0.05)
-    calls[2].work = replace(calls[2].work, needed=9.0)
-    assert queue_of(calls).take(0.0, measured()) == [calls[1], calls[2], calls[0]]
-    assert queue_of(calls).late(0.1, measured()) == [], "a draft is of use to a row that is late"
 
 
 def test_no_more_rows_than_a_pass_holds_and_one_call_of_a_sender() -> None:
@@ -215,22 +206,3 @@ def test_no_call_holds_the_drafter_for_long_where_there_are_others() -> None:
     queue.served([queue.take(0.0, measured(), shared=False)[0]], 0.01)
     (deep,) = queue.take(0.0, measured(), shared=False)
     assert MARGIN * STEP * deep.depth <= OVERDUE * limits.bound
-
-
-def test_a_usual_draft_is_not_cut_however_slow_the_drafter_seems() -> None:
-    speed = Speed()
-    speed.update(1, 1, 1.0)
-    queue = queue_of([call(1, depth=USUAL), call(2, depth=2 * USUAL)])
-    queue.served([call(1)], 0.01)
-    queue.served([call(2)], 0.01)
-    taken = [queue.take(0.0, speed, shared=False)[0].depth for _ in range(2)]
-    assert taken == [USUAL, USUAL]
-
-
-def test_who_asks_for_little_goes_before_who_asks_for_much_where_both_had_as_much() -> None:
-    calls = [call(1, depth=16, patience=0.5), call(2, depth=2, patience=9.0)]
-    queue = queue_of(calls)
-    assert queue.take(0.0, measured(), shared=False) == [calls[1]]
-    queue.put(calls[1])
-    queue.served([calls[1]], 0.1)
-    assert queue.take(0.0, measured(), shared=False) == [calls[0]], "not beyond its share"

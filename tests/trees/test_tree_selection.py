@@ -100,20 +100,6 @@ def test_a_paths_probability_is_the_product_and_falls_at_every_node() -> None:
     assert np.isfinite(np.log(nodes.paths(np.zeros(len(own))))).all()
 
 
-@pytest.mark.parametrize("most", [1, 6, 40])
-def test_nodes_alone_are_the_same_trees_without_the_others(most: int) -> None:
-    rng = np.random.default_rng(most)
-    trees = forest(rng, 9, most)
-    nodes, order = ranked(trees, rng.uniform(0.1, 0.9, len(trees.tokens)))
-    kept = filled(order, np.zeros(len(trees.tokens), np.bool_), len(trees.tokens) // 3)
-    alone = trees.nodes(kept)
-    assert alone.tokens.tolist() == trees.tokens[kept].tolist()
-    assert alone.sizes.tolist() == np.bincount(nodes.row_of[kept], minlength=9).tolist()
-    above, left = nodes.above, Nodes.of(alone).above
-    parents = [trees.tokens[above[node]] if above[node] >= 0 else -1 for node in np.flatnonzero(kept)]
-    assert [alone.tokens[node] if node >= 0 else -1 for node in left] == parents
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30, 5.0])
 def test_whatever_a_drafter_says_of_its_nodes_is_taken_for_a_probability(bad: float) -> None:
     trees = Trees(

@@ -86,11 +86,6 @@ class Outcome:
     calls: Mapping[str, DraftCall] | None = None
 
     @property
-    def missing(self) -> int:
-        """Draft tokens that drafters who answered were asked for and that were not verified."""
-        return sum(trials.asked - trials.verified for trials in self.trials.values())
-
-    @property
     def latency(self) -> float:
         """Return the seconds per token: 1/g."""
         return self.seconds / max(1, self.tokens)

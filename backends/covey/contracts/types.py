@@ -390,7 +390,6 @@ class DraftWork:
     patience: float = 0.0  # seconds in which the answer is of use; 0: not said
     plain: float = 0.0  # seconds that a token of the sender's takes where nobody drafts for it; 0: not known
     log_q: bool = False  # ship `Trees.log_q`
-    needed: float = 0.0  # seconds until the first of the rows misses its objective for its next token; 0: not said
     # To a head: the target's states at the positions before the tokens that are told, so one for each of them but a
     # text's first. Row r has `states[state_offsets[r]:state_offsets[r + 1]]`.
     state_offsets: Ints = field(default_factory=lambda: NO_INTS)

@@ -23,7 +23,6 @@ else when the new process has answered STALE for it.
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -53,8 +52,6 @@ from covey.requests.rounds import Judge, Plan
 from covey.requests.scheduler import Batch
 
 log = logging.getLogger("covey.channel")
-
-LEAST_NEEDED = 1e-6  # seconds; 0 would say that nobody needs anything
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,8 +110,7 @@ class Channel:
         """Ask for drafts of these rows as they are planned. `reply` waits for them."""
         requests = [batch.rows[row] for row in rows]
         work = self._update(requests, plan.depth[rows], plan.width[rows])
-        needed, q_rows = _needed(requests, self.clock.now()), work.q_rows or plan.divergence
-        work = replace(work, q_rows=q_rows, log_q=plan.log_q, patience=deadline, needed=needed)
+        work = replace(work, q_rows=work.q_rows or plan.divergence, log_q=plan.log_q, patience=deadline)
         return self._send(requests, work)
 
     def read(self, batch: Batch, judge: Judge) -> None:
@@ -279,9 +275,3 @@ class Channel:
             log.warning("drafter %s: %s; its rows decode plainly", self.name, error)
         if self.failed is not None:
             self.failed(self.name, error)
-
-
-def _needed(requests: list[ActiveRequest], now: float) -> float:
-    """Return the seconds until the first of the requests misses its objective: 0 if none has one, else more than 0."""
-    left = min(active.deadline for active in requests) - now
-    return 0.0 if math.isinf(left) else max(LEAST_NEEDED, left)

@@ -14,7 +14,7 @@ is what all parts of a planner ask, and the round planner has it taught once a r
 
 tokens    acceptance.py, by drafter and position; drafters/beliefs.py, by request; calibration.py, by drafted node
 seconds   costs.py: passes, drafts and what goes on around them, by regression.py
-extras    switching.py: catch-up before the first draft;  change_cost.py: the first round at another depth;
+extras    switching.py: catch-up before the first draft
           offers.py: rounds with drafts that nobody made;  drafters/interference.py: reading beside a round
 baseline  baseline.py: the time of a plain token of one request on an idle server, of which objectives are multiples
 

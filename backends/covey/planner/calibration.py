@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.contracts.types import Floats
-from covey.trees.paths import Flags, Index, Nodes, Ranks
+from covey.contracts.types import Floats, Ints
+from covey.trees.paths import Flags, Index, Nodes
 
 MEMORY = 20000.0  # nodes that were looked at after which an old one counts 1/e
 LEAN = 4.0  # nodes that a drafter's own word is worth
@@ -36,7 +36,7 @@ class Calibration:
         self._offered, self._accepted = np.zeros((2, len(drafters) * self._size))
         self._weigh()
 
-    def cells(self, nodes: Nodes, ranks: Ranks, said: Floats, drafter: Index, blind: Flags) -> Index:
+    def cells(self, nodes: Nodes, ranks: Ints, said: Floats, drafter: Index, blind: Flags) -> Index:
         """Return the index of the cell in which each node is counted; `drafter` and `blind` are by row."""
         bins = BINS.take((said * STEPS).astype(np.int64), mode="clip")
         places = np.minimum(ranks, RANKS - 1)

@@ -71,12 +71,10 @@ class RoundCosts:
         self._alone: set[str] = set()  # drafters that were seen to draft with no other beside
         self._crowding = 0.0  # c
         self._rounds = 0
-        self._plain: set[int] = set()  # batch sizes that were seen to decode plainly
         if table is not None:
             self._start_from(table)
 
     def _start_from(self, table: CostTable) -> None:
-        self._plain.update(rows for rows, tokens, _ in table.verify if rows == tokens)
         for rows, tokens, seconds in table.verify:
             self._verify.believe(self._verify_features(rows, tokens), seconds)
         for rows, seconds in table.overhead:
@@ -90,12 +88,6 @@ class RoundCosts:
     def measured(self) -> bool:
         """Return whether anything was measured: before that, predictions compare depths and are no seconds."""
         return self._verify.scaled
-
-    def rests(self, rows: int) -> bool:
-        """Return whether the prediction of a plain pass over so many rows rests on one over half as many to twice as
-        many. Passes with drafts in them say little of it: a device may take much less for it than for as many tokens of
-        fewer rows, by another algorithm or because it begins such a pass early."""
-        return any(rows <= 2 * seen and seen <= 2 * rows for seen in self._plain)
 
     def predict(self, rows: int, shares: Shares, passes: Passes) -> tuple[Array, Array]:
         """Return the seconds of a round, and their variance, for each depth from 0."""
@@ -182,8 +174,6 @@ class RoundCosts:
         drafters together, without catch-up, and is ignored if none drafted. `overhead` is None if the round says
         nothing about it."""
         self._verify.update(self._verify_features(rows, verified, prefill), verify, rounds)
-        if verified == rows and not prefill:
-            self._plain.add(rows)
         self._rounds += overhead is not None
         # It changes slowly, and each update takes time itself.
         if overhead is not None and (rounds > 1 or self._rounds % 4 == 1):

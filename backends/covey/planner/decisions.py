@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from covey.contracts.types import JsonDict
 from covey.planner.lessons import Lesson
 
+CAPACITY = 256  # decisions that are kept
 MEMORY = 0.05  # weight of a new round in an arm's observed mean
 
 
@@ -60,9 +61,9 @@ class Decision:
 class DecisionLog:
     """Owns a ring of the last decisions, and each arm's observed mean."""
 
-    def __init__(self, depths: int, capacity: int = 256) -> None:
+    def __init__(self, depths: int) -> None:
         self._depths = depths
-        self._ring: deque[Decision] = deque(maxlen=capacity)
+        self._ring: deque[Decision] = deque(maxlen=CAPACITY)
         self._observed: dict[int, list[float]] = {}
         self._rounds = 0
 
@@ -93,7 +94,7 @@ class DecisionLog:
             )
         )
 
-    def latest(self, count: int = 256) -> list[Decision]:
+    def latest(self, count: int = CAPACITY) -> list[Decision]:
         """Return the last decisions, the oldest first. Does not mutate."""
         return list(self._ring)[-count:] if count > 0 else []
 

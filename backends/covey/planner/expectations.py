@@ -126,7 +126,7 @@ class Expectations:
         if depth == 0 and outcome.verified == rows and not (situation.prefill or outcome.calls):
             held = self._plain.setdefault((rows, overhead is None), [])
             held.append((outcome.verify_seconds, overhead or 0.0))
-            if len(held) == EACH or outcome.seconds > SHORT or not self.costs.rests(rows):
+            if len(held) == EACH or outcome.seconds > SHORT:
                 self._learn_plain()
             return
         self._learn_plain()

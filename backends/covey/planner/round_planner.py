@@ -47,11 +47,10 @@ class RoundPlanner:
         selector: Selector | None = None,
         drafters: DrafterPolicy | None = None,
         expectations: Expectations | None = None,
-        log_capacity: int = 256,
     ) -> None:
         """`expectations` are the policy's own if it has any, and else taught here."""
         self.policy = policy
-        self.decisions = DecisionLog(max_depth + 1, log_capacity)
+        self.decisions = DecisionLog(max_depth + 1)
         self.totals = PlannerTotals()
         self._max_depth = max_depth
         self._width = width

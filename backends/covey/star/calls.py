@@ -37,12 +37,6 @@ class Call:
         return self.arrived + (self.work.patience or float("inf"))
 
     @property
-    def urgent(self) -> float:
-        """Return the time at which the first of the call's rows is late for its own objective, or at which the call is
-        due, if that comes first."""
-        return min(self.due, self.arrived + (self.work.needed or float("inf")))
-
-    @property
     def depth(self) -> int:
         return int(self.work.depth.max(initial=0))
 

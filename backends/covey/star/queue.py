@@ -6,8 +6,7 @@
     fair        else the group of callers (`covey.wire.ledger`) that will have had least of the drafter's time after its
                 call, by weight: who asks for little is not behind all that ask for more than there is
     in turns    among the senders of one group
-    slack       among those, whoever has least time left beyond what the draft takes, until its sender waits no more or
-                one of its rows misses its objective
+    slack       among those, whoever has least time left beyond what the draft takes, until its sender waits no more
 
 The rows of others join the chosen call's pass in the same order, while they fit and nobody is late for it. One
 sender's calls are served as they came: each tells of what follows the one before. However many beams and levels a call
@@ -143,7 +142,7 @@ class DraftQueue:
         first = sum(group_of_sender(each) == group and self._turns.get(each, 0) < turn for each in self._waiting)
         takes = call.depth * speed.step(call.beams) / self._weights.get(call.caller, 1.0)
         behind = int((self._had.get(group, 0.0) + takes - least) / QUANTUM)
-        return 1, behind, first, min(call.urgent - now - speed.seconds(call.beams, call.depth) for call in calls)
+        return 1, behind, first, min(call.due - now - speed.seconds(call.beams, call.depth) for call in calls)
 
     def _remove(self, call: Call) -> None:
         calls = self._waiting[call.who]

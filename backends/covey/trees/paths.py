@@ -22,7 +22,6 @@ from covey.contracts.types import Floats, Ints, Trees
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Ranks = npt.NDArray[np.int8] | npt.NDArray[np.int32]  # the former unless somebody has very many siblings
 Numbers = TypeVar("Numbers", Floats, Array)
 
 LEAST, MOST = 1e-4, 1.0 - 1e-6  # of a node's own probability: a path's falls at every node, in 32 bits, too
@@ -68,22 +67,14 @@ class Nodes:
         jump = self.jumps[0]
         return np.where(jump < len(self.depth), jump, -1)[:-1]
 
-    def ranks(self) -> Ranks:
-        """Return how many siblings are listed before each node. Nodes are compared with those 1, 2, ... places before,
-        until all pairs of siblings are found: in a beam they are fewer places apart than it has lanes."""
+    def ranks(self) -> Ints:
+        """Return how many siblings are listed before each node."""
         trees = self.trees
         # Siblings' parent, and one; a root's is the last node before its row, which has no children.
-        key = (trees.offsets[:-1] + 1).repeat(trees.sizes)
-        key += trees.parents
-        sizes = np.bincount(key).astype(np.float64)
-        few = len(key) < 128 or sizes.max() < 128.0
-        ranks: Ranks = np.zeros(len(key), np.int8) if few else np.zeros(len(key), np.int32)
-        pairs, apart = (int(np.dot(sizes, sizes)) - len(key)) // 2, 0
-        while pairs:
-            apart += 1
-            siblings = key[apart:] == key[:-apart]
-            np.add(ranks[apart:], siblings.view(np.int8), out=ranks[apart:])
-            pairs -= int(np.count_nonzero(siblings))
+        key = (trees.offsets[:-1] + 1).repeat(trees.sizes) + trees.parents
+        order = key.argsort(kind="stable")
+        ranks = np.empty(len(key), np.int32)
+        ranks[order] = np.arange(len(key)) - key[order].searchsorted(key[order])
         return ranks
 
     def paths(self, own: Numbers) -> Numbers:

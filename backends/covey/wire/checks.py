@@ -83,7 +83,7 @@ def check_draft_work(work: DraftWork) -> None:
         _rows(rows, judge_from=work.judging.judge_from)
         _within(-1, judge_from=work.judging.judge_from)
         must(not work.depth.any(), "a call that reads is to draft, too")
-    _times(work.patience, work.plain, work.needed)
+    _times(work.patience, work.plain)
     _states(work, rows)
     _opens(work.opens)
 

@@ -125,7 +125,7 @@ DRAFT_WORK = Layout(
         **_OPENS,
     },
     head=("sequence", "epoch", "origin", "q_rows", "log_q", "judging.budget"),
-    seconds=("patience", "plain", "needed"),
+    seconds=("patience", "plain"),
 )
 DRAFT_REPLY = Layout(
     6,
