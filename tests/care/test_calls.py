@@ -89,6 +89,17 @@ def test_other_sizes_and_first_calls_may_take_long() -> None:
     assert world.ended == ["target"]
 
 
+def test_who_was_ended_begins_cold() -> None:
+    world = World()
+    world.learn("target", 5, 0.01)
+    with pytest.raises(RuntimeError), world.calls.call("target", 5):
+        raise RuntimeError(world.passes(LEAST_SECONDS + LOOK_SECONDS))
+    assert world.ended == ["target"]
+    with world.calls.call("target", 5):
+        world.passes(UNKNOWN_SECONDS)
+    assert world.ended == ["target"]
+
+
 def test_a_drafter_that_nothing_is_known_of_is_waited_for_less() -> None:
     world = World()
     with world.calls.call("draft", 5, DRAFTERS_SECONDS), world.calls.call("target", 5):
