@@ -90,6 +90,12 @@ def test_what_rounds_with_offers_cost_and_bring_is_measured(rows: int, cost: flo
     assert taken(of, rows_of(*[[0.8 * just]] * rows)) == [0] * rows
 
 
+def test_what_never_pays_is_tried_again_seldom() -> None:
+    of = Offers()
+    tried = [sum(taken(of, rows_of([0.3]))) for _ in range(3 * offers.AGAIN)]
+    assert sum(tried) == 2
+
+
 def test_what_drafts_cost_counts_once() -> None:
     """The docstring's numbers: rounds of four rows take 3 ms plain and 5 with offers."""
     of = Offers()

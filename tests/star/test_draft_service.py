@@ -223,14 +223,14 @@ def test_random_traffic_of_many_threads_drafts_what_a_drafter_of_its_own_would(
     folder: Path, serve: Callable[..., DraftService]
 ) -> None:
     """Evictions, refusals, late answers and re-openings change who is drafted for, never what is proposed."""
-    drafter = neural(folder, blocks=60)
+    drafter, own_drafters = neural(folder, blocks=60), [neural(folder) for _ in range(4)]  # no two load at a time
     service = serve(drafter, limits=QueueLimits(rows=5, bound=0.01), admission=False)
     problems: list[str] = []
 
     def run(index: int) -> None:
         rng = np.random.default_rng(100 + index)
         own = Sender(From(service, f"{index}"), new_origin(f"{index}"))
-        fresh = Sender(neural(folder), new_origin("fresh"))
+        fresh = Sender(own_drafters[index], new_origin("fresh"))
         texts = [Text(tag, prompt(rng, int(rng.integers(4, 40)))) for tag in range(3)]
         for turn in range(25):
             now = [each for each in texts if rng.random() < 0.7] or texts[:1]

@@ -74,12 +74,13 @@ class WorthSelector(TreeSelector):
             value[kept] = 0.0
         near = (value >= SLIGHT).nonzero()[0]
         worth = value.take(near)
-        best = np.sort(worth, kind="stable")[::-1]
+        order = (-worth).argsort(kind="stable")
+        best = worth[order]
         counts = np.arange(first, first + len(best) + 1)
         now = seconds(counts)
         more = min(self._most(tokens, best, seconds(counts, 0) if prefill else now, now), room - first)
         if more > 0:
-            kept[near[_best(worth, float(best[more - 1]), more)]] = True
+            kept[near[order[:more]]] = True
         return self.keep(found, kept, needs, room)
 
     def learn(self, done: Round, outcome: Outcome) -> None:  # noqa: ARG002
@@ -147,12 +148,3 @@ class WorthSelector(TreeSelector):
             served = np.zeros(trees.rows, np.bool_)
             served[order[: int(met.argmax()) + 1]] = True
             kept[near[served[rows]]] = True
-
-
-def _best(value: Floats, least: float, count: int) -> Flags:
-    """Return the `count` best nodes, the last of which is worth `least`; the first of equals."""
-    found: Flags = value >= least
-    spare = int(np.count_nonzero(found)) - count
-    if spare:
-        found[np.flatnonzero(value == least)[-spare:]] = False
-    return found
