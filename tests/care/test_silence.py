@@ -95,6 +95,20 @@ def test_who_is_starting_has_longer_and_so_has_its_successor(process: subprocess
     assert process.wait(10) == -signal.SIGKILL
 
 
+def test_nobody_is_ended_for_one_that_has_gone(process: subprocess.Popen[bytes]) -> None:
+    pid = [process.pid]
+
+    def silent(_seconds: float) -> bool:
+        pid[0] = 0  # it ended while it was asked
+        return False
+
+    silence = Silence("one", lambda: pid[0], lambda _seconds: True, BOUND, lambda: 0.0)
+    silence.look()
+    silence._asks, silence._bound = silent, LOOK_SECONDS
+    silence.look()
+    assert lives(process)
+
+
 @pytest.mark.parametrize(("took", "questions"), [(1.0, 3), (1000.0, 3)], ids=["as long as it may", "while nobody ran"])
 def test_the_time_of_a_question_counts_as_far_as_it_may_last(
     process: subprocess.Popen[bytes], took: float, questions: int

@@ -131,6 +131,49 @@ def test_what_somebody_else_has_loaded_between_two_tries_is_left_alone(
     assert triton.calls == [("unload", "draft"), ("load", "draft"), ("load", "draft")]
 
 
+def test_what_somebody_else_loads_is_not_loaded_beside_that(triton: Triton) -> None:
+    made = revival.Revival(Control("", 0), lambda _model: False)
+    triton.said["draft"] = LOADING
+    made.begin("draft")
+    time.sleep(0.2)
+    triton.said["draft"] = READY
+    until(lambda: not made.sees_to("draft"))
+    assert not triton.calls
+
+
+def test_whose_zombie_stays_is_not_reloaded_for_it_when_somebody_has_loaded_it_again(
+    triton: Triton, cared: Supervisor
+) -> None:
+    triton.waits = False
+    triton.unload("draft")
+    triton.kill("draft")
+    until(lambda: cared._last["draft"])
+    triton.load("draft")
+    until_followed(cared, triton)
+    time.sleep(A_WHILE)
+    assert triton.calls == [("unload", "draft"), ("load", "draft")]
+
+
+def test_what_is_unloaded_while_processes_are_searched_for_has_not_died(
+    triton: Triton, cared: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(cared._settled)
+    found = processes.by_model
+
+    def by_model(server: int) -> dict[str, list[int]]:
+        living = found(server)
+        if not living.get("draft"):
+            triton.said["draft"] = UNLOADED
+        return living
+
+    monkeypatch.setattr(processes, "by_model", by_model)
+    triton.kill("draft")
+    triton.running["draft"].wait()
+    until(lambda: triton.said["draft"] == UNLOADED)
+    time.sleep(A_WHILE)
+    assert not triton.calls
+
+
 def test_nothing_is_brought_back_after_the_stop_and_a_reload_is_waited_for(triton: Triton, cared: Supervisor) -> None:
     triton.hold.clear()
     triton.kill("draft")

@@ -91,6 +91,14 @@ def test_a_drain_ends_with_the_last_request_and_takes_none_that_was_only_announc
     assert admission.drained
 
 
+def test_callers_are_forgotten() -> None:
+    admission = Admission(SETTINGS, Clock())
+    for index in range(10_050):
+        asked(admission, str(index))
+    assert len(admission._buckets) == 10_000
+    assert not admission._requests
+
+
 @pytest.mark.parametrize("streams", [False, True])
 def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
     """A caller of one request at a time asks the next when it has the last byte, whatever the loop does meanwhile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 import subprocess
 import sys
@@ -65,6 +66,22 @@ def test_a_port_is_one_start_s_alone(private: Path) -> None:
     assert list(private.iterdir()) == []
     _, again = port_claim.settle(first)
     again.release()
+
+
+def test_a_free_port_is_none_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = preflight.with_ports(Options(**FREE_PORTS)).metrics_port
+    listen = preflight.listen
+
+    def unlucky(host: str, port: int, variable: str) -> socket.socket:
+        try:
+            return listen(host, port or named, variable)
+        except StartError:
+            return listen(host, port, variable)
+
+    monkeypatch.setattr(preflight, "listen", unlucky)
+    chosen = preflight.with_ports(Options(http_port=FREE, grpc_port=FREE, metrics_port=named))
+    assert chosen.metrics_port == named
+    assert len({getattr(chosen, name) for name in preflight.PORTS}) == 3
 
 
 @pytest.mark.e2e

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
+from covey.contracts.types import NO_FLOATS, NO_INTS, Finish
+from covey.text.streaming import Chunk
 from tests.tritonio import adapters
 
 
@@ -133,6 +136,23 @@ class Sender:
     def send(self, _response: Any, *, last: bool) -> None:
         assert last
         self.sent.set()
+
+
+class Vanishing(dict):  # type: ignore[type-arg]
+    """An entry is gone between two looks."""
+
+    def __contains__(self, _key: object) -> bool:
+        return True
+
+
+def test_an_answer_to_what_was_cancelled_meanwhile_is_dropped(unary: Any) -> None:
+    from covey.tritonio import peers
+
+    unary._open = Vanishing()
+    sent: list[Any] = []
+    peer = SimpleNamespace(send=sent.append)
+    peers.PeerOutlet(peer, 1).send(Chunk("", NO_INTS, NO_FLOATS, Finish.LENGTH, *[0] * 6))  # type: ignore[arg-type]
+    unary._received(unary._peer, sent[0])
 
 
 def test_one_sender_that_fails_does_not_end_the_watch_over_the_others(unary: Any) -> None:
