@@ -45,7 +45,7 @@ def _llama3(file: GgufFile, base: float, head_width: int) -> dict[str, Any] | No
     if tensor.shape != (head_width // 2,):
         raise UnsupportedModel(f"{FREQUENCIES} is {list(tensor.shape)}, allowed: [{head_width // 2}]")
     divisors = next(chunks(file, Weight(FREQUENCIES, tensor))).reshape(-1)
-    factor = float(divisors.max())
+    factor = float(f"{divisors.max():.5g}")  # as it was written before it was divided by
     if (divisors == 1.0).all():
         return None
     for length in ORIGINAL_LENGTHS:
