@@ -27,16 +27,17 @@ HARD = (
     "   \n \t\n  ...\u00a0\u2003x",
     "<begin>user<tool>\nhell<end>hello",
 )
-CORPUS = [*HARD, "the quick brown fox jumps over the lazy dog. Hello hello, there 12 123 1234! ", "return x if y else z\n"]
+CORPUS = [
+    *HARD,
+    "the quick brown fox jumps over the lazy dog. Hello hello, there 12 123 1234! ",
+    "return x if y else z\n",
+]
 # As the makers' tokenizer.json have them.
 GPT2 = [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]
 DIGITS = [{"type": "Digits", "individual_digits": True}, *GPT2]
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+LLAMA3 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN2 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
@@ -135,7 +136,27 @@ def test_texts_begin_as_the_file_says(said: dict[str, Any], begins: bool, tmp_pa
     assert json.loads((tmp_path / "folder" / "generation_config.json").read_text())["eos_token_id"] == [0, 5]
 
 
-PIECES = ["▁", "t", "h", "e", "a", "n", "x", "y", "th", "the", "▁the", "▁t", "an", "▁an", "na", "ana", "nan", "xx", "xxx"]
+PIECES = [
+    "▁",
+    "t",
+    "h",
+    "e",
+    "a",
+    "n",
+    "x",
+    "y",
+    "th",
+    "the",
+    "▁the",
+    "▁t",
+    "an",
+    "▁an",
+    "na",
+    "ana",
+    "nan",
+    "xx",
+    "xxx",
+]
 PIECES += ["xxxx", "▁▁", "▁▁▁▁", "he", "hen", "then", "▁x", "en", "ne", "ee", "eee"]
 BASE = ["<unk>", "<begin>", "<end>", *(f"<0x{byte:02X}>" for byte in range(256)), "<tag>", "\n\n"]
 
@@ -158,8 +179,8 @@ def merged(text: str, said: dict[str, Any]) -> list[int]:
     places = {token: place for place, token in enumerate(said["tokens"]) if said["token_type"][place] == 1}
     parts = list(text)
     while True:
-        pairs = [(said["scores"][places[pair]], -at) for at in range(len(parts) - 1)
-                 if (pair := parts[at] + parts[at + 1]) in places]  # fmt: skip
+        made = [(at, parts[at] + parts[at + 1]) for at in range(len(parts) - 1)]
+        pairs = [(said["scores"][places[pair]], -at) for at, pair in made if pair in places]
         if not pairs:
             break
         at = -max(pairs)[1]

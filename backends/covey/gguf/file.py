@@ -3,6 +3,7 @@ memory is taken for it."""
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -73,7 +74,10 @@ class Fields:
 
     def number(self, name: str, default: float | None = None) -> float:
         """Return the decimal that a float32 was written from: 1e-05 rather than 9.999999747378752e-06."""
-        return float(str(np.float32(self._typed(name, default, float, "a number"))))
+        found = float(str(np.float32(self._typed(name, default, float, "a number"))))
+        if not math.isfinite(found):
+            raise SettingError(f"field {name} is {found}, allowed: finite numbers")
+        return found
 
     def text(self, name: str, default: str | None = None) -> str:
         return self._typed(name, default, str, "a text")

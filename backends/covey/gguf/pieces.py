@@ -3,6 +3,7 @@ the highest score, the leftmost ones among equals."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from covey.contracts.errors import SettingError, UnsupportedModel
@@ -15,6 +16,8 @@ def merges(tokens: Sequence[str], scores: Sequence[float], normal: Sequence[bool
     their tokens' ids, as in Hugging Face's files of such vocabularies."""
     if len(scores) != len(tokens):
         raise SettingError(f"it has {len(tokens)} tokens and {len(scores)} scores; fetch it again")
+    if not all(map(math.isfinite, scores)):
+        raise SettingError("it has a score that is NaN or infinite; fetch it again")
     places = {token: place for place, token in enumerate(tokens) if normal[place]}
     found: list[tuple[float, int, int, int]] = []
     scored: dict[float, int] = {}

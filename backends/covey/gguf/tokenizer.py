@@ -79,6 +79,15 @@ def read(fields: Fields, size: int) -> Vocabulary:
 
 def build(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
     """Return the tokenizer that the file describes. Raises UnsupportedModel if it is of a kind not known here."""
+    try:
+        return _built(fields, vocabulary)
+    except SettingError:
+        raise
+    except Exception as error:  # what the library raises has no common base
+        raise SettingError(f"its tokenizer cannot be built: {error}; fetch the file again") from None
+
+
+def _built(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
     kind = fields.text(f"{WITHIN}model")
     if kind == "gpt2":
         tokenizer = _byte_level(fields, vocabulary)
@@ -88,12 +97,14 @@ def build(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
         raise UnsupportedModel(f"tokenizer {kind!r} is not supported: allowed: gpt2, llama")
     tokenizer.add_special_tokens(vocabulary.added(TokenType.CONTROL))
     tokenizer.add_tokens(vocabulary.added(TokenType.USER_DEFINED))
-    if begins(fields):
+    if _begins(fields):
         if vocabulary.begin is None:
             raise SettingError("its texts begin with a token, and it names none (bos_token_id); fetch it again")
         name = vocabulary.tokens[vocabulary.begin]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=[name, "$A"], pair=[name, "$A", name, "$B:1"], special_tokens=[(name, vocabulary.begin)]
+            single=[(name, 0), ("$A", 0)],
+            pair=[(name, 0), ("$A", 0), (name, 1), ("$B", 1)],
+            special_tokens=[(name, vocabulary.begin)],
         )
     if fields.flag(f"{WITHIN}add_eos_token", False):
         raise UnsupportedModel("a tokenizer that ends prompts with a token is not supported")
@@ -102,7 +113,7 @@ def build(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def begins(fields: Fields) -> bool:
+def _begins(fields: Fields) -> bool:
     """Return whether texts begin with a token: as the file says, else as llama.cpp does."""
     usual = fields.text(f"{WITHIN}model") == "llama" or fields.text(f"{WITHIN}pre", "") in BEGINS
     return fields.flag(f"{WITHIN}add_bos_token", usual)
