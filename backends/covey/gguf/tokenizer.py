@@ -102,9 +102,7 @@ def _built(fields: Fields, vocabulary: Vocabulary) -> Tokenizer:
             raise SettingError("its texts begin with a token, and it names none (bos_token_id); fetch it again")
         name = vocabulary.tokens[vocabulary.begin]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=[(name, 0), ("$A", 0)],
-            pair=[(name, 0), ("$A", 0), (name, 1), ("$B", 1)],
-            special_tokens=[(name, vocabulary.begin)],
+            single=[name, "$A"], pair=[name, "$A", f"{name}:1", "$B:1"], special_tokens=[(name, vocabulary.begin)]
         )
     if fields.flag(f"{WITHIN}add_eos_token", False):
         raise UnsupportedModel("a tokenizer that ends prompts with a token is not supported")
