@@ -62,10 +62,12 @@ def test_a_folder_is_written_once_for_each_state_of_the_file(
     assert {str(path) for path in (state / "models").iterdir() if path.is_dir()} == folders
 
 
-def test_several_files_are_refused_and_a_folder_with_a_configuration_is_itself(own: Path, state: Path) -> None:
+def test_several_files_or_none_are_refused_and_a_folder_with_a_configuration_is_itself(own: Path, state: Path) -> None:
     own.with_name("other.gguf").touch()
     with pytest.raises(SettingError, match=r"has 2 GGUF files, .* name the one to serve"):
         hub.folder(str(own.parent), state)
+    with pytest.raises(SettingError, match=r"^models/none.gguf: no such file$"):
+        hub.folder("models/none.gguf", state)
     (own.parent / "config.json").touch()
     assert hub.folder(str(own.parent), state) == str(own.parent)
 

@@ -100,7 +100,7 @@ def blocks(kind: Kind, rows: int, columns: int, draw: np.random.Generator) -> ND
     """Return random blocks; their scales, which are numbers of 16 bits, are finite."""
     block, width = GGML_QUANT_SIZES[kind]
     raw = draw.integers(0, 256, (rows * columns // block, width), np.uint8)
-    raw[:, 1::2] &= 0xBB  # whichever bytes are a scale's upper ones: its exponent is not that of infinity
+    raw[:, 1::2] &= 0xBB  # no number of 16 bits has the exponent of infinity
     raw[:, 0::2] &= 0xBB
     return raw.reshape(rows, -1)
 

@@ -32,7 +32,7 @@ CORPUS = [
     "the quick brown fox jumps over the lazy dog. Hello hello, there 12 123 1234! ",
     "return x if y else z\n",
 ]
-# As the makers' tokenizer.json have them.
+# The makers' tokenizer.json say this.
 GPT2 = [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]
 DIGITS = [{"type": "Digits", "individual_digits": True}, *GPT2]
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -174,8 +174,8 @@ def sentencepiece(order: list[str]) -> dict[str, Any]:
 
 
 def merged(text: str, said: dict[str, Any]) -> list[int]:
-    """SentencePiece's rule, word for word: merge the two neighbours whose piece has the highest score, the leftmost
-    among equals, until none is a piece; what is no piece then is its bytes."""
+    """Return the tokens by SentencePiece's rule. Merge the two neighbours whose piece has the highest score, the
+    leftmost pair among equals, until no pair is a piece. A character that is no piece becomes its bytes."""
     places = {token: place for place, token in enumerate(said["tokens"]) if said["token_type"][place] == 1}
     parts = list(text)
     while True:

@@ -58,7 +58,7 @@ class Family:
     rotary_base: float = 10_000.0  # where the file says none
     keys: frozenset[str] = frozenset()  # fields beside those of all families
     ignored: tuple[str, ...] = ()  # beginnings of fields about parts that are not in the file
-    alternates: bool = False  # most layers have a sliding window, and rotary positions of their own
+    alternates: bool = False  # most layers have a sliding window and another rotary base
 
 
 FAMILIES: Mapping[str, Family] = {

@@ -1,5 +1,5 @@
-"""A GGUF file's fields and the places of its tensors. Anybody may have written the file: every size is checked before
-memory is taken for it."""
+"""Read a GGUF file's fields and the places of its tensors. The file may come from a stranger: the reader checks every
+size before it takes memory for it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ KINDS = tuple(
 )
 VERSIONS = (2, 3)
 ALIGNMENT, MOST_ALIGNMENT = 32, 1 << 20
-MOST_HEADER = 512 << 20  # bytes of all fields and of the list of tensors; a vocabulary of 262,144 tokens takes 16 MB
-MOST_NAME, MOST_DIMENSIONS = 65_535, 4
+MOST_HEADER = 128 << 20  # bytes of all fields and of the list of tensors; a vocabulary of 262,144 tokens takes 16 MB
+MOST_NAME, MOST_DIMENSIONS, MOST_LISTED = 65_535, 4, 65_536
 MOST_SIZE = 1 << 31  # of one dimension
 _NUMBERS = {
     GGUFValueType.UINT8: "<u1",
@@ -132,6 +132,8 @@ def read(file: BinaryIO) -> GgufFile:
             f"{'a big-endian file' if big else f'version {version}'} is not supported: allowed: 2, 3"
         )
     tensors, fields = header.number("<Q"), header.number("<Q")
+    if max(tensors, fields) > MOST_LISTED:
+        raise SettingError(f"it says to have {fields} fields and {tensors} tensors, allowed: {MOST_LISTED} of each")
     values: dict[str, Any] = {}
     for _ in range(fields):
         name = header.text(MOST_NAME)
@@ -141,7 +143,6 @@ def read(file: BinaryIO) -> GgufFile:
     parts = values.get("split.count", 1)
     if parts not in (0, 1):
         raise UnsupportedModel(f"one of {parts} parts is not supported: join them by llama-gguf-split --merge")
-    header.check(24 * tensors)  # the fewest bytes of a tensor in the list
     listed = [header.tensor() for _ in range(tensors)]
     return GgufFile(file, Fields(values), _placed(listed, values.get("general.alignment", ALIGNMENT), header))
 
@@ -157,7 +158,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 class _Header:
-    """Reads the part before the tensors. Whatever would go beyond the file's end or the limit is a SettingError."""
+    """Reads the part before the tensors. Raises SettingError if a size there ends after the file or the limit."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self.size, self.at = file, size, 0
@@ -217,7 +218,7 @@ class _Header:
         return np.frombuffer(self.take(count * dtype.itemsize), dtype)
 
     def check(self, count: int) -> None:
-        """Raise SettingError if the file, or what is read of it, has not so many bytes more."""
+        """Raise SettingError if the next `count` bytes end after the file or after the largest header."""
         end = self.at + count
         if end > self.size:
             raise SettingError(f"it is cut short, or its sizes are wrong: {end} bytes wanted, it has {self.size}")

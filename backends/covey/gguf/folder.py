@@ -35,7 +35,7 @@ def write(path: Path, folder: Path, card: str = "") -> None:
 
 
 def _fill(folder: Path, read: GgufFile) -> None:
-    """Write all files, weights last: what can be refused is refused before."""
+    """Write all files. The weights come last, so that a refusal takes little time."""
     shape = architecture.read(read)
     found = architecture.weights(read, shape)
     vocabulary = tokenizer.read(read.fields, shape.vocabulary)

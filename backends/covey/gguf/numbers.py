@@ -26,7 +26,7 @@ class Weight:
 
     name: str
     tensor: Tensor
-    paired_heads: int = 0  # rows of so many heads are in llama.cpp's order of rotary pairs; 0: in Hugging Face's
+    paired_heads: int = 0  # the rows of this number of heads are in llama.cpp's order; 0: in Hugging Face's
     added: float = 0.0  # the file's numbers are this much larger
 
     @property

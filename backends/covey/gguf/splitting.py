@@ -23,7 +23,7 @@ class Splitting:
     """How text is cut into words."""
 
     pattern: str = ""  # "": GPT-2's own
-    digits_apart: bool = False  # each digit is a word of its own
+    digits_apart: bool = False  # every digit is one word
     whole_words: bool = False  # a word that is a token is not merged from its bytes
     composed: bool = False  # text is normalised to NFC
 

@@ -27,7 +27,9 @@ MOST_NAME = 80  # letters
 def gguf_file(path: Path) -> Path | None:
     """Return the GGUF file that a path names: itself, or the one in a folder without config.json. None if it names
     none. Raises SettingError if a folder has several."""
-    if path.suffix == ".gguf" and path.exists() and not path.is_dir():
+    if path.suffix == ".gguf" and not path.is_dir():
+        if not path.exists():
+            raise SettingError(f"{path}: no such file")
         return path
     if not path.is_dir() or (path / "config.json").exists():
         return None
