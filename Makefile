@@ -34,7 +34,7 @@ VERSION      := import sys; print("%d.%d" % sys.version_info[:2])
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
-	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= FRONT_HOST= FRONT_HTTP_PORT= FRONT_GRPC_PORT= PROFILE= MODEL=folder-or-name DRAFTER=folder-or-name NAMES='name ...' DTYPE=bfloat16]"
+	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= FRONT_HOST= FRONT_HTTP_PORT= FRONT_GRPC_PORT= PROFILE= MODEL=folder-or-file-or-name DRAFTER=folder-or-file-or-name NAMES='name ...' DTYPE=bfloat16]"
 	@echo "make demo      what Covey does, as pictures drawn from running servers, in runs/demo; five minutes [ARGS='depth ...']"
 	@echo "make loadtest  a minute of load on a running server, then an HTML report [HOST= GRPC_PORT= ... ARGS='--shape poisson:4 ...' COMPARE=folder]"
 	@echo "make test      every kind of test, the real server included; minutes"
@@ -42,7 +42,7 @@ help:
 	@echo "make lint      ruff (lint and format) and mypy --strict"
 	@echo "make generate  write configurations, client keywords and docs/api.md from the table of public fields"
 	@echo "make constraints  choose the packages' versions for every Python [PYTHONS='python3.10 ...']; many minutes"
-	@echo "make clean     remove what tools and servers left; .venv stays (rm -r .venv removes that)"
+	@echo "make clean     remove what tools and servers left; .venv and models written in it stay (rm -r .venv removes them)"
 
 setup: $(STAMP)
 
@@ -64,6 +64,7 @@ $(STAMP): pyproject.toml constraints.txt | python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,loadtest]'
 	@$(BIN)/python -m covey.models.native
 	@$(BIN)/python -c 'from covey.server.installation import warn; warn()'
+	@$(BIN)/python -m covey.server.bundled
 	@touch $@
 
 serve: setup
@@ -112,5 +113,6 @@ constraints: setup
 	$(BIN)/python constraints.py $(PYTHONS)
 
 clean:
-	rm -rf build $(VENV)/covey .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	test ! -d $(VENV)/covey || find $(VENV)/covey -mindepth 1 -maxdepth 1 ! -name models -exec rm -rf {} +
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -168,8 +168,9 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
 def by_files(folder: Path) -> None:
     """Refuse a folder whose model is in another form than ours, and a file."""
     if folder.is_file() or (not folder.exists() and folder.suffix in (".gguf", ".safetensors", ".bin")):
-        gguf = "GGUF is not read: " if folder.suffix == ".gguf" else ""
-        raise SettingError(f"{folder}: {gguf}give the Hugging Face folder with config.json and safetensors{_of(gguf)}")
+        if folder.suffix == ".gguf":
+            raise SettingError(f"{folder}: {_gguf(folder) if folder.exists() else 'no such file'}")
+        raise SettingError(f"{folder}: give the Hugging Face folder with config.json and safetensors")
     if not folder.is_dir():
         raise SettingError(
             f"{folder}: no such folder; give one with config.json and model.safetensors, or a name on the hub as "
@@ -183,8 +184,8 @@ def by_files(folder: Path) -> None:
             "(docs/models.md) and give the folder of the result"
         )
     if not has_file(folder / "config.json"):
-        if any(folder.glob("*.gguf")):
-            raise SettingError(f"{folder}: GGUF is not read: give the Hugging Face folder{_of('gguf')}")
+        if files := sorted(folder.glob("*.gguf")):
+            raise SettingError(f"{folder}: {_gguf(files[0])}")
         raise SettingError(f"{folder}: no config.json; give the folder of a Hugging Face model")
 
 
@@ -308,14 +309,15 @@ def own_code(config: Mapping[str, Any]) -> str:
     return "transformers has no language model of it; serve a family of docs/models.md"
 
 
-def _of(gguf: str) -> str:
-    return " that it was made from (base_model of its card)" if gguf else ""
+def _gguf(file: Path) -> str:
+    """Return what to do with a GGUF file where a folder is needed."""
+    return f"give MODEL={file} itself, or write a folder from it: python -m covey.gguf {file} FOLDER"
 
 
 def _instead(folder: Path) -> str:
     other = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
-    if any(folder.glob("*.gguf")):
-        return f"GGUF is not read: give the folder{_of('gguf')}"
+    if files := sorted(folder.glob("*.gguf")):
+        return _gguf(files[0])
     if not other:
         return "put model.safetensors there"
     if not list(folder.glob("pytorch_model*.bin")):

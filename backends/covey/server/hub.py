@@ -1,4 +1,5 @@
-"""Finds models by their names on the Hugging Face hub, in its cache on this machine or by fetching them.
+"""Finds models by their names on the Hugging Face hub, in its cache on this machine or by fetching them. A GGUF file is
+a name, too: of the folder that is written from it.
 
 What can be refused from a model's configuration or from the names of its files is refused before its weights are
 fetched. Where the cache lies, who may read what and whether the hub is asked at all is huggingface_hub's to know
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.models import refusals
+from covey.server import converted
 from covey.server.errors import StartError
-from covey.server.options import Options
+from covey.server.options import Options, state_folder
 
 NAME = re.compile(r"(?P<model>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w./-]+))?")
 SMALL = ["*.json", "*.txt", "*.jinja", "*.model"]  # what a model's folder has beside its weights
@@ -23,12 +25,16 @@ ELSEWHERE = ["*/*"]  # other formats of the same weights, as a rule
 
 
 def with_folders(options: Options) -> Options:
-    """Return the same options with folders in place of hub names."""
-    return replace(options, model=folder(options.model), drafter=folder(options.drafter))
+    """Return the same options with folders in place of hub names and GGUF files."""
+    model, drafter = (folder(name, options.state) for name in (options.model, options.drafter))
+    return replace(options, model=model, drafter=drafter)
 
 
-def folder(name: str) -> str:
-    """Return the folder for a folder or a hub name, MODEL or MODEL@REVISION."""
+def folder(name: str, state: Path | None = None) -> str:
+    """Return the folder for a folder, a hub name (MODEL or MODEL@REVISION), a GGUF file or a folder with one. What is
+    written from a GGUF file is kept in `state`, by default the state folder of servers."""
+    if name and (file := converted.gguf_file(Path(name))) is not None:
+        return str(converted.folder(file, state or state_folder()))
     match = NAME.fullmatch(name)
     if match is None or Path(name).exists():
         return name

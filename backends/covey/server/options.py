@@ -51,7 +51,7 @@ class Options:
     front_host: str = "127.0.0.1"
     served_model_name: tuple[str, ...] = ()  # by which OpenAI's routes know the model; none: `covey`
     profile: str = DEFAULT_PROFILE  # name or path, as covey.contracts.profile.load takes it
-    model: str = ""  # the target, a folder or a name on the hub; "": what the model repository names
+    model: str = ""  # the target, a folder, a GGUF file or a name on the hub; "": what the model repository names
     drafter: str = ""  # the same of a model that drafts for it; "": those of the profile
     dtype: str = ""  # of the target's weights and KV; "": what the profile says
     models: tuple[str, ...] | None = None  # Triton models to load; None: those of the profile
@@ -110,7 +110,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--front-grpc-port", type=int, metavar="PORT")
     parser.add_argument("--front-host", default=usual.front_host, help="address that the front listens on")
     parser.add_argument("--served-model-name", nargs="+", default=[], metavar="NAME", help="of the model in /v1")
-    named = "folder, or name on the Hugging Face hub (MODEL or MODEL@REVISION), of the"
+    named = "folder, GGUF file, or name on the Hugging Face hub (MODEL or MODEL@REVISION), of the"
     parser.add_argument("--model", default="", metavar="MODEL", help=f"{named} target")
     parser.add_argument("--drafter", default="", metavar="MODEL", help=f"{named} model that drafts for it")
     parser.add_argument("--dtype", default="", choices=profile.DTYPES, help="of the target; auto: its checkpoint's own")
