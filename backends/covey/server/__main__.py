@@ -17,7 +17,7 @@ from covey.care.restarts import Restarts
 from covey.contracts.errors import SettingError
 from covey.front.tls import Tls
 from covey.process import cpu
-from covey.server import front, log
+from covey.server import bundled, front, log
 from covey.server.errors import ServerDied
 from covey.server.options import parse, reachable
 from covey.server.process import Server
@@ -35,10 +35,12 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("covey").setLevel(logging.INFO)
     progress = LoadProgress(Console(stderr=True))
-    server = Server(parse(arguments), progress)
+    given = parse(arguments)
+    server = Server(given, progress)
     frontend: front.Front | None = None
     try:
         cpu.check()
+        server.options = bundled.chosen(given)
         if front.wanted(server.options):
             front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
             Tls.of(server.options.deployment().front)
