@@ -20,7 +20,7 @@ METRICS_PORT ?= 8002
 FRONT_HOST      ?= 127.0.0.1
 FRONT_HTTP_PORT ?= 8010
 FRONT_GRPC_PORT ?= 8011
-PROFILE      ?= demo-cpu
+PROFILE      ?=
 MODEL        ?=
 DRAFTER      ?=
 DTYPE        ?=
@@ -70,7 +70,7 @@ $(STAMP): pyproject.toml constraints.txt | python
 serve: setup
 	@exec $(BIN)/python -m covey.server --host $(HOST) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
 	  --metrics-port $(METRICS_PORT) --front-host $(FRONT_HOST) --front-http-port $(FRONT_HTTP_PORT) \
-	  --front-grpc-port $(FRONT_GRPC_PORT) --profile $(PROFILE) $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFTER),--drafter '$(DRAFTER)') \
+	  --front-grpc-port $(FRONT_GRPC_PORT) $(if $(PROFILE),--profile $(PROFILE)) $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFTER),--drafter '$(DRAFTER)') \
 	  $(if $(NAMES),--served-model-name $(NAMES)) $(if $(DTYPE),--dtype '$(DTYPE)')
 
 demo: setup

@@ -15,7 +15,7 @@ from covey.care.restarts import Restarts
 from covey.contracts.errors import SettingError
 from covey.front.tls import Tls
 from covey.process import cpu
-from covey.server import front, log
+from covey.server import default_model, front, log
 from covey.server.errors import ServerDied
 from covey.server.options import parse, reachable
 from covey.server.process import Server
@@ -32,10 +32,12 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, _interrupt)
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("covey").setLevel(logging.INFO)
-    server = Server(parse(arguments), LoadProgress())
+    given = parse(arguments)
+    server = Server(given, LoadProgress())
     frontend: front.Front | None = None
     try:
         cpu.check()
+        server.options = default_model.chosen(given)
         if front.wanted(server.options):
             front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
             Tls.of(server.options.deployment().front)

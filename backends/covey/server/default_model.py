@@ -1,0 +1,34 @@
+"""Chooses what is served when the user names no model: the real model that `make setup` fetches, else the small pair
+of the model repository."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from covey.contracts.profile import DEFAULT_PROFILE
+from covey.server import bundled
+from covey.server.errors import StartError
+from covey.server.options import Options
+
+REAL_PROFILE = "smollm2"
+FETCH = "python -m covey.server.bundled"
+
+log = logging.getLogger("covey.server")
+
+
+def chosen(options: Options) -> Options:
+    """Return the same options with a profile and, for the real model's profile, its folder. Raises StartError if that
+    profile was named and the model is not here."""
+    here = bundled.folder(options.state)
+    fetched = here.is_dir()
+    if not options.profile:
+        if not fetched and not options.model:
+            log.warning("%s is not here (%s fetches it): the small test pair is served instead", bundled.NAME, FETCH)
+        real = fetched and not options.model
+        options = replace(options, profile=REAL_PROFILE if real else DEFAULT_PROFILE)
+    if options.profile != REAL_PROFILE or options.model:
+        return options
+    if not fetched:
+        raise StartError(f"profile {REAL_PROFILE} needs {bundled.NAME} in {here}: {FETCH} fetches it, or give --model")
+    return replace(options, model=str(here))

@@ -1,0 +1,121 @@
+"""The model that `make serve` serves: what a first user asks it, drafts that change nothing, and structured answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from covey.server import FREE_PORTS, Options, Server, StartError, bundled, default_model
+from covey.server.front import Front
+from covey_client import Client
+from tests.fronts import fronting, library
+
+HERE = bundled.folder(Options().state)
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not HERE.is_dir(), reason=f"{default_model.FETCH} has not fetched the model"),
+]
+
+FRANCE: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+QUESTIONS = (
+    "Write a Python function that adds two numbers.",
+    "Compute 12 * 7 step by step.",
+    "Translate 'good morning' into French.",
+    "Repeat this twice: the cat sat on the mat.",
+)
+NEAR = 1e-3  # of a logit: two tokens so close are told apart by the order of sums
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log_file = tmp_path_factory.mktemp("real") / "log"
+    with Server(default_model.chosen(Options(**FREE_PORTS, profile="", log_file=log_file))) as server:
+        yield server
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def door(real: Server) -> Iterator[Front]:
+    with fronting(real) as front:
+        yield front
+
+
+@pytest.fixture(scope="module")
+def asking(door: Front) -> Iterator[openai.OpenAI]:
+    with library(door) as client:
+        yield client
+
+
+def test_the_capital_of_france(real: Server, asking: openai.OpenAI) -> None:
+    asked = {"model": "covey", "messages": FRANCE, "max_tokens": 24, "temperature": 0}
+    whole = asking.chat.completions.create(**asked)  # type: ignore[call-overload]
+    assert "Paris" in whole.choices[0].message.content
+    parts = asking.chat.completions.create(**asked, stream=True)  # type: ignore[call-overload]
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == whole.choices[0].message.content
+    with Client(real.grpc_url) as client:
+        assert "Paris" in client.generate("The capital of France is", max_tokens=8).text
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_greedy_text_is_the_one_of_transformers_with_drafts_and_without(real: Server, question: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(HERE)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+    )
+    with Client(real.grpc_url) as client:
+        plain = client.generate(prompt, max_tokens=32, speculation="off")
+        drafted = client.generate(prompt, max_tokens=32, speculation="fixed:4")
+    assert drafted.tokens == plain.tokens
+    assert list(plain.tokens) == reference(prompt, plain.tokens)
+
+
+def reference(prompt: str, tokens: tuple[int, ...]) -> list[int]:
+    """What transformers' float32 says, token by token behind the same text; the given one where two are as near."""
+    tokenizer = AutoTokenizer.from_pretrained(HERE)
+    model = AutoModelForCausalLM.from_pretrained(HERE, dtype="float32").eval()
+    import torch
+
+    start = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").input_ids
+    ids = torch.cat([start, torch.tensor([tokens])], dim=1)
+    with torch.no_grad():
+        logits = model(ids).logits[0, start.shape[1] - 1 : -1]
+    best = logits.max(dim=-1)
+    given = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    near = best.values - given < NEAR
+    return [token if close else int(top) for token, close, top in zip(tokens, near, best.indices)]
+
+
+def test_structured_answers_fit_their_schema(asking: openai.OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    for seed in range(10):
+        said = asking.chat.completions.create(
+            model="covey",
+            messages=[{"role": "user", "content": "Make up a person, as JSON with name and age."}],
+            response_format=form,
+            max_tokens=80,
+            seed=seed,
+            temperature=1,
+        )
+        if said.choices[0].finish_reason == "stop":
+            found = json.loads(said.choices[0].message.content or "")
+            assert set(found) == {"name", "age"}
+            assert isinstance(found["age"], int)
+
+
+def test_a_profile_without_its_model_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="fetches it, or give --model"):
+        default_model.chosen(Options(profile=default_model.REAL_PROFILE, state=tmp_path))
+    assert default_model.chosen(Options(profile="", state=tmp_path)).profile == "demo-cpu"
+    assert default_model.chosen(Options(profile="", state=tmp_path, model="own")).profile == "demo-cpu"
