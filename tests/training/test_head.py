@@ -229,7 +229,7 @@ def learnt(model: LlamaForCausalLM, windows: torch.Tensor, path: Path, *stops: i
         made = head_model.begin(model, None)
         loss = head.lessons(made, model, windows, argparse.Namespace(seed=0, rows=4))
         distil.fit(
-            {"draft_head": made}, loss, Budget(steps=12), path, device=torch.device("cpu"),
+            made, loss, Budget(steps=12), path, device=torch.device("cpu"),
             stop=lambda step, at=stop: step >= at,
         )  # fmt: skip
     return torch.cat([parameter.detach().flatten() for parameter in made.parameters()])

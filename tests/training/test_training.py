@@ -49,8 +49,8 @@ def run_distillation(
     for stop in (*stops, 8):
         trained = copy.deepcopy(student)
         distil.train(
-            {"draft": trained},
-            {"draft": lessons},
+            trained,
+            lessons,
             model,
             Budget(steps=8),
             path,
@@ -86,18 +86,9 @@ def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(
         return False
 
     with pytest.raises(KeyboardInterrupt):
-        distil.train(
-            {"draft": student},
-            {"draft": lessons},
-            tiny_target,
-            Budget(steps=8),
-            stopped,
-            seed=0,
-            settings=DISTIL,
-            stop=stop,
-        )
+        distil.train(student, lessons, tiny_target, Budget(steps=8), stopped, seed=0, settings=DISTIL, stop=stop)
     shown = capsys.readouterr().err
-    assert "drafters: step 2, acceptance" in shown, "without a terminal too"
+    assert "drafter: step 2, acceptance" in shown, "without a terminal too"
     assert f"interrupted: kept in {stopped}" in shown
     assert torch.load(stopped, weights_only=True)["step"] == 3
     assert signal.getsignal(signal.SIGTERM) == handler
