@@ -1,1 +1,1 @@
-"""Trains the models in the box: a tokenizer, a target, and drafters distilled from it. Start at `__main__`."""
+"""Makes drafters and EAGLE-3 heads for any target, and synthetic pairs. Start at `__main__`."""

@@ -1,15 +1,13 @@
-"""Distils drafters from the target's distributions: cross-entropy first, then mostly total variation.
+"""Distils a drafter from the target's distributions: cross-entropy first, then mostly total variation.
 
 Acceptance is one minus the total variation, so the loss ends on what is measured; it begins with the KL divergence,
-whose gradients do not vanish where a drafter is far off. The general drafter begins alone, and the specialists start
-from a copy of it; from there all take the same steps with the same number of tokens, so that the general one spends on
-six domains what each specialist spends on one, and every drafter has as many updates behind it as any other.
+whose gradients do not vanish where a drafter is far off.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,17 +32,12 @@ RATES = Rates(muon=0.03, adam=5e-3, weight_decay=0.0, warmup=10)
 
 @dataclass(frozen=True)
 class DistilSettings:
-    """The settings by which drafters train.
-
-    The weight of total variation grows linearly until `mixed_by` of the budget; the specialists join in after
-    `shared_by` of it.
-    """
+    """The settings by which a drafter trains; the weight of total variation grows until `mixed_by` of the budget."""
 
     rates: Rates = RATES
     rows: int = 4
     variation_weight: float = 0.9
     mixed_by: float = 0.5
-    shared_by: float = 0.1
     save_seconds: float = 120.0
     log_every: int = 10
 
@@ -86,8 +79,8 @@ def rows_of_step(step: int, rows: int, lessons: int, seed: int) -> torch.Tensor:
 
 
 def train(
-    students: Mapping[str, LlamaForCausalLM],
-    lessons: Mapping[str, Lessons],
+    student: LlamaForCausalLM,
+    lessons: Lessons,
     target: PreTrainedModel,
     budget: Budget,
     path: Path,
@@ -96,27 +89,24 @@ def train(
     settings: DistilSettings = DistilSettings(),
     stop: Callable[[int], bool] = lambda _: False,
 ) -> list[dict[str, Any]]:
-    """Train the drafters side by side, each on its lessons, until the budget is spent or `stop(step)`.
-
-    The first of them is the one that begins; a drafter that is alone simply trains.
-    """
+    """Train the drafter on its lessons until the budget is spent or `stop(step)`."""
     device = next(target.parameters()).device
     teach = taught_by(target)
-    lessons = {name: Lessons(lesson.tokens.to(device), lesson.hidden.to(device)) for name, lesson in lessons.items()}
+    lessons = Lessons(lessons.tokens.to(device), lessons.hidden.to(device))
 
-    def loss(name: str, step: int, weight: torch.Tensor) -> Loss:
-        chosen = rows_of_step(step, settings.rows, len(lessons[name]), seed).to(device)
-        tokens, hidden = lessons[name].tokens[chosen], lessons[name].hidden[chosen]
+    def loss(step: int, weight: torch.Tensor) -> Loss:
+        chosen = rows_of_step(step, settings.rows, len(lessons), seed).to(device)
+        tokens, hidden = lessons.tokens[chosen], lessons.hidden[chosen]
         with mixed(device):
-            logits = students[name](input_ids=tokens, use_cache=False).logits
+            logits = student(input_ids=tokens, use_cache=False).logits
         return distance(logits, teach(hidden), weight)
 
-    return fit(students, loss, budget, path, device=device, settings=settings, stop=stop)
+    return fit(student, loss, budget, path, device=device, settings=settings, stop=stop)
 
 
 def fit(
-    students: Mapping[str, nn.Module],
-    loss_of: Callable[[str, int, torch.Tensor], Loss],
+    student: nn.Module,
+    loss_of: Callable[[int, torch.Tensor], Loss],
     budget: Budget,
     path: Path,
     *,
@@ -124,49 +114,35 @@ def fit(
     settings: DistilSettings = DistilSettings(),
     stop: Callable[[int], bool] = lambda _: False,
 ) -> list[dict[str, Any]]:
-    """Train any drafters as `train` does; `loss_of(name, step, weight of total variation)` is what one learns by."""
-    optimisers = {name: Optimisers(student, settings.rates) for name, student in students.items()}
-    first, *others = students
-    step, joined, history = 0, not others, list[dict[str, Any]]()
+    """Train any drafter as `train` does; `loss_of(step, weight of total variation)` is what it learns by."""
+    optimisers = Optimisers(student, settings.rates)
+    step, history = 0, list[dict[str, Any]]()
     if (state := checkpoint.load(path, device)) is not None:
-        for name, student in students.items():
-            student.load_state_dict(state["models"][name])
-            optimisers[name].restore(state["optimisers"][name])
+        student.load_state_dict(state["model"])
+        optimisers.restore(state["optimisers"])
         step, history, budget.seconds_before = state["step"], state["history"], state["seconds"]
-        joined = state["joined"]
 
     def save() -> None:
-        models = {name: student.state_dict() for name, student in students.items()}
-        states = {name: one.state() for name, one in optimisers.items()}
-        record = {"step": step, "joined": joined, "history": history, "seconds": budget.seconds}
-        checkpoint.save(path, {"models": models, "optimisers": states, **record})
+        learnt = {"model": student.state_dict(), "optimisers": optimisers.state()}
+        checkpoint.save(path, {**learnt, "step": step, "history": history, "seconds": budget.seconds})
 
     saved_at = budget.seconds
-    for student in students.values():
-        student.train()
+    student.train()
     with Steps(apart=LINE_SECONDS) as bar, held_back() as interrupted:
-        task = bar.add_task("drafters", total=1.0)
-        variations: dict[str, list[torch.Tensor]] = {name: [] for name in students}
+        task = bar.add_task("drafter", total=1.0)
+        variations: list[torch.Tensor] = []
         while (progress := budget.progress(step)) < 1.0 and not stop(step) and not interrupted.is_set():
             weight = torch.tensor(settings.variation_weight * min(1.0, progress / settings.mixed_by), device=device)
-            if not joined and progress >= settings.shared_by:
-                joined = True
-                for name in others:
-                    students[name].load_state_dict(students[first].state_dict())
-                    optimisers[name].restore(copy.deepcopy(optimisers[first].state()))
-            for name in students if joined else [first]:
-                loss, variation = loss_of(name, step, weight)
-                torch.autograd.backward(loss)
-                optimisers[name].step(step, progress)
-                variations[name].append(variation)
+            loss, variation = loss_of(step, weight)
+            torch.autograd.backward(loss)
+            optimisers.step(step, progress)
+            variations.append(variation)
             step += 1
             if step % settings.log_every == 0:
-                acceptance = {name: 1 - float(torch.stack(seen).mean()) for name, seen in variations.items() if seen}
-                for seen in variations.values():
-                    seen.clear()
+                acceptance = 1 - float(torch.stack(variations).mean())
+                variations.clear()
                 history.append({"step": step, "seconds": round(budget.seconds, 1), "acceptance": acceptance})
-                mean = sum(acceptance.values()) / len(acceptance)
-                bar.update(task, completed=progress, description=f"drafters: step {step}, acceptance {mean:.3f}")
+                bar.update(task, completed=progress, description=f"drafter: step {step}, acceptance {acceptance:.3f}")
             if budget.seconds - saved_at > settings.save_seconds:
                 save()
                 saved_at = budget.seconds

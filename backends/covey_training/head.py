@@ -54,7 +54,7 @@ def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
     head.scale_to(head.read(target.model, windows[: options.rows].to(device))[0])
     loss = lessons(head, target.model, windows, options)
     budget = Budget(steps=options.steps, minutes=options.minutes)
-    distil.fit({HEAD: head}, loss, budget, own.work(options.out) / "head.pt", device=device, settings=SETTINGS)
+    distil.fit(head, loss, budget, own.work(options.out) / "head.pt", device=device, settings=SETTINGS)
     report: chains.Report = {
         group: {
             HEAD: chains.of_head(target.model, head, samples),
@@ -71,10 +71,10 @@ def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
 
 def lessons(
     head: Head, target: PreTrainedModel, windows: torch.Tensor, options: argparse.Namespace
-) -> Callable[[str, int, torch.Tensor], distil.Loss]:
+) -> Callable[[int, torch.Tensor], distil.Loss]:
     """Return the function that gives a step's loss: the target reads the step's windows, and the head with it."""
 
-    def loss(_: str, step: int, variation_weight: torch.Tensor) -> distil.Loss:
+    def loss(step: int, variation_weight: torch.Tensor) -> distil.Loss:
         chosen = windows[distil.rows_of_step(step, options.rows, len(windows), options.seed)].to(target.device)
         return unrolled_loss(head, *head.read(target, chosen), variation_weight)
 

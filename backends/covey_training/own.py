@@ -52,8 +52,8 @@ def make(options: argparse.Namespace) -> Made:
     torch.manual_seed(options.seed)
     student = _student(target.model).to(options.device)
     distil.train(
-        {GENERAL: student},
-        {GENERAL: lessons},
+        student,
+        lessons,
         target.model,
         Budget(steps=options.steps, minutes=options.minutes),
         work(options.out) / "drafter.pt",

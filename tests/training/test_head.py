@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from covey_training import chains, distil, head, head_model
 from covey_training.__main__ import parse
 from covey_training.optimiser import Budget
 from covey_training.sampling import Sample
-from covey_training.tokenizer import save, train
 from tests.models.tiny_models import build
 
 LAYER = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
@@ -38,11 +38,10 @@ Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def target(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("head") / "target"
-    learned = train([prompts.load("chat")], vocabulary=384)
-    build(folder, "qwen3", torch.bfloat16, vocab_size=learned.get_vocab_size(), num_hidden_layers=8, eos_token_id=[1])
-    save(learned, folder, max_length=256)
+    build(folder, "qwen3", torch.bfloat16, vocab_size=384, num_hidden_layers=8, eos_token_id=[1])
+    shutil.copytree(tokenizer_folder, folder, dirs_exist_ok=True)
     return folder
 
 
@@ -230,7 +229,7 @@ def learnt(model: LlamaForCausalLM, windows: torch.Tensor, path: Path, *stops: i
         made = head_model.begin(model, None)
         loss = head.lessons(made, model, windows, argparse.Namespace(seed=0, rows=4))
         distil.fit(
-            {"draft_head": made}, loss, Budget(steps=12), path, device=torch.device("cpu"),
+            made, loss, Budget(steps=12), path, device=torch.device("cpu"),
             stop=lambda step, at=stop: step >= at,
         )  # fmt: skip
     return torch.cat([parameter.detach().flatten() for parameter in made.parameters()])

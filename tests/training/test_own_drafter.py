@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from covey import prompts
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import GENERAL, load
 from covey.models import loading, refusals
@@ -17,18 +17,15 @@ from covey.text import vocabulary
 from covey_training import own, texts
 from covey_training.__main__ import parse
 from covey_training.sampling import Sample
-from covey_training.tokenizer import save, train
 from tests.models.tiny_models import build
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def target(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Granite's logits are not its head's, and end tokens may be several."""
     folder = tmp_path_factory.mktemp("own") / "target"
-    learned = train([prompts.load("chat")], vocabulary=384)
-    size = learned.get_vocab_size()
-    build(folder, "granite", vocab_size=size, num_hidden_layers=4, eos_token_id=[1, 2], logits_scaling=0.5)
-    save(learned, folder, max_length=256)
+    build(folder, "granite", vocab_size=384, num_hidden_layers=4, eos_token_id=[1, 2], logits_scaling=0.5)
+    shutil.copytree(tokenizer_folder, folder, dirs_exist_ok=True)
     return folder
 
 
