@@ -50,7 +50,7 @@ log = logging.getLogger("covey.engine")
 
 MEMORY = "memory"  # the part that has drafters leave and come back
 LOOKUPS = "lookups"  # the part that drafts by what texts repeat
-RECOVERIES = 3  # failures of the target, no token of anybody in between, before all fail that it failed over
+RECOVERIES = 3  # failures in a row that brought no token and found no culprit, before all fail that it failed over
 
 
 class Engine:
@@ -299,9 +299,10 @@ class Engine:
     def _target_failed(self, batch: Batch, error: PortError) -> None:
         """Fail the requests that the target has died over twice, bring the target back and replay what else runs. When
         that has not helped, fail what runs. Requests that wait may have nothing to do with it."""
-        self._failures += 1
-        log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
         self.scheduler.target_died(batch)
+        found = any(active.deaths >= DEATHS for active in batch.rows)  # fewer run from now on
+        self._failures = 0 if found else self._failures + 1
+        log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
         over = f"the target failed {DEATHS} times over this request"
         alone = CoveyError(f"{over}, which is not tried again: {error}")
         among = Overloaded(f"{over} and {len(batch.rows) - 1} others, and one of them ends it; try again: {error}")
