@@ -299,13 +299,13 @@ class Engine:
     def _target_failed(self, batch: Batch, error: PortError) -> None:
         """Fail the requests that the target has died over twice, bring the target back and replay what else runs. When
         that has not helped, fail what runs. Requests that wait may have nothing to do with it."""
-        self.scheduler.target_died(batch)
+        self.scheduler.target_died(batch, self._clock.now())
         found = any(active.deaths >= DEATHS for active in batch.rows)  # fewer run from now on
         self._failures = 0 if found else self._failures + 1
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
-        over = f"the target failed {DEATHS} times over this request"
-        alone = CoveyError(f"{over}, which is not tried again: {error}")
-        among = Overloaded(f"{over} and {len(batch.rows) - 1} others, and one of them ends it; try again: {error}")
+        alone = CoveyError(f"the target failed {DEATHS} times over this request, which is not tried again: {error}")
+        others = f"this request and {len(batch.rows) - 1} others"
+        among = Overloaded(f"the target failed in passes over {others}, and some of them end it; try again: {error}")
         self._fail_all(alone if len(batch.rows) == 1 else among, deaths=DEATHS)
         if self._failures >= RECOVERIES:
             self._fail_all(error, deaths=1)

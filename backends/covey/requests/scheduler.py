@@ -183,11 +183,11 @@ class Scheduler:
         active.opened = False
         active.num_cached_tokens = 0
 
-    def target_died(self, batch: Batch) -> None:
+    def target_died(self, batch: Batch, now: float) -> None:
         """Have all that runs opened again, and suspect the rows of the pass in which the target died."""
         for active in self.running.values():
             self.reopen(active)
-        self._trials.died(batch.rows)
+        self._trials.died(batch.rows, now)
 
     @property
     def idle(self) -> bool:

@@ -7,18 +7,21 @@
     the others together     once one is proven and TRIALS seconds have passed. A token clears each. A third death
                             fails them all, to be tried again
 
-So a client waits for three reloads of the target at most, however many requests kill it.
+While culprits are found one after the other, a death also fails the suspects that have waited for LONGEST_WAIT without
+a token, to be tried again. So nobody waits for long, however many requests end the target and whenever they come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 
 from covey.requests.active import ActiveRequest
 
 DEATHS = 2  # of the target in passes over one request, no token of it in between, before that request fails
 RESPITE = 0.5  # seconds
 TRIALS = 2.0  # seconds
+LONGEST_WAIT = 6.0  # seconds
+LATELY = 10.0  # seconds since a culprit was found, in which there may be others
 
 
 class Trials:
@@ -27,13 +30,17 @@ class Trials:
     def __init__(self) -> None:
         self._began = 0.0  # when the target died over all of the suspects
         self._proven = False  # whether one of them is known to end the target
+        self._found = -math.inf  # when one was last known to
         self._next: float | None = None  # when a suspect is tried; None: those that go on are not replayed yet
 
-    def died(self, rows: Iterable[ActiveRequest]) -> None:
-        """Suspect the rows of the pass in which the target died."""
+    def died(self, rows: list[ActiveRequest], now: float) -> None:
+        """Suspect the rows of the pass in which the target died, and give up those that have waited for too long."""
         for active in rows:
             active.deaths += 1
-            self._proven |= active.deaths >= DEATHS
+            if now - self._found < LATELY and not active.output and now - active.request.arrival > LONGEST_WAIT:
+                active.deaths = max(active.deaths, DEATHS)
+        if any(active.deaths >= DEATHS for active in rows):
+            self._proven, self._found = True, now
         self._next = None
 
     def passable(self, running: list[ActiveRequest], now: float) -> list[ActiveRequest]:
