@@ -13,6 +13,9 @@ from typing import TextIO
 
 from covey.contracts import profile
 from covey.server.options import Options, reachable
+from covey.text import model_folder
+
+CHAT = '"messages": [{"role": "user", "content": "What is the capital of France?"}]'
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
@@ -65,8 +68,10 @@ def _front(options: Options) -> tuple[str, str]:
     host, front = reachable(options.front_host), options.deployment().front
     http = f"{'https' if front.certificate else 'http'}://{host}:{options.front_http_port}"
     key = " -H 'Authorization: Bearer KEY'" if front.keys else ""
+    chats = bool(options.model) and model_folder.read(Path(options.model)).has_chat_template
+    route, asked = ("chat/completions", CHAT) if chats else ("completions", '"prompt": "Once upon a time"')
     return (
-        f"""  curl -s {http}/v1/completions{key} -d '{{"prompt": "Once upon a time", "max_tokens": 64}}'\n""",
+        f"""  curl -s {http}/v1/{route}{key} -d '{{{asked}, "max_tokens": 64}}'\n""",
         f"For strangers: {http}, OpenAI's API at {http}/v1, gRPC {host}:{options.front_grpc_port}.\n",
     )
 
