@@ -299,19 +299,20 @@ class Engine:
     def _target_failed(self, batch: Batch, error: PortError) -> None:
         """Fail the requests that the target has died over twice, bring the target back and replay what else runs. When
         that has not helped, fail what runs. Requests that wait may have nothing to do with it."""
-        self.scheduler.target_died(batch, self._clock.now())
-        found = any(active.deaths >= DEATHS for active in batch.rows)  # fewer run from now on
-        self._failures = 0 if found else self._failures + 1
+        proven, given_up = self.scheduler.target_died(batch, self._clock.now())
+        self._failures = 0 if proven or given_up else self._failures + 1  # fewer run from now on
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
-        alone = CoveyError(f"the target failed {DEATHS} times over this request, which is not tried again: {error}")
+        twice = f"the target failed {DEATHS} times over this request, which is not tried again: {error}"
+        self._fail(proven, CoveyError(twice))
         others = f"this request and {len(batch.rows) - 1} others"
-        among = Overloaded(f"the target failed in passes over {others}, and some of them end it; try again: {error}")
-        self._fail_all(alone if len(batch.rows) == 1 else among, deaths=DEATHS)
+        among = f"the target failed in passes over {others}, and some request ends it; try again: {error}"
+        self._fail(given_up, Overloaded(among))
+        running = self.scheduler.running
         if self._failures >= RECOVERIES:
-            self._fail_all(error, deaths=1)
+            self._fail([active for active in running.values() if active.deaths], error)
         if not self._recovered(error):
             self._failures = RECOVERIES
-            self._fail_all(error)
+            self._fail(list(running.values()), error)
         if self._failures >= RECOVERIES:
             self._failures = 0
             if not batch.rows:
@@ -328,9 +329,8 @@ class Engine:
             return False
         return True
 
-    def _fail_all(self, error: CoveyError, deaths: int = 0) -> None:
-        """Fail all running requests over which the target has died so often since their last token."""
-        lost = [active for active in self.scheduler.running.values() if active.deaths >= deaths]
+    def _fail(self, lost: list[ActiveRequest], error: CoveyError) -> None:
+        """End these running requests with the error."""
         for active in lost:
             self._close(active)
         if lost:

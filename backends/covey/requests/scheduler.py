@@ -183,11 +183,11 @@ class Scheduler:
         active.opened = False
         active.num_cached_tokens = 0
 
-    def target_died(self, batch: Batch, now: float) -> None:
-        """Have all that runs opened again, and suspect the rows of the pass in which the target died."""
+    def target_died(self, batch: Batch, now: float) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
+        """Have all that runs opened again, and return what `Trials.died` says of the rows of the fatal pass."""
         for active in self.running.values():
             self.reopen(active)
-        self._trials.died(batch.rows, now)
+        return self._trials.died(batch.rows, now)
 
     @property
     def idle(self) -> bool:

@@ -7,8 +7,9 @@
     the others together     once one is proven and TRIALS seconds have passed. A token clears each. A third death
                             fails them all, to be tried again
 
-While culprits are found one after the other, a death also fails the suspects that have waited for LONGEST_WAIT without
-a token, to be tried again. So nobody waits for long, however many requests end the target and whenever they come.
+While culprits are found one after the other, a death also fails the suspects that have waited for LONGEST_WAIT of this
+without a token, to be tried again. So nobody waits for long if the target loads in seconds, however many requests end
+it and whenever they come. A target that loads for longer than LATELY has no such second series.
 """
 
 from __future__ import annotations
@@ -31,17 +32,28 @@ class Trials:
         self._began = 0.0  # when the target died over all of the suspects
         self._proven = False  # whether one of them is known to end the target
         self._found = -math.inf  # when one was last known to
+        self._first = self._last = -math.inf  # deaths of those that came within LATELY of each other
         self._next: float | None = None  # when a suspect is tried; None: those that go on are not replayed yet
 
-    def died(self, rows: list[ActiveRequest], now: float) -> None:
-        """Suspect the rows of the pass in which the target died, and give up those that have waited for too long."""
+    def died(self, rows: list[ActiveRequest], now: float) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
+        """Suspect the rows of the pass in which the target died. Return those that are proven to end it, and those that
+        are to be tried again by their clients."""
+        if now - self._last > LATELY:
+            self._first = now
+        self._last, self._next = now, None
         for active in rows:
             active.deaths += 1
-            if now - self._found < LATELY and not active.output and now - active.request.arrival > LONGEST_WAIT:
-                active.deaths = max(active.deaths, DEATHS)
-        if any(active.deaths >= DEATHS for active in rows):
+        twice = [active for active in rows if active.deaths >= DEATHS]
+        others = now - self._found < LATELY
+        if twice:
             self._proven, self._found = True, now
-        self._next = None
+        if len(rows) == 1 and twice:
+            return twice, []
+        return [], twice + [active for active in rows if others and active.deaths < DEATHS and self._late(active, now)]
+
+    def _late(self, active: ActiveRequest, now: float) -> bool:
+        """Return whether the request has waited for its first token for too long since the target began to die."""
+        return not active.output and now - max(active.request.arrival, self._first) > LONGEST_WAIT
 
     def passable(self, running: list[ActiveRequest], now: float) -> list[ActiveRequest]:
         """Return the running requests that may share the next pass. New requests wait for the end of the trials."""

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import dataclasses
+
+from covey.requests.active import ActiveRequest
+from covey.requests.trials import LATELY, LONGEST_WAIT, Trials
+from tests.fakes import request
+
+
+def rows(*keys: int, arrival: float = 0.0) -> list[ActiveRequest]:
+    return [ActiveRequest(dataclasses.replace(request(key, [key]), arrival=arrival)) for key in keys]
+
+
+def test_one_that_is_alone_at_its_second_death_is_proven() -> None:
+    trials, (one, two) = Trials(), rows(1, 2)
+    assert trials.died([one, two], 0.0) == ([], [])
+    assert trials.passable([one, two], 1.0) == [one]
+    assert trials.died([one], 1.0) == ([one], [])
+
+
+def test_the_longest_output_is_tried_first_and_a_request_that_goes_on_waits_for_no_suspect() -> None:
+    trials, (short, long, spared) = Trials(), rows(1, 2, 3)
+    for active, tokens in ((short, 1), (long, 5), (spared, 2)):
+        active.emit(list(range(tokens)), 0.0)
+    trials.died([short, long], 0.0)
+    assert trials.passable([short, long, spared], 1.0) == [spared]
+    spared.opened, spared.num_cached_tokens = True, spared.num_tokens - 1
+    assert trials.passable([short, long, spared], 2.0) == [spared]
+    assert trials.passable([short, long, spared], 3.0) == [long]
+
+
+def test_while_culprits_are_found_who_waited_for_long_is_told_to_try_again() -> None:
+    trials = Trials()
+    (culprit,), waiting, fresh = rows(1), rows(2, 3), rows(4, arrival=6.0)
+    trials.died([culprit], 0.0)
+    assert trials.died([culprit], 3.0) == ([culprit], [])
+    assert trials.passable([*waiting, *fresh], 4.0) == [*waiting, *fresh]
+    assert trials.died([*waiting, *fresh], LONGEST_WAIT + 1) == ([], waiting)
+    assert [active.deaths for active in fresh] == [1]
+
+
+def test_a_wait_before_the_first_death_does_not_count_and_one_death_alone_proves_nothing() -> None:
+    trials = Trials()
+    (culprit,), old = rows(1), rows(2)
+    trials.died([culprit], 100.0)
+    trials.died([culprit], 101.0)
+    assert trials.died(old, 102.0) == ([], [])
+    trials = Trials()
+    trials.died(rows(3), 0.0)
+    assert trials.died(rows(5), LONGEST_WAIT + 1) == ([], []), "no culprit was found"
+    assert trials.died(rows(6), LONGEST_WAIT + 2 + LATELY) == ([], [])
