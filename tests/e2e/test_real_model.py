@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.server import FREE_PORTS, Options, Server, StartError, bundled, default_model
@@ -25,7 +26,10 @@ pytestmark = [
 FRANCE: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
@@ -58,6 +62,23 @@ def asking(door: Front) -> Iterator[openai.OpenAI]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def reference() -> Callable[[str, tuple[int, ...]], list[int]]:
+    """What transformers' float32 says, token by token after the same text; the given one if two are as near."""
+    tokenizer = AutoTokenizer.from_pretrained(HERE)
+    model = AutoModelForCausalLM.from_pretrained(HERE, dtype="float32").eval()
+
+    @torch.no_grad()
+    def told(prompt: str, tokens: tuple[int, ...]) -> list[int]:
+        start = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").input_ids
+        ids = torch.cat([start, torch.tensor([tokens])], dim=1)
+        best = (logits := model(ids).logits[0, start.shape[1] - 1 : -1]).max(dim=-1)
+        near = best.values - logits.gather(1, torch.tensor(tokens)[:, None])[:, 0] < NEAR
+        return [token if close else int(top) for token, close, top in zip(tokens, near, best.indices)]
+
+    return told
+
+
 def test_the_capital_of_france(real: Server, asking: openai.OpenAI) -> None:
     asked = {"model": "covey", "messages": FRANCE, "max_tokens": 24, "temperature": 0}
     whole = asking.chat.completions.create(**asked)  # type: ignore[call-overload]
@@ -69,7 +90,9 @@ def test_the_capital_of_france(real: Server, asking: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_greedy_text_is_the_one_of_transformers_with_drafts_and_without(real: Server, question: str) -> None:
+def test_greedy_text_is_the_one_of_transformers_with_drafts_and_without(
+    real: Server, reference: Callable[[str, tuple[int, ...]], list[int]], question: str
+) -> None:
     tokenizer = AutoTokenizer.from_pretrained(HERE)
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
@@ -79,22 +102,6 @@ def test_greedy_text_is_the_one_of_transformers_with_drafts_and_without(real: Se
         drafted = client.generate(prompt, max_tokens=32, speculation="fixed:4")
     assert drafted.tokens == plain.tokens
     assert list(plain.tokens) == reference(prompt, plain.tokens)
-
-
-def reference(prompt: str, tokens: tuple[int, ...]) -> list[int]:
-    """What transformers' float32 says, token by token behind the same text; the given one where two are as near."""
-    tokenizer = AutoTokenizer.from_pretrained(HERE)
-    model = AutoModelForCausalLM.from_pretrained(HERE, dtype="float32").eval()
-    import torch
-
-    start = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").input_ids
-    ids = torch.cat([start, torch.tensor([tokens])], dim=1)
-    with torch.no_grad():
-        logits = model(ids).logits[0, start.shape[1] - 1 : -1]
-    best = logits.max(dim=-1)
-    given = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
-    near = best.values - given < NEAR
-    return [token if close else int(top) for token, close, top in zip(tokens, near, best.indices)]
 
 
 def test_structured_answers_fit_their_schema(asking: openai.OpenAI) -> None:
@@ -108,10 +115,10 @@ def test_structured_answers_fit_their_schema(asking: openai.OpenAI) -> None:
             seed=seed,
             temperature=1,
         )
-        if said.choices[0].finish_reason == "stop":
-            found = json.loads(said.choices[0].message.content or "")
-            assert set(found) == {"name", "age"}
-            assert isinstance(found["age"], int)
+        assert said.choices[0].finish_reason == "stop"
+        found = json.loads(said.choices[0].message.content or "")
+        assert set(found) == {"name", "age"}
+        assert isinstance(found["age"], int)
 
 
 def test_a_profile_without_its_model_says_how_to_get_it(tmp_path: Path) -> None:
