@@ -304,8 +304,8 @@ class Engine:
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
         twice = f"the target failed {DEATHS} times over this request, which is not tried again: {error}"
         self._fail(proven, CoveyError(twice))
-        others = f"this request and {len(batch.rows) - 1} others"
-        among = f"the target failed in passes over {others}, and some request ends it; try again: {error}"
+        beside = f" and {len(batch.rows) - 1} others" if len(batch.rows) > 1 else ""
+        among = f"the target failed over this request{beside}, and some request ends it; try again: {error}"
         self._fail(given_up, Overloaded(among))
         running = self.scheduler.running
         if self._failures >= RECOVERIES:
