@@ -15,7 +15,7 @@ from covey.contracts import profile
 from covey.server.options import Options, reachable
 from covey.text import model_folder
 
-CHAT = '"messages": [{"role": "user", "content": "What is the capital of France?"}]'
+CHAT = '"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0'
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
