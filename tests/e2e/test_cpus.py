@@ -65,7 +65,7 @@ def launched(log: Path, own: Mapping[str, str], *more: str) -> Iterator[str]:
 def check_texts(ready: str) -> None:
     """Drafts change no text, at either door."""
     triton = re.findall(r"http://\S+/generate(?= )", ready)[0]
-    openai = re.findall(r"http://\S+/v1/completions(?= )", ready)[0]
+    openai = re.findall(r"http://\S+/v1(?=, )", ready)[0] + "/completions"
     for prompt in PROMPTS:
         fields = {"text_input": prompt, "max_tokens": 24, "temperature": 0.8, "seed": 5}
         texts = {asked(triton, speculation=how, **fields)["text_output"] for how in ("off", "auto", "fixed:4")}

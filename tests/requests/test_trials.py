@@ -39,6 +39,20 @@ def test_while_culprits_are_found_who_waited_for_long_is_told_to_try_again() -> 
     assert [active.deaths for active in fresh] == [1]
 
 
+def test_while_culprits_are_found_who_waited_for_long_is_tried_together_with_others() -> None:
+    trials = Trials()
+    (culprit,), (other, *waiting) = rows(1), rows(2, 3, 4)
+    trials.died([culprit], 0.0)
+    trials.died([culprit], 3.0)
+    assert trials.passable([other, *waiting], 4.0) == [other, *waiting], "none is suspected"
+    trials.died([other, *waiting], 5.0)
+    fresh = rows(5, arrival=6.0)
+    fresh[0].deaths = 1
+    assert trials.passable([*fresh, other, *waiting], LONGEST_WAIT - 0.1) == [other], "alone, while there is time"
+    assert trials.passable([*fresh, other, *waiting], LONGEST_WAIT + 1) == [other, *waiting]
+    assert trials.died([other, *waiting], LONGEST_WAIT + 2) == ([], [other, *waiting])
+
+
 def test_a_wait_before_the_first_death_does_not_count_and_one_death_alone_proves_nothing() -> None:
     trials = Trials()
     (culprit,), old = rows(1), rows(2)

@@ -7,8 +7,8 @@
     the others together     once one is proven and TRIALS seconds have passed. A token clears each. A third death
                             fails them all, to be tried again
 
-While culprits are found one after the other, a death also fails the suspects that have waited for LONGEST_WAIT of this
-without a token, to be tried again. So nobody waits for long if the target loads in seconds, however many requests end
+While culprits are found one after the other, the suspects that have waited for LONGEST_WAIT of this without a token are
+tried together, and a death fails those of its pass, to be tried again. So nobody waits for long if the target loads in seconds, however many requests end
 it and whenever they come. A target that loads for longer than LATELY has no such second series.
 
 An innocent request can be lost: when several requests end the target, those that are tried together are given up
@@ -71,4 +71,7 @@ class Trials:
             return cleared
         if self._proven and now - self._began > TRIALS:
             return suspects
+        late = [active for active in suspects if self._late(active, now)]
+        if late and now - self._found < LATELY:
+            return late
         return [min(suspects, key=lambda active: (-len(active.output), active.key))]
