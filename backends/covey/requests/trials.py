@@ -8,8 +8,9 @@
                             fails them all, to be tried again
 
 While culprits are found one after the other, the suspects that have waited for LONGEST_WAIT of this without a token are
-tried together, and a death fails those of its pass, to be tried again. So nobody waits for long if the target loads in seconds, however many requests end
-it and whenever they come. A target that loads for longer than LATELY has no such second series.
+tried together, and a death fails those of its pass, to be tried again. So nobody waits for long if the target loads in
+seconds, however many requests end it and whenever they come. A target that loads for longer than LATELY has no such
+second series.
 
 An innocent request can be lost: when several requests end the target, those that are tried together are given up
 together; and a process that somebody else kills in two passes over one request counts as two deaths of it.
