@@ -89,6 +89,18 @@ def test_the_capital_of_france(real: Server, asking: openai.OpenAI) -> None:
         assert "Paris" in client.generate("The capital of France is", max_tokens=8).text
 
 
+def test_a_chat_that_does_not_say_how_is_drawn_as_the_makers_advise(asking: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "Tell me about a town by the sea."}]
+
+    def said(**sampling: float) -> str | None:
+        chats = asking.chat.completions
+        found = chats.create(model="covey", messages=messages, max_tokens=48, seed=11, **sampling)
+        return found.choices[0].message.content
+
+    assert said() == said(temperature=0.2, top_p=0.9)
+    assert said(temperature=1) == said(temperature=1, top_p=0.9) != said()
+
+
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_greedy_text_is_the_one_of_transformers_with_drafts_and_without(
     real: Server, reference: Callable[[str, tuple[int, ...]], list[int]], question: str

@@ -14,7 +14,7 @@ TEXT = '{"enum": ["left", "right"]}'
 
 
 def settings(**body: Any) -> Any:
-    found = fields.read(body, chat=True, most_tokens=256)
+    found = fields.read(body, chat=True, most_tokens=256, sampling={})
     return {name: value for name, value in found.settings.items() if name.startswith("grammar")}
 
 
@@ -33,6 +33,15 @@ def settings(**body: Any) -> Any:
 )
 def test_structured_outputs_are_the_grammars(said: dict[str, Any], meant: dict[str, str]) -> None:
     assert settings(structured_outputs=said) == meant
+
+
+def test_what_a_body_does_not_say_is_sampled_as_the_model_recommends() -> None:
+    def read(recommended: dict[str, float], **body: Any) -> Any:
+        return fields.read(body, chat=True, most_tokens=256, sampling=recommended).settings
+
+    assert read({}) == {"temperature": 1.0}
+    assert read({"temperature": 0.2, "top_p": 0.9}) == {"temperature": 0.2, "top_p": 0.9}
+    assert read({"temperature": 0.2, "top_p": 0.9}, temperature=0, top_p=None) == {"temperature": 0, "top_p": 0.9}
 
 
 def test_a_json_object_is_no_number() -> None:
@@ -85,7 +94,7 @@ def test_rules_that_the_front_made_are_not_shown() -> None:
 
 def test_a_bias_has_as_many_tokens_as_covey_takes() -> None:
     with pytest.raises(InvalidRequest, match="1024"):
-        fields.read({"logit_bias": {str(token): 1 for token in range(1025)}}, chat=True, most_tokens=256)
+        fields.read({"logit_bias": {str(token): 1 for token in range(1025)}}, chat=True, most_tokens=256, sampling={})
 
 
 def test_a_schema_is_as_long_as_its_text() -> None:

@@ -12,6 +12,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 
 from covey.contracts.errors import SettingError
 from covey.gguf import folder
+from covey.text import model_folder
 from covey.text.tokenization import load_tokenizer
 from tests.gguf import written
 
@@ -134,6 +135,17 @@ def test_texts_begin_as_the_file_says(said: dict[str, Any], begins: bool, tmp_pa
     assert (settings["bos_token"], settings["eos_token"]) == ("<begin>", "<end>")
     assert settings["chat_template"] == "{{ messages }}"
     assert json.loads((tmp_path / "folder" / "generation_config.json").read_text())["eos_token_id"] == [0, 5]
+
+
+def test_what_the_makers_recommend_is_kept(tmp_path: Path) -> None:
+    of = written.model("llama", num_hidden_layers=1)
+    said, numbers = written.fields("llama", of), written.tensors("llama", of)
+    recommended = {"general__sampling__temp": 0.2, "general__sampling__top_k": 20, "general__sampling__mirostat": 0}
+    file = written.write(tmp_path / "tiny.gguf", "llama", said, numbers, **recommended)
+    folder.write(file, tmp_path / "its")
+    folder.write(file, tmp_path / "other", sampling={"top_p": 0.9})
+    assert model_folder.read(tmp_path / "its").sampling == {"temperature": 0.2, "top_k": 20}
+    assert model_folder.read(tmp_path / "other").sampling == {"top_p": 0.9}
 
 
 PIECES = [

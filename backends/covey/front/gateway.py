@@ -14,6 +14,7 @@ from covey.front.inference_request import InferenceRequest
 from covey.front.openai.texts import Texts
 from covey.front.openai.workers import Workers
 from covey.front.upstream import Upstream
+from covey.text import model_folder
 from covey_client.async_client import AsyncStream
 from covey_client.errors import Overloaded
 from covey_client.response import Completion
@@ -41,6 +42,7 @@ class Gateway:
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
         self.most_tokens = profile.limits.max_tokens  # of a request that says nothing
+        self.sampling = model_folder.read(folder).sampling
         self.workers = Workers(self.prompt_bytes, self.settings.message_bytes)
         self.texts = Texts(folder, self.workers)
         self.admission = Admission(profile.front)

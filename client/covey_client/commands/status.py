@@ -76,7 +76,7 @@ def _print(found: status.Status) -> None:
         template = "chat template" if served.get("chat_template") == "yes" else "no chat template"
         console.print(f"up to {served.get('max_positions', '?')} tokens; {ends}; {template}", highlight=False)
     if found.served.get("sampling_defaults"):
-        console.print(f"generation_config.json, which requests do not follow: {found.served['sampling_defaults']}")
+        console.print(f"requests to /v1 that do not say how: {found.served['sampling_defaults']}", highlight=False)
     if found.served.get("left_out"):
         console.print(f"left out, for their vocabulary is not the target's: {found.served['left_out']}")
     if found.emulated:

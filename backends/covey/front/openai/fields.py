@@ -80,11 +80,12 @@ class Given:
     log_probs: bool
 
 
-def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int) -> Given:
-    """Read a body's fields. `most_tokens` is the output's length where the body gives none. Raises InvalidRequest."""
+def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Mapping[str, float]) -> Given:
+    """Read a body's fields. `most_tokens` is the output's length where the body gives none, and `sampling` is how the
+    model's makers would have it drawn. Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "server")
-    settings = DEFAULTS | {name: given[name] for name in OWN if name in given}
+    settings = DEFAULTS | dict(sampling) | {name: given[name] for name in OWN if name in given}
     if "max_completion_tokens" in given:
         settings["max_tokens"] = given["max_completion_tokens"]
     if stops := _stops(given.get("stop", [])):

@@ -74,7 +74,7 @@ async def check_body(call: HttpCall, parsed: Mapping[str, Any], chat: bool) -> C
     gateway, tools = call.gateway, None
     if chat:
         tools, parsed = taken(parsed)
-    given = fields.read(parsed, chat=chat, most_tokens=gateway.most_tokens)
+    given = fields.read(parsed, chat=chat, most_tokens=gateway.most_tokens, sampling=gateway.sampling)
     name, texts = gateway.served(parsed.get("model")), gateway.texts
     found: list[str | list[int]] = []
     parser: Callable[[], AnswerParser | None] | None = None
