@@ -17,7 +17,6 @@ from loadtest.bench import report
 from loadtest.bench.session import FULL, QUICK, Session, Wanted
 
 BENCHES = {
-    "tax": "what Triton and the front cost over the engine in process",
     "speedup": "what fixed speculation gains over none, one request at a time",
     "load": "policies against fixed depths in a closed loop, over concurrency",
     "exactness": "whether a token's draw is the same bits in any company, at every length",
@@ -76,7 +75,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--data", type=Path, metavar="PATH", help="Azure's trace, or the folder it is in")
     pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
-    part = "of `gpu`, `slo`, `tax`: this alone"
+    part = "of `gpu`, `slo`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
     peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)

@@ -13,7 +13,6 @@ import grpc.aio  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2_grpc
 
 from covey.server import Server
-from covey.server.front import Front
 from covey_client.request import Request
 from covey_client.response import Chunk, Completion, from_grpc
 from loadtest.bench.closed_loop import Came, Raw, closed_loop
@@ -34,11 +33,9 @@ class OverTriton:
         *,
         stream: bool,
         settings: Mapping[str, object] | None = None,
-        front: Front | None = None,
     ) -> None:
-        """`front` is asked instead of the server itself."""
         self.name = name
-        self._url = server.grpc_url if front is None else front.grpc_url
+        self._url = server.grpc_url
         self._stream = stream
         self._model = STREAM if stream else UNARY
         self._settings = dict(settings or {})
@@ -89,11 +86,9 @@ def _answer(started: float, responses: Sequence[tuple[float, Any]]) -> Answer:
         if chunk is not None:
             chunks.append((when, chunk))
     whole = Completion.join(chunk for _, chunk in chunks)
-    first = next((when for when, chunk in chunks if chunk.tokens), None)
     return Answer(
         whole.tokens,
         chunks[-1][0] - started,
-        None if first is None else first - started,
         whole.usage.draft_tokens,
         whole.usage.accepted_draft_tokens,
     )

@@ -26,13 +26,6 @@ def quick(name: str, folder: Path, *options: str) -> JsonDict:
     return found
 
 
-def test_tax_measures_every_competitor(tmp_path: Path) -> None:
-    found = quick("tax", tmp_path)
-    for way in ("unary", "stream"):
-        assert all(found["triton_over_inprocess"][way][c] > 0 for c in ("1", "8", "32"))
-    assert all(found["front_over_stream"][c] > 0 for c in ("1", "8", "32"))
-
-
 def test_speedup_asks_every_depth(tmp_path: Path) -> None:
     found = quick("speedup", tmp_path)
     assert set(found["overall_t1"]["tokens_per_second"]) == {"off", "fixed:2", "fixed:4", "auto"}
