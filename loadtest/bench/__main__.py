@@ -20,7 +20,7 @@ BENCHES = {
     "speedup": "what fixed speculation gains over none, one request at a time",
     "load": "policies against fixed depths in a closed loop, over concurrency",
     "exactness": "whether a token's draw is the same bits in any company, at every length",
-    "gpu": "how near a GPU's limits, part by part: rounds, exactness, policies",
+    "gpu": "how near a GPU's limits, part by part: rounds, policies",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI and vLLM on a CPU, in turns",

@@ -57,10 +57,6 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
     assert set(plain.values()) == {None}
     rounds = [each for by_label in found["overhead"].values() for each in by_label.values()]
     assert {each["outside_ms"] for each in rounds} == {None}
-    for by_mode in found["exactness"].values():
-        for each in by_mode.get("texts", {}).values():
-            assert each == {"requests": 4, "changed": {"in company": 0, "drafted in company": 0}}
-    assert found["exactness"]["fast"]["texts"].keys() == {"0.0", "1.0"}
     assert set(found["speculation"]["points"]) == {"1", "4"}
     for point in found["speculation"]["points"].values():
         assert set(point["tokens_per_second"]) == {"off", "fixed:2", "covey"}
@@ -84,14 +80,6 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path: Path, monk
     assert found["plain"] == {"half": 1}
     assert found["ceilings"] == {"copy_bytes_per_s": None, "product_flops_per_s": None}
     assert found["speculation"] is None
-
-
-@pytest.mark.parametrize(
-    "found", [{}, {"fast": {"absent": "no memory"}}, {"fast": {"pass_ms": {"1 x 1": 2.0}, "texts": {}}}]
-)
-def test_exactness_is_shown_as_far_as_it_was_measured(found: JsonDict) -> None:
-    result = dict.fromkeys(gpu.PARTS) | {"exactness": found}
-    assert len(list(gpu.gpu_shown.tables(result))) == (2 if found else 0)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from rich.console import Console
 from covey.contracts.types import JsonDict
 from loadtest.bench.gpu import shown as gpu_shown
 from loadtest.bench.gpu.ceilings import ceilings
-from loadtest.bench.gpu.exactness import exactness
 from loadtest.bench.gpu.policies import speculation
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.gpu.rounds import overhead, plain
@@ -30,7 +29,6 @@ PARTS: Mapping[str, Part] = {  # the short ones first
     "ceilings": ceilings,
     "plain": plain,
     "overhead": overhead,
-    "exactness": exactness,
     "speculation": speculation,
 }
 

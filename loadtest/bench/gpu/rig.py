@@ -95,11 +95,6 @@ class Rig:
                 raise
         return self._loaded
 
-    def target(self, numerics: str) -> Model:
-        """Return another target over the pair's weights; its passes are recorded as they come."""
-        module = first_layers(self.loaded().pair.target, self.layers)
-        return self._model(module, "target", self.room.budget, numerics=numerics)
-
     def runner(self, target: Model, *, run_ahead: bool = True) -> TargetRunner:
         """Return another runner over a target; it must not be asked while another has open requests."""
         return TargetRunner(
@@ -139,9 +134,7 @@ class Rig:
             speculation=SpeculationSettings(policy=policy, drafters=(DRAFTER,), draft_deadline_ms=DEADLINE_MS),
         )
 
-    def asks(
-        self, count: int, *, prompt: tuple[int, int], output: tuple[int, int], seed: int, temperature: float = 1.0
-    ) -> list[Ask]:
+    def asks(self, count: int, *, prompt: tuple[int, int], output: tuple[int, int], seed: int) -> list[Ask]:
         """Return prompts of random ids; lengths spread evenly on a logarithmic scale between the two of each pair."""
         rng = random.Random(seed)
 
@@ -151,7 +144,7 @@ class Rig:
 
         def one(index: int) -> Ask:
             ids = rng.choices(range(SPECIAL, self.config.vocab_size), k=length(*prompt))
-            return Ask("", length(*output), temperature, seed * 100_003 + index, ids=tuple(ids))
+            return Ask("", length(*output), 1.0, seed * 100_003 + index, ids=tuple(ids))
 
         return [one(index) for index in range(count)]
 
@@ -181,15 +174,15 @@ class Rig:
         }
         return Loaded(pair, target, drafter, self.runner(target), draft)
 
-    def _model(self, module: Any, name: str, most: int, numerics: str = "fast") -> Model:
+    def _model(self, module: Any, name: str, most: int) -> Model:
         """Return the model that runs a module, which is taken apart; what it shares with others stays."""
         modules = Modules.of(module, name)
         if not self.on_gpu:
-            return PagedModel(modules, blocks=self.room.blocks, numerics=numerics, max_pass_tokens=most)
+            return PagedModel(modules, blocks=self.room.blocks, numerics="fast", max_pass_tokens=most)
         from covey.gpu.model import DeviceModel
 
         return DeviceModel(
-            modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, numerics=numerics, max_pass_tokens=most
+            modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, numerics="fast", max_pass_tokens=most
         )
 
 
