@@ -95,32 +95,14 @@ class Rig:
                 raise
         return self._loaded
 
-    def runner(self, target: Model, *, run_ahead: bool = True) -> TargetRunner:
-        """Return another runner over a target; it must not be asked while another has open requests."""
-        return TargetRunner(
-            target,
-            blocks=target.blocks,
-            block_size=target.block_size,
-            reuse=False,  # runners of one memory must find nothing of each other's
-            name="target",
-            folder="",
-            run_ahead=run_ahead,
-        )
-
-    def engine(
-        self,
-        policy: str,
-        *,
-        runner: TargetRunner | None = None,
-        observe: Callable[[RoundRecord], None] | None = None,
-    ) -> InProcess:
+    def engine(self, policy: str, *, observe: Callable[[RoundRecord], None] | None = None) -> InProcess:
         """Return an engine of its own, which keeps what its policy learns, over the target and drafter that all
         share."""
         loaded = self.loaded()
         return InProcess(
             policy,
             self.profile(policy),
-            runner or loaded.runner,
+            loaded.runner,
             drafters={} if policy == OFF else {DRAFTER: loaded.draft},
             observe=observe,
         )
@@ -172,7 +154,16 @@ class Rig:
             "agreement_greedy": pair.measured.greedy,
             "entropy_bits": pair.measured.entropy,
         }
-        return Loaded(pair, target, drafter, self.runner(target), draft)
+        runner = TargetRunner(
+            target,
+            blocks=target.blocks,
+            block_size=target.block_size,
+            reuse=False,  # engines of one memory must find nothing of each other's
+            name="target",
+            folder="",
+            run_ahead=True,
+        )
+        return Loaded(pair, target, drafter, runner, draft)
 
     def _model(self, module: Any, name: str, most: int) -> Model:
         """Return the model that runs a module, which is taken apart; what it shares with others stays."""

@@ -18,7 +18,7 @@ from covey.models.model import PagedModel
 from covey.requests.rounds import RoundRecord
 from loadtest.bench.gpu.ceilings import bandwidth
 from loadtest.bench.gpu.rig import OFF, Rig
-from loadtest.bench.gpu.timing import milliseconds, over, queued, waited
+from loadtest.bench.gpu.timing import milliseconds, over, queued
 from loadtest.bench.passes import PassCase
 
 CONTEXTS, CONTEXTS_OFF_GPU = (512, 3968), (32,)
@@ -45,7 +45,6 @@ def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
     model = rig.loaded().target
     middle = context + steps // 2
     work = PassCase(1, middle).work(model.blocks, rig.session.wanted.seed, model.padding_slot)
-    called = waited(lambda: model.forward(work), rig.device, 20 if rig.on_gpu else 3)  # the first records it
     alone, size = None, None
     if not isinstance(model, PagedModel):
         bucket = model.give(work)
@@ -63,7 +62,6 @@ def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
     return {
         "bytes": size,
         "pass_ms": milliseconds(alone),
-        "forward_ms": _of_gpu(rig, called),
         "token_ms": _of_gpu(rig, whole),
         "pass_share_of_limit": over(over(size, alone), limit),
         "share_of_limit": over(over(size, whole), limit) if rig.on_gpu else None,
@@ -74,26 +72,21 @@ def overhead(rig: Rig, found: JsonDict) -> None:
     """Measure what a round takes beside the device's passes, which events before and after each give. Draws are not
     passes: what the device takes for them counts here too."""
     loaded = rig.loaded()
-    at_once = rig.runner(loaded.target, run_ahead=False)
     outputs = 128 if rig.on_gpu else 12
     for rows in ROWS if rig.on_gpu else ROWS_OFF_GPU:
-        for label, policy, runner in (
-            (OFF, OFF, loaded.runner),
-            ("off, nothing ahead", OFF, at_once),
-            (SPECULATIVE, SPECULATIVE, loaded.runner),
-        ):
+        for policy in (OFF, SPECULATIVE):
             passes = {"target": _TimedGraphs(rig, loaded.target), "drafter": _TimedGraphs(rig, loaded.drafter)}
             rounds = _Rounds(passes)
             with ExitStack() as stack:
-                engine = stack.enter_context(closing(rig.engine(policy, runner=runner, observe=rounds.observe)))
+                engine = stack.enter_context(closing(rig.engine(policy, observe=rounds.observe)))
                 for seed in (0, 1):
                     asks = rig.asks(rows, prompt=(PROMPT, PROMPT), output=(outputs, outputs), seed=seed)
                     if seed:
                         rounds.clear()
                         for each in passes.values():
                             stack.enter_context(each.watched())
-                    engine.run(asks, rows, tenant=f"overhead {label} {rows} {seed}")
-            found.setdefault(str(rows), {})[label] = _shares(rig, rounds.plain(rows)[SETTLING:])
+                    engine.run(asks, rows, tenant=f"overhead {policy} {rows} {seed}")
+            found.setdefault(str(rows), {})[policy] = _shares(rig, rounds.plain(rows)[SETTLING:])
 
 
 def _shares(rig: Rig, rounds: list[_Round]) -> JsonDict:

@@ -30,12 +30,12 @@ def _plain(found: JsonDict) -> Iterator[Table]:
     rows = [
         [
             context,
-            *(number(each[key], 3) for key in ("pass_ms", "forward_ms", "token_ms")),
+            *(number(each[key], 3) for key in ("pass_ms", "token_ms")),
             *(number(each[key]) for key in ("pass_share_of_limit", "share_of_limit")),
         ]
         for context, each in found.items()
     ]
-    columns = ["context", "pass, ms", "forward, ms", "token, ms", "pass: share of limit", "token: share"]
+    columns = ["context", "pass, ms", "token, ms", "pass: share of limit", "token: share"]
     yield report.table("Plain decoding, one row", columns, rows)
 
 
