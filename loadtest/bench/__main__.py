@@ -13,7 +13,6 @@ from rich.console import Console
 from covey.contracts.errors import CoveyError
 from covey.server import ServerDied, StartError
 from covey_client import interruption
-from loadtest.bench import report
 from loadtest.bench.session import FULL, QUICK, Session, Wanted
 
 BENCHES = {
@@ -25,7 +24,6 @@ BENCHES = {
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI and vLLM on a CPU, in turns",
 }
-PICTURED = ("emulated", "slo")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,8 +47,6 @@ def main(arguments: Sequence[str]) -> int:
         raise
     result = session.write()
     bench.show(result, Console())
-    if name in PICTURED:
-        report.draw(wanted.out.with_suffix(".png"), bench.panels(result))
     return status
 
 

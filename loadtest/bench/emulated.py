@@ -186,13 +186,3 @@ def _table(title: str, pair: JsonDict) -> Table:
         rows.append([policy, *rates, *(f"{gain['mean']:.2f} {gain['least']:.2f}" if gain else "" for gain in gains)])
     heads = [load.removeprefix("two_") if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]
     return report.table(title, ["tokens/s", *heads, "gain", "in time"], rows)
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    found = []
-    for name, pair in result["pairs"].items():
-        sweep = report.turned({load: by for load, by in pair["loads"].items() if load not in (AZURE, TWO_PEAKS)})
-        for key, unit in (("throughput", "tokens/s"), ("latency", "mean latency, s")):
-            lines = {each: report.line({load: of[key] for load, of in by.items()}) for each, by in sweep.items()}
-            found.append(report.Panel(name, "requests/s", unit, lines))
-    return found

@@ -145,13 +145,3 @@ def show(result: JsonDict, console: Console) -> None:
             console.print(report.grid(f"{device}, {key} by rate", values, 0 if key == "goodput" else 3))
         for key in ("hardest", "hardest_tuned"):
             console.print(f"{key}, {device}: {found[key]}")
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    found = []
-    for device, of in result["emulated"].items():
-        for key in KEYS:
-            values = {rate: {name: point[key] for name, point in at.items()} for rate, at in of["points"].items()}
-            lines = {name: report.line(by_rate) for name, by_rate in report.turned(values).items()}
-            found.append(report.Panel(f"{device}: {key.replace('_', ' ')}", "requests/s", "", lines))
-    return found

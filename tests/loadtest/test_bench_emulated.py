@@ -34,7 +34,6 @@ def test_a_quick_run_has_the_keys_it_promises(tmp_path: Path, monkeypatch: pytes
     assert pair["two_peaks"]["throughput_covey_over_best_static"] > 0
     assert pair["two_peaks"]["latency_best_static_over_covey"] > 0
     assert pair["azure"] is None
-    assert out.with_suffix(".png").stat().st_size > 10_000, "a picture of it lies beside it"
 
 
 def test_an_unknown_pair_is_named_with_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,6 @@ def test_the_bench_writes_its_keys(tmp_path: Path) -> None:
         [systems] = found["points"].values()
         assert set(systems) == {"off", "adaserve", "covey"}
         assert 0 <= found["hardest"]["attainment_covey"] <= 1
-    assert out.with_suffix(".png").stat().st_size > 10_000, "a picture of it lies beside it"
 
 
 def test_a_run_can_be_repeated_and_an_idle_server_meets_every_objective() -> None:
