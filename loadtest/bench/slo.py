@@ -3,9 +3,8 @@
 They are emulated, in virtual time (`slo_serving.py`): nothing here is hardware. `python -m loadtest --mix` asks a real
 server for such classes. Arrivals are Azure's trace scaled to each of some rates, or Poisson's where there is none. An
 objective is of the time per token from the first token on, as published; p99 TTFT, queueing included, and how many had
-their first token in time as well are beside it. What is refused or unfinished is a violation. `hardest` is the highest
-rate at which the best system that knows no objectives still attains `HARDEST`; `hardest_tuned` is the same beside
-systems whose passes an operator has cut to what this device reads its weights for anyway.
+their first token in time as well are beside it. What is refused or unfinished is a violation. Systems with tuned
+chunks have passes that an operator has cut to what this device reads its weights for anyway.
 """
 
 from __future__ import annotations
@@ -20,21 +19,10 @@ from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
 from loadtest.bench.session import QUICK, Session
-from loadtest.bench.slo_serving import (
-    BLIND,
-    CHAT,
-    SUMMARY,
-    SYSTEMS,
-    TUNED_SYSTEMS,
-    URGENT,
-    Point,
-    asked,
-    play,
-)
+from loadtest.bench.slo_serving import CHAT, SUMMARY, SYSTEMS, URGENT, Point, asked, play
 
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
 KEYS = ("attainment", "goodput", "accepted_per_verification")  # that are shown; the last is the paper's Figure 12
-HARDEST = 0.45
 REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 200, 1000, 12
 QUICK_SYSTEMS = ("off", "adaserve", "covey")
 
@@ -62,41 +50,7 @@ def _device(rates: dict[float, dict[str, Point]]) -> JsonDict:
             f"{rate:g}": {name: _as_json(point) for name, point in systems.items()}
             for rate, systems in sorted(rates.items())
         },
-        "hardest": hardest(rates, BLIND),
-        "hardest_tuned": hardest(rates, TUNED_SYSTEMS),
     }
-
-
-def hardest(rates: dict[float, dict[str, Point]], baselines: Sequence[str]) -> JsonDict | None:
-    """Return Covey beside the best of these systems, at the highest rate at which that one still attains `HARDEST`;
-    `reached`: at a higher one it does not."""
-    found = None
-    for rate, systems in sorted(rates.items()):
-        blind = {name: systems[name] for name in baselines if name in systems}
-        if "covey" not in systems or not blind:
-            continue
-        best = max(blind, key=lambda name: blind[name].attainment)
-        richest = max(blind, key=lambda name: blind[name].goodput)
-        if found is None or blind[best].attainment >= HARDEST:
-            own, other = systems["covey"], blind[best]
-            found = {
-                "rate": rate,
-                "best_baseline": best,
-                "attainment_best_baseline": other.attainment,
-                "attainment_covey": own.attainment,
-                "violations_best_baseline_over_covey": _violations(other) / _violations(own),
-                "goodput_covey_over_best_baseline": own.goodput / max(1e-9, blind[richest].goodput),
-                "attainment_covey_over_best_baseline": own.attainment / max(1e-9, other.attainment),
-                "ttft_p99_covey_over_best_baseline": own.ttft_p99 / other.ttft_p99,
-                "reached": False,
-            }
-        else:
-            found["reached"] = True
-    return found
-
-
-def _violations(point: Point) -> int:
-    return point.requests - point.met + 1
 
 
 def _as_json(point: Point) -> JsonDict:
@@ -143,5 +97,3 @@ def show(result: JsonDict, console: Console) -> None:
         for key in KEYS:
             values = {rate: {name: point[key] for name, point in at.items()} for rate, at in found["points"].items()}
             console.print(report.grid(f"{device}, {key} by rate", values, 0 if key == "goodput" else 3))
-        for key in ("hardest", "hardest_tuned"):
-            console.print(f"{key}, {device}: {found[key]}")

@@ -63,8 +63,6 @@ SYSTEMS = (
     SloSystem("adaserve, tuned chunks", "adaserve", blind=False, width=WIDTH, token_budget=TUNED, adaserve=ADASERVE),
     SloSystem("covey", "covey", blind=False, selection="worth", width=WIDTH),
 )
-TUNED_SYSTEMS = tuple(system.name for system in SYSTEMS if system.token_budget == TUNED)
-BLIND = tuple(system.name for system in SYSTEMS if system.blind and system.name not in TUNED_SYSTEMS)
 
 
 @dataclass(frozen=True, slots=True)
