@@ -1,4 +1,4 @@
-"""Is the command line of the benches: `python -m loadtest.bench NAME [--json OUT] [--quick | --full]`."""
+"""Is the command line of the benches: `python -m loadtest.bench NAME [--json OUT] [--quick]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from covey.contracts.errors import CoveyError
 from covey.server import ServerDied, StartError
 from covey_client import interruption
-from loadtest.bench.session import FULL, QUICK, Session, Wanted
+from loadtest.bench.session import Session, Wanted
 
 BENCHES = {
     "speedup": "what fixed speculation gains over none, one request at a time",
@@ -62,9 +62,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add = parser.add_argument
     add("name", choices=list(BENCHES), metavar="NAME")
     add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="a smoke run, below a minute")
-    size.add_argument("--full", action="store_const", dest="size", const=FULL, help="more repetitions")
+    add("--quick", action="store_true", help="a smoke run, below a minute")
     add("--seed", type=int)
     add("--profile", metavar="NAME")
     add("--model", metavar="FOLDER", help="Hugging Face folder of another target")
@@ -80,10 +78,10 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     gpu.add_argument("--size", dest="shape", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
     gpu.add_argument("--agreement", type=float, help="how often the drafter is right")
     add("--minutes", type=float, help="begin no repetition that would end later")
-    add("--repetitions", type=int, metavar="N", help="of `slo`: requests a point")
+    add("--repetitions", type=int, metavar="N", help="of each point; of `slo`: its requests")
     given = vars(parser.parse_args(arguments))
     name = given.pop("name")
-    usual = {"out": Path("runs", "bench", f"{name}.json")} | ({"minutes": 90.0} if given.get("size") == FULL else {})
+    usual = {"out": Path("runs", "bench", f"{name}.json")}
     several = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
     return name, Wanted(**usual | given | several)
 

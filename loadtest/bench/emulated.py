@@ -24,7 +24,7 @@ from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
-from loadtest.bench.session import QUICK, Session, Wanted
+from loadtest.bench.session import Session, Wanted
 
 OFF, COVEY = "off", "covey"
 FIXED = tuple(f"fixed:{depth}" for depth in range(1, 6))
@@ -33,11 +33,10 @@ LEARNERS = tuple(name for name in registry.POLICIES if name not in (OFF, "fixed:
 POLICIES = (*STATIC, "table", *LEARNERS)
 QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY)
 RATES: tuple[float, ...] = (2.0, 8.0, 15.0, 25.0, 35.0)
-FULL_RATES, QUICK_RATES = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0), (15.0,)
-FULL_REPETITIONS = 5
-REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 160, 480, 12
+QUICK_RATES = (15.0,)
+REQUESTS, QUICK_REQUESTS = 160, 12
 FIGURES = ("throughput", "latency", "latency_p99", "depth")  # of a run, that the JSON has
-TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
+TRACE_REQUESTS = 240
 
 
 @dataclass
@@ -93,11 +92,11 @@ class EmulatedRuns:
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     wanted = session.wanted
-    policies = QUICK_POLICIES if wanted.size == QUICK else POLICIES
+    policies = QUICK_POLICIES if wanted.quick else POLICIES
     measured = EmulatedRuns(policies)
     session.summarise = measured.summary
     chosen = _chosen(wanted.pairs)
-    repetitions = session.repetitions(1, FULL_REPETITIONS)
+    repetitions = session.repetitions(1)
     trace = loads.azure(wanted.data)
     session.notes |= {
         "clock": "virtual",
@@ -117,10 +116,10 @@ def run(session: Session) -> None:
 
 
 def _loads(pair: EmulatedPair, wanted: Wanted, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
-    count = wanted.sized(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
-    rates = wanted.sized(RATES, FULL_RATES, QUICK_RATES)
+    count = wanted.sized(REQUESTS, QUICK_REQUESTS)
+    rates = wanted.sized(RATES, QUICK_RATES)
     made = {f"{rate:g}": loads.poisson(rate, count, seed) for rate in rates}
-    served = wanted.sized(TRACE_REQUESTS, FULL_TRACE_REQUESTS, QUICK_REQUESTS)
+    served = wanted.sized(TRACE_REQUESTS, QUICK_REQUESTS)
     capacity = pair.capacity()
     return made | loads.around(capacity, served / (loads.MEAN * capacity), trace, seed)
 

@@ -24,12 +24,12 @@ from loadtest.bench import workload
 from loadtest.bench.derive import drafting, with_drafters
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, PolicyRuns, fixed, shown, take_turns
-from loadtest.bench.session import QUICK, Session
+from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
 
 CONCURRENCIES, QUICK_CONCURRENCIES = (1, 2, 4, 8, 16, 32), (1, 4)
 REQUESTS = {1: 5, 2: 8, 4: 14, 8: 24, 16: 40, 32: 72}
-REPETITIONS, FULL_REPETITIONS = 6, 20
+REPETITIONS = 6
 QUICK_DEPTHS, QUICK_LEARNERS = (3,), (COVEY,)
 SHORTEST, LONGEST = 16, 128  # output tokens
 TEMPERATURE = 1.0  # greedy text of small models loops, and loops are easy to draft
@@ -40,8 +40,8 @@ def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     measured = PolicyRuns()
     session.summarise = measured.summary
-    quick = session.wanted.size == QUICK
-    repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS)
+    quick = session.wanted.quick
+    repetitions = session.repetitions(REPETITIONS)
     with line_up(session) as entrants:
         warm_up(session, entrants)
         concurrencies = QUICK_CONCURRENCIES if quick else CONCURRENCIES
@@ -56,7 +56,7 @@ def line_up(session: Session) -> Iterator[list[OverTriton]]:
     settings = drafting(wanted.profile)
     drafter = settings.speculation.drafters[0]
     session.notes |= {"drafter": drafter, "temperature": TEMPERATURE, "output_tokens": [SHORTEST, LONGEST]}
-    quick = wanted.size == QUICK
+    quick = wanted.quick
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = {}
@@ -79,7 +79,7 @@ def warm_up(session: Session, entrants: Sequence[OverTriton]) -> None:
     """Have every entrant answer something; those that learn, so much that they know what a round costs."""
     steps = [(f"warming up: {each.name} at {callers}", (each, callers)) for each in entrants for callers in WARM_UP]
     for entrant, callers in session.each(steps):
-        learns = entrant.name in LEARNERS and session.wanted.size != QUICK
+        learns = entrant.name in LEARNERS and not session.wanted.quick
         entrant.run(asks(callers * (2 if learns else 1), 0), callers, tenant=f"warm-up {entrant.name}")
 
 

@@ -18,12 +18,12 @@ from rich.console import Console
 from covey.contracts.types import JsonDict
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads, report
-from loadtest.bench.session import QUICK, Session
+from loadtest.bench.session import Session
 from loadtest.bench.slo_serving import CHAT, SUMMARY, SYSTEMS, URGENT, Point, asked, play
 
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
 KEYS = ("attainment", "goodput", "accepted_per_verification")  # that are shown; the last is the paper's Figure 12
-REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 200, 1000, 12
+REQUESTS, QUICK_REQUESTS = 200, 12
 QUICK_SYSTEMS = ("off", "adaserve", "covey")
 
 
@@ -71,9 +71,9 @@ def run(session: Session) -> None:
     measured, wanted = SloPoints(), session.wanted
     session.summarise = measured.summary
     trace = loads.azure(wanted.data)
-    count = session.repetitions(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
+    count = session.repetitions(REQUESTS, QUICK_REQUESTS)
     devices = wanted.parts_of(DEVICES)
-    jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, devices))
+    jobs = list(_jobs(count, wanted.quick, trace, wanted.seed, devices))
     session.notes |= {"clock": "virtual", "requests": count, "arrivals": "azure" if trace else "poisson"}
     for (device, rate, system), point in session.side_by_side(jobs):
         measured.points.setdefault(device, {}).setdefault(rate, {})[system] = point

@@ -20,7 +20,7 @@ from loadtest.bench import report, workload
 from loadtest.bench.derive import drafting
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import OFF, fixed
-from loadtest.bench.session import QUICK, Session
+from loadtest.bench.session import Session
 from loadtest.bench.statistics import best_over, loops
 from loadtest.bench.work import Answer, Ask
 from loadtest.bench.workload import SPECIALISTS
@@ -29,7 +29,7 @@ DEPTHS, QUICK_DEPTHS = (1, 2, 3, 4, 5, 6), (2, 4)
 AUTO = "auto"  # what requests get that ask for nothing: the policy chooses, whoever drafts
 GREEDY, HOT = 0.0, 1.0
 OUTPUT_TOKENS, QUICK_TOKENS = 128, 24
-REPETITIONS, FULL_REPETITIONS = 12, 40  # each with a prompt of every domain
+REPETITIONS = 12  # each with a prompt of every domain
 OVERALL = "overall"
 
 Rates = dict[str, list[float]]
@@ -112,8 +112,8 @@ def run(session: Session) -> None:
     measured = SpeedupAnswers()
     session.summarise = measured.summary
     settings = drafting(wanted.profile)
-    quick = wanted.size == QUICK
-    repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, quick=2)
+    quick = wanted.quick
+    repetitions = session.repetitions(REPETITIONS, quick=2)
     domains = prompts.DOMAINS[:1] if quick else prompts.DOMAINS
     drafters = {domain: drafter_for(domain, settings) for domain in domains}
     tokens = QUICK_TOKENS if quick else OUTPUT_TOKENS

@@ -17,7 +17,7 @@ from loadtest.bench import gpu
 from loadtest.bench.__main__ import main
 from loadtest.bench.gpu import rig as rigs
 from loadtest.bench.gpu.rig import Rig
-from loadtest.bench.session import QUICK, Session, Wanted
+from loadtest.bench.session import Session, Wanted
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_measured_is_refused_in_a_line(
 
 
 def test_engines_that_share_a_pair_in_turns_say_the_same_with_drafts_and_without(tmp_path: Path) -> None:
-    session = Session("gpu", Wanted(tmp_path / "gpu.json", size=QUICK, device="cpu"), Console(quiet=True))
+    session = Session("gpu", Wanted(tmp_path / "gpu.json", quick=True, device="cpu"), Console(quiet=True))
     rig = Rig(session)
     engines = [rig.engine(policy) for policy in ("off", "fixed:3", "covey")]
     for seed in (1, 2):
@@ -120,7 +120,7 @@ def test_engines_that_share_a_pair_in_turns_say_the_same_with_drafts_and_without
 
 
 def test_an_engine_that_dies_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(Session("gpu", Wanted(tmp_path / "gpu.json", size=QUICK, device="cpu"), Console(quiet=True)))
+    rig = Rig(Session("gpu", Wanted(tmp_path / "gpu.json", quick=True, device="cpu"), Console(quiet=True)))
     engine = rig.engine("off")
 
     def fail(_work: object) -> None:

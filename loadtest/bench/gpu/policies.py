@@ -16,13 +16,13 @@ from loadtest.bench.work import Ask, Competitor
 REQUESTS = {1: 3, 4: 10, 16: 40, 64: 144, 128: 256}  # by concurrency
 REQUESTS_OFF_GPU = {1: 1, 4: 4}
 LENGTHS, LENGTHS_OFF_GPU = ((64, 256), (64, 192)), ((8, 16), (6, 12))  # of prompts and of answers
-REPETITIONS, FULL_REPETITIONS = 4, 10
+REPETITIONS = 4
 
 
 def speculation(rig: Rig, found: JsonDict) -> None:
     session, measured = rig.session, PolicyRuns()
     requests = REQUESTS if rig.on_gpu else REQUESTS_OFF_GPU
-    repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, quick=2)
+    repetitions = session.repetitions(REPETITIONS, quick=2)
     policies = (OFF, fixed(2), COVEY) if rig.small else (OFF, *map(fixed, DEPTHS), *LEARNERS)
     with ExitStack() as stack:
         entrants = []

@@ -30,7 +30,7 @@ from covey_training.aligned.shapes import SPECIAL
 from covey_training.aligned.weights import first_layers
 from loadtest.bench.in_process import InProcess
 from loadtest.bench.passes import BLOCK_SIZE
-from loadtest.bench.session import QUICK, Session
+from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
 
 DRAFTER = "draft_aligned"
@@ -72,7 +72,7 @@ class Rig:
         self.session = session
         self.device = find_device(wanted.device)
         self.on_gpu = self.device.type == "cuda"
-        self.small = not self.on_gpu or wanted.size == QUICK
+        self.small = not self.on_gpu or wanted.quick
         self.room = ROOM if self.on_gpu else ROOM_OFF_GPU
         self.size = wanted.shape or (SIZE if self.on_gpu else SIZE_OFF_GPU)
         self.config: Any = shape(self.size)
