@@ -16,5 +16,5 @@ peers/            the bench with other engines, in environments of their own and
 gpu/              a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops
 facts.py          hardware and versions;  report.py: tables, JSON
-speedup.py, load.py, exactness.py, gpu, emulated.py ...  the benches
+speedup.py, exactness.py, gpu, emulated.py ...  the benches
 """

@@ -17,7 +17,6 @@ from loadtest.bench.session import Session, Wanted
 
 BENCHES = {
     "speedup": "what fixed speculation gains over none, one request at a time",
-    "load": "policies against fixed depths in a closed loop, over concurrency",
     "exactness": "whether a token's draw is the same bits in any company, at every length",
     "gpu": "how near a GPU's limits, part by part: rounds, policies",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",

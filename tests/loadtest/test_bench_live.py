@@ -53,12 +53,3 @@ def test_a_signal_ends_a_bench_with_what_it_has_measured(tmp_path: Path, number:
     assert found["interrupted"]
     assert found["repetitions"] == 1
     assert found["code"]["tokens_per_second"]["off"]["median"] > 0
-
-
-def test_a_closed_loop_measures_every_entrant(tmp_path: Path) -> None:
-    found = quick("load", tmp_path)
-    assert found["min_covey_over_best_static"] > 0
-    for point in found["points"].values():
-        assert all(rate["median"] > 0 for rate in point["tokens_per_second"].values())
-        assert point["depth"]["off"] == 0.0
-        assert point["depth"]["fixed:3"] > 1.0

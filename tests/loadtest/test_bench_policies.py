@@ -1,4 +1,4 @@
-"""The bench `load` from made-up runs: its keys, and what counts as the best static choice; the loads of others."""
+"""Policies in a closed loop, from made-up runs: their keys, and what counts as the best static choice; open loads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.console import Console
 
 from covey.contracts.errors import SettingError
 from loadtest.arrivals import Arrival
-from loadtest.bench import load, loads
-from loadtest.bench.policies import PolicyRuns
+from loadtest.bench import loads
+from loadtest.bench.policies import PolicyRuns, shown
 from loadtest.bench.session import Session, Wanted
 from loadtest.bench.statistics import interval
 from loadtest.bench.work import Answer, Run
@@ -23,7 +23,7 @@ def answered(seconds: float) -> Run:
     return Run((Answer(TOKENS, seconds, drafted=60, accepted=20),), seconds)
 
 
-def made_up_load(repetitions: int) -> PolicyRuns:
+def made_up_runs(repetitions: int) -> PolicyRuns:
     """covey is as fast as fixed:2, the best; at concurrency 8 off is the best, and a tenth faster than covey."""
     measured = PolicyRuns()
     for concurrency, seconds in ((1, {"off": 2.0, "fixed:2": 1.0}), (8, {"off": 0.9, "fixed:2": 1.5})):
@@ -34,8 +34,8 @@ def made_up_load(repetitions: int) -> PolicyRuns:
 
 
 @pytest.mark.parametrize("repetitions", [1, 4])
-def test_load_has_the_keys_it_promises(repetitions: int) -> None:
-    found = made_up_load(repetitions).summary()
+def test_runs_have_the_keys_they_promise(repetitions: int) -> None:
+    found = made_up_runs(repetitions).summary()
     assert found["points"]["1"]["covey_over_best_static"] == pytest.approx(1.0)
     assert found["points"]["8"]["covey_over_best_static"] == pytest.approx(0.9)
     assert found["min_covey_over_best_static"] == pytest.approx(0.9)
@@ -45,7 +45,7 @@ def test_load_has_the_keys_it_promises(repetitions: int) -> None:
 
 
 def test_an_entrant_that_has_had_fewer_turns_shortens_the_comparison() -> None:
-    measured = made_up_load(3)
+    measured = made_up_runs(3)
     measured.runs[1]["covey"].pop()
     found = measured.summary()["points"]["1"]
     assert found["tokens_per_second"]["off"]["repetitions"] == 2
@@ -53,10 +53,10 @@ def test_an_entrant_that_has_had_fewer_turns_shortens_the_comparison() -> None:
 
 def test_results_are_written_and_shown(tmp_path: Path) -> None:
     session = Session("policies", Wanted(tmp_path / "out.json"), Console(quiet=True))
-    session.summarise = made_up_load(2).summary
+    session.summarise = made_up_runs(2).summary
     result = session.write()
     assert json.loads((tmp_path / "out.json").read_text()) == result
-    load.show(result, session.console)
+    session.console.print(shown("policies", result["points"]))
 
 
 def test_what_was_not_measured_is_null() -> None:

@@ -1,5 +1,5 @@
-"""Measures the part `speculation` of the bench `gpu`: the bench `load` with engines of this process, at temperature
-1."""
+"""Measures the part `speculation` of the bench `gpu`: policies against fixed depths in a closed loop, over engines of
+this process, at temperature 1."""
 
 from __future__ import annotations
 
