@@ -69,8 +69,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Makes token ids without meaning, for lengths alone. Equal block ids give equal tokens, so that prefixes are
-    shared."""
+    """Makes token ids without meaning, for lengths alone."""
 
     input_tokens: int
     output_tokens: int
@@ -80,13 +79,7 @@ class Synthetic:
         most = self.lengths.context - 1
         output = min(arrival.output_tokens or self.output_tokens, most // 2)
         count = min(arrival.input_tokens or self.input_tokens, most - output)
-        ids: list[int] = []
-        for block in arrival.blocks:
-            if len(ids) >= count:
-                break
-            ids += random.Random(f"block {block}").choices(IDS, k=arrival.block_tokens)
-        ids += rng.choices(IDS, k=max(0, count - len(ids)))
-        return RequestContent(tuple(ids[:count]), output, exact=True, topic="synthetic")
+        return RequestContent(tuple(rng.choices(IDS, k=count)), output, exact=True, topic="synthetic")
 
 
 def parse(text: str, lengths: AnswerLengths) -> Source:

@@ -72,7 +72,6 @@ def add(parser: Any) -> None:
     parser.add_argument("--send-slo", action="store_true", help="tell the server of each request's service level")
     parser.add_argument("--temperature", type=float, default=0.0, help=f"of every request {USUAL}")
     parser.add_argument("--speculation", default="", help="auto, off or fixed:k, of every request")
-    parser.add_argument("--data", default="", help=f"folder of outside data (default: {arrivals.DATA_VARIABLE})")
     parser.add_argument("--request-timeout", type=float, default=120.0, help=f"seconds for a whole answer {USUAL}")
     parser.add_argument("--seed", type=int, default=1, help=f"of arrivals, prompts and levels {USUAL}")
 
@@ -112,9 +111,8 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
     tokens = given.tokens or (levels.MIX_TOKENS if given.mix else "16:64")
     shortest, longest = _lengths(tokens)
     lengths = asks.AnswerLengths(shortest, longest, given.context)
-    trace = given.shape.partition(":")[0] in ("azure", "mooncake")
+    trace = given.shape.partition(":")[0] == "azure"
     prompts = given.prompts or ("synthetic" if trace else "own")
-    data = Path(given.data) if given.data else None
     settings: dict[str, Any] = {"temperature": given.temperature}
     if given.speculation:
         settings["speculation"] = given.speculation
@@ -139,7 +137,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         grace=grace,
         timeout=given.request_timeout,
         seed=given.seed,
-        shape=arrivals.parse(given.shape, data=data, rate=given.rate or None, lengths=given.length_scale),
+        shape=arrivals.parse(given.shape, rate=given.rate or None, lengths=given.length_scale),
         source=asks.parse(prompts, lengths),
         sources={name: asks.parse(f"own:{domain}", lengths) for name, domain in domains.items()},
         send_slo=given.send_slo,

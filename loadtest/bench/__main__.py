@@ -65,7 +65,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--seed", type=int)
     add("--profile", metavar="NAME")
     add("--model", metavar="FOLDER", help="Hugging Face folder of another target")
-    add("--data", type=Path, metavar="PATH", help="Azure's trace, or the folder it is in")
+    add("--data", type=Path, metavar="FILE", help="Azure's trace")
     pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
     part = "of `gpu`, `slo`: this alone"

@@ -19,7 +19,7 @@ from rich.table import Table
 from covey.contracts import registry
 from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
-from loadtest.arrivals import Arrival
+from loadtest.arrivals import Arrival, read_azure
 from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
@@ -97,7 +97,7 @@ def run(session: Session) -> None:
     session.summarise = measured.summary
     chosen = _chosen(wanted.pairs)
     repetitions = session.repetitions(1)
-    trace = loads.azure(wanted.data)
+    trace = read_azure(wanted.data) if wanted.data else None
     session.notes |= {
         "clock": "virtual",
         "repetitions": repetitions,

@@ -41,7 +41,7 @@ class Wanted:
     model: str = ""  # Hugging Face folder of the target; "": the profile's, else the model repository's
     minutes: float = 22.0  # no repetition begins that would take longer than that
     repetitions: int = 0  # 0: the bench's own number
-    data: Path | None = None  # a trace, or the folder of outside data
+    data: Path | None = None  # Azure's trace
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
     parts: tuple[str, ...] = ()  # as `parts_of` has them
     peers: tuple[str, ...] = ()  # NAME=PYTHON

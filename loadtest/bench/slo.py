@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
-from loadtest.arrivals import Arrival
+from loadtest.arrivals import Arrival, read_azure
 from loadtest.bench import loads, report
 from loadtest.bench.session import Session
 from loadtest.bench.slo_serving import CHAT, SUMMARY, SYSTEMS, URGENT, Point, asked, play
@@ -70,7 +70,7 @@ def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     measured, wanted = SloPoints(), session.wanted
     session.summarise = measured.summary
-    trace = loads.azure(wanted.data)
+    trace = read_azure(wanted.data) if wanted.data else None
     count = session.repetitions(REQUESTS, QUICK_REQUESTS)
     devices = wanted.parts_of(DEVICES)
     jobs = list(_jobs(count, wanted.quick, trace, wanted.seed, devices))

@@ -22,8 +22,7 @@ def served(policy: str, pair: int = 0, count: int = SMALL, gap: float = 0.05) ->
     return play(PAIRS[pair], policy, times, requests(PAIRS[pair], count, 1), 1)
 
 
-def test_a_quick_run_has_the_keys_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COVEY_DATA", raising=False)
+def test_a_quick_run_has_the_keys_it_promises(tmp_path: Path) -> None:
     out = tmp_path / "emulated.json"
     assert main(["emulated", "--quick", "--pair", "emulated-7b", "--json", str(out)]) == 0
     found = json.loads(out.read_text())

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from covey.contracts.errors import SettingError
 from loadtest.arrivals import Arrival
 from loadtest.bench import loads
 from loadtest.bench.policies import PolicyRuns, shown
@@ -81,18 +80,6 @@ def test_a_poisson_load_has_its_rate() -> None:
     times = loads.poisson(5.0, 2000, seed=3)
     assert len(times) == 2000
     assert times[-1] == pytest.approx(400.0, rel=0.1)
-
-
-def test_a_trace_is_found_where_it_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COVEY_DATA", raising=False)
-    assert loads.azure(None) is None
-    with pytest.raises(SettingError):
-        loads.azure(tmp_path)
-    path = tmp_path / "azure_small.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n")
-    assert loads.azure(path) == loads.azure(tmp_path) == [Arrival(0.0, 374, 44)]
-    monkeypatch.setenv("COVEY_DATA", str(tmp_path))
-    assert loads.azure(None) == [Arrival(0.0, 374, 44)]
 
 
 def test_an_interval_is_of_the_mean() -> None:

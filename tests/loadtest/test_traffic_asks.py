@@ -74,17 +74,6 @@ def test_synthetic_lengths_are_exact_and_fit_the_context() -> None:
     assert max(ask.prompt) < asks.IDS.stop  # type: ignore[type-var]
 
 
-def test_equal_blocks_are_equal_prefixes() -> None:
-    first, second, third = (
-        asked("synthetic", Arrival(0.0, 40, 4, blocks, block_tokens=10), count=1)[0].prompt
-        for blocks in ((0, 1, 2, 3), (0, 1, 9, 8), (7, 1))
-    )
-    assert first[:20] == second[:20]
-    assert first[20:30] != second[20:30]
-    assert third[:10] != first[:10]
-    assert third[10:20] == first[10:20]
-
-
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
