@@ -6,7 +6,6 @@ tokens, by the server's count of them, since one chunk may bring several.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,9 +66,8 @@ class Traffic:
         self._fire = fire
         self._clock = clock
         self._pause = pause
-        self._followed = False
         self._lock = threading.Lock()
-        self._level_rng, self._ask_rng, self._pace_rng = map(plan.own_rng, ("levels", "prompts", "pace"))
+        self._level_rng, self._ask_rng, self._pace_rng = map(plan.rng, ("levels", "prompts", "pace"))
         self._under_way: set[Stream] = set()
         self._client = Client(plan.grpc_url, timeout=plan.timeout)
 
@@ -86,13 +84,8 @@ class Traffic:
             self._pause(BACK_OFF_SECONDS)
 
     def follow(self, spawn: Callable[..., object]) -> None:
-        """Send every arrival of an open shape when it is due, each by a greenlet of its own; each of several parts
-        sends its share. Does nothing the second time, as when Locust gives a worker the users of one that has gone."""
-        if self._followed:
-            return
-        self._followed = True
-        arrivals = self.plan.shape.arrivals(self.plan.seconds, self.plan.rng("arrivals"))
-        for arrival in itertools.islice(arrivals, self.plan.part, None, self.plan.parts):
+        """Send every arrival of an open shape when it is due, each by a greenlet of its own."""
+        for arrival in self.plan.shape.arrivals(self.plan.seconds, self.plan.rng("arrivals")):
             wait = arrival.at - self._clock()
             if wait > 0:
                 self._pause(wait)
@@ -117,11 +110,6 @@ class Traffic:
         self._record(record)
         self._report(record)
         return record.outcome
-
-    @property
-    def left(self) -> float:
-        """Return the seconds until the run's end by its own clock."""
-        return self.plan.seconds - self._clock()
 
     def stop(self) -> None:
         """Send no more requests; those under way may end."""
