@@ -4,9 +4,7 @@ names.
 | shape | arrivals |
 |---|---|
 | `closed:N` | N users, each asking again as soon as it is answered |
-| `paced:N,RATE` | N users who together ask RATE times a second, or less where answers take longer |
 | `poisson:RATE` | RATE requests a second on average, independent of one another |
-| `bursts:LOW,HIGH,EVERY,LENGTH` | LOW a second, and HIGH for LENGTH seconds of every EVERY |
 | `peaks:LOW,HIGH` | LOW a second, rising to HIGH at a quarter and at three quarters of the run |
 | `azure:FILE` | Azure's CSV: TIMESTAMP, ContextTokens, GeneratedTokens |
 """
@@ -28,9 +26,7 @@ MOST = 10_000  # of any number of a shape: what is offered is made in this proce
 UNREADABLE = (KeyError, ValueError, TypeError, OSError, EOFError, csv.Error)
 SHAPES = (
     "closed:N",
-    "paced:N,RATE",
     "poisson:RATE",
-    "bursts:LOW,HIGH,EVERY,LENGTH",
     "peaks:LOW,HIGH",
     "azure:FILE",
 )
@@ -50,7 +46,6 @@ class Shape:
     """Says how load is offered. Open shapes have arrivals whatever the server does; a closed one has users instead."""
 
     users: int = 0  # of a closed shape
-    period: float = 0.0  # mean seconds from one request of a user to its next; 0: it asks as soon as it is answered
 
     def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:  # noqa: ARG002 - for open ones
         """Yield an open shape's arrivals in order, none later than `seconds`."""
@@ -108,13 +103,8 @@ def parse(text: str, *, rate: float | None = None, lengths: float = 1.0) -> Shap
         raise SettingError(f"shape: got {text!r}, allowed: numbers up to {MOST:,}, users and requests a second")
     if kind == "closed" and len(numbers) == 1 and numbers[0] >= 1 and numbers[0].is_integer():
         return Shape(int(numbers[0]))
-    if kind == "paced" and len(numbers) == 2 and numbers[0] >= 1 and numbers[0].is_integer() and numbers[1] > 0:
-        return Shape(int(numbers[0]), numbers[0] / numbers[1])
     if kind == "poisson" and len(numbers) == 1 and numbers[0] > 0:
         return Varying(rate=lambda _at, _seconds: numbers[0], highest=numbers[0])
-    if kind == "bursts" and len(numbers) == 4 and numbers[0] <= numbers[1] > 0 and 0 < numbers[3] <= numbers[2]:
-        low, high, every, length = numbers
-        return Varying(rate=lambda at, _seconds: high if at % every >= every - length else low, highest=high)
     if kind == "peaks" and len(numbers) == 2 and numbers[0] <= numbers[1] > 0:
         low, high = numbers
         rise = high - low

@@ -67,20 +67,14 @@ class Traffic:
         self._clock = clock
         self._pause = pause
         self._lock = threading.Lock()
-        self._level_rng, self._ask_rng, self._pace_rng = map(plan.rng, ("levels", "prompts", "pace"))
+        self._level_rng, self._ask_rng = map(plan.rng, ("levels", "prompts"))
         self._under_way: set[Stream] = set()
         self._client = Client(plan.grpc_url, timeout=plan.timeout)
 
     def closed(self) -> None:
-        """Take one user's turn: one request, to its end, and what is left of its period. Periods vary by half, so that
-        users do not keep step."""
-        began = self._clock()
-        outcome = self.send(Arrival(began))
-        if self.plan.shape.period:
-            with self._lock:
-                period = self.plan.shape.period * self._pace_rng.uniform(0.5, 1.5)
-            self._pause(max(0.0, began + period - self._clock()))
-        elif outcome in (ConnectionLost.__name__, Overloaded.__name__):
+        """Take one user's turn: one request, to its end."""
+        outcome = self.send(Arrival(self._clock()))
+        if outcome in (ConnectionLost.__name__, Overloaded.__name__):
             self._pause(BACK_OFF_SECONDS)
 
     def follow(self, spawn: Callable[..., object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 import covey
 from covey.server import Server
-from loadtest import records
+from loadtest import arrivals, records
 from loadtest.arrivals import Arrival
 from loadtest.options import Plan, command_line, plan
 from loadtest.records import Record
@@ -105,19 +106,18 @@ def test_an_interrupted_run_reports_what_ran(canned_server: Running, prompts: Pa
     assert "This run was cut short" in (tmp_path / "cut" / "report.html").read_text(encoding="utf-8")
 
 
-def test_paced_users_ask_at_their_rate_and_beside_that_the_same_without_speculation(
-    canned_server: Running, prompts: Path, tmp_path: Path
-) -> None:
-    given = words(canned_server[0], prompts, "--shape", "paced:4,8", "--seconds", "5", "--out", str(tmp_path))
-    ran = run(["loadtest"], *given, "--name", "paced", "--beside-plain")
+def test_a_run_beside_the_same_load_without_speculation(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
+    given = words(canned_server[0], prompts, "--shape", "poisson:8", "--seconds", "5", "--out", str(tmp_path))
+    ran = run(["loadtest"], *given, "--name", "mine", "--beside-plain")
     assert ran.returncode == 0, ran.stderr
-    assert "compared with" in (tmp_path / "paced" / "report.html").read_text(encoding="utf-8")
-    plain = records.load(tmp_path / "paced-plain")
+    assert "compared with" in (tmp_path / "mine" / "report.html").read_text(encoding="utf-8")
+    plain = records.load(tmp_path / "mine-plain")
     assert plain.settings["speculation"] == "off"
-    found = records.load(tmp_path / "paced").records
+    found = records.load(tmp_path / "mine").records
     topics = [[each.topic for each in sorted(run, key=lambda each: each.at)[:8]] for run in (plain.records, found)]
     assert topics[0] == topics[1]
-    assert 24 <= len(found) <= 48, "four at once, then eight a second"
+    due = list(arrivals.parse("poisson:8").arrivals(5.0, random.Random("1 arrivals")))
+    assert len(plain.records) == len(found) == len(due)
 
 
 def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None:

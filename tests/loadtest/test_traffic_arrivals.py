@@ -26,12 +26,8 @@ def within(found: list[float], low: float, high: float) -> int:
 
 
 def test_closed_has_users_and_no_arrivals() -> None:
-    closed = arrivals.parse("closed:8")
-    assert (closed.users, closed.period) == (8, 0.0)
+    assert arrivals.parse("closed:8").users == 8
     assert times("closed:8", 100) == []
-    paced = arrivals.parse("paced:8,2.5")
-    assert (paced.users, paced.period) == (8, 3.2)
-    assert times("paced:8,2.5", 100) == []
 
 
 def test_poisson_comes_at_its_rate_with_its_spread() -> None:
@@ -44,13 +40,6 @@ def test_poisson_comes_at_its_rate_with_its_spread() -> None:
     mean = sum(counts) / len(counts)
     variance = sum((count - mean) ** 2 for count in counts) / len(counts)
     assert variance == pytest.approx(mean, rel=0.3)
-
-
-def test_bursts_end_each_period() -> None:
-    found = times("bursts:2,30,10,2", 500)
-    in_bursts = sum(at % 10 >= 8 for at in found)
-    assert in_bursts == pytest.approx(50 * 2 * 30, rel=0.1)
-    assert len(found) - in_bursts == pytest.approx(50 * 8 * 2, rel=0.15)
 
 
 def test_peaks_are_at_a_quarter_and_at_three_quarters() -> None:
@@ -89,12 +78,8 @@ def test_traces_are_stretched_and_scaled(tmp_path: Path) -> None:
     [
         "closed:0",
         "closed:1.5",
-        "paced:4",
-        "paced:4,0",
         "poisson:0",
         "poisson:x",
-        "bursts:1,2,3",
-        "bursts:5,2,10,1",
         "peaks:4,1",
         "steady:3",
         "azure",
@@ -102,13 +87,13 @@ def test_traces_are_stretched_and_scaled(tmp_path: Path) -> None:
     ],
 )
 def test_a_shape_that_is_none_lists_the_shapes(shape: str) -> None:
-    with pytest.raises(SettingError, match=r"allowed: closed:N, paced:N,RATE"):
+    with pytest.raises(SettingError, match=r"allowed: closed:N, poisson:RATE"):
         arrivals.parse(shape)
 
 
 @pytest.mark.parametrize(
     "shape",
-    ["closed:1e9", "poisson:inf", "poisson:1e12", "poisson:nan", "peaks:0,0", "bursts:0,0,1,1", "peaks:1,inf"],
+    ["closed:1e9", "poisson:inf", "poisson:1e12", "poisson:nan", "peaks:0,0", "peaks:1,inf"],
 )
 def test_a_shape_that_no_process_can_offer_is_refused(shape: str) -> None:
     with pytest.raises(SettingError, match="shape: got"):
