@@ -63,29 +63,14 @@ class EmulatedRuns:
 
     def _pair(self, pair: str) -> JsonDict:
         loads_ = self.whole(pair)
-        sweep = {load: by for load, by in loads_.items() if load not in (TWO_PEAKS, AZURE)}
         others = [policy for policy in self.policies if policy != COVEY]
-        found: JsonDict = {
+        return {
             "covey_over": {policy: _span([_ratio(by, COVEY, policy) for by in loads_.values()]) for policy in others},
             "latency_over_covey": {
                 policy: _span([_ratio(by, policy, COVEY, "latency") for by in loads_.values()]) for policy in others
             },
-            "covey_over_best_static": _span([_ratio(by, COVEY, _best_static(by)[0]) for by in loads_.values()]),
-            "best_fixed": {load: _best_fixed(by) for load, by in sweep.items()},
+            "covey_over_best_static": _span([_ratio(by, COVEY, _best_static(by)) for by in loads_.values()]),
             "loads": {load: {policy: _middle(by[policy]) for policy in self.policies} for load, by in loads_.items()},
-        }
-        for trace in (AZURE, TWO_PEAKS):
-            found[trace] = self._trace(loads_.get(trace))
-        return found
-
-    def _trace(self, by_policy: dict[str, list[Served]] | None) -> JsonDict | None:
-        if by_policy is None:
-            return None
-        fastest, soonest = _best_static(by_policy)
-        return {
-            "throughput_covey_over_best_static": _ratio(by_policy, COVEY, fastest),
-            "latency_best_static_over_covey": _ratio(by_policy, soonest, COVEY, "latency"),
-            "best_static": {"throughput": fastest, "latency": soonest},
         }
 
 
@@ -101,7 +86,6 @@ def run(session: Session) -> None:
     session.notes |= {
         "clock": "virtual",
         "repetitions": repetitions,
-        "acceptance": {pair.name: pair.right() for pair in chosen},
         "capacity_without_speculation": {pair.name: pair.capacity() for pair in chosen},
     }
     jobs = [
@@ -141,19 +125,10 @@ def _span(ratios: Sequence[float]) -> JsonDict:
     return {"mean": geometric_mean(ratios), "least": min(ratios), "most": max(ratios)}
 
 
-def _best_static(by_policy: dict[str, list[Served]]) -> tuple[str, str]:
-    """Return the best of `off` and `fixed:k` by throughput, and by mean latency."""
+def _best_static(by_policy: dict[str, list[Served]]) -> str:
+    """Return the best of `off` and `fixed:k` by throughput."""
     static = [policy for policy in STATIC if policy in by_policy]
-    return (
-        max(static, key=lambda policy: median(served.throughput for served in by_policy[policy])),
-        min(static, key=lambda policy: median(served.latency for served in by_policy[policy])),
-    )
-
-
-def _best_fixed(by_policy: dict[str, list[Served]]) -> JsonDict:
-    """Return the best fixed depth by throughput and by latency; 0 is off."""
-    fastest, soonest = _best_static(by_policy)
-    return {"throughput": STATIC.index(fastest), "latency": STATIC.index(soonest)}
+    return max(static, key=lambda policy: median(served.throughput for served in by_policy[policy]))
 
 
 def _middle(runs: Sequence[Served]) -> JsonDict:
@@ -162,17 +137,8 @@ def _middle(runs: Sequence[Served]) -> JsonDict:
 
 def show(result: JsonDict, console: Console) -> None:
     for name, pair in result["pairs"].items():
-        titles = {one.name: one.title for one in PAIRS}
-        console.print(_table(f"{name}: {titles[name]}", pair))
-        best = ", ".join(f"{load}: {found['latency']}" for load, found in pair["best_fixed"].items())
-        console.print(f"best fixed length by requests/s (0: off), by latency: {best}")
-        for trace in (AZURE, TWO_PEAKS):
-            if pair[trace] is not None:
-                console.print(
-                    f"{trace}: throughput, covey over best static "
-                    f"{report.number(pair[trace]['throughput_covey_over_best_static'], 3)}; latency, best static over "
-                    f"covey {report.number(pair[trace]['latency_best_static_over_covey'], 3)}"
-                )
+        console.print(_table(name, pair))
+        console.print(f"throughput, covey over best static: {report.number(pair['covey_over_best_static']['mean'], 3)}")
 
 
 def _table(title: str, pair: JsonDict) -> Table:

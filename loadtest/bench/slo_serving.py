@@ -144,7 +144,7 @@ def play(
     limit: float = math.inf,
 ) -> Point:
     """Serve the load; what has not ended after `limit` seconds is a violation."""
-    emulated = EmulatedPair(pair, pair)
+    emulated = EmulatedPair(pair)
     settings, table, (name,) = emulated.profile, emulated.table, emulated.drafters
     guesses = Guesses.load(profile.guesses_file(GUESSES))
     subjects = {f"@{opening(kind)}": guesses.subject(subject) for kind, subject in SUBJECTS.items()}
