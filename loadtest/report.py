@@ -40,8 +40,7 @@ NOTES = (
     "unfinished when the run ended are left out.",
     "What a level of a mix is to meet is what the server says of its class; a target without a number is none, or is "
     "relative to a baseline that the server has not measured.",
-    "The pictures of batch, drafts, KV, rounds and prefill come from the server's metrics port, which counts all "
-    "clients.",
+    "The pictures of batch, drafts and KV come from the server's metrics port, which counts all clients.",
 )
 
 
