@@ -123,7 +123,7 @@ class Traffic:
         if ask.exact:
             settings["min_tokens"] = ask.max_tokens
         first: float | None = None
-        usage, finish, attainment = Usage(), "", ""
+        usage, finish = Usage(), ""
         try:
             with self._client.stream(ask.prompt, **settings) as stream:
                 self._under_way.add(stream)
@@ -131,7 +131,7 @@ class Traffic:
                     for chunk in stream:
                         if first is None and chunk.tokens:
                             first = self._clock() - blank.at
-                        usage, finish, attainment = chunk.usage, chunk.finish_reason, chunk.slo_attainment
+                        usage, finish = chunk.usage, chunk.finish_reason
                 finally:
                     self._under_way.discard(stream)
         except CoveyClientError as error:
@@ -152,9 +152,6 @@ class Traffic:
             output_tokens=usage.output_tokens,
             draft_tokens=usage.draft_tokens,
             accepted_draft_tokens=usage.accepted_draft_tokens,
-            server_ttft=usage.ttft_ms / 1000 or None,
-            server_tpot=usage.tpot_ms / 1000 or None,
-            attainment=attainment,
         )
 
     def _report(self, record: Record) -> None:
