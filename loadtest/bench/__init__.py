@@ -7,7 +7,6 @@ workload.py       prompts and output lengths
 loads.py          when the requests of an open loop come
 in_process.py     competitor: engine and target in this process
 over_triton.py    competitor: the real server, unary or streaming
-closed_loop.py    how it is asked
 policies.py       policies by name, and what a closed loop found of them
 emulated_*.py     pairs that are not there, requests for them, their servers in virtual time
 exactness_rows.py rows read in company and compared bit for bit

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -118,10 +119,12 @@ def run(session: Session) -> None:
     drafters = {domain: drafter_for(domain, settings) for domain in domains}
     tokens = QUICK_TOKENS if quick else OUTPUT_TOKENS
     session.notes |= {"drafters": drafters, "output_tokens": tokens}
-    with session.server(wanted.options()) as server:
+    with session.server(wanted.options()) as server, ExitStack() as stack:
         choices = (OFF, *map(fixed, QUICK_DEPTHS if quick else DEPTHS))
         asked = [OverTriton(server, name, stream=True, settings={"speculation": name}) for name in choices]
         asked.append(OverTriton(server, AUTO, stream=True, settings={"speculation": AUTO, "drafter": ""}))
+        for one in asked:
+            stack.callback(one.close)
         for one in session.each([(f"warming up: {one.name}", one) for one in asked]):
             for domain in domains:
                 one.run([Ask(prompts.load(domain)[0], 8, HOT, drafter=drafters[domain])], 1, tenant="warm-up")

@@ -125,6 +125,9 @@ class Served:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         assert concurrency
         assert tenant

@@ -182,7 +182,9 @@ def _line_up(
     for name in OURS:
         asked: dict[str, object] = {"end_id": workload.unused_token(target)}
         asked |= {} if name == COVEY else {"speculation": OFF}
-        entrants.append(OverTriton(server, name, stream=name == STREAMED, settings=asked))
+        ours = OverTriton(server, name, stream=name == STREAMED, settings=asked)
+        stack.callback(ours.close)
+        entrants.append(ours)
     return target, entrants
 
 
