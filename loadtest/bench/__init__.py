@@ -10,7 +10,6 @@ over_triton.py    competitor: the real server, unary or streaming
 policies.py       policies by name, and what a closed loop found of them
 emulated_*.py     pairs that are not there, requests for them, their servers in virtual time
 exactness_rows.py rows read in company and compared bit for bit
-passes.py         single passes, to be timed
 peers/            the bench with other engines, in environments of their own and asked over pipes
 gpu/              a pair in a GPU's memory and engines that share it, the device's clock, and parts of `gpu`
 statistics.py     medians, spread, paired ratios, cross-fitted best choice, loops

@@ -29,10 +29,10 @@ from covey_training.aligned import Pair, build, default_layers, shape
 from covey_training.aligned.shapes import SPECIAL
 from covey_training.aligned.weights import first_layers
 from loadtest.bench.in_process import InProcess
-from loadtest.bench.passes import BLOCK_SIZE
 from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
 
+BLOCK_SIZE = 16
 DRAFTER = "draft_aligned"
 OFF = "off"
 DEADLINE_MS = 60_000  # the first draft of a kind records its passes

@@ -11,15 +11,16 @@ from statistics import median
 from typing import Any, cast
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
 from covey.contracts.types import JsonDict
+from covey.models.lanes import Lanes, Pass
 from covey.models.model import PagedModel
 from covey.requests.rounds import RoundRecord
 from loadtest.bench.gpu.ceilings import bandwidth
-from loadtest.bench.gpu.rig import OFF, Rig
+from loadtest.bench.gpu.rig import BLOCK_SIZE, OFF, Rig
 from loadtest.bench.gpu.timing import milliseconds, over, queued
-from loadtest.bench.passes import PassCase
 
 CONTEXTS, CONTEXTS_OFF_GPU = (512, 3968), (32,)
 STEPS = 96  # tokens decoded at a context
@@ -44,7 +45,7 @@ def plain(rig: Rig, found: JsonDict) -> None:
 def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
     model = rig.loaded().target
     middle = context + steps // 2
-    work = PassCase(1, middle).work(model.blocks, rig.session.wanted.seed, model.padding_slot)
+    work = _one_token(middle, model.blocks, rig.session.wanted.seed, model.padding_slot)
     alone, size = None, None
     if not isinstance(model, PagedModel):
         bucket = model.give(work)
@@ -66,6 +67,14 @@ def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
         "pass_share_of_limit": over(over(size, alone), limit),
         "share_of_limit": over(over(size, whole), limit) if rig.on_gpu else None,
     }
+
+
+def _one_token(context: int, blocks: int, seed: int, nowhere: int) -> Pass:
+    """Return the pass of one row's last token, over keys scattered among so many blocks; it is kept nowhere."""
+    ids = np.random.default_rng(seed).permutation(blocks)[: -(-context // BLOCK_SIZE)].astype(np.int32)
+    lanes = Lanes(np.array([0, 1], np.int32), np.array([context], np.int32), ids[np.newaxis])
+    one = np.zeros(1, np.int32)
+    return Pass(one, np.array([context - 1], np.int32), np.array([nowhere], np.int32), lanes, one)
 
 
 def overhead(rig: Rig, found: JsonDict) -> None:
