@@ -2,9 +2,9 @@
 
 They are emulated, in virtual time (`slo_serving.py`): nothing here is hardware. `python -m loadtest --mix` asks a real
 server for such classes. Arrivals are Azure's trace scaled to each of some rates, or Poisson's where there is none. An
-objective is of the time per token from the first token on, as published; p99 TTFT, queueing included, and how many had
-their first token in time as well are beside it. What is refused or unfinished is a violation. Systems with tuned
-chunks have passes that an operator has cut to what this device reads its weights for anyway.
+objective is of the time per token from the first token on, as published; p99 TTFT, queueing included, is beside it.
+What is refused or unfinished is a violation. Systems with tuned chunks have passes that an operator has cut to what
+this device reads its weights for anyway.
 """
 
 from __future__ import annotations
@@ -56,12 +56,10 @@ def _device(rates: dict[float, dict[str, Point]]) -> JsonDict:
 def _as_json(point: Point) -> JsonDict:
     return {
         "attainment": point.attainment,
-        "attainment_with_ttft": point.met_both / point.requests,
         "goodput": point.goodput,
         "by_class": {kind: list(counts) for kind, counts in point.by_class.items()},
         "ttft_p99": point.ttft_p99,
         "accepted_per_verification": point.accepted,
-        "nodes_per_verification": point.drafted,
         "requests": point.requests,
     }
 

@@ -90,15 +90,8 @@ class SpeedupAnswers:
             "policy_over_off_interval": auto.span if auto else None,
             "picked": list(best.picked) if best else None,
             "tokens_per_second": report.spreads(rates),
-            "acceptance": {name: self._acceptance(temperature, domain, name) for name in static},
             **self.left_out(temperature, domain),
         }
-
-    def _acceptance(self, temperature: float, domain: str, name: str) -> float | None:
-        """Return accepted tokens over drafted ones, loops left out."""
-        answers = [entry[name] for entries in self.kept(temperature, domain).values() for entry in entries]
-        drafted = sum(answer.drafted for answer in answers)
-        return sum(answer.accepted for answer in answers) / drafted if drafted else None
 
 
 def drafter_for(domain: str, settings: profile.Profile) -> str:
