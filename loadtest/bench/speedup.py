@@ -121,10 +121,10 @@ def run(session: Session) -> None:
         for one in session.each([(f"warming up: {one.name}", one) for one in asked]):
             for domain in domains:
                 one.run([Ask(prompts.load(domain)[0], 8, HOT, drafter=drafters[domain])], 1, tenant="warm-up")
-        texts = {d: workload.by_repetition(d, repetitions, 1, seed=wanted.seed) for d in domains}
+        texts = {d: workload.by_repetition(d, repetitions, seed=wanted.seed) for d in domains}
         for repetition in range(repetitions):
             asks = [
-                Ask(texts[domain][repetition][0], tokens, hot, repetition, domain, drafter=drafters[domain])
+                Ask(texts[domain][repetition], tokens, hot, repetition, domain, drafter=drafters[domain])
                 for hot in (GREEDY, HOT)
                 for domain in domains
             ]

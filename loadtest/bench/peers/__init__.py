@@ -203,9 +203,9 @@ def _asks(target: str, count: int, tokens: int, temperature: float, seed: int) -
     if tokenizer is None:
         raise SettingError(f"{target} has no tokenizer")
     asks = []
-    for ask in workload.mixed(count, shortest=tokens, longest=tokens, seed=seed):
+    for ask in workload.mixed(count, tokens=tokens, seed=seed):
         ids = ((tokenizer.encode(ask.text).ids or [1]) * PROMPT_TOKENS)[:PROMPT_TOKENS]
-        asks.append(replace(ask, ids=tuple(ids), max_tokens=tokens, temperature=temperature))
+        asks.append(replace(ask, ids=tuple(ids), temperature=temperature))
     return asks
 
 
