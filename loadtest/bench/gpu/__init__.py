@@ -43,7 +43,6 @@ def run(session: Session) -> None:
         "device": str(rig.device) if rig.on_gpu else wanted.device,
         "pair": {"size": rig.size},
         "dtype": str(rig.dtype).removeprefix("torch."),
-        "streams": "one for target and drafter",
         "failures": failures,
     }
     session.summarise = lambda: {name: rig.results.get(name) for name in PARTS}

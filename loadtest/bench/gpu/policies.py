@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 from covey.contracts.types import JsonDict
 from loadtest.bench.gpu.rig import Rig
@@ -34,8 +33,6 @@ def speculation(rig: Rig, found: JsonDict) -> None:
             take_turns(session, measured.runs, entrants, requests, partial(asks, rig), repetitions)
         finally:
             found |= measured.summary()
-            target: Any = rig.loaded().target
-            found["recordings"] = len(target.graphs) if rig.on_gpu else None
 
 
 def asks(rig: Rig, count: int, seed: int) -> list[Ask]:
