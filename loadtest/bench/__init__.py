@@ -3,7 +3,7 @@
 __main__.py       command line; the bench's module is looked up by name
 session.py        one run of a bench: options, time budget, progress, what is written when it ends or is cut short
 work.py           what is asked (Ask), what came (Answer, Run), and who can be asked (Competitor)
-workload.py       prompts and output lengths
+workload.py       prompts, and orders in which competitors take turns
 loads.py          when the requests of an open loop come
 in_process.py     competitor: engine and target in this process
 over_triton.py    competitor: the real server, unary or streaming
