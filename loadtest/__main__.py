@@ -3,17 +3,10 @@ interrupted and 2 if it could not run."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from loadtest.options import Plan
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,24 +22,14 @@ def main(arguments: Sequence[str]) -> int:
         earlier = records.load(given.compare) if given.compare else None
         if given.report:
             return _report(given.report, earlier)
-        plan = _plan(given)
-        if given.worker:
-            from loadtest.distributed import worker
-
-            worker(plan, options.address(given.worker))
-            return 0
-        if given.master:
-            from loadtest.distributed import master
-
-            run = partial(master, address=options.address(given.master))
-        else:
-            from loadtest.run import run
+        plan = options.plan(given, seconds=given.seconds, grace=given.grace)
+        from loadtest.run import run
 
         folder = records.unused(given.out / (given.name or time.strftime("%Y%m%d-%H%M%S")))
         if given.beside_plain:
             given.speculation = "off"
             plain = records.unused(folder.with_name(f"{folder.name}-plain"))
-            if not run(_plan(given), plain):
+            if not run(options.plan(given, seconds=given.seconds, grace=given.grace), plain):
                 return _report(plain, None) or 1
             earlier = records.load(plain)
         complete = run(plan, folder)
@@ -55,13 +38,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"loadtest: {error}", file=sys.stderr)
         return 2
     return 0 if complete else 1
-
-
-def _plan(given: argparse.Namespace) -> Plan:
-    from loadtest import options
-
-    plan = options.plan(given, seconds=given.seconds, grace=given.grace)
-    return dataclasses.replace(plan, parts=options.parts(given))
 
 
 def _report(folder: Path, earlier: object) -> int:

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from covey import prompts
-from covey.contracts.profile import written
+from covey.contracts.profile import find, written
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.progress import Steps
@@ -38,7 +38,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PROFILES = Path(__file__).parents[1] / "profiles"
 TOKENS = 48
 
 
@@ -96,8 +95,7 @@ def main() -> None:
     parser.add_argument("--speculation", default="off", help="off, auto or fixed:K")
     parser.add_argument("--temperature", type=float, default=0.0)
     given = parser.parse_args()
-    path = Path(given.profile)
-    profile = tomllib.loads((path if path.is_file() else PROFILES / f"{given.profile}.toml").read_text())
+    profile = tomllib.loads(find(given.profile).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         urls = {}
         for index, settings in enumerate(given.settings):

@@ -4,43 +4,31 @@ names.
 | shape | arrivals |
 |---|---|
 | `closed:N` | N users, each asking again as soon as it is answered |
-| `paced:N,RATE` | N users who together ask RATE times a second, or less where answers take longer |
 | `poisson:RATE` | RATE requests a second on average, independent of one another |
-| `bursts:LOW,HIGH,EVERY,LENGTH` | LOW a second, and HIGH for LENGTH seconds of every EVERY |
 | `peaks:LOW,HIGH` | LOW a second, rising to HIGH at a quarter and at three quarters of the run |
-| `azure[:FILE]` | Azure's CSV: TIMESTAMP, ContextTokens, GeneratedTokens |
-| `mooncake[:FILE]` | Mooncake's JSON lines: timestamp (ms), input_length, output_length, hash_ids (512 tokens each) |
+| `azure:FILE` | Azure's CSV: TIMESTAMP, ContextTokens, GeneratedTokens |
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import itertools
-import json
 import math
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
 
 from covey.contracts.errors import SettingError
 
 MOST = 10_000  # of any number of a shape: what is offered is made in this process
 UNREADABLE = (KeyError, ValueError, TypeError, OSError, EOFError, csv.Error)
-DATA_VARIABLE = "COVEY_DATA"
-HASH_TOKENS = 512
 SHAPES = (
     "closed:N",
-    "paced:N,RATE",
     "poisson:RATE",
-    "bursts:LOW,HIGH,EVERY,LENGTH",
     "peaks:LOW,HIGH",
-    "azure[:FILE]",
-    "mooncake[:FILE]",
+    "azure:FILE",
 )
 
 
@@ -51,8 +39,6 @@ class Arrival:
     at: float  # seconds after the start
     input_tokens: int = 0
     output_tokens: int = 0
-    blocks: tuple[int, ...] = ()  # ids of the prompt's blocks: requests with equal first ids share a prefix
-    block_tokens: int = HASH_TOKENS
 
 
 @dataclass(frozen=True)
@@ -60,7 +46,6 @@ class Shape:
     """Says how load is offered. Open shapes have arrivals whatever the server does; a closed one has users instead."""
 
     users: int = 0  # of a closed shape
-    period: float = 0.0  # mean seconds from one request of a user to its next; 0: it asks as soon as it is answered
 
     def arrivals(self, seconds: float, rng: random.Random) -> Iterator[Arrival]:  # noqa: ARG002 - for open ones
         """Yield an open shape's arrivals in order, none later than `seconds`."""
@@ -102,31 +87,24 @@ class Trace(Shape):
                 at=arrival.at * stretch,
                 input_tokens=max(1, round(arrival.input_tokens * lengths)),
                 output_tokens=max(1, round(arrival.output_tokens * lengths)),
-                block_tokens=max(1, round(arrival.block_tokens * lengths)),
             )
             for arrival in self.recorded
         ]
         return Trace(recorded=scaled)
 
 
-def parse(text: str, *, data: Path | None = None, rate: float | None = None, lengths: float = 1.0) -> Shape:
+def parse(text: str, *, rate: float | None = None, lengths: float = 1.0) -> Shape:
     """Return the shape of that description; `rate` and `lengths` scale traces. Raises SettingError."""
     kind, _, rest = text.partition(":")
-    if kind in ("azure", "mooncake"):
-        read = read_azure if kind == "azure" else read_mooncake
-        return Trace(recorded=read(trace_file(kind, rest, data))).scaled(rate, lengths)
+    if kind == "azure" and rest:
+        return Trace(recorded=read_azure(Path(rest))).scaled(rate, lengths)
     numbers = _numbers(text, rest)
     if not all(0 <= number <= MOST for number in numbers):  # NaN is in no range
         raise SettingError(f"shape: got {text!r}, allowed: numbers up to {MOST:,}, users and requests a second")
     if kind == "closed" and len(numbers) == 1 and numbers[0] >= 1 and numbers[0].is_integer():
         return Shape(int(numbers[0]))
-    if kind == "paced" and len(numbers) == 2 and numbers[0] >= 1 and numbers[0].is_integer() and numbers[1] > 0:
-        return Shape(int(numbers[0]), numbers[0] / numbers[1])
     if kind == "poisson" and len(numbers) == 1 and numbers[0] > 0:
         return Varying(rate=lambda _at, _seconds: numbers[0], highest=numbers[0])
-    if kind == "bursts" and len(numbers) == 4 and numbers[0] <= numbers[1] > 0 and 0 < numbers[3] <= numbers[2]:
-        low, high, every, length = numbers
-        return Varying(rate=lambda at, _seconds: high if at % every >= every - length else low, highest=high)
     if kind == "peaks" and len(numbers) == 2 and numbers[0] <= numbers[1] > 0:
         low, high = numbers
         rise = high - low
@@ -134,62 +112,20 @@ def parse(text: str, *, data: Path | None = None, rate: float | None = None, len
     raise SettingError(f"shape: got {text!r}, allowed: {', '.join(SHAPES)}")
 
 
-def trace_file(kind: str, named: str, data: Path | None) -> Path:
-    """Return the named file, or the first one whose name has the kind's in the folder of outside data or its folder
-    `traces`, in whatever case: Azure's own is AzureLLMInferenceTrace_conv.csv."""
-    folder = data or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
-    places = [] if folder is None else [folder, folder / "traces"]
-    if named:
-        for path in (Path(named), *(place / named for place in places)):
-            if path.is_file():
-                return path
-        raise SettingError(f"shape: no trace file {named}, neither as it is nor under --data or {DATA_VARIABLE}")
-    found = [path for place in places for path in sorted(place.glob("*.*")) if kind in path.name.lower()]
-    if not found:
-        raise SettingError(
-            f"shape: {kind} needs a trace: {kind}:FILE, or a file with {kind} in its name in the folder of --data or "
-            f"{DATA_VARIABLE}, or in traces there"
-        )
-    return found[0]
-
-
 def read_azure(path: Path) -> list[Arrival]:
     """Read rows of TIMESTAMP, ContextTokens, GeneratedTokens; the first is at 0."""
     try:
-        with _open(path) as lines:
+        with path.open(encoding="utf-8") as lines:
             rows = list(csv.DictReader(lines))
         stamps = [_seconds(row["TIMESTAMP"]) for row in rows]
         lengths = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in rows]
     except UNREADABLE as error:
         raise SettingError(f"{path} is no trace in Azure's format: {error!r}") from None
-    return _from_zero(path, [Arrival(at, *length) for at, length in zip(stamps, lengths)])
-
-
-def read_mooncake(path: Path) -> list[Arrival]:
-    """Read objects with timestamp in milliseconds, input_length, output_length, hash_ids."""
-    try:
-        with _open(path) as lines:
-            rows = [json.loads(line) for line in lines if line.strip()]
-        found = [
-            Arrival(row["timestamp"] / 1000, row["input_length"], row["output_length"], tuple(row.get("hash_ids", ())))
-            for row in rows
-        ]
-    except UNREADABLE as error:
-        raise SettingError(f"{path} is no trace in Mooncake's format: {error!r}") from None
-    return _from_zero(path, found)
-
-
-def _from_zero(path: Path, arrivals: list[Arrival]) -> list[Arrival]:
+    arrivals = [Arrival(at, *length) for at, length in zip(stamps, lengths)]
     if not arrivals:
         raise SettingError(f"{path} holds no request")
     ordered = sorted(arrivals, key=lambda arrival: arrival.at)
     return [replace(arrival, at=arrival.at - ordered[0].at) for arrival in ordered]
-
-
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
 
 
 def _seconds(stamp: str) -> float:

@@ -3,7 +3,6 @@
 | source | prompts |
 |---|---|
 | `own[:DOMAIN,...]` | the project's own, of all domains or of those named |
-| `sharegpt:FILE` | first turns of ShareGPT-style JSON: a list of `{"conversations": [{"from", "value"}, ...]}` |
 | `specbench:FILE` | first turns of Spec-Bench-style JSON lines: `{"category", "turns": [...]}` |
 | `synthetic[:INPUT,OUTPUT]` | random token ids: a trace's lengths, or these; the answer is made exactly that long |
 """
@@ -15,15 +14,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from covey import prompts
 from covey.contracts.errors import SettingError
 from loadtest.arrivals import Arrival
 
-SOURCES = ("own[:DOMAIN,...]", "sharegpt:FILE", "specbench:FILE", "synthetic[:INPUT,OUTPUT]")
+SOURCES = ("own[:DOMAIN,...]", "specbench:FILE", "synthetic[:INPUT,OUTPUT]")
 IDS = range(300, 1000)  # ordinary tokens in any tokenizer of a thousand and more
-LETTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +53,20 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Texts:
-    """Chooses prompts with their topics; answers are as long as the trace says, as a length of their own, or as
-    `lengths` draws."""
+    """Chooses prompts with their topics; answers are as long as the trace says, or as `lengths` draws."""
 
-    rows: Sequence[tuple[str, str, int]]  # topic, text, tokens of its answer or 0
+    rows: Sequence[tuple[str, str]]  # topic, text
     lengths: AnswerLengths
 
     def ask(self, arrival: Arrival, rng: random.Random) -> RequestContent:
-        topic, text, known = rng.choice(self.rows)
-        tokens = arrival.output_tokens or min(known, self.lengths.longest) or self.lengths.draw(rng)
+        topic, text = rng.choice(self.rows)
+        tokens = arrival.output_tokens or self.lengths.draw(rng)
         return RequestContent(text, min(tokens, self.lengths.context // 2), topic=topic)
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Makes token ids without meaning, for lengths alone. Equal block ids give equal tokens, so that prefixes are
-    shared."""
+    """Makes token ids without meaning, for lengths alone."""
 
     input_tokens: int
     output_tokens: int
@@ -80,13 +76,7 @@ class Synthetic:
         most = self.lengths.context - 1
         output = min(arrival.output_tokens or self.output_tokens, most // 2)
         count = min(arrival.input_tokens or self.input_tokens, most - output)
-        ids: list[int] = []
-        for block in arrival.blocks:
-            if len(ids) >= count:
-                break
-            ids += random.Random(f"block {block}").choices(IDS, k=arrival.block_tokens)
-        ids += rng.choices(IDS, k=max(0, count - len(ids)))
-        return RequestContent(tuple(ids[:count]), output, exact=True, topic="synthetic")
+        return RequestContent(tuple(rng.choices(IDS, k=count)), output, exact=True, topic="synthetic")
 
 
 def parse(text: str, lengths: AnswerLengths) -> Source:
@@ -97,9 +87,7 @@ def parse(text: str, lengths: AnswerLengths) -> Source:
         unknown = [domain for domain in domains if domain not in prompts.DOMAINS]
         if unknown:
             raise SettingError(f"prompts: no domain {unknown[0]!r}; allowed: {', '.join(prompts.DOMAINS)}")
-        return Texts([(domain, prompt, 0) for domain in domains for prompt in prompts.load(domain)], lengths)
-    if kind == "sharegpt" and rest:
-        return Texts(read_sharegpt(Path(rest)), lengths)
+        return Texts([(domain, prompt) for domain in domains for prompt in prompts.load(domain)], lengths)
     if kind == "specbench" and rest:
         return Texts(read_specbench(Path(rest)), lengths)
     if kind == "synthetic":
@@ -109,37 +97,17 @@ def parse(text: str, lengths: AnswerLengths) -> Source:
     raise SettingError(f"prompts: got {text!r}, allowed: {', '.join(SOURCES)}")
 
 
-def read_sharegpt(path: Path) -> list[tuple[str, str, int]]:
-    """Return topic, first question, and about how many tokens its answer had."""
-    found = []
-    for entry in _json(path, lines=False):
-        turns = [turn for turn in entry.get("conversations", ()) if turn.get("value")]
-        for index, turn in enumerate(turns):
-            if turn.get("from") in ("human", "user"):
-                answer = turns[index + 1]["value"] if index + 1 < len(turns) else ""
-                found.append(("chat", str(turn["value"]), len(answer) // LETTERS_A_TOKEN))
-                break
-    return _some(path, found, 'a list of {"conversations": [{"from": "human", "value": TEXT}, ...]}')
-
-
-def read_specbench(path: Path) -> list[tuple[str, str, int]]:
-    rows = _json(path, lines=True)
-    found = [(str(row.get("category", "")), str(row["turns"][0]), 0) for row in rows if row.get("turns")]
-    return _some(path, found, 'lines of {"category": NAME, "turns": [TEXT, ...]}')
-
-
-def _some(path: Path, rows: list[tuple[str, str, int]], form: str) -> list[tuple[str, str, int]]:
-    if not rows:
-        raise SettingError(f"prompts: {path} holds no prompt in this format: {form}")
-    return rows
-
-
-def _json(path: Path, *, lines: bool) -> list[dict[str, Any]]:
+def read_specbench(path: Path) -> list[tuple[str, str]]:
+    """Return topic and first question of each line."""
     try:
-        text = path.read_text(encoding="utf-8")
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise SettingError(f"prompts: {path} cannot be read: {error}") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise SettingError(f"prompts: {path} is no list of objects")
-    return rows
+    if not all(isinstance(row, dict) for row in rows):
+        raise SettingError(f"prompts: {path} has lines that are no objects")
+    found = [(str(row.get("category", "")), str(row["turns"][0])) for row in rows if row.get("turns")]
+    if not found:
+        raise SettingError(
+            f'prompts: {path} holds no prompt in this format: lines of {{"category": NAME, "turns": [TEXT, ...]}}'
+        )
+    return found

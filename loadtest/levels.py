@@ -1,5 +1,5 @@
 """Has service levels and says who asks for which. They are measured from the client's side; with `--send-slo` the
-server is told of them and measures, too.
+server is told of them and serves by them.
 
 A level of a mix is one of the server's latency classes: what that asks for is the server's to say, on its metrics port.
 """

@@ -39,16 +39,10 @@ class Plan:
     levels: tuple[levels.Level, ...]
     settings: dict[str, Any]  # of requests, by wire name
     described: dict[str, Any]  # for the report: what was asked, without paths
-    part: int = 0  # of the load, of so many that processes share
-    parts: int = 1
 
     def rng(self, purpose: str) -> random.Random:
-        """Return a generator that is the same for every part."""
+        """Return a generator of its own for each purpose."""
         return random.Random(f"{self.seed} {purpose}")
-
-    def own_rng(self, purpose: str) -> random.Random:
-        """Return a generator of its own for each part."""
-        return self.rng(f"{purpose} {self.part}" if self.part else purpose)
 
 
 def add(parser: Any) -> None:
@@ -72,7 +66,6 @@ def add(parser: Any) -> None:
     parser.add_argument("--send-slo", action="store_true", help="tell the server of each request's service level")
     parser.add_argument("--temperature", type=float, default=0.0, help=f"of every request {USUAL}")
     parser.add_argument("--speculation", default="", help="auto, off or fixed:k, of every request")
-    parser.add_argument("--data", default="", help=f"folder of outside data (default: {arrivals.DATA_VARIABLE})")
     parser.add_argument("--request-timeout", type=float, default=120.0, help=f"seconds for a whole answer {USUAL}")
     parser.add_argument("--seed", type=int, default=1, help=f"of arrivals, prompts and levels {USUAL}")
 
@@ -93,11 +86,6 @@ def command_line() -> argparse.ArgumentParser:
     compared.add_argument(
         "--beside-plain", action="store_true", help="first the same load without speculation, to compare"
     )
-    several = parser.add_argument_group("load from several processes, each with the same options beside these")
-    several.add_argument("--workers", type=int, default=1, metavar="N", help="that share the load")
-    role = several.add_mutually_exclusive_group()
-    role.add_argument("--master", default="", metavar="[HOST:]PORT", help="wait for them here, offer none, report")
-    role.add_argument("--worker", default="", metavar="HOST:PORT", help="offer a part of the load, by that master")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="offer no load: write a run's report again")
     return parser
 
@@ -112,9 +100,8 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
     tokens = given.tokens or (levels.MIX_TOKENS if given.mix else "16:64")
     shortest, longest = _lengths(tokens)
     lengths = asks.AnswerLengths(shortest, longest, given.context)
-    trace = given.shape.partition(":")[0] in ("azure", "mooncake")
+    trace = given.shape.partition(":")[0] == "azure"
     prompts = given.prompts or ("synthetic" if trace else "own")
-    data = Path(given.data) if given.data else None
     settings: dict[str, Any] = {"temperature": given.temperature}
     if given.speculation:
         settings["speculation"] = given.speculation
@@ -139,7 +126,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         grace=grace,
         timeout=given.request_timeout,
         seed=given.seed,
-        shape=arrivals.parse(given.shape, data=data, rate=given.rate or None, lengths=given.length_scale),
+        shape=arrivals.parse(given.shape, rate=given.rate or None, lengths=given.length_scale),
         source=asks.parse(prompts, lengths),
         sources={name: asks.parse(f"own:{domain}", lengths) for name, domain in domains.items()},
         send_slo=given.send_slo,
@@ -160,24 +147,6 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
             **settings,
         },
     )
-
-
-def parts(given: argparse.Namespace) -> int:
-    """Return how many processes share the load. Raises SettingError."""
-    several = bool(given.master or given.worker)
-    if given.workers < 1 or (given.workers > 1 and not several):
-        raise SettingError(f"workers: got {given.workers}, allowed: at least 1, more with --master or --worker")
-    if several and given.beside_plain:
-        raise SettingError("beside-plain: allowed: without --master and --worker, whose workers end with their run")
-    return int(given.workers)
-
-
-def address(text: str) -> tuple[str, int]:
-    """Return the address of a master; "" is every host. Raises SettingError."""
-    host, _, port = text.rpartition(":")
-    if not port.isdigit() or not 0 < int(port) < 65536:
-        raise SettingError(f"master, worker: got {text!r}, allowed: HOST:PORT")
-    return host, int(port)
 
 
 def _lengths(text: str) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from loadtest.charts import Chart, Points
 from loadtest.records import Record, RecordedRun
 from loadtest.summary import attained, counted, gauge, over_time, percent, share, streamed
 
-PHASES = ("plan", "draft", "pass", "transport", "commit")
 RESIDENT = "covey_drafter_resident_bytes"
 GENERATED, DRAFTED, ACCEPTED, TREES = (
     "covey_generation_tokens_total",
@@ -129,22 +128,6 @@ def charts(run: RecordedRun, earlier: RecordedRun | None = None) -> list[Chart]:
             "used",
             whole=True,
         ),
-        chart(
-            "Time of a round by phase",
-            "ms a round",
-            "Mean time of the engine's rounds; pass is inside the target, transport the call around it.",
-            {phase: _phase(phase) for phase in PHASES},
-            stacked=True,
-        ),
-        chart(
-            "Prefill",
-            "tokens/s",
-            "Prompt tokens computed, and those found in the prefix cache.",
-            {
-                "computed": _rate("covey_prefill_tokens_total"),
-                "reused": _rate("covey_prefix_cache_hit_tokens_total"),
-            },
-        ),
     ]
 
 
@@ -189,14 +172,6 @@ def _gauge(metric: str, unit: float = 1, **labels: str) -> Value:
         return None if found is None else found / unit
 
     return lambda run: gauge(run, value)
-
-
-def _phase(phase: str) -> Value:
-    def value(span: Span) -> float | None:
-        rounds = span.grew("covey_rounds_total")
-        return 1000 * (span.grew("covey_round_seconds_total", phase=phase) or 0.0) / rounds if rounds else None
-
-    return lambda run: counted(run, value)
 
 
 def _count(rows: Sequence[Record], *, failed: bool) -> int:

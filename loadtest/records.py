@@ -37,9 +37,6 @@ class Record:
     output_tokens: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
-    server_ttft: float | None = None  # as the server measured them
-    server_tpot: float | None = None
-    attainment: str = ""  # what the server says of the objective that it was told
     lag: float = 0.0  # how much later than it was due the load generator sent it
 
     @property

@@ -35,13 +35,11 @@ figure h3 { margin: 0 0 .3rem; font-size: 1rem; }
 NOTES = (
     "TTFT is from sending a request to its first token; TPOT is from the first token to the end over the other tokens, "
     "by the server's count.",
-    "Service levels are measured by the client, and beside it by the server, where it was told of them (--send-slo): "
-    "from a request's arrival there, without the way to it. Failed requests count as not met; requests that were "
-    "unfinished when the run ended are left out.",
+    "Service levels are measured by the client. Failed requests count as not met; requests that were unfinished when "
+    "the run ended are left out.",
     "What a level of a mix is to meet is what the server says of its class; a target without a number is none, or is "
     "relative to a baseline that the server has not measured.",
-    "The pictures of batch, drafts, KV, rounds and prefill come from the server's metrics port, which counts all "
-    "clients.",
+    "The pictures of batch, drafts and KV come from the server's metrics port, which counts all clients.",
 )
 
 

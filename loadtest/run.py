@@ -26,7 +26,6 @@ from loadtest.records import Recorder
 from loadtest.traffic import Tally, Traffic
 
 LOOK_SECONDS = 1.0
-LATE_SECONDS = 1.0  # by which a worker may have begun later than the master that ends its run
 LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
 
 
@@ -115,8 +114,6 @@ def wait(plan: Plan, tally: Tally, clock: Callable[[], float], interrupted: Even
 
 def drain(grace: float, traffic: Traffic) -> None:
     """Wait for requests in flight, and cancel those that take longer."""
-    if 0.0 < traffic.left < LATE_SECONDS:
-        gevent.sleep(traffic.left)
     traffic.stop()
     until = time.monotonic() + grace
     while traffic.tally.in_flight and time.monotonic() < until:

@@ -91,28 +91,7 @@ def by_level(run: RecordedRun, level: Level) -> dict[str, float | None]:
         "TTFT met, %": percent(share([record.finished and level.meets_ttft(record.ttft) for record in over])),
         "TPOT met, %": percent(share([record.finished and level.meets_tpot(record.tpot) for record in over])),
         "both met, %": percent(share([attained(run, record) for record in over])),
-        "TTFT p95 by the server, ms": quantile_ms(over, "server_ttft", 95),
-        "TPOT p95 by the server, ms": quantile_ms(over, "server_tpot", 95),
-        "both met by the server, %": percent(served_attainment(over)),
-        "goodput by the server, tokens/s": _goodput(run, over),
     }
-
-
-def served_attainment(records: Sequence[Record]) -> float | None:
-    """Return the share that met its objective as the server judged it, of those whose objective it knew; a failed
-    request has not. None if it was told of none."""
-    told = [record for record in records if record.attainment not in ("", "unknown")]
-    failed = sum(record.failed for record in records)
-    met = sum(record.attainment == "met" for record in told)
-    return met / (len(told) + failed) if told else None
-
-
-def _goodput(run: RecordedRun, records: Sequence[Record]) -> float | None:
-    """Return the tokens a second of requests that met their objective as the server judged it."""
-    if served_attainment(records) is None:
-        return None
-    busy = max([run.seconds, *(record.end for record in records)])
-    return sum(record.output_tokens for record in records if record.attainment == "met") / busy
 
 
 def by_topic(run: RecordedRun, topic: str) -> dict[str, float | None]:

@@ -6,7 +6,6 @@ tokens, by the server's count of them, since one chunk may bring several.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,32 +66,20 @@ class Traffic:
         self._fire = fire
         self._clock = clock
         self._pause = pause
-        self._followed = False
         self._lock = threading.Lock()
-        self._level_rng, self._ask_rng, self._pace_rng = map(plan.own_rng, ("levels", "prompts", "pace"))
+        self._level_rng, self._ask_rng = map(plan.rng, ("levels", "prompts"))
         self._under_way: set[Stream] = set()
         self._client = Client(plan.grpc_url, timeout=plan.timeout)
 
     def closed(self) -> None:
-        """Take one user's turn: one request, to its end, and what is left of its period. Periods vary by half, so that
-        users do not keep step."""
-        began = self._clock()
-        outcome = self.send(Arrival(began))
-        if self.plan.shape.period:
-            with self._lock:
-                period = self.plan.shape.period * self._pace_rng.uniform(0.5, 1.5)
-            self._pause(max(0.0, began + period - self._clock()))
-        elif outcome in (ConnectionLost.__name__, Overloaded.__name__):
+        """Take one user's turn: one request, to its end."""
+        outcome = self.send(Arrival(self._clock()))
+        if outcome in (ConnectionLost.__name__, Overloaded.__name__):
             self._pause(BACK_OFF_SECONDS)
 
     def follow(self, spawn: Callable[..., object]) -> None:
-        """Send every arrival of an open shape when it is due, each by a greenlet of its own; each of several parts
-        sends its share. Does nothing the second time, as when Locust gives a worker the users of one that has gone."""
-        if self._followed:
-            return
-        self._followed = True
-        arrivals = self.plan.shape.arrivals(self.plan.seconds, self.plan.rng("arrivals"))
-        for arrival in itertools.islice(arrivals, self.plan.part, None, self.plan.parts):
+        """Send every arrival of an open shape when it is due, each by a greenlet of its own."""
+        for arrival in self.plan.shape.arrivals(self.plan.seconds, self.plan.rng("arrivals")):
             wait = arrival.at - self._clock()
             if wait > 0:
                 self._pause(wait)
@@ -118,11 +105,6 @@ class Traffic:
         self._report(record)
         return record.outcome
 
-    @property
-    def left(self) -> float:
-        """Return the seconds until the run's end by its own clock."""
-        return self.plan.seconds - self._clock()
-
     def stop(self) -> None:
         """Send no more requests; those under way may end."""
         self.stopped = True
@@ -141,7 +123,7 @@ class Traffic:
         if ask.exact:
             settings["min_tokens"] = ask.max_tokens
         first: float | None = None
-        usage, finish, attainment = Usage(), "", ""
+        usage, finish = Usage(), ""
         try:
             with self._client.stream(ask.prompt, **settings) as stream:
                 self._under_way.add(stream)
@@ -149,7 +131,7 @@ class Traffic:
                     for chunk in stream:
                         if first is None and chunk.tokens:
                             first = self._clock() - blank.at
-                        usage, finish, attainment = chunk.usage, chunk.finish_reason, chunk.slo_attainment
+                        usage, finish = chunk.usage, chunk.finish_reason
                 finally:
                     self._under_way.discard(stream)
         except CoveyClientError as error:
@@ -170,9 +152,6 @@ class Traffic:
             output_tokens=usage.output_tokens,
             draft_tokens=usage.draft_tokens,
             accepted_draft_tokens=usage.accepted_draft_tokens,
-            server_ttft=usage.ttft_ms / 1000 or None,
-            server_tpot=usage.tpot_ms / 1000 or None,
-            attainment=attainment,
         )
 
     def _report(self, record: Record) -> None:

@@ -41,12 +41,9 @@ class ArrivalsUser(User):  # type: ignore[misc]
 
 
 def classes(plan: Plan) -> list[type[User]]:
-    """Return the users of this run's shape; for an open one each part has one."""
-    if not plan.shape.users:
-        ArrivalsUser.fixed_count = plan.parts
-        return [ArrivalsUser]
-    return [CoveyUser]
+    """Return the users of this run's shape."""
+    return [CoveyUser] if plan.shape.users else [ArrivalsUser]
 
 
 def count(plan: Plan) -> int:
-    return plan.shape.users or plan.parts
+    return plan.shape.users or 1

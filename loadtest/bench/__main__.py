@@ -1,4 +1,4 @@
-"""Is the command line of the benches: `python -m loadtest.bench NAME [--json OUT] [--quick | --full]`."""
+"""Is the command line of the benches: `python -m loadtest.bench NAME [--json OUT] [--quick]`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,16 @@ from rich.console import Console
 from covey.contracts.errors import CoveyError
 from covey.server import ServerDied, StartError
 from covey_client import interruption
-from loadtest.bench import report
-from loadtest.bench.session import FULL, QUICK, Session, Wanted
+from loadtest.bench.session import Session, Wanted
 
 BENCHES = {
-    "tax": "what Triton and the front cost over the engine in process",
     "speedup": "what fixed speculation gains over none, one request at a time",
-    "load": "policies against fixed depths in a closed loop, over concurrency",
     "exactness": "whether a token's draw is the same bits in any company, at every length",
-    "gpu": "how near a GPU's limits, part by part: rounds, exactness, policies",
+    "gpu": "how near a GPU's limits, part by part: rounds, policies",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
     "peers": "Covey beside OpenVINO GenAI and vLLM on a CPU, in turns",
 }
-PICTURED = ("emulated", "slo")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,8 +46,6 @@ def main(arguments: Sequence[str]) -> int:
         raise
     result = session.write()
     bench.show(result, Console())
-    if name in PICTURED:
-        report.draw(wanted.out.with_suffix(".png"), bench.panels(result))
     return status
 
 
@@ -67,16 +61,14 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add = parser.add_argument
     add("name", choices=list(BENCHES), metavar="NAME")
     add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="a smoke run, below a minute")
-    size.add_argument("--full", action="store_const", dest="size", const=FULL, help="more repetitions")
+    add("--quick", action="store_true", help="a smoke run, below a minute")
     add("--seed", type=int)
     add("--profile", metavar="NAME")
     add("--model", metavar="FOLDER", help="Hugging Face folder of another target")
-    add("--data", type=Path, metavar="PATH", help="Azure's trace, or the folder it is in")
+    add("--data", type=Path, metavar="FILE", help="Azure's trace")
     pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
-    part = "of `gpu`, `slo`, `tax`: this alone"
+    part = "of `gpu`, `slo`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
     peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)
@@ -85,10 +77,10 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     gpu.add_argument("--size", dest="shape", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
     gpu.add_argument("--agreement", type=float, help="how often the drafter is right")
     add("--minutes", type=float, help="begin no repetition that would end later")
-    add("--repetitions", type=int, metavar="N", help="of `slo`: requests a point")
+    add("--repetitions", type=int, metavar="N", help="of each point; of `slo`: its requests")
     given = vars(parser.parse_args(arguments))
     name = given.pop("name")
-    usual = {"out": Path("runs", "bench", f"{name}.json")} | ({"minutes": 90.0} if given.get("size") == FULL else {})
+    usual = {"out": Path("runs", "bench", f"{name}.json")}
     several = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
     return name, Wanted(**usual | given | several)
 

@@ -19,12 +19,12 @@ from rich.table import Table
 from covey.contracts import registry
 from covey.contracts.errors import SettingError
 from covey.contracts.types import JsonDict
-from loadtest.arrivals import Arrival
+from loadtest.arrivals import Arrival, read_azure
 from loadtest.bench import loads, report
 from loadtest.bench.emulated_pairs import PAIRS, EmulatedPair, requests
 from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
-from loadtest.bench.session import QUICK, Session, Wanted
+from loadtest.bench.session import Session, Wanted
 
 OFF, COVEY = "off", "covey"
 FIXED = tuple(f"fixed:{depth}" for depth in range(1, 6))
@@ -33,11 +33,10 @@ LEARNERS = tuple(name for name in registry.POLICIES if name not in (OFF, "fixed:
 POLICIES = (*STATIC, "table", *LEARNERS)
 QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY)
 RATES: tuple[float, ...] = (2.0, 8.0, 15.0, 25.0, 35.0)
-FULL_RATES, QUICK_RATES = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0), (15.0,)
-FULL_REPETITIONS = 5
-REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 160, 480, 12
+QUICK_RATES = (15.0,)
+REQUESTS, QUICK_REQUESTS = 160, 12
 FIGURES = ("throughput", "latency", "latency_p99", "depth")  # of a run, that the JSON has
-TRACE_REQUESTS, FULL_TRACE_REQUESTS = 240, 960
+TRACE_REQUESTS = 240
 
 
 @dataclass
@@ -64,45 +63,29 @@ class EmulatedRuns:
 
     def _pair(self, pair: str) -> JsonDict:
         loads_ = self.whole(pair)
-        sweep = {load: by for load, by in loads_.items() if load not in (TWO_PEAKS, AZURE)}
         others = [policy for policy in self.policies if policy != COVEY]
-        found: JsonDict = {
+        return {
             "covey_over": {policy: _span([_ratio(by, COVEY, policy) for by in loads_.values()]) for policy in others},
             "latency_over_covey": {
                 policy: _span([_ratio(by, policy, COVEY, "latency") for by in loads_.values()]) for policy in others
             },
-            "covey_over_best_static": _span([_ratio(by, COVEY, _best_static(by)[0]) for by in loads_.values()]),
-            "best_fixed": {load: _best_fixed(by) for load, by in sweep.items()},
+            "covey_over_best_static": _span([_ratio(by, COVEY, _best_static(by)) for by in loads_.values()]),
             "loads": {load: {policy: _middle(by[policy]) for policy in self.policies} for load, by in loads_.items()},
-        }
-        for trace in (AZURE, TWO_PEAKS):
-            found[trace] = self._trace(loads_.get(trace))
-        return found
-
-    def _trace(self, by_policy: dict[str, list[Served]] | None) -> JsonDict | None:
-        if by_policy is None:
-            return None
-        fastest, soonest = _best_static(by_policy)
-        return {
-            "throughput_covey_over_best_static": _ratio(by_policy, COVEY, fastest),
-            "latency_best_static_over_covey": _ratio(by_policy, soonest, COVEY, "latency"),
-            "best_static": {"throughput": fastest, "latency": soonest},
         }
 
 
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     wanted = session.wanted
-    policies = QUICK_POLICIES if wanted.size == QUICK else POLICIES
+    policies = QUICK_POLICIES if wanted.quick else POLICIES
     measured = EmulatedRuns(policies)
     session.summarise = measured.summary
     chosen = _chosen(wanted.pairs)
-    repetitions = session.repetitions(1, FULL_REPETITIONS)
-    trace = loads.azure(wanted.data)
+    repetitions = session.repetitions(1)
+    trace = read_azure(wanted.data) if wanted.data else None
     session.notes |= {
         "clock": "virtual",
         "repetitions": repetitions,
-        "acceptance": {pair.name: pair.right() for pair in chosen},
         "capacity_without_speculation": {pair.name: pair.capacity() for pair in chosen},
     }
     jobs = [
@@ -117,10 +100,10 @@ def run(session: Session) -> None:
 
 
 def _loads(pair: EmulatedPair, wanted: Wanted, trace: Sequence[Arrival] | None, seed: int) -> dict[str, Times]:
-    count = wanted.sized(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
-    rates = wanted.sized(RATES, FULL_RATES, QUICK_RATES)
+    count = wanted.sized(REQUESTS, QUICK_REQUESTS)
+    rates = wanted.sized(RATES, QUICK_RATES)
     made = {f"{rate:g}": loads.poisson(rate, count, seed) for rate in rates}
-    served = wanted.sized(TRACE_REQUESTS, FULL_TRACE_REQUESTS, QUICK_REQUESTS)
+    served = wanted.sized(TRACE_REQUESTS, QUICK_REQUESTS)
     capacity = pair.capacity()
     return made | loads.around(capacity, served / (loads.MEAN * capacity), trace, seed)
 
@@ -142,19 +125,10 @@ def _span(ratios: Sequence[float]) -> JsonDict:
     return {"mean": geometric_mean(ratios), "least": min(ratios), "most": max(ratios)}
 
 
-def _best_static(by_policy: dict[str, list[Served]]) -> tuple[str, str]:
-    """Return the best of `off` and `fixed:k` by throughput, and by mean latency."""
+def _best_static(by_policy: dict[str, list[Served]]) -> str:
+    """Return the best of `off` and `fixed:k` by throughput."""
     static = [policy for policy in STATIC if policy in by_policy]
-    return (
-        max(static, key=lambda policy: median(served.throughput for served in by_policy[policy])),
-        min(static, key=lambda policy: median(served.latency for served in by_policy[policy])),
-    )
-
-
-def _best_fixed(by_policy: dict[str, list[Served]]) -> JsonDict:
-    """Return the best fixed depth by throughput and by latency; 0 is off."""
-    fastest, soonest = _best_static(by_policy)
-    return {"throughput": STATIC.index(fastest), "latency": STATIC.index(soonest)}
+    return max(static, key=lambda policy: median(served.throughput for served in by_policy[policy]))
 
 
 def _middle(runs: Sequence[Served]) -> JsonDict:
@@ -163,17 +137,8 @@ def _middle(runs: Sequence[Served]) -> JsonDict:
 
 def show(result: JsonDict, console: Console) -> None:
     for name, pair in result["pairs"].items():
-        titles = {one.name: one.title for one in PAIRS}
-        console.print(_table(f"{name}: {titles[name]}", pair))
-        best = ", ".join(f"{load}: {found['latency']}" for load, found in pair["best_fixed"].items())
-        console.print(f"best fixed length by requests/s (0: off), by latency: {best}")
-        for trace in (AZURE, TWO_PEAKS):
-            if pair[trace] is not None:
-                console.print(
-                    f"{trace}: throughput, covey over best static "
-                    f"{report.number(pair[trace]['throughput_covey_over_best_static'], 3)}; latency, best static over "
-                    f"covey {report.number(pair[trace]['latency_best_static_over_covey'], 3)}"
-                )
+        console.print(_table(name, pair))
+        console.print(f"throughput, covey over best static: {report.number(pair['covey_over_best_static']['mean'], 3)}")
 
 
 def _table(title: str, pair: JsonDict) -> Table:
@@ -186,13 +151,3 @@ def _table(title: str, pair: JsonDict) -> Table:
         rows.append([policy, *rates, *(f"{gain['mean']:.2f} {gain['least']:.2f}" if gain else "" for gain in gains)])
     heads = [load.removeprefix("two_") if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]
     return report.table(title, ["tokens/s", *heads, "gain", "in time"], rows)
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    found = []
-    for name, pair in result["pairs"].items():
-        sweep = report.turned({load: by for load, by in pair["loads"].items() if load not in (AZURE, TWO_PEAKS)})
-        for key, unit in (("throughput", "tokens/s"), ("latency", "mean latency, s")):
-            lines = {each: report.line({load: of[key] for load, of in by.items()}) for each, by in sweep.items()}
-            found.append(report.Panel(name, "requests/s", unit, lines))
-    return found

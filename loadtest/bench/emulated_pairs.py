@@ -20,20 +20,8 @@ from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 LONGEST = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """Holds the mean tokens of a request, and the deviations of their logarithms."""
-
-    name: str
-    prompt: int
-    output: int
-    prompt_spread: float = 0.8
-    output_spread: float = 0.8
-
-
-SHAREGPT = Dataset("ShareGPT", 161, 338)
+PROMPT, OUTPUT = 161, 338  # mean tokens of ShareGPT's requests
+SPREAD = 0.8  # deviation of their logarithms
 
 
 @dataclass(frozen=True)
@@ -41,8 +29,6 @@ class EmulatedPair:
     """Names a target and its drafters by their profile, and what they are asked."""
 
     name: str
-    title: str
-    dataset: Dataset = SHAREGPT
 
     @cached_property
     def profile(self) -> Profile:
@@ -72,27 +58,21 @@ class EmulatedPair:
         settings = self.profile.target
         return (settings.kv_memory_mb << 20) // (settings.block_size * self.profile.emulated.kv_token_bytes)
 
-    def right(self) -> float:
-        """Return how often a request's own drafter is right, over the domains."""
-        own = [(domain, self.rates[drafter or self.drafters[0]]) for domain, drafter in self.domains.items()]
-        return sum(rates[domain][0] for domain, rates in own) / len(own)
-
     def capacity(self) -> float:
         """Return the requests a second that plain decoding can finish, prefill included, when the memory is full."""
         verify = Surface(self.table.verify)
         budget = self.profile.scheduler.token_budget
         held = self.blocks * self.profile.target.block_size
-        prompt, output = self.dataset.prompt, self.dataset.output
-        rows = min(self.profile.scheduler.max_running, held // (prompt + output // 2))
-        return 1.0 / (output * verify(rows, rows) / rows + prompt * verify(1, budget) / budget)
+        rows = min(self.profile.scheduler.max_running, held // (PROMPT + OUTPUT // 2))
+        return 1.0 / (OUTPUT * verify(rows, rows) / rows + PROMPT * verify(1, budget) / budget)
 
 
 PAIRS = (
-    EmulatedPair("emulated-7b", "7B + 0.5B, 24 GB"),
-    EmulatedPair("emulated-13b-40g", "13B + 68M, 40 GB"),
-    EmulatedPair("emulated-32b-2x48g", "32B + 0.5B, 2 x 48 GB"),
-    EmulatedPair("emulated-70b-4x80g", "70B + 1B, 4 x 80 GB"),
-    EmulatedPair("emulated-7b-five", "7B + five 68M specialists, 24 GB"),
+    EmulatedPair("emulated-7b"),
+    EmulatedPair("emulated-13b-40g"),
+    EmulatedPair("emulated-32b-2x48g"),
+    EmulatedPair("emulated-70b-4x80g"),
+    EmulatedPair("emulated-7b-five"),
 )
 
 
@@ -108,13 +88,9 @@ class RequestLengths:
 def requests(pair: EmulatedPair, count: int, seed: int) -> list[RequestLengths]:
     """Return so many requests, the same for every policy."""
     rng = random.Random(f"{seed} requests")
-    domains, of = tuple(pair.domains), pair.dataset
+    domains = tuple(pair.domains)
     return [
-        RequestLengths(
-            draw_length(of.prompt, of.prompt_spread, rng),
-            draw_length(of.output, of.output_spread, rng),
-            rng.choice(domains),
-        )
+        RequestLengths(draw_length(PROMPT, SPREAD, rng), draw_length(OUTPUT, SPREAD, rng), rng.choice(domains))
         for _ in range(count)
     ]
 

@@ -26,7 +26,7 @@ from loadtest.bench.session import Session
 ROW_POSITIONS = 2048  # of a row, at most
 CHUNK = 256  # of a row that is read alone, for comparison
 CHUNKS = (249, 100, 7)  # ... and of one read alone once more
-POSITIONS, FULL_POSITIONS, QUICK_POSITIONS = 120_000, 1_000_000, 4_000
+POSITIONS, QUICK_POSITIONS = 120_000, 4_000
 STEPS = 10  # of the comparisons, for the bar
 POOL_ROWS = 6  # of a comparison
 
@@ -49,7 +49,7 @@ def run(session: Session) -> None:
     session.summarise = measured.summary
     session.notes["temperatures"] = list(TEMPERATURES)
     settings = profile.load(wanted.profile)
-    positions, counts = wanted.sized(POSITIONS, FULL_POSITIONS, QUICK_POSITIONS), measured.counts
+    positions, counts = wanted.sized(POSITIONS, QUICK_POSITIONS), measured.counts
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.target.threads or threads)
     try:

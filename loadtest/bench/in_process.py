@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import PortError
@@ -25,9 +24,7 @@ from covey.planner.build import build
 from covey.process import cpu
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import Scheduler
-from covey.target.runner import TargetRunner
 from covey.text.streaming import Chunk, Streamer
-from covey.text.tokenization import load_tokenizer
 from loadtest.bench.work import Answer, Ask, Run
 
 SWITCH_SECONDS = 0.0005  # as in the server: the engine's thread gets the interpreter back soon
@@ -46,18 +43,14 @@ class InProcess:
         target: Target,
         *,
         drafters: Mapping[str, Drafter] = {},
-        tokenizer: Tokenizer | None = None,
-        end_ids: tuple[int, ...] = (),
         observe: Callable[[RoundRecord], None] | None = None,
     ) -> None:
-        """`observe` gets every round; without a tokenizer prompts are ids."""
+        """`observe` gets every round. Prompts are ids."""
         self.name = name
         self.target = target.info()
-        self._end_ids = end_ids
         self._also = observe
         self._clock = RealClock()
-        self._tokenizer = tokenizer
-        self._streamer = Streamer(tokenizer, self._clock)
+        self._streamer = Streamer(None, self._clock)
         self._engine = Engine(
             target,
             Scheduler.of(profile.scheduler, self.target.block_size),
@@ -74,12 +67,6 @@ class InProcess:
         self._thread = threading.Thread(target=self._rounds, name="engine", daemon=True)
         self._thread.start()
         self._keys = itertools.count(1)
-
-    @classmethod
-    def load(cls, profile: Profile, folder: str, end_id: int) -> InProcess:
-        """Return an engine that decodes plainly with the model in a folder."""
-        target = TargetRunner.load(folder, profile.target, token_budget=profile.scheduler.token_budget, name="target")
-        return cls("in process", profile, target, tokenizer=load_tokenizer(folder), end_ids=(end_id,))
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         usual = sys.getswitchinterval()
@@ -130,9 +117,9 @@ class InProcess:
         self._streamer.stop()
 
     def _submit(self, ask: Ask, tenant: str, outlet: _Outlet) -> None:
-        prompt = np.asarray(ask.ids or self._encoded(ask.text), np.int32)
+        prompt = np.asarray(ask.ids, np.int32)
         key = next(self._keys)
-        sampling = Sampling(ask.temperature, end_ids=self._end_ids, seed=ask.seed)
+        sampling = Sampling(ask.temperature, seed=ask.seed)
         self._streamer.begin(key, outlet, prompt=prompt, seed=ask.seed, stream=False, logprobs=False)
         self._quiet.clear()
         self._engine.submit(
@@ -146,10 +133,6 @@ class InProcess:
                 arrival=self._clock.now(),
             )
         )
-
-    def _encoded(self, text: str) -> list[int]:
-        assert self._tokenizer is not None, "asked by text, and told no tokenizer"
-        return self._tokenizer.encode(text).ids
 
 
 @dataclass(slots=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from loadtest import arrivals
-from loadtest.arrivals import DATA_VARIABLE, Arrival, Trace
+from loadtest.arrivals import Arrival, Trace
 
 AZURE, TWO_PEAKS = "azure", "two_peaks"
 MEAN = 0.85  # of what can be served without speculation, on average in the trace: its own peak is half as much again
@@ -51,16 +49,6 @@ def recorded(trace: Sequence[Arrival], rate: float, seconds: float, seed: int) -
 def at_rate(rate: float, count: int, trace: Sequence[Arrival] | None, seed: int) -> Times:
     """Return when so many requests come at a rate: by the trace, or Poisson's where there is none."""
     return poisson(rate, count, seed) if trace is None else recorded(trace, rate, count / rate, seed)
-
-
-def azure(data: Path | None) -> list[Arrival] | None:
-    """Return Azure's trace: `data` itself or the one in that folder, else in the folder COVEY_DATA names; None when
-    nobody says where. Raises SettingError when it is not there."""
-    if data is not None and data.is_file():
-        return arrivals.read_azure(data)
-    if data is None and not os.environ.get(DATA_VARIABLE):
-        return None
-    return arrivals.read_azure(arrivals.trace_file("azure", "", data))
 
 
 def _times(found: Iterable[Arrival]) -> Times:

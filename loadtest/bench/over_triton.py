@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
-import grpc.aio  # type: ignore[import-untyped]
-from tritonclient.grpc import service_pb2_grpc
-
 from covey.server import Server
-from covey.server.front import Front
-from covey_client.request import Request
-from covey_client.response import Chunk, Completion, from_grpc
-from loadtest.bench.closed_loop import Came, Raw, closed_loop
+from covey_client import Client
+from covey_client.response import Completion
 from loadtest.bench.work import Answer, Ask, Run
 
 UNARY, STREAM = "covey_unary", "covey"
 TIMEOUT = 300.0
-_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0))
 
 
 class OverTriton:
-    """Asks the server. `settings` go into every request beside what the Ask says."""
+    """Asks the server in a closed loop. `settings` go into every request beside what the Ask says."""
 
     def __init__(
         self,
@@ -34,66 +27,28 @@ class OverTriton:
         *,
         stream: bool,
         settings: Mapping[str, object] | None = None,
-        front: Front | None = None,
     ) -> None:
-        """`front` is asked instead of the server itself."""
         self.name = name
-        self._url = server.grpc_url if front is None else front.grpc_url
         self._stream = stream
-        self._model = STREAM if stream else UNARY
+        self._client = Client(server.grpc_url, model=STREAM if stream else UNARY, timeout=TIMEOUT)
         self._settings = dict(settings or {})
+        self.close = self._client.close
 
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
-        messages = [self._message(ask, tenant) for ask in asks]
-        seconds, raw = asyncio.run(self._ask_all(messages, concurrency))
-        return Run(tuple(_answer(*parts) for parts in raw), seconds)
+        with ThreadPoolExecutor(concurrency) as callers:
+            started = time.perf_counter()
+            answers = tuple(callers.map(partial(self._answer, tenant), asks))
+            return Run(answers, time.perf_counter() - started)
 
-    def _message(self, ask: Ask, tenant: str) -> Any:
-        given = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed, "tenant": tenant}
-        given |= {"drafter": ask.drafter} if ask.drafter else {}
+    def _answer(self, tenant: str, ask: Ask) -> Answer:
+        given: dict[str, Any] = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed}
+        given |= {"tenant": tenant} | ({"drafter": ask.drafter} if ask.drafter else {})
         given |= {**ask.settings, **self._settings}
-        message = Request.build(ask.ids or ask.text, given, stream=self._stream, model=self._model).to_grpc()
-        if not self._stream:
-            message.parameters.clear()  # they are about streams
-        return message
-
-    async def _ask_all(self, messages: Sequence[Any], concurrency: int) -> tuple[float, list[Raw[Any]]]:
-        async with grpc.aio.insecure_channel(self._url, options=_OPTIONS) as channel:
-            await channel.channel_ready()
-            ask = partial(_streamed if self._stream else _whole, service_pb2_grpc.GRPCInferenceServiceStub(channel))
-            return await closed_loop(messages, [ask] * concurrency)
-
-
-async def _whole(stub: Any, message: Any) -> Came[Any]:
-    response = await stub.ModelInfer(message, timeout=TIMEOUT)
-    return [(time.perf_counter(), response)]
-
-
-async def _streamed(stub: Any, message: Any) -> Came[Any]:
-    responses: Came[Any] = []
-    call = stub.ModelStreamInfer(iter((message,)), timeout=TIMEOUT)
-    try:
-        while (response := await call.read()) is not grpc.aio.EOF:
-            if response.error_message:
-                raise RuntimeError(response.error_message)
-            responses.append((time.perf_counter(), response.infer_response))
-    finally:
-        call.cancel()  # nothing where it has ended
-    return responses
-
-
-def _answer(started: float, responses: Sequence[tuple[float, Any]]) -> Answer:
-    chunks: list[tuple[float, Chunk]] = []
-    for when, response in responses:
-        chunk = from_grpc(response)
-        if chunk is not None:
-            chunks.append((when, chunk))
-    whole = Completion.join(chunk for _, chunk in chunks)
-    first = next((when for when, chunk in chunks if chunk.tokens), None)
-    return Answer(
-        whole.tokens,
-        chunks[-1][0] - started,
-        None if first is None else first - started,
-        whole.usage.draft_tokens,
-        whole.usage.accepted_draft_tokens,
-    )
+        prompt, started = ask.ids or ask.text, time.perf_counter()
+        if self._stream:
+            with self._client.stream(prompt, **given) as stream:
+                whole = Completion.join(stream)
+        else:
+            whole = self._client.generate(prompt, **given)
+        seconds = time.perf_counter() - started
+        return Answer(whole.tokens, seconds, whole.usage.draft_tokens, whole.usage.accepted_draft_tokens)

@@ -1,10 +1,8 @@
-"""Makes tables and pictures of results. Knows no bench."""
+"""Makes tables of results. Knows no bench."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.table import Table
@@ -13,58 +11,6 @@ from covey.contracts.types import JsonDict
 from loadtest.bench.statistics import Spread
 
 V = TypeVar("V")
-Points = list[tuple[float, float]]
-STYLES: Mapping[str, Mapping[str, Any]] = {
-    "covey": {"color": "black", "linewidth": 2.5, "zorder": 5},
-    "oracle": {"color": "red", "linestyle": "--", "zorder": 6},
-}
-OTHERS: Mapping[str, Any] = {"linewidth": 1.2, "marker": ".", "markersize": 4}
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Describes one pair of axes and its lines by name; a name has one colour in all panels of a picture."""
-
-    title: str
-    x: str
-    y: str
-    lines: Mapping[str, Points]
-
-
-def line(values: Mapping[str, object]) -> Points:
-    """Return the points of a line by x, which is a number by name; of what `as_json` makes the medians."""
-    medians = {x: value.get("median") if isinstance(value, Mapping) else value for x, value in values.items()}
-    return sorted((float(x), float(y)) for x, y in medians.items() if isinstance(y, (int, float)))
-
-
-def draw(path: Path, panels: Sequence[Panel]) -> None:
-    """Draw panels side by side, with one legend; without a point there is no picture."""
-    names = list(dict.fromkeys(name for panel in panels for name, points in panel.lines.items() if points))
-    if not names:
-        return
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    colours = {name: pyplot.get_cmap("tab20")(at % 20) for at, name in enumerate(names)}
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, grid = pyplot.subplots(
-        rows, columns, squeeze=False, figsize=(5 * columns + 1.5, 3.3 * rows), layout="constrained"
-    )
-    for panel, axes in zip(panels, grid.flat):
-        for name, points in panel.lines.items():
-            if points:
-                axes.plot(*zip(*points), label=name, **(OTHERS | {"color": colours[name]} | STYLES.get(name, {})))
-        axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-        axes.grid(alpha=0.3)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    known = {label: drawn for axes in grid.flat for drawn, label in zip(*axes.get_legend_handles_labels())}
-    figure.legend(known.values(), known.keys(), loc="outside right center", fontsize=8)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def number(value: object, digits: int = 2) -> str:

@@ -26,7 +26,6 @@ from covey.server import FREE_PORTS, Options, Server
 from covey_client.progress import Steps, status
 from loadtest.bench import facts
 
-QUICK, USUAL, FULL = "quick", "usual", "full"
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -36,13 +35,13 @@ class Wanted:
     """Holds the options of the command line."""
 
     out: Path
-    size: str = USUAL  # quick: a smoke run; full: more repetitions
+    quick: bool = False  # a smoke run
     seed: int = 1
     profile: str = profile.DEFAULT_PROFILE
     model: str = ""  # Hugging Face folder of the target; "": the profile's, else the model repository's
     minutes: float = 22.0  # no repetition begins that would take longer than that
-    repetitions: int = 0  # 0: the bench's own number for this size
-    data: Path | None = None  # a trace, or the folder of outside data
+    repetitions: int = 0  # 0: the bench's own number
+    data: Path | None = None  # Azure's trace
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
     parts: tuple[str, ...] = ()  # as `parts_of` has them
     peers: tuple[str, ...] = ()  # NAME=PYTHON
@@ -58,9 +57,9 @@ class Wanted:
                 raise SettingError(f"--part: got {part!r}, allowed: {', '.join(allowed)}")
         return self.parts or allowed
 
-    def sized(self, usual: V, full: V, quick: V) -> V:
+    def sized(self, usual: V, quick: V) -> V:
         """Return what a bench of the wanted size has of these."""
-        return {QUICK: quick, FULL: full}.get(self.size, usual)
+        return quick if self.quick else usual
 
     def options(self, profile: Path | None = None) -> Options:
         """Return options of a server on free ports, with the wanted profile or that of a file."""
@@ -84,16 +83,12 @@ class Session:
     _began: float = field(default_factory=time.monotonic)
     _longest: float = 0.0  # seconds of any step
 
-    def out_of_time(self, share: float = 1.0) -> bool:
-        """Return whether that share of the time would be up after another step as long as the longest so far."""
-        return self._longest > self.seconds_left - (1 - share) * 60 * self.wanted.minutes
+    def out_of_time(self) -> bool:
+        """Return whether the time would be up after another step as long as the longest so far."""
+        return self._longest > self._began + 60 * self.wanted.minutes - time.monotonic()
 
-    @property
-    def seconds_left(self) -> float:
-        return self._began + 60 * self.wanted.minutes - time.monotonic()
-
-    def repetitions(self, usual: int, full: int, quick: int = 1) -> int:
-        return self.wanted.repetitions or self.wanted.sized(usual, full, quick)
+    def repetitions(self, usual: int, quick: int = 1) -> int:
+        return self.wanted.repetitions or self.wanted.sized(usual, quick)
 
     @contextlib.contextmanager
     def server(self, options: Options) -> Iterator[Server]:
@@ -146,7 +141,7 @@ class Session:
             "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "interrupted": self.interrupted,
             "minutes": round((time.monotonic() - self._began) / 60, 2),
-            "size": self.wanted.size,
+            "quick": self.wanted.quick,
             "seed": self.wanted.seed,
             "profile": self.wanted.profile,
             "hardware": facts.hardware(),

@@ -2,10 +2,9 @@
 
 They are emulated, in virtual time (`slo_serving.py`): nothing here is hardware. `python -m loadtest --mix` asks a real
 server for such classes. Arrivals are Azure's trace scaled to each of some rates, or Poisson's where there is none. An
-objective is of the time per token from the first token on, as published; p99 TTFT, queueing included, and how many had
-their first token in time as well are beside it. What is refused or unfinished is a violation. `hardest` is the highest
-rate at which the best system that knows no objectives still attains `HARDEST`; `hardest_tuned` is the same beside
-systems whose passes an operator has cut to what this device reads its weights for anyway.
+objective is of the time per token from the first token on, as published; p99 TTFT, queueing included, is beside it.
+What is refused or unfinished is a violation. Systems with tuned chunks have passes that an operator has cut to what
+this device reads its weights for anyway.
 """
 
 from __future__ import annotations
@@ -17,25 +16,14 @@ from typing import Any
 from rich.console import Console
 
 from covey.contracts.types import JsonDict
-from loadtest.arrivals import Arrival
+from loadtest.arrivals import Arrival, read_azure
 from loadtest.bench import loads, report
-from loadtest.bench.session import QUICK, Session
-from loadtest.bench.slo_serving import (
-    BLIND,
-    CHAT,
-    SUMMARY,
-    SYSTEMS,
-    TUNED_SYSTEMS,
-    URGENT,
-    Point,
-    asked,
-    play,
-)
+from loadtest.bench.session import Session
+from loadtest.bench.slo_serving import CHAT, SUMMARY, SYSTEMS, URGENT, Point, asked, play
 
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
 KEYS = ("attainment", "goodput", "accepted_per_verification")  # that are shown; the last is the paper's Figure 12
-HARDEST = 0.45
-REQUESTS, FULL_REQUESTS, QUICK_REQUESTS = 200, 1000, 12
+REQUESTS, QUICK_REQUESTS = 200, 12
 QUICK_SYSTEMS = ("off", "adaserve", "covey")
 
 
@@ -62,52 +50,16 @@ def _device(rates: dict[float, dict[str, Point]]) -> JsonDict:
             f"{rate:g}": {name: _as_json(point) for name, point in systems.items()}
             for rate, systems in sorted(rates.items())
         },
-        "hardest": hardest(rates, BLIND),
-        "hardest_tuned": hardest(rates, TUNED_SYSTEMS),
     }
-
-
-def hardest(rates: dict[float, dict[str, Point]], baselines: Sequence[str]) -> JsonDict | None:
-    """Return Covey beside the best of these systems, at the highest rate at which that one still attains `HARDEST`;
-    `reached`: at a higher one it does not."""
-    found = None
-    for rate, systems in sorted(rates.items()):
-        blind = {name: systems[name] for name in baselines if name in systems}
-        if "covey" not in systems or not blind:
-            continue
-        best = max(blind, key=lambda name: blind[name].attainment)
-        richest = max(blind, key=lambda name: blind[name].goodput)
-        if found is None or blind[best].attainment >= HARDEST:
-            own, other = systems["covey"], blind[best]
-            found = {
-                "rate": rate,
-                "best_baseline": best,
-                "attainment_best_baseline": other.attainment,
-                "attainment_covey": own.attainment,
-                "violations_best_baseline_over_covey": _violations(other) / _violations(own),
-                "goodput_covey_over_best_baseline": own.goodput / max(1e-9, blind[richest].goodput),
-                "attainment_covey_over_best_baseline": own.attainment / max(1e-9, other.attainment),
-                "ttft_p99_covey_over_best_baseline": own.ttft_p99 / other.ttft_p99,
-                "reached": False,
-            }
-        else:
-            found["reached"] = True
-    return found
-
-
-def _violations(point: Point) -> int:
-    return point.requests - point.met + 1
 
 
 def _as_json(point: Point) -> JsonDict:
     return {
         "attainment": point.attainment,
-        "attainment_with_ttft": point.met_both / point.requests,
         "goodput": point.goodput,
         "by_class": {kind: list(counts) for kind, counts in point.by_class.items()},
         "ttft_p99": point.ttft_p99,
         "accepted_per_verification": point.accepted,
-        "nodes_per_verification": point.drafted,
         "requests": point.requests,
     }
 
@@ -116,10 +68,10 @@ def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     measured, wanted = SloPoints(), session.wanted
     session.summarise = measured.summary
-    trace = loads.azure(wanted.data)
-    count = session.repetitions(REQUESTS, FULL_REQUESTS, QUICK_REQUESTS)
+    trace = read_azure(wanted.data) if wanted.data else None
+    count = session.repetitions(REQUESTS, QUICK_REQUESTS)
     devices = wanted.parts_of(DEVICES)
-    jobs = list(_jobs(count, wanted.size == QUICK, trace, wanted.seed, devices))
+    jobs = list(_jobs(count, wanted.quick, trace, wanted.seed, devices))
     session.notes |= {"clock": "virtual", "requests": count, "arrivals": "azure" if trace else "poisson"}
     for (device, rate, system), point in session.side_by_side(jobs):
         measured.points.setdefault(device, {}).setdefault(rate, {})[system] = point
@@ -143,15 +95,3 @@ def show(result: JsonDict, console: Console) -> None:
         for key in KEYS:
             values = {rate: {name: point[key] for name, point in at.items()} for rate, at in found["points"].items()}
             console.print(report.grid(f"{device}, {key} by rate", values, 0 if key == "goodput" else 3))
-        for key in ("hardest", "hardest_tuned"):
-            console.print(f"{key}, {device}: {found[key]}")
-
-
-def panels(result: JsonDict) -> list[report.Panel]:
-    found = []
-    for device, of in result["emulated"].items():
-        for key in KEYS:
-            values = {rate: {name: point[key] for name, point in at.items()} for rate, at in of["points"].items()}
-            lines = {name: report.line(by_rate) for name, by_rate in report.turned(values).items()}
-            found.append(report.Panel(f"{device}: {key.replace('_', ' ')}", "requests/s", "", lines))
-    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -20,7 +21,7 @@ from loadtest.bench import report, workload
 from loadtest.bench.derive import drafting
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import OFF, fixed
-from loadtest.bench.session import QUICK, Session
+from loadtest.bench.session import Session
 from loadtest.bench.statistics import best_over, loops
 from loadtest.bench.work import Answer, Ask
 from loadtest.bench.workload import SPECIALISTS
@@ -29,7 +30,7 @@ DEPTHS, QUICK_DEPTHS = (1, 2, 3, 4, 5, 6), (2, 4)
 AUTO = "auto"  # what requests get that ask for nothing: the policy chooses, whoever drafts
 GREEDY, HOT = 0.0, 1.0
 OUTPUT_TOKENS, QUICK_TOKENS = 128, 24
-REPETITIONS, FULL_REPETITIONS = 12, 40  # each with a prompt of every domain
+REPETITIONS = 12  # each with a prompt of every domain
 OVERALL = "overall"
 
 Rates = dict[str, list[float]]
@@ -89,15 +90,8 @@ class SpeedupAnswers:
             "policy_over_off_interval": auto.span if auto else None,
             "picked": list(best.picked) if best else None,
             "tokens_per_second": report.spreads(rates),
-            "acceptance": {name: self._acceptance(temperature, domain, name) for name in static},
             **self.left_out(temperature, domain),
         }
-
-    def _acceptance(self, temperature: float, domain: str, name: str) -> float | None:
-        """Return accepted tokens over drafted ones, loops left out."""
-        answers = [entry[name] for entries in self.kept(temperature, domain).values() for entry in entries]
-        drafted = sum(answer.drafted for answer in answers)
-        return sum(answer.accepted for answer in answers) / drafted if drafted else None
 
 
 def drafter_for(domain: str, settings: profile.Profile) -> str:
@@ -112,23 +106,25 @@ def run(session: Session) -> None:
     measured = SpeedupAnswers()
     session.summarise = measured.summary
     settings = drafting(wanted.profile)
-    quick = wanted.size == QUICK
-    repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, quick=2)
+    quick = wanted.quick
+    repetitions = session.repetitions(REPETITIONS, quick=2)
     domains = prompts.DOMAINS[:1] if quick else prompts.DOMAINS
     drafters = {domain: drafter_for(domain, settings) for domain in domains}
     tokens = QUICK_TOKENS if quick else OUTPUT_TOKENS
     session.notes |= {"drafters": drafters, "output_tokens": tokens}
-    with session.server(wanted.options()) as server:
+    with session.server(wanted.options()) as server, ExitStack() as stack:
         choices = (OFF, *map(fixed, QUICK_DEPTHS if quick else DEPTHS))
         asked = [OverTriton(server, name, stream=True, settings={"speculation": name}) for name in choices]
         asked.append(OverTriton(server, AUTO, stream=True, settings={"speculation": AUTO, "drafter": ""}))
+        for one in asked:
+            stack.callback(one.close)
         for one in session.each([(f"warming up: {one.name}", one) for one in asked]):
             for domain in domains:
                 one.run([Ask(prompts.load(domain)[0], 8, HOT, drafter=drafters[domain])], 1, tenant="warm-up")
-        texts = {d: workload.by_repetition(d, repetitions, 1, seed=wanted.seed) for d in domains}
+        texts = {d: workload.by_repetition(d, repetitions, seed=wanted.seed) for d in domains}
         for repetition in range(repetitions):
             asks = [
-                Ask(texts[domain][repetition][0], tokens, hot, repetition, domain, drafter=drafters[domain])
+                Ask(texts[domain][repetition], tokens, hot, repetition, domain, drafter=drafters[domain])
                 for hot in (GREEDY, HOT)
                 for domain in domains
             ]

@@ -38,11 +38,6 @@ def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[f
     return [above / below for above, below in zip(numerators, denominators) if below > 0]
 
 
-def median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
-    paired = ratios(numerators, denominators)
-    return median(paired) if paired else None
-
-
 def percentile(values: Sequence[float], share: float) -> float | None:
     """Return the smallest value that at least `share` of the sample does not exceed."""
     if not values:

@@ -27,7 +27,6 @@ class Answer:
 
     tokens: tuple[int, ...]
     seconds: float
-    first: float | None = None
     drafted: int = 0
     accepted: int = 0
 

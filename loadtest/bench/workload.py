@@ -1,4 +1,4 @@
-"""Draws requests of mixed domains and output lengths, and orders, by a seed. Knows no competitor."""
+"""Draws requests of mixed domains, and orders, by a seed. Knows no competitor."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ SPECIALISTS = {  # bundled drafters by their domain
 }
 
 
-def mixed(count: int, *, shortest: int, longest: int, seed: int) -> list[Ask]:
-    """Return `count` requests over all domains, their output lengths spread evenly on a logarithmic scale: the shape of
-    real traffic, in which a batch's longest answer is several times its median."""
+def mixed(count: int, *, tokens: int, seed: int) -> list[Ask]:
+    """Return `count` requests over all domains."""
     rng = random.Random(seed)
     texts = [(domain, text) for domain in prompts.DOMAINS for text in prompts.load(domain)]
     rng.shuffle(texts)
     asks = []
     for index in range(count):
         domain, text = texts[index % len(texts)]
-        length = round(shortest * (longest / shortest) ** rng.random())
-        asks.append(Ask(text, length, domain=domain, seed=seed * 100_003 + index))
+        asks.append(Ask(text, tokens, domain=domain, seed=seed * 100_003 + index))
     return asks
 
 
-def by_repetition(domain: str, repetitions: int, each: int, *, seed: int) -> list[list[str]]:
-    """Deal the domain's prompts to repetitions, none twice while there are enough."""
+def by_repetition(domain: str, repetitions: int, *, seed: int) -> list[str]:
+    """Deal a prompt of the domain to each repetition, none twice while there are enough."""
     texts = prompts.load(domain)
     random.Random(f"{seed} {domain}").shuffle(texts)
-    return [_deal(texts, repetition * each, each) for repetition in range(repetitions)]
+    return [texts[repetition % len(texts)] for repetition in range(repetitions)]
 
 
 def shuffled(entries: Sequence[T], *seeds: int) -> list[T]:
@@ -53,7 +51,3 @@ def unused_token(folder: str) -> int:
     """Return an id of a model that no text holds: as a request's end it leaves every length the workload's."""
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     return int(config.get("text_config", config)["vocab_size"]) - 1
-
-
-def _deal(texts: Sequence[str], start: int, count: int) -> list[str]:
-    return [texts[(start + index) % len(texts)] for index in range(count)]

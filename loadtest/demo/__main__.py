@@ -19,7 +19,7 @@ from covey.server import Server
 from covey_client import CoveyClientError, interruption
 from loadtest.bench import workload
 from loadtest.bench.derive import derive, with_drafters
-from loadtest.bench.session import QUICK, USUAL, Session, Wanted
+from loadtest.bench.session import Session, Wanted
 from loadtest.charts import Chart
 from loadtest.demo import page, steps
 from loadtest.demo.stage import Stage
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     interruption.by_signals()
     given.out.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
-    session = Session("demo", Wanted(given.out / "demo.json", QUICK if given.quick else USUAL), console)
+    session = Session("demo", Wanted(given.out / "demo.json", given.quick), console)
     found: dict[str, JsonDict] = {}
     charts: dict[str, Sequence[Chart]] = {}
     session.summarise = lambda: {"steps": {name: found[name] for name in STEPS if name in found}}
@@ -100,7 +100,7 @@ def _serve(
 def _played(session: Session, server: Server, name: str) -> tuple[JsonDict, Sequence[Chart]]:
     step = STEPS[name]
     try:
-        with Stage(name, server, session, step.quick if session.wanted.size == QUICK else 1.0) as stage:
+        with Stage(name, server, session, step.quick if session.wanted.quick else 1.0) as stage:
             shown = step.play(stage)
             differ = stage.compared()
         return _told(session, name, shown, len(stage.answers), differ), shown.charts

@@ -88,7 +88,7 @@ def test_the_bench_has_the_keys_it_promises(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_quick_run_finds_the_same_bits(tmp_path: Path) -> None:
-    session = Session("exactness", Wanted(tmp_path / "out.json", size="quick"), Console(quiet=True))
+    session = Session("exactness", Wanted(tmp_path / "out.json", quick=True), Console(quiet=True))
     exactness.run(session)
     found = session.write()
     assert (found["ids_differing"], found["bits_differing"]) == (0, 0)

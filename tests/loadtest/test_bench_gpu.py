@@ -17,7 +17,7 @@ from loadtest.bench import gpu
 from loadtest.bench.__main__ import main
 from loadtest.bench.gpu import rig as rigs
 from loadtest.bench.gpu.rig import Rig
-from loadtest.bench.session import QUICK, Session, Wanted
+from loadtest.bench.session import Session, Wanted
 
 pytestmark = pytest.mark.slow
 
@@ -57,10 +57,6 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
     assert set(plain.values()) == {None}
     rounds = [each for by_label in found["overhead"].values() for each in by_label.values()]
     assert {each["outside_ms"] for each in rounds} == {None}
-    for by_mode in found["exactness"].values():
-        for each in by_mode.get("texts", {}).values():
-            assert each == {"requests": 4, "changed": {"in company": 0, "drafted in company": 0}}
-    assert found["exactness"]["fast"]["texts"].keys() == {"0.0", "1.0"}
     assert set(found["speculation"]["points"]) == {"1", "4"}
     for point in found["speculation"]["points"].values():
         assert set(point["tokens_per_second"]) == {"off", "fixed:2", "covey"}
@@ -87,14 +83,6 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    "found", [{}, {"fast": {"absent": "no memory"}}, {"fast": {"pass_ms": {"1 x 1": 2.0}, "texts": {}}}]
-)
-def test_exactness_is_shown_as_far_as_it_was_measured(found: JsonDict) -> None:
-    result = dict.fromkeys(gpu.PARTS) | {"exactness": found}
-    assert len(list(gpu.gpu_shown.tables(result))) == (2 if found else 0)
-
-
-@pytest.mark.parametrize(
     ("options", "said"),
     [
         pytest.param(
@@ -114,7 +102,7 @@ def test_what_cannot_be_measured_is_refused_in_a_line(
 
 
 def test_engines_that_share_a_pair_in_turns_say_the_same_with_drafts_and_without(tmp_path: Path) -> None:
-    session = Session("gpu", Wanted(tmp_path / "gpu.json", size=QUICK, device="cpu"), Console(quiet=True))
+    session = Session("gpu", Wanted(tmp_path / "gpu.json", quick=True, device="cpu"), Console(quiet=True))
     rig = Rig(session)
     engines = [rig.engine(policy) for policy in ("off", "fixed:3", "covey")]
     for seed in (1, 2):
@@ -132,7 +120,7 @@ def test_engines_that_share_a_pair_in_turns_say_the_same_with_drafts_and_without
 
 
 def test_an_engine_that_dies_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(Session("gpu", Wanted(tmp_path / "gpu.json", size=QUICK, device="cpu"), Console(quiet=True)))
+    rig = Rig(Session("gpu", Wanted(tmp_path / "gpu.json", quick=True, device="cpu"), Console(quiet=True)))
     engine = rig.engine("off")
 
     def fail(_work: object) -> None:

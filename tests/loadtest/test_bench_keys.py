@@ -9,38 +9,11 @@ import pytest
 from rich.console import Console
 
 from covey.contracts import profile
-from loadtest.bench import speedup, tax
+from loadtest.bench import speedup
 from loadtest.bench.derive import derive, with_drafters
 from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.session import Session, Wanted
-from loadtest.bench.work import Answer, Run
-
-CONCURRENCIES = ("1", "8", "32")
-
-
-def made_up_tax() -> tax.TaxRuns:
-    """Unary is as fast as in process, streaming half."""
-    measured = tax.TaxRuns()
-    speeds = {tax.IN_PROCESS: 1.0, tax.UNARY: 1.0, tax.STREAM: 2.0, tax.FRONT: 2.5}
-    for name, seconds in speeds.items():
-        for concurrency in tax.CONCURRENCIES:
-            for repetition in (1, 2, 3):
-                answer = Answer(tuple(range(10)), seconds * repetition, seconds / 10)
-                measured.runs[concurrency][name].append(Run((answer,), seconds * repetition))
-    return measured
-
-
-def test_tax_has_the_keys_it_promises() -> None:
-    found = made_up_tax().summary()
-    assert found["triton_over_inprocess"] == {
-        "unary": dict.fromkeys(CONCURRENCIES, 1.0),
-        "stream": dict.fromkeys(CONCURRENCIES, 0.5),
-    }
-    assert found["front_over_stream"] == dict.fromkeys(CONCURRENCIES, 0.8)
-    assert found["first_token_ms"] == {
-        "stream": dict.fromkeys(CONCURRENCIES, 200.0),
-        "front": dict.fromkeys(CONCURRENCIES, 250.0),
-    }
+from loadtest.bench.work import Answer
 
 
 def made_up_speedup(repetitions: int = 4) -> speedup.SpeedupAnswers:
@@ -64,7 +37,6 @@ def test_speedup_has_the_keys_it_promises(part: str) -> None:
     assert found[part]["picked"] == ["fixed:3", "fixed:3"]
     assert found[part]["policy_over_off"] == pytest.approx(1.25)
     assert found[part]["policy_over_off_interval"] == pytest.approx([1.25, 1.25])
-    assert found[part]["acceptance"]["fixed:3"] == pytest.approx(0.45)
 
 
 def test_loops_are_left_out_of_greedy_text_and_counted() -> None:
@@ -75,26 +47,23 @@ def test_loops_are_left_out_of_greedy_text_and_counted() -> None:
     assert found["overall"]["looping"] == 4
 
 
-@pytest.mark.parametrize("measured", [tax.TaxRuns(), speedup.SpeedupAnswers()])
-def test_what_was_not_measured_is_null(measured: tax.TaxRuns | speedup.SpeedupAnswers) -> None:
-    found = measured.summary()
+def test_what_was_not_measured_is_null() -> None:
+    found = speedup.SpeedupAnswers().summary()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    if isinstance(measured, speedup.SpeedupAnswers):
-        assert found["overall"]["best_static_over_off"] is None
+    assert found["overall"]["best_static_over_off"] is None
 
 
-@pytest.mark.parametrize("bench", ["tax", "speedup"])
-def test_results_are_written_and_shown_with_what_they_depend_on(bench: str, tmp_path: Path) -> None:
+def test_results_are_written_and_shown_with_what_they_depend_on(tmp_path: Path) -> None:
     quiet = Console(quiet=True)
-    session = Session(bench, Wanted(tmp_path / "deep" / "out.json", seed=5), quiet)
-    session.summarise = (made_up_tax() if bench == "tax" else made_up_speedup()).summary
+    session = Session("speedup", Wanted(tmp_path / "deep" / "out.json", seed=5), quiet)
+    session.summarise = made_up_speedup().summary
     session.interrupted = True
     result = session.write()
     assert json.loads((tmp_path / "deep" / "out.json").read_text()) == result
     assert result["interrupted"] is True
     assert (result["seed"], result["profile"]) == (5, profile.DEFAULT_PROFILE)
     assert {"hardware", "versions"} <= set(result)
-    (tax if bench == "tax" else speedup).show(result, quiet)
+    speedup.show(result, quiet)
 
 
 def test_a_derived_profile_differs_where_it_was_told_to(tmp_path: Path) -> None:

@@ -26,19 +26,11 @@ def quick(name: str, folder: Path, *options: str) -> JsonDict:
     return found
 
 
-def test_tax_measures_every_competitor(tmp_path: Path) -> None:
-    found = quick("tax", tmp_path)
-    for way in ("unary", "stream"):
-        assert all(found["triton_over_inprocess"][way][c] > 0 for c in ("1", "8", "32"))
-    assert all(found["front_over_stream"][c] > 0 for c in ("1", "8", "32"))
-
-
 def test_speedup_asks_every_depth(tmp_path: Path) -> None:
     found = quick("speedup", tmp_path)
     assert set(found["overall_t1"]["tokens_per_second"]) == {"off", "fixed:2", "fixed:4", "auto"}
     assert found["overall_t1"]["policy_over_off"] > 0
     assert found["overall_t1"]["best_static_over_off"] > 0
-    assert 0 < found["overall_t1"]["acceptance"]["fixed:2"] <= 1
     assert found["drafters"] == {"code": "draft_code"}
 
 
@@ -60,12 +52,3 @@ def test_a_signal_ends_a_bench_with_what_it_has_measured(tmp_path: Path, number:
     assert found["interrupted"]
     assert found["repetitions"] == 1
     assert found["code"]["tokens_per_second"]["off"]["median"] > 0
-
-
-def test_a_closed_loop_measures_every_entrant(tmp_path: Path) -> None:
-    found = quick("load", tmp_path)
-    assert found["min_covey_over_best_static"] > 0
-    for point in found["points"].values():
-        assert all(rate["median"] > 0 for rate in point["tokens_per_second"].values())
-        assert point["depth"]["off"] == 0.0
-        assert point["depth"]["fixed:3"] > 1.0

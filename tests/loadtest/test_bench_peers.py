@@ -18,7 +18,7 @@ from loadtest.bench import peers
 from loadtest.bench.__main__ import main
 from loadtest.bench.peers import COVEY, OFF, STREAMED, Peer, PeerRuns, pythons, ratios
 from loadtest.bench.peers.pipe import Pipe, PipeError
-from loadtest.bench.session import QUICK, Session, Wanted
+from loadtest.bench.session import Session, Wanted
 from loadtest.bench.work import Answer, Ask, Run
 
 SCRIPTS = Path(peers.__file__).parent / "scripts"
@@ -125,6 +125,9 @@ class Served:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
         assert concurrency
         assert tenant
@@ -141,7 +144,7 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
     monkeypatch.setattr(Session, "server", lambda *_: ExitStack())
     session = Session(
         "peers",
-        Wanted(tmp_path / "out.json", QUICK, repetitions=2, peers=(f"openvino={sys.executable}",)),
+        Wanted(tmp_path / "out.json", quick=True, repetitions=2, peers=(f"openvino={sys.executable}",)),
         Console(quiet=True),
     )
     peers.run(session)

@@ -1,4 +1,4 @@
-"""The bench `load` from made-up runs: its keys, and what counts as the best static choice; the loads of others."""
+"""Policies in a closed loop, from made-up runs: their keys, and what counts as the best static choice; open loads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from covey.contracts.errors import SettingError
 from loadtest.arrivals import Arrival
-from loadtest.bench import load, loads
-from loadtest.bench.policies import PolicyRuns
+from loadtest.bench import loads
+from loadtest.bench.policies import PolicyRuns, shown
 from loadtest.bench.session import Session, Wanted
 from loadtest.bench.statistics import interval
 from loadtest.bench.work import Answer, Run
@@ -23,7 +22,7 @@ def answered(seconds: float) -> Run:
     return Run((Answer(TOKENS, seconds, drafted=60, accepted=20),), seconds)
 
 
-def made_up_load(repetitions: int) -> PolicyRuns:
+def made_up_runs(repetitions: int) -> PolicyRuns:
     """covey is as fast as fixed:2, the best; at concurrency 8 off is the best, and a tenth faster than covey."""
     measured = PolicyRuns()
     for concurrency, seconds in ((1, {"off": 2.0, "fixed:2": 1.0}), (8, {"off": 0.9, "fixed:2": 1.5})):
@@ -34,8 +33,8 @@ def made_up_load(repetitions: int) -> PolicyRuns:
 
 
 @pytest.mark.parametrize("repetitions", [1, 4])
-def test_load_has_the_keys_it_promises(repetitions: int) -> None:
-    found = made_up_load(repetitions).summary()
+def test_runs_have_the_keys_they_promise(repetitions: int) -> None:
+    found = made_up_runs(repetitions).summary()
     assert found["points"]["1"]["covey_over_best_static"] == pytest.approx(1.0)
     assert found["points"]["8"]["covey_over_best_static"] == pytest.approx(0.9)
     assert found["min_covey_over_best_static"] == pytest.approx(0.9)
@@ -45,7 +44,7 @@ def test_load_has_the_keys_it_promises(repetitions: int) -> None:
 
 
 def test_an_entrant_that_has_had_fewer_turns_shortens_the_comparison() -> None:
-    measured = made_up_load(3)
+    measured = made_up_runs(3)
     measured.runs[1]["covey"].pop()
     found = measured.summary()["points"]["1"]
     assert found["tokens_per_second"]["off"]["repetitions"] == 2
@@ -53,10 +52,10 @@ def test_an_entrant_that_has_had_fewer_turns_shortens_the_comparison() -> None:
 
 def test_results_are_written_and_shown(tmp_path: Path) -> None:
     session = Session("policies", Wanted(tmp_path / "out.json"), Console(quiet=True))
-    session.summarise = made_up_load(2).summary
+    session.summarise = made_up_runs(2).summary
     result = session.write()
     assert json.loads((tmp_path / "out.json").read_text()) == result
-    load.show(result, session.console)
+    session.console.print(shown("policies", result["points"]))
 
 
 def test_what_was_not_measured_is_null() -> None:
@@ -81,18 +80,6 @@ def test_a_poisson_load_has_its_rate() -> None:
     times = loads.poisson(5.0, 2000, seed=3)
     assert len(times) == 2000
     assert times[-1] == pytest.approx(400.0, rel=0.1)
-
-
-def test_a_trace_is_found_where_it_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COVEY_DATA", raising=False)
-    assert loads.azure(None) is None
-    with pytest.raises(SettingError):
-        loads.azure(tmp_path)
-    path = tmp_path / "azure_small.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n")
-    assert loads.azure(path) == loads.azure(tmp_path) == [Arrival(0.0, 374, 44)]
-    monkeypatch.setenv("COVEY_DATA", str(tmp_path))
-    assert loads.azure(None) == [Arrival(0.0, 374, 44)]
 
 
 def test_an_interval_is_of_the_mean() -> None:

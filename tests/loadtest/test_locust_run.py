@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import pytest
 
 import covey
 from covey.server import Server
-from loadtest import options, records
+from loadtest import arrivals, records
 from loadtest.arrivals import Arrival
 from loadtest.options import Plan, command_line, plan
 from loadtest.records import Record
@@ -107,19 +106,18 @@ def test_an_interrupted_run_reports_what_ran(canned_server: Running, prompts: Pa
     assert "This run was cut short" in (tmp_path / "cut" / "report.html").read_text(encoding="utf-8")
 
 
-def test_paced_users_ask_at_their_rate_and_beside_that_the_same_without_speculation(
-    canned_server: Running, prompts: Path, tmp_path: Path
-) -> None:
-    given = words(canned_server[0], prompts, "--shape", "paced:4,8", "--seconds", "5", "--out", str(tmp_path))
-    ran = run(["loadtest"], *given, "--name", "paced", "--beside-plain")
+def test_a_run_beside_the_same_load_without_speculation(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
+    given = words(canned_server[0], prompts, "--shape", "poisson:8", "--seconds", "5", "--out", str(tmp_path))
+    ran = run(["loadtest"], *given, "--name", "mine", "--beside-plain")
     assert ran.returncode == 0, ran.stderr
-    assert "compared with" in (tmp_path / "paced" / "report.html").read_text(encoding="utf-8")
-    plain = records.load(tmp_path / "paced-plain")
+    assert "compared with" in (tmp_path / "mine" / "report.html").read_text(encoding="utf-8")
+    plain = records.load(tmp_path / "mine-plain")
     assert plain.settings["speculation"] == "off"
-    found = records.load(tmp_path / "paced").records
+    found = records.load(tmp_path / "mine").records
     topics = [[each.topic for each in sorted(run, key=lambda each: each.at)[:8]] for run in (plain.records, found)]
     assert topics[0] == topics[1]
-    assert 24 <= len(found) <= 48, "four at once, then eight a second"
+    due = list(arrivals.parse("poisson:8").arrivals(5.0, random.Random("1 arrivals")))
+    assert len(plain.records) == len(found) == len(due)
 
 
 def test_locusts_own_command_line(canned_server: Running, prompts: Path) -> None:
@@ -161,117 +159,12 @@ def test_what_locust_cannot_be_asked_is_told_in_a_line(canned_server: Running, p
     assert "Traceback" not in ran.stderr
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def spawn(*arguments: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "loadtest", *arguments]
-    return subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def counted(err: str) -> int:
-    """Requests that a worker says it sent."""
-    found = re.search(r"sent (\d+) requests", err)
-    assert found, err
-    return int(found[1])
-
-
-@pytest.mark.parametrize("shape", ["poisson:30", "closed:6"])
-def test_a_load_from_two_workers_adds_up_at_their_master(
-    canned_server: Running, prompts: Path, tmp_path: Path, shape: str
-) -> None:
-    given = words(canned_server[0], prompts, "--shape", shape, "--seconds", "3", "--workers", "2")
-    port = free_port()
-    with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(spawn(*given, "--worker", f"127.0.0.1:{port}")) for _ in range(2)]
-        ran = run(["loadtest"], *given, "--master", f"127.0.0.1:{port}", "--out", str(tmp_path), "--name", "both")
-        said = [process.communicate(timeout=30)[1] for process in workers]
-    assert ran.returncode == 0, ran.stderr
-    assert [process.returncode for process in workers] == [0, 0], said
-    found = records.load(tmp_path / "both")
-    assert found.complete
-    parts = [counted(err) for err in said]
-    assert min(parts) > 0
-    assert sum(parts) == len(found.records)
-    assert all(record.finished for record in found.records)
-    if shape == "poisson:30":
-        alone = options.plan(options.command_line().parse_args(given), seconds=3.0, grace=0.0)
-        due = [arrival.at for arrival in alone.shape.arrivals(3.0, alone.rng("arrivals"))]
-        assert len(found.records) == len(due), "each arrival is sent once"
-        assert parts[0] + parts[1] == len(due)
-        assert abs(parts[0] - parts[1]) <= 1
-
-
-LATE = """
-import sys, time
-import loadtest.__main__
-import gevent
-from loadtest import options
-from loadtest.run import drain
-from loadtest.traffic import Traffic
-
-words = ["--shape", "poisson:200", "--seconds", "2", "--prompts", "own"]
-plan = options.plan(options.command_line().parse_args(words), seconds=2.0, grace=0.0)
-began, sent = time.monotonic(), []
-traffic = Traffic(plan, print, print, clock=lambda: time.monotonic() - began, pause=gevent.sleep)
-traffic.send = lambda arrival: sent.append(arrival.at)
-gevent.spawn(traffic.follow, gevent.spawn)
-gevent.sleep(float(sys.argv[1]))
-drain(0.0, traffic)
-due = [arrival.at for arrival in plan.shape.arrivals(2.0, plan.rng("arrivals"))]
-print(sent == due, len(sent), len(due), time.monotonic() - began)
-"""
-
-
-@pytest.mark.parametrize(("ended", "whole"), [(1.7, True), (0.3, False)])
-def test_a_worker_that_began_late_sends_what_is_due_unless_the_run_was_cut_short(ended: float, whole: bool) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", LATE, str(ended)],
-        cwd=REPOSITORY,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ran.returncode == 0, ran.stderr
-    every, sent, due, seconds = ran.stdout.split()
-    assert (every == "True") == whole
-    assert int(sent) > 20
-    assert int(due) > 300
-    assert float(seconds) > 2.0 if whole else float(seconds) < 1.0
-
-
-def test_a_run_that_lost_a_worker_is_not_complete(canned_server: Running, prompts: Path, tmp_path: Path) -> None:
-    given = words(
-        canned_server[0], prompts, "--shape", "poisson:20", "--seconds", "6", "--workers", "2", "--grace", "1"
-    )
-    port = free_port()
-    with contextlib.ExitStack() as stack:
-        first, second = (stack.enter_context(spawn(*given, "--worker", f"127.0.0.1:{port}")) for _ in range(2))
-        master = stack.enter_context(
-            spawn(*given, "--master", f"127.0.0.1:{port}", "--out", str(tmp_path), "--name", "cut")
-        )
-        until_lines(tmp_path / "cut")
-        first.send_signal(signal.SIGTERM)
-        _, err = master.communicate(timeout=60)
-        second.communicate(timeout=30)
-    assert master.returncode == 1, err
-    assert "1 of 2" in err
-    assert not records.load(tmp_path / "cut").complete
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--url", "127.0.0.1:9", "--http-url", "127.0.0.1:9"], "no server at 127.0.0.1:9"),
         (["--shape", "steady"], "shape: got 'steady'"),
         (["--tokens", "8"], "tokens: got '8', allowed: MIN:MAX"),
-        (["--workers", "2"], "workers: got 2"),
-        (["--master", "nowhere"], "got 'nowhere', allowed: HOST:PORT"),
-        (["--worker", "no.host.invalid:9"], "no master at no.host.invalid:9"),
-        (["--worker", "127.0.0.1:9", "--beside-plain"], "beside-plain: allowed"),
         (["--compare", "/nowhere"], "/nowhere holds no run"),
     ],
 )

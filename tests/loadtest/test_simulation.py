@@ -11,7 +11,6 @@ from covey.bandits.fixed import Fixed
 from covey.bandits.tetris import Tetris
 from covey.planner import policies
 from covey.planner.switching import SwitchCosts
-from loadtest.simulation.__main__ import main
 from loadtest.simulation.devices import environment
 from loadtest.simulation.replay import Costs, Environment, World, log_spaced, replay
 
@@ -100,13 +99,3 @@ def test_regret_grows_as_the_papers_say() -> None:
     assert 0.4 < slopes["nightjar"] < 0.7, slopes
     assert 0.65 < slopes["nightjar-v1"] < 0.9, slopes
     assert slopes["fixed:1"] > 0.9, "linear, after the catch-up it begins with"
-
-
-def test_the_command_prints_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--policies", "nightjar", "fixed:1", "table", "--rounds", "3000", "--repetitions", "1", "--rows", "4", "32"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["simulated", "nightjar", "fixed:1", "table"]
-    assert 0.5 < float(lines[1].split()[2]) <= 1.0
-    with pytest.raises(SystemExit):
-        main(["--policies", "tetris", "--rounds", "3000"])
-    assert "cannot be replayed" in capsys.readouterr().err

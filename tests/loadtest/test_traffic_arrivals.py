@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 from pathlib import Path
 
@@ -11,17 +9,12 @@ import pytest
 
 from covey.contracts.errors import SettingError
 from loadtest import arrivals
-from loadtest.arrivals import Arrival
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
 2023-11-16 18:15:50.9951690,396,109
 2023-11-16 18:16:06.6805900,12,8
 """
-MOONCAKE = [
-    {"timestamp": 1000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]},
-    {"timestamp": 4000, "input_length": 7322, "output_length": 490, "hash_ids": [0, 14]},
-]
 
 
 def times(shape: str, seconds: float, seed: int = 1) -> list[float]:
@@ -33,12 +26,8 @@ def within(found: list[float], low: float, high: float) -> int:
 
 
 def test_closed_has_users_and_no_arrivals() -> None:
-    closed = arrivals.parse("closed:8")
-    assert (closed.users, closed.period) == (8, 0.0)
+    assert arrivals.parse("closed:8").users == 8
     assert times("closed:8", 100) == []
-    paced = arrivals.parse("paced:8,2.5")
-    assert (paced.users, paced.period) == (8, 3.2)
-    assert times("paced:8,2.5", 100) == []
 
 
 def test_poisson_comes_at_its_rate_with_its_spread() -> None:
@@ -53,13 +42,6 @@ def test_poisson_comes_at_its_rate_with_its_spread() -> None:
     assert variance == pytest.approx(mean, rel=0.3)
 
 
-def test_bursts_end_each_period() -> None:
-    found = times("bursts:2,30,10,2", 500)
-    in_bursts = sum(at % 10 >= 8 for at in found)
-    assert in_bursts == pytest.approx(50 * 2 * 30, rel=0.1)
-    assert len(found) - in_bursts == pytest.approx(50 * 8 * 2, rel=0.15)
-
-
 def test_peaks_are_at_a_quarter_and_at_three_quarters() -> None:
     found = times("peaks:1,40", 400)
     for peak in (100, 300):
@@ -70,7 +52,7 @@ def test_peaks_are_at_a_quarter_and_at_three_quarters() -> None:
 
 def test_azure_is_read_from_its_first_arrival(tmp_path: Path) -> None:
     (tmp_path / "azure.csv").write_text(AZURE)
-    shape = arrivals.parse("azure", data=tmp_path)
+    shape = arrivals.parse(f"azure:{tmp_path}/azure.csv")
     found = list(shape.arrivals(100, random.Random(1)))
     assert [(round(a.at, 4), a.input_tokens, a.output_tokens) for a in found] == [
         (0.0, 374, 44),
@@ -91,70 +73,42 @@ def test_traces_are_stretched_and_scaled(tmp_path: Path) -> None:
     ]
 
 
-def test_mooncake_is_read_compressed_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "".join(json.dumps(row) + "\n" for row in MOONCAKE)
-    (tmp_path / "traces").mkdir()
-    with gzip.open(tmp_path / "traces" / "mooncake.jsonl.gz", "wt") as file:
-        file.write(text)
-    (tmp_path / "plain.jsonl").write_text(text)
-    monkeypatch.setenv(arrivals.DATA_VARIABLE, str(tmp_path))
-    expected = [Arrival(0.0, 6758, 500, (0, 1, 2)), Arrival(3.0, 7322, 490, (0, 14))]
-    for shape in ("mooncake", "mooncake:plain.jsonl"):
-        assert list(arrivals.parse(shape).arrivals(100, random.Random(1))) == expected
-
-
 @pytest.mark.parametrize(
     "shape",
     [
         "closed:0",
         "closed:1.5",
-        "paced:4",
-        "paced:4,0",
         "poisson:0",
         "poisson:x",
-        "bursts:1,2,3",
-        "bursts:5,2,10,1",
         "peaks:4,1",
         "steady:3",
+        "azure",
         "",
     ],
 )
 def test_a_shape_that_is_none_lists_the_shapes(shape: str) -> None:
-    with pytest.raises(SettingError, match=r"allowed: closed:N, paced:N,RATE"):
+    with pytest.raises(SettingError, match=r"allowed: closed:N, poisson:RATE"):
         arrivals.parse(shape)
 
 
 @pytest.mark.parametrize(
     "shape",
-    ["closed:1e9", "poisson:inf", "poisson:1e12", "poisson:nan", "peaks:0,0", "bursts:0,0,1,1", "peaks:1,inf"],
+    ["closed:1e9", "poisson:inf", "poisson:1e12", "poisson:nan", "peaks:0,0", "peaks:1,inf"],
 )
 def test_a_shape_that_no_process_can_offer_is_refused(shape: str) -> None:
     with pytest.raises(SettingError, match="shape: got"):
         arrivals.parse(shape)
 
 
-@pytest.mark.parametrize("shape", ["azure", "mooncake:nowhere.jsonl"])
-def test_a_missing_trace_says_where_it_was_looked_for(
-    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(arrivals.DATA_VARIABLE, raising=False)
-    with pytest.raises(SettingError, match="COVEY_DATA"):
-        arrivals.parse(shape, data=tmp_path)
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "packed.csv").write_bytes(b"\x1f\x8b\xff\xfe\x00")
+    with pytest.raises(SettingError, match=r"packed\.csv is no trace in"):
+        arrivals.parse(f"azure:{tmp_path}/packed.csv")
 
 
-def test_a_trace_is_found_by_the_name_that_its_makers_gave_it(tmp_path: Path) -> None:
-    (tmp_path / "AzureLLMInferenceTrace_conv.csv").write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
-    )
-    assert list(arrivals.parse("azure", data=tmp_path).arrivals(100, random.Random(1))) == [Arrival(0.0, 374, 44)]
-
-
-@pytest.mark.parametrize("name", ["packed.csv", "packed.gz"])
-def test_a_file_that_is_no_text_is_named(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"\x1f\x8b\xff\xfe\x00")
-    for kind in ("azure", "mooncake"):
-        with pytest.raises(SettingError, match=rf"{name} is no trace in"):
-            arrivals.parse(f"{kind}:{tmp_path / name}")
+def test_a_missing_trace_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"nowhere\.csv is no trace in"):
+        arrivals.parse(f"azure:{tmp_path}/nowhere.csv")
 
 
 def test_a_file_in_another_format_is_named(tmp_path: Path) -> None:
@@ -162,8 +116,6 @@ def test_a_file_in_another_format_is_named(tmp_path: Path) -> None:
     path.write_text("a,b\n1,2\n")
     with pytest.raises(SettingError, match=r"other\.csv is no trace in Azure's format"):
         arrivals.parse(f"azure:{path}")
-    with pytest.raises(SettingError, match=r"other\.csv is no trace in Mooncake's format"):
-        arrivals.parse(f"mooncake:{path}")
     path.write_text("")
     with pytest.raises(SettingError, match="holds no request"):
-        arrivals.parse(f"mooncake:{path}")
+        arrivals.parse(f"azure:{path}")

@@ -41,21 +41,6 @@ def test_a_traces_length_wins() -> None:
     assert {ask.max_tokens for ask in asked("own", Arrival(0.0, 50, 17))} == {17}
 
 
-def test_sharegpt(tmp_path: Path) -> None:
-    path = tmp_path / "share.json"
-    turns = [{"from": "system", "value": "Be kind."}, {"from": "human", "value": "Why?"}]
-    path.write_text(
-        json.dumps(
-            [
-                {"id": "1", "conversations": [*turns, {"from": "gpt", "value": "Because of it. " * 4}]},
-                {"id": "2", "conversations": [{"from": "gpt", "value": "Nobody asked."}]},
-            ]
-        )
-    )
-    found = asked(f"sharegpt:{path}")
-    assert {(ask.prompt, ask.max_tokens, ask.topic) for ask in found} == {("Why?", 15, "chat")}
-
-
 def test_spec_bench(tmp_path: Path) -> None:
     path = tmp_path / "spec.jsonl"
     rows = [{"question_id": 81, "category": "writing", "turns": ["Compose.", "Again."]}, {"turns": []}]
@@ -74,22 +59,11 @@ def test_synthetic_lengths_are_exact_and_fit_the_context() -> None:
     assert max(ask.prompt) < asks.IDS.stop  # type: ignore[type-var]
 
 
-def test_equal_blocks_are_equal_prefixes() -> None:
-    first, second, third = (
-        asked("synthetic", Arrival(0.0, 40, 4, blocks, block_tokens=10), count=1)[0].prompt
-        for blocks in ((0, 1, 2, 3), (0, 1, 9, 8), (7, 1))
-    )
-    assert first[:20] == second[:20]
-    assert first[20:30] != second[20:30]
-    assert third[:10] != first[:10]
-    assert third[10:20] == first[10:20]
-
-
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
         ("own:poetry", "no domain 'poetry'; allowed: code"),
-        ("sharegpt:/nowhere.json", "cannot be read"),
+        ("specbench:/nowhere.jsonl", "cannot be read"),
         ("specbench", "allowed: own"),
         ("synthetic:1", "allowed: own"),
         ("synthetic:0,5", "allowed: own"),
@@ -102,13 +76,13 @@ def test_what_is_no_source_is_named(source: str, complaint: str) -> None:
 
 
 def test_a_file_without_prompts_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "empty.json"
-    path.write_text("[]")
+    path = tmp_path / "empty.jsonl"
+    path.write_text("{}")
     with pytest.raises(SettingError, match="holds no prompt"):
-        asks.parse(f"sharegpt:{path}", LENGTHS)
+        asks.parse(f"specbench:{path}", LENGTHS)
     path.write_text("[1]")
-    with pytest.raises(SettingError, match="no list of objects"):
-        asks.parse(f"sharegpt:{path}", LENGTHS)
+    with pytest.raises(SettingError, match="lines that are no objects"):
+        asks.parse(f"specbench:{path}", LENGTHS)
 
 
 def test_levels_are_chosen_by_weight() -> None:

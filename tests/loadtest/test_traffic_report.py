@@ -108,23 +108,6 @@ def test_levels(tmp_path: Path) -> None:
     assert slow["both met, %"] == 50
 
 
-def test_levels_have_the_server_s_view_beside_the_client_s(tmp_path: Path) -> None:
-    rows = (
-        finished(0.0, server_ttft=0.04, server_tpot=0.009, attainment="met"),
-        finished(1.0, server_ttft=0.2, server_tpot=0.009, attainment="missed"),
-        finished(2.0, attainment="unknown"),
-        Record(3.0, "fast", "math", "Overloaded", error="the objective"),
-        finished(4.0, "slow"),
-    )
-    run = a_run(tmp_path, rows)
-    fast, slow = (summary.by_level(run, level) for level in LEVELS)
-    assert fast["both met by the server, %"] == pytest.approx(100 / 3)
-    assert fast["goodput by the server, tokens/s"] == 10 / 8
-    assert fast["TTFT p95 by the server, ms"] == pytest.approx(192.0)
-    assert slow["both met by the server, %"] is slow["goodput by the server, tokens/s"] is None
-    assert slow["TPOT p95 by the server, ms"] is None
-
-
 def test_a_run_without_requests_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(tmp_path, ())
     assert figure(run, "TTFT p50") is None

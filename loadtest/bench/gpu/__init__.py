@@ -1,8 +1,8 @@
 """Measures how near Covey comes to what an accelerator can do, part by part: `--part NAME` measures one alone.
 
 Parts are measured one after the other, each by itself: one that fails is reported, and the others go on. Engine, target
-and drafter run in this process, over a synthetic pair (`covey_training.aligned`): the bench `load` with a profile of
-such a pair has the server's way, and `covey profile` its cost table. A number that needs a GPU is null without one.
+and drafter run in this process, over a synthetic pair (`covey_training.aligned`): `loadtest.alternate` with a profile
+of such a pair has the server's way, and `covey profile` its cost table. A number that needs a GPU is null without one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from rich.console import Console
 from covey.contracts.types import JsonDict
 from loadtest.bench.gpu import shown as gpu_shown
 from loadtest.bench.gpu.ceilings import ceilings
-from loadtest.bench.gpu.exactness import exactness
 from loadtest.bench.gpu.policies import speculation
 from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.gpu.rounds import overhead, plain
@@ -30,7 +29,6 @@ PARTS: Mapping[str, Part] = {  # the short ones first
     "ceilings": ceilings,
     "plain": plain,
     "overhead": overhead,
-    "exactness": exactness,
     "speculation": speculation,
 }
 
@@ -45,7 +43,6 @@ def run(session: Session) -> None:
         "device": str(rig.device) if rig.on_gpu else wanted.device,
         "pair": {"size": rig.size},
         "dtype": str(rig.dtype).removeprefix("torch."),
-        "streams": "one for target and drafter",
         "failures": failures,
     }
     session.summarise = lambda: {name: rig.results.get(name) for name in PARTS}

@@ -1,12 +1,11 @@
-"""Measures the part `speculation` of the bench `gpu`: the bench `load` with engines of this process, at temperature
-1."""
+"""Measures the part `speculation` of the bench `gpu`: policies against fixed depths in a closed loop, over engines of
+this process, at temperature 1."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 from covey.contracts.types import JsonDict
 from loadtest.bench.gpu.rig import Rig
@@ -16,13 +15,13 @@ from loadtest.bench.work import Ask, Competitor
 REQUESTS = {1: 3, 4: 10, 16: 40, 64: 144, 128: 256}  # by concurrency
 REQUESTS_OFF_GPU = {1: 1, 4: 4}
 LENGTHS, LENGTHS_OFF_GPU = ((64, 256), (64, 192)), ((8, 16), (6, 12))  # of prompts and of answers
-REPETITIONS, FULL_REPETITIONS = 4, 10
+REPETITIONS = 4
 
 
 def speculation(rig: Rig, found: JsonDict) -> None:
     session, measured = rig.session, PolicyRuns()
     requests = REQUESTS if rig.on_gpu else REQUESTS_OFF_GPU
-    repetitions = session.repetitions(REPETITIONS, FULL_REPETITIONS, quick=2)
+    repetitions = session.repetitions(REPETITIONS, quick=2)
     policies = (OFF, fixed(2), COVEY) if rig.small else (OFF, *map(fixed, DEPTHS), *LEARNERS)
     with ExitStack() as stack:
         entrants = []
@@ -34,8 +33,6 @@ def speculation(rig: Rig, found: JsonDict) -> None:
             take_turns(session, measured.runs, entrants, requests, partial(asks, rig), repetitions)
         finally:
             found |= measured.summary()
-            target: Any = rig.loaded().target
-            found["recordings"] = len(target.graphs) if rig.on_gpu else None
 
 
 def asks(rig: Rig, count: int, seed: int) -> list[Ask]:

@@ -29,10 +29,10 @@ from covey_training.aligned import Pair, build, default_layers, shape
 from covey_training.aligned.shapes import SPECIAL
 from covey_training.aligned.weights import first_layers
 from loadtest.bench.in_process import InProcess
-from loadtest.bench.passes import BLOCK_SIZE
-from loadtest.bench.session import QUICK, Session
+from loadtest.bench.session import Session
 from loadtest.bench.work import Ask
 
+BLOCK_SIZE = 16
 DRAFTER = "draft_aligned"
 OFF = "off"
 DEADLINE_MS = 60_000  # the first draft of a kind records its passes
@@ -72,7 +72,7 @@ class Rig:
         self.session = session
         self.device = find_device(wanted.device)
         self.on_gpu = self.device.type == "cuda"
-        self.small = not self.on_gpu or wanted.size == QUICK
+        self.small = not self.on_gpu or wanted.quick
         self.room = ROOM if self.on_gpu else ROOM_OFF_GPU
         self.size = wanted.shape or (SIZE if self.on_gpu else SIZE_OFF_GPU)
         self.config: Any = shape(self.size)
@@ -95,37 +95,14 @@ class Rig:
                 raise
         return self._loaded
 
-    def target(self, numerics: str) -> Model:
-        """Return another target over the pair's weights; its passes are recorded as they come."""
-        module = first_layers(self.loaded().pair.target, self.layers)
-        return self._model(module, "target", self.room.budget, numerics=numerics)
-
-    def runner(self, target: Model, *, run_ahead: bool = True) -> TargetRunner:
-        """Return another runner over a target; it must not be asked while another has open requests."""
-        return TargetRunner(
-            target,
-            blocks=target.blocks,
-            block_size=target.block_size,
-            reuse=False,  # runners of one memory must find nothing of each other's
-            name="target",
-            folder="",
-            run_ahead=run_ahead,
-        )
-
-    def engine(
-        self,
-        policy: str,
-        *,
-        runner: TargetRunner | None = None,
-        observe: Callable[[RoundRecord], None] | None = None,
-    ) -> InProcess:
+    def engine(self, policy: str, *, observe: Callable[[RoundRecord], None] | None = None) -> InProcess:
         """Return an engine of its own, which keeps what its policy learns, over the target and drafter that all
         share."""
         loaded = self.loaded()
         return InProcess(
             policy,
             self.profile(policy),
-            runner or loaded.runner,
+            loaded.runner,
             drafters={} if policy == OFF else {DRAFTER: loaded.draft},
             observe=observe,
         )
@@ -139,9 +116,7 @@ class Rig:
             speculation=SpeculationSettings(policy=policy, drafters=(DRAFTER,), draft_deadline_ms=DEADLINE_MS),
         )
 
-    def asks(
-        self, count: int, *, prompt: tuple[int, int], output: tuple[int, int], seed: int, temperature: float = 1.0
-    ) -> list[Ask]:
+    def asks(self, count: int, *, prompt: tuple[int, int], output: tuple[int, int], seed: int) -> list[Ask]:
         """Return prompts of random ids; lengths spread evenly on a logarithmic scale between the two of each pair."""
         rng = random.Random(seed)
 
@@ -151,7 +126,7 @@ class Rig:
 
         def one(index: int) -> Ask:
             ids = rng.choices(range(SPECIAL, self.config.vocab_size), k=length(*prompt))
-            return Ask("", length(*output), temperature, seed * 100_003 + index, ids=tuple(ids))
+            return Ask("", length(*output), 1.0, seed * 100_003 + index, ids=tuple(ids))
 
         return [one(index) for index in range(count)]
 
@@ -179,17 +154,26 @@ class Rig:
             "agreement_greedy": pair.measured.greedy,
             "entropy_bits": pair.measured.entropy,
         }
-        return Loaded(pair, target, drafter, self.runner(target), draft)
+        runner = TargetRunner(
+            target,
+            blocks=target.blocks,
+            block_size=target.block_size,
+            reuse=False,  # engines of one memory must find nothing of each other's
+            name="target",
+            folder="",
+            run_ahead=True,
+        )
+        return Loaded(pair, target, drafter, runner, draft)
 
-    def _model(self, module: Any, name: str, most: int, numerics: str = "fast") -> Model:
+    def _model(self, module: Any, name: str, most: int) -> Model:
         """Return the model that runs a module, which is taken apart; what it shares with others stays."""
         modules = Modules.of(module, name)
         if not self.on_gpu:
-            return PagedModel(modules, blocks=self.room.blocks, numerics=numerics, max_pass_tokens=most)
+            return PagedModel(modules, blocks=self.room.blocks, numerics="fast", max_pass_tokens=most)
         from covey.gpu.model import DeviceModel
 
         return DeviceModel(
-            modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, numerics=numerics, max_pass_tokens=most
+            modules, blocks=self.room.blocks, block_size=BLOCK_SIZE, numerics="fast", max_pass_tokens=most
         )
 
 

@@ -11,15 +11,16 @@ from statistics import median
 from typing import Any, cast
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
 from covey.contracts.types import JsonDict
+from covey.models.lanes import Lanes, Pass
 from covey.models.model import PagedModel
 from covey.requests.rounds import RoundRecord
 from loadtest.bench.gpu.ceilings import bandwidth
-from loadtest.bench.gpu.rig import OFF, Rig
-from loadtest.bench.gpu.timing import milliseconds, over, queued, waited
-from loadtest.bench.passes import PassCase
+from loadtest.bench.gpu.rig import BLOCK_SIZE, OFF, Rig
+from loadtest.bench.gpu.timing import milliseconds, over, queued
 
 CONTEXTS, CONTEXTS_OFF_GPU = (512, 3968), (32,)
 STEPS = 96  # tokens decoded at a context
@@ -44,8 +45,7 @@ def plain(rig: Rig, found: JsonDict) -> None:
 def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
     model = rig.loaded().target
     middle = context + steps // 2
-    work = PassCase(1, middle).work(model.blocks, rig.session.wanted.seed, model.padding_slot)
-    called = waited(lambda: model.forward(work), rig.device, 20 if rig.on_gpu else 3)  # the first records it
+    work = _one_token(middle, model.blocks, rig.session.wanted.seed, model.padding_slot)
     alone, size = None, None
     if not isinstance(model, PagedModel):
         bucket = model.give(work)
@@ -63,37 +63,39 @@ def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
     return {
         "bytes": size,
         "pass_ms": milliseconds(alone),
-        "forward_ms": _of_gpu(rig, called),
         "token_ms": _of_gpu(rig, whole),
         "pass_share_of_limit": over(over(size, alone), limit),
         "share_of_limit": over(over(size, whole), limit) if rig.on_gpu else None,
     }
 
 
+def _one_token(context: int, blocks: int, seed: int, nowhere: int) -> Pass:
+    """Return the pass of one row's last token, over keys scattered among so many blocks; it is kept nowhere."""
+    ids = np.random.default_rng(seed).permutation(blocks)[: -(-context // BLOCK_SIZE)].astype(np.int32)
+    lanes = Lanes(np.array([0, 1], np.int32), np.array([context], np.int32), ids[np.newaxis])
+    one = np.zeros(1, np.int32)
+    return Pass(one, np.array([context - 1], np.int32), np.array([nowhere], np.int32), lanes, one)
+
+
 def overhead(rig: Rig, found: JsonDict) -> None:
     """Measure what a round takes beside the device's passes, which events before and after each give. Draws are not
     passes: what the device takes for them counts here too."""
     loaded = rig.loaded()
-    at_once = rig.runner(loaded.target, run_ahead=False)
     outputs = 128 if rig.on_gpu else 12
     for rows in ROWS if rig.on_gpu else ROWS_OFF_GPU:
-        for label, policy, runner in (
-            (OFF, OFF, loaded.runner),
-            ("off, nothing ahead", OFF, at_once),
-            (SPECULATIVE, SPECULATIVE, loaded.runner),
-        ):
+        for policy in (OFF, SPECULATIVE):
             passes = {"target": _TimedGraphs(rig, loaded.target), "drafter": _TimedGraphs(rig, loaded.drafter)}
             rounds = _Rounds(passes)
             with ExitStack() as stack:
-                engine = stack.enter_context(closing(rig.engine(policy, runner=runner, observe=rounds.observe)))
+                engine = stack.enter_context(closing(rig.engine(policy, observe=rounds.observe)))
                 for seed in (0, 1):
                     asks = rig.asks(rows, prompt=(PROMPT, PROMPT), output=(outputs, outputs), seed=seed)
                     if seed:
                         rounds.clear()
                         for each in passes.values():
                             stack.enter_context(each.watched())
-                    engine.run(asks, rows, tenant=f"overhead {label} {rows} {seed}")
-            found.setdefault(str(rows), {})[label] = _shares(rig, rounds.plain(rows)[SETTLING:])
+                    engine.run(asks, rows, tenant=f"overhead {policy} {rows} {seed}")
+            found.setdefault(str(rows), {})[policy] = _shares(rig, rounds.plain(rows)[SETTLING:])
 
 
 def _shares(rig: Rig, rounds: list[_Round]) -> JsonDict:

@@ -30,12 +30,12 @@ def _plain(found: JsonDict) -> Iterator[Table]:
     rows = [
         [
             context,
-            *(number(each[key], 3) for key in ("pass_ms", "forward_ms", "token_ms")),
+            *(number(each[key], 3) for key in ("pass_ms", "token_ms")),
             *(number(each[key]) for key in ("pass_share_of_limit", "share_of_limit")),
         ]
         for context, each in found.items()
     ]
-    columns = ["context", "pass, ms", "forward, ms", "token, ms", "pass: share of limit", "token: share"]
+    columns = ["context", "pass, ms", "token, ms", "pass: share of limit", "token: share"]
     yield report.table("Plain decoding, one row", columns, rows)
 
 
@@ -58,29 +58,9 @@ def _speculation(found: JsonDict) -> Iterator[Table]:
     yield policies.shown("Policies in process, tokens per second", found["points"])
 
 
-def _exactness(found: JsonDict) -> Iterator[Table]:
-    rows = [
-        [f"{mode}, temperature {temperature}, {label}", f"{count} of {each['requests']}"]
-        for mode, by_mode in found.items()
-        for temperature, each in by_mode.get("texts", {}).items()
-        for label, count in each["changed"].items()
-    ]
-    rows += [[f"{mode} is absent: {each['absent']}"[:90], ""] for mode, each in found.items() if "absent" in each]
-    invariant = found.get("invariant", {})
-    yield report.table("Requests whose tokens are others than alone", ["", ""], rows)
-    passes = {mode: each["pass_ms"] for mode, each in found.items() if "pass_ms" in each}
-    price = invariant.get("over_fast", {})
-    shapes = [
-        [shape, *(number(by_shape[shape], 3) for by_shape in passes.values()), number(price.get(shape))]
-        for shape in next(iter(passes.values()), ())
-    ]
-    yield report.table("Passes of rows x tokens, ms", ["", *passes, "invariant over fast"], shapes)
-
-
 SHOWN: Mapping[str, Callable[[JsonDict], Iterator[Table]]] = {
     "ceilings": _ceilings,
     "plain": _plain,
     "overhead": _overhead,
-    "exactness": _exactness,
     "speculation": _speculation,
 }

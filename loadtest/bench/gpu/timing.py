@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
@@ -32,20 +31,6 @@ def queued(work: Work, device: torch.device, repeats: int = REPEATS) -> float | 
     return passed / 1000
 
 
-def waited(work: Work, device: torch.device, repeats: int = REPEATS) -> float:
-    """Return the seconds until the caller has the result of one run of `work`: the host's part and the device's,
-    median."""
-    work()
-    seconds = []
-    for _ in range(repeats):
-        _finish(device)
-        started = time.perf_counter()
-        work()
-        _finish(device)
-        seconds.append(time.perf_counter() - started)
-    return median(seconds)
-
-
 def milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else 1000 * seconds
 
@@ -53,8 +38,3 @@ def milliseconds(seconds: float | None) -> float | None:
 def over(above: float | None, below: float | None) -> float | None:
     """Return a ratio of what was measured; None where either was not."""
     return above / below if above is not None and below else None
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

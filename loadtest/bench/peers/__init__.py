@@ -29,7 +29,7 @@ from loadtest.bench.derive import drafting, with_drafters
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.peers.pipe import Pipe
 from loadtest.bench.policies import COVEY, OFF, fixed
-from loadtest.bench.session import QUICK, Session, Wanted
+from loadtest.bench.session import Session, Wanted
 from loadtest.bench.statistics import best_over, interval
 from loadtest.bench.work import Answer, Ask, Competitor, Run
 
@@ -39,7 +39,7 @@ DEPTHS, QUICK_DEPTHS = (2, 5), (3,)  # of the peers' drafts
 CALLERS, QUICK_CALLERS = (1, 4, 16), (1, 4)
 REQUESTS = {1: 2, 4: 4, 16: 16}  # of one run
 TOKENS, QUICK_TOKENS = 48, 12
-REPETITIONS, FULL_REPETITIONS = 12, 40
+REPETITIONS = 12
 TEMPERATURES = {"greedy": 0.0, "t1": 1.0}
 PAIR_PROFILE = "aligned.toml"  # in the folder of an aligned pair
 PROMPT_TOKENS = 32
@@ -122,11 +122,11 @@ def run(session: Session) -> None:
     failures: dict[str, str] = {}
     session.notes["failures"] = failures
     peers = pythons(wanted.peers)  # a name that nobody knows is told of before anything starts
-    quick = wanted.size == QUICK
+    quick = wanted.quick
     tokens = QUICK_TOKENS if quick else TOKENS
     with ExitStack() as stack:
         target, entrants = _line_up(session, stack, peers, failures)
-        for turn in range(session.repetitions(REPETITIONS, FULL_REPETITIONS) + 1):  # the first warms up
+        for turn in range(session.repetitions(REPETITIONS) + 1):  # the first warms up
             seed = wanted.seed * 1000 + turn
             steps = [
                 (f"turn {turn}: {one.name} at {callers}, {label}", (label, callers, one))
@@ -168,7 +168,7 @@ def _line_up(
     session.notes |= {"pair": {"target": target, "drafter": drafter}, "dtype": given["dtype"], "peers": {}}
     entrants: list[Competitor] = []
     for peer, python in peers.items():
-        for depth in (0, *(QUICK_DEPTHS if wanted.size == QUICK else DEPTHS)):
+        for depth in (0, *(QUICK_DEPTHS if wanted.quick else DEPTHS)):
             one = Peer(peer, python, depth)
             stack.callback(one.close)
             try:
@@ -182,7 +182,9 @@ def _line_up(
     for name in OURS:
         asked: dict[str, object] = {"end_id": workload.unused_token(target)}
         asked |= {} if name == COVEY else {"speculation": OFF}
-        entrants.append(OverTriton(server, name, stream=name == STREAMED, settings=asked))
+        ours = OverTriton(server, name, stream=name == STREAMED, settings=asked)
+        stack.callback(ours.close)
+        entrants.append(ours)
     return target, entrants
 
 
@@ -201,9 +203,9 @@ def _asks(target: str, count: int, tokens: int, temperature: float, seed: int) -
     if tokenizer is None:
         raise SettingError(f"{target} has no tokenizer")
     asks = []
-    for ask in workload.mixed(count, shortest=tokens, longest=tokens, seed=seed):
+    for ask in workload.mixed(count, tokens=tokens, seed=seed):
         ids = ((tokenizer.encode(ask.text).ids or [1]) * PROMPT_TOKENS)[:PROMPT_TOKENS]
-        asks.append(replace(ask, ids=tuple(ids), max_tokens=tokens, temperature=temperature))
+        asks.append(replace(ask, ids=tuple(ids), temperature=temperature))
     return asks
 
 
