@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import chat, drafters, generate, plan_star, profile, profiles, status, top
+from covey_client.commands import drafters, generate, plan_star, profile, profiles, status, top
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -22,7 +22,6 @@ from covey_client.errors import (
 
 COMMANDS = (
     generate,
-    chat,
     status,
     top,
     drafters,

@@ -93,14 +93,14 @@ def test_what_is_no_address_is_wrong_usage(words: list[str], capsys: pytest.Capt
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "status", "top", "profile"])
+@pytest.mark.parametrize("command", ["generate", "status", "top", "profile"])
 def test_help_names_the_port_and_the_default(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args([command, "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "--url HOST:PORT" in said
     assert "COVEY_URL" in said
-    assert command in ("generate", "chat") or "port 8000 of" in said
+    assert command == "generate" or "port 8000 of" in said
 
 
 def test_any_port_of_a_server_that_runs_here_or_none_is_enough(asked: Asked) -> None:
