@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import drafters, generate, plan_star, profile, profiles, status, top
+from covey_client.commands import drafters, generate, plan_star, profiles, status, top
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -26,7 +26,6 @@ COMMANDS = (
     top,
     drafters,
     profiles,
-    profile,
     plan_star,
 )  # each adds its subparser, whose default `run` takes the parsed arguments
 STATUS: dict[type[CoveyClientError], int] = {

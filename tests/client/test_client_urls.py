@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return run
 
 
-@pytest.mark.parametrize("command", [["status"], ["top"], ["profile", "mine"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("command", [["status"], ["top"]], ids=lambda words: words[0])
 def test_without_flags_the_host_is_that_of_covey_url(asked: Asked, command: list[str]) -> None:
     assert asked(None, *command) == "127.0.0.1:8000"
     assert asked("", *command) == "127.0.0.1:8000"
@@ -58,7 +58,6 @@ def test_without_flags_the_host_is_that_of_covey_url(asked: Asked, command: list
 
 def test_a_flag_is_stronger_than_the_environment(asked: Asked) -> None:
     assert asked("box:9001", "top", "--url", "other:9001") == "other:8000"
-    assert asked("box:9001", "profile", "mine", "--url", "other:9001") == "other:8000"
     assert asked("box:9001", "status", "--url", "other:7") == "other:7"
 
 
@@ -82,7 +81,7 @@ def test_status_asks_the_host_of_covey_url(monkeypatch: pytest.MonkeyPatch) -> N
         ["status", "--metrics-url", "box:port"],
         ["top", "--url", "box:port"],
         ["generate", "x", "--url", "box:port"],
-        ["profile", "mine", "--http-url", "box:port"],
+        ["top", "--http-url", "box:port"],
     ],
     ids=" ".join,
 )
@@ -93,7 +92,7 @@ def test_what_is_no_address_is_wrong_usage(words: list[str], capsys: pytest.Capt
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["generate", "status", "top", "profile"])
+@pytest.mark.parametrize("command", ["generate", "status", "top"])
 def test_help_names_the_port_and_the_default(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args([command, "--help"])
@@ -107,7 +106,7 @@ def test_any_port_of_a_server_that_runs_here_or_none_is_enough(asked: Asked) -> 
     server = running.RunningServer("127.0.0.1", 9001, 9000, 9002, os.getpid())
     server.write()
     for given in ([], ["--url", "127.0.0.1:9001"], ["--url", "localhost:9000"], ["--url", "127.0.0.1:9002"]):
-        for command in (["status"], ["top"], ["profile", "mine"]):
+        for command in (["status"], ["top"]):
             assert Address.parse(asked(None, *command, *given), port=1).port == 9000
         with flags.client(parser().parse_args(["generate", "x", *given])) as made:
             assert made._address.port == 9001
