@@ -127,8 +127,6 @@ class FrontSettings:
     origins: tuple[str, ...] = setting(
         (), "web pages that a browser lets ask, as https://host[:port], or * for all", pattern=r"\*|https?://[^/\s]+"
     )
-    certificate: str = setting("", "file with the front's own and those between it and its authority; empty: no TLS")
-    private_key: str = setting("", "file with the key of that; its owner's alone")
 
 
 @dataclass(frozen=True, slots=True)
