@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 from ray import serve
-from ray.serve.handle import DeploymentHandle
 from yarl import URL
 
 from covey.contracts import profile
@@ -18,21 +17,16 @@ from covey_ray.asked import BEAT_SECONDS, HEALTH, Another, Asked, Head, Lost
 from covey_ray.engine import Engine
 from covey_ray.scaling import Load
 from covey_ray.settings import Settings
-from covey_ray.way import Way
 
 
 class Server:
     """A replica of the server."""
 
-    async def __init__(self, settings: Settings, drafters: DeploymentHandle | None = None) -> None:  # type: ignore[misc]
+    async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         """Returns when the server is ready, after the minutes that a large model takes to load."""
         self._replica = serve.get_replica_context().replica_id.unique_id
         self._engine = Engine()
-        self._way = Way(drafters, self._replica) if drafters is not None else None
-        own = settings.profile
-        if self._way is not None:
-            own = await self._way.profile(own, self._engine.folder)
-        await self._engine.start(settings.command or covey(own, settings.model), HEALTH)
+        await self._engine.start(settings.command or covey(settings.profile, settings.model), HEALTH)
         self._load = Load()
         info = (each.labels for each in await self._engine.samples() if each.name == INFO)
         self._identity = next(info, {}).get("identity", "")

@@ -16,7 +16,6 @@ from ray.serve.config import AutoscalingConfig, AutoscalingContext
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
 from covey.contracts import profile
-from covey_client.star.model import Star
 from covey_client.status import Sample
 from covey_ray.asked import LONGEST, SESSION, routed_by
 from covey_ray.resources import asks
@@ -25,21 +24,11 @@ from covey_ray.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-TIMES = {"step_ms": 1.4, "verify_ms": 28, "transfer_ms": 2, "plain_ms": 26, "acceptance": 0.7}
-
-
-def test_a_draft_server_drafts_for_as_many_as_plan_star_says() -> None:
-    star = Settings.model_validate({"drafters": "star-drafters", "star": TIMES}).star
-    assert star is not None
-    assert star.most() == Star(0.0014, 0.028, 0.002, 0.7, 4, 0.026).most > 1
 
 
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"drafters": "star-drafters"}, "give both"),
-        ({"star": TIMES}, "give both"),
-        ({"drafters": "star-drafters", "star": TIMES | {"step_ms": 100}}, "gains not even one target"),
         ({"command": ["serve"]}, "has to say {port}"),
         ({"command": ["serve", "{port}"], "model": "m"}, "by its own words"),
         ({"profil": "demo-cpu"}, "profil"),
@@ -135,4 +124,4 @@ def test_the_page_says_what_serve_and_its_application_take(block: str) -> None:
     Settings.model_validate(found.get("args", {}))
     for deployment in found.get("deployments", ()):
         made = DeploymentSchema.model_validate(deployment)
-        assert made.name in ("Server", "Ingress", "Drafters")
+        assert made.name in ("Server", "Ingress")
