@@ -223,7 +223,6 @@ class StarSettings:
     callers: str = setting(
         "", "file with a line `NAME SECRET [WEIGHT]` for each other server that these drafters serve; its owner's alone"
     )
-    admission: bool = setting(True, "refuse a server too many: with it one would be slower than without a drafter")
     servers: tuple[str, ...] = setting(
         (),
         "where drafters of kind remote are: ENTRY=HOST:PORT/MODEL, the gRPC port; an entry listed again has several",

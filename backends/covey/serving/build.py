@@ -97,7 +97,6 @@ class Builder:
             drafter_failed=lambda name, error: failed(engine.roster, name, error),
             recover=recover,
             observe=observe,
-            plain=lambda: baseline.seconds,
             memory=partial(self._memory, info),
             guard=guard,
         )
