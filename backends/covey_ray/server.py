@@ -15,7 +15,6 @@ from covey.process.within import within
 from covey_client.status import INFO
 from covey_ray.asked import BEAT_SECONDS, HEALTH, Another, Asked, Head, Lost
 from covey_ray.engine import Engine
-from covey_ray.scaling import Load
 from covey_ray.settings import Settings
 
 
@@ -27,7 +26,6 @@ class Server:
         self._replica = serve.get_replica_context().replica_id.unique_id
         self._engine = Engine()
         await self._engine.start(settings.command or covey(settings.profile, settings.model), HEALTH)
-        self._load = Load()
         info = (each.labels for each in await self._engine.samples() if each.name == INFO)
         self._identity = next(info, {}).get("identity", "")
 
@@ -37,9 +35,6 @@ class Server:
 
     async def check_health(self) -> None:
         await self._engine.check()
-
-    async def record_autoscaling_stats(self) -> dict[str, float]:
-        return self._load.read(await self._engine.samples())
 
     async def answer(self, asked: Asked) -> AsyncIterator[Head | bytes]:
         """Yield the answer's head, then its bytes, and b"" now and then while none come. Raises Another, or Lost."""
