@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
@@ -258,11 +258,6 @@ class EmulatedSettings:
         "begin with that token",
         pattern=r"[\w.-]+(/[^:]+)?:(0(\.\d+)?|1(\.0+)?)(,(0(\.\d+)?|1(\.0+)?))*",
     )
-    guesses: str = setting(
-        "",
-        "what drafters guess, as recorded: a name in profiles/acceptance, or a path; makes trees, and stands before "
-        "emulated.acceptance; empty: chains",
-    )
     kv_token_bytes: int = setting(57344, "KV of a token, in target.kv_memory_mb", low=1, high=1 << 30)
     max_positions: int = setting(32768, "tokens of the longest request", low=16, high=1 << 24)
     drafter_mb: int = setting(1024, "memory of each emulated drafter", low=0, high=1 << 20)
@@ -308,24 +303,15 @@ def find(name_or_path: str) -> Path:
     return path
 
 
-def costs_path(name_or_path: str, folder: str = "costs") -> Path:
-    """Return the path of a cost table: a path as it is, or a name in that folder of the profiles'."""
-    path = Path(name_or_path)
-    return path if path.suffix == ".json" else profiles_folder() / folder / f"{name_or_path}.json"
-
-
-def costs_file(name_or_path: str, folder: str = "costs", what: str = "cost table") -> Path:
-    """Return the file of a cost table that is there."""
-    path = costs_path(name_or_path, folder)
+def costs_file(name_or_path: str) -> Path:
+    """Return the file of a cost table that is there: a path as it is, or a name in profiles/costs."""
+    path, folder = Path(name_or_path), profiles_folder() / "costs"
+    if path.suffix != ".json":
+        path = folder / f"{name_or_path}.json"
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in (profiles_folder() / folder).glob("*.json"))) or "none"
-        raise SettingError(f"{what} {name_or_path!r} not found at {path}; known: {known}")
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.json"))) or "none"
+        raise SettingError(f"cost table {name_or_path!r} not found at {path}; known: {known}")
     return path
-
-
-def guesses_file(name_or_path: str) -> Path:
-    """Return the file of recorded guesses that is there."""
-    return costs_file(name_or_path, "acceptance", "recorded guesses")
 
 
 def load(name_or_path: str) -> Profile:
@@ -365,16 +351,13 @@ def _check_together(profile: Profile) -> None:
     twice = [name for name in names if names.count(name) > 1 or name == CUSTOM]
     if twice:
         raise SettingError(f"slo.classes: got {twice[0]!r}, allowed: each name once, and not {CUSTOM}")
-    files: list[tuple[str, Callable[[str], Path], str]] = [
-        ("speculation.costs", costs_file, "" if speculation.costs == AUTO else speculation.costs)
-    ]
+    tables = [("speculation.costs", "" if speculation.costs == AUTO else speculation.costs)]
     if profile.target.kind == "emulated":
-        files.append(("emulated.costs", costs_file, profile.emulated.costs))
-        files.append(("emulated.guesses", guesses_file, profile.emulated.guesses))
-    for key, file_of, named_file in files:
+        tables.append(("emulated.costs", profile.emulated.costs))
+    for key, named_table in tables:
         try:
-            if named_file:
-                file_of(named_file)
+            if named_table:
+                costs_file(named_table)
         except SettingError as error:
             raise SettingError(f"{key}: {error}") from None
 
