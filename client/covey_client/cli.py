@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import drafters, generate, plan_star, profiles, status, top
+from covey_client.commands import drafters, generate, plan_star, profiles, status
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -23,7 +23,6 @@ from covey_client.errors import (
 COMMANDS = (
     generate,
     status,
-    top,
     drafters,
     profiles,
     plan_star,
