@@ -1,4 +1,4 @@
-"""The Serve application: servers behind one ingress, and draft servers where they are asked for.
+"""The Serve application: servers behind one ingress.
 
 Each deployment asks Ray for what its profile needs; a Serve configuration may say otherwise for any of them, by name.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from ray import serve
-from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application
 
 from covey.contracts import profile
-from covey_ray.drafters import Drafters
 from covey_ray.ingress import Ingress
 from covey_ray.resources import asks
 from covey_ray.routing import Router
@@ -22,7 +21,6 @@ from covey_ray.settings import Settings
 IN_FLIGHT = 10_000  # requests at an ingress, which only waits for them
 SPREAD = 4  # requests beyond the least busy replica's that a known beginning of a prompt is worth
 END_SECONDS = 10.0  # that a server whose answers have ended takes to end
-MOST_DRAFT_SERVERS = 100
 
 
 def app(args: dict[str, Any]) -> Application:
@@ -30,20 +28,6 @@ def app(args: dict[str, Any]) -> Application:
     settings = Settings.model_validate(args)
     own = profile.load(settings.profile)
     most = own.scheduler.max_running + own.scheduler.max_waiting
-    drafters = None
-    if settings.star is not None:
-        each = settings.star.most()
-        scaled = AutoscalingConfig(max_replicas=MOST_DRAFT_SERVERS, target_ongoing_requests=each)
-        drafters = (
-            serve.deployment(Drafters)
-            .options(
-                max_ongoing_requests=each,
-                autoscaling_config=scaled,
-                graceful_shutdown_timeout_s=END_SECONDS,  # its calls end with it
-                ray_actor_options=asks(profile.load(settings.drafters), ""),
-            )
-            .bind(settings)
-        )
     servers = serve.deployment(Server).options(
         max_ongoing_requests=most,
         max_queued_requests=most,
@@ -55,4 +39,4 @@ def app(args: dict[str, Any]) -> Application:
     )
     ingress = serve.deployment(Ingress).options(max_ongoing_requests=IN_FLIGHT, ray_actor_options={"num_cpus": 0.1})
     bounds = own.front.message_bytes, own.front.read_seconds
-    return ingress.bind(servers.bind(settings, drafters), bounds, seeds=not settings.command)
+    return ingress.bind(servers.bind(settings), bounds, seeds=not settings.command)

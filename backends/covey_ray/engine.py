@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import aiohttp
 
 from covey.server.process import LEAVE_SECONDS, end_with_thread
 from covey_client.status import Sample, parse
 
-PRIVATE = 0o600  # of files with secrets
+HOST = "127.0.0.1"
 LOOK_SECONDS = 0.2
 SOON = aiohttp.ClientTimeout(5.0)  # for a question about itself
 log = logging.getLogger("ray.serve")
@@ -30,28 +26,24 @@ class EngineEnded(Exception):
 
 
 class Engine:
-    """A server's process and its private folder. Make and start it in the thread whose end is to end it."""
+    """A server's process. Make and start it in the thread whose end is to end it."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="covey-ray-"))
         self.url = ""
         self._process: subprocess.Popen[bytes] | None = None
         # tritonserver waits for idle connections when it is to end
         connector, forever = aiohttp.TCPConnector(limit=0, force_close=True), aiohttp.ClientTimeout(total=None)
         self.session = aiohttp.ClientSession(connector=connector, timeout=forever)
 
-    async def start(
-        self, words: Sequence[str], health: str, host: str = "127.0.0.1", environment: Mapping[str, str] | None = None
-    ) -> None:
+    async def start(self, words: Sequence[str], health: str) -> None:
         """Start the process; return when it serves: when its path `health` answers. In `words` {port} is where."""
-        port = free_port(host)
-        self.url, self._health = f"http://{host}:{port}", health
+        port = free_port()
+        self.url, self._health = f"http://{HOST}:{port}", health
         words = [word.replace("{port}", str(port)) for word in words]
         log.info("starting %s", shlex.join(words))
         try:
             self._process = subprocess.Popen(
                 words,
-                env={**os.environ, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 preexec_fn=end_with_thread(signal.SIGKILL),  # noqa: PLW1509 - one system call
@@ -82,7 +74,6 @@ class Engine:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:
@@ -95,9 +86,9 @@ class Engine:
             return False
 
 
-def free_port(host: str) -> int:
+def free_port() -> int:
     """Return a port that nobody has now. Where somebody takes it first, the start fails and Ray begins another one."""
     with socket.socket() as listener:
-        listener.bind((host, 0))
+        listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]
     return port

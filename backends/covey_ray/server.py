@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 from ray import serve
-from ray.serve.handle import DeploymentHandle
 from yarl import URL
 
 from covey.contracts import profile
@@ -16,24 +15,17 @@ from covey.process.within import within
 from covey_client.status import INFO
 from covey_ray.asked import BEAT_SECONDS, HEALTH, Another, Asked, Head, Lost
 from covey_ray.engine import Engine
-from covey_ray.scaling import Load
 from covey_ray.settings import Settings
-from covey_ray.way import Way
 
 
 class Server:
     """A replica of the server."""
 
-    async def __init__(self, settings: Settings, drafters: DeploymentHandle | None = None) -> None:  # type: ignore[misc]
+    async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         """Returns when the server is ready, after the minutes that a large model takes to load."""
         self._replica = serve.get_replica_context().replica_id.unique_id
         self._engine = Engine()
-        self._way = Way(drafters, self._replica) if drafters is not None else None
-        own = settings.profile
-        if self._way is not None:
-            own = await self._way.profile(own, self._engine.folder)
-        await self._engine.start(settings.command or covey(own, settings.model), HEALTH)
-        self._load = Load()
+        await self._engine.start(settings.command or covey(settings.profile, settings.model), HEALTH)
         info = (each.labels for each in await self._engine.samples() if each.name == INFO)
         self._identity = next(info, {}).get("identity", "")
 
@@ -43,9 +35,6 @@ class Server:
 
     async def check_health(self) -> None:
         await self._engine.check()
-
-    async def record_autoscaling_stats(self) -> dict[str, float]:
-        return self._load.read(await self._engine.samples())
 
     async def answer(self, asked: Asked) -> AsyncIterator[Head | bytes]:
         """Yield the answer's head, then its bytes, and b"" now and then while none come. Raises Another, or Lost."""

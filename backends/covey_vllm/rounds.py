@@ -105,7 +105,7 @@ class Rounds:
         self._keep = tuple(keep)
         origin, sequence = new_origin(caller), count(1)
         channels = {
-            name: Channel(name, drafter, self.roster, clock, None, origin, sequence, lambda: None, worker)
+            name: Channel(name, drafter, self.roster, clock, None, origin, sequence, worker)
             for name, drafter in drafters.items()
         }
         self._drafting = Drafting(channels, self.roster, clock, deadline)

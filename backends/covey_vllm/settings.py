@@ -38,7 +38,7 @@ REFUSED = {
     "speculation.drafters": f"drafters are named in {WHERE}.drafters",
     "speculation.costs": "what steps take is learnt from vLLM's own",
     "drafter.folders": f"folders are named in {WHERE}.drafters",
-    **dict.fromkeys(("star.callers", "star.admission"), "nobody asks this process for drafts"),
+    "star.callers": "nobody asks this process for drafts",
     "star.servers": f"servers are named in {WHERE}.drafters",
 }
 NEEDS_TARGET = "ucb-bd"  # drafter policies that compare the drafter's distributions with the target's

@@ -45,7 +45,6 @@ class TritonPythonModel:
         self._service = DraftService(
             load_drafter(kind, folder, target, chosen, name=name),
             weights={each.name: each.weight for each in others},
-            admission=star.admission,
         )
         torch = sys.modules.get("torch")  # most drafters on a CPU do without
         self._on_gpu = chosen.drafter.device != "cpu" and torch is not None and torch.cuda.is_available()

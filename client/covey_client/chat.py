@@ -1,4 +1,4 @@
-"""Renders a conversation as a prompt: its messages and the template. Knows no tokenizer and no server."""
+"""Renders a conversation as a prompt by a model's chat template. Knows no tokenizer and no server."""
 
 from __future__ import annotations
 
@@ -15,48 +15,23 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from covey_client.errors import InvalidRequest
-from covey_client.rendering import apart
 
-PLAIN = (
-    "{% for m in messages %}"
-    "{% if m.role == 'system' %}{{ m.content }}\n{% else %}{{ m.role | capitalize }}: {{ m.content }}\n{% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
-)
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-BUILT_IN = {"plain": PLAIN, "chatml": CHATML}
 WITH_TOOLS = "tool_use"  # what transformers calls a second template
-STOP_WORDS = {"plain": ("\nUser:",), "chatml": ("<|im_end|>",)}
 # What templates raise over messages that they are not meant for.
 WRONG = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Template:
-    """The rule by which messages become a prompt, and what ends an answer besides the model's own end token."""
+    """The rule by which messages become a prompt."""
 
     source: str
-    stop_words: tuple[str, ...] = ()
     tokens: dict[str, str] = field(default_factory=dict)  # bos_token and the like, which templates name
     with_tools: str = ""  # the source for conversations with tools; "" where one source serves both
 
-    @classmethod
-    def named(cls, name: str) -> Template:
-        """Return a built-in template, that of a Jinja file, or the chat template of a Hugging Face folder."""
-        if name in BUILT_IN:
-            return cls(BUILT_IN[name], STOP_WORDS[name])
-        path = Path(name)
-        if path.is_dir():
-            return _of_folder(path)
-        if path.is_file():
-            return cls(path.read_text(encoding="utf-8"))
-        raise InvalidRequest(f"template: got {name!r}, allowed: {', '.join(BUILT_IN)}, a Jinja file or a model folder")
-
     def render(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
         """Render the messages; `settings` are for the template, which may take any. A template may use any memory and
-        time: render an untrusted one within `rendering.bounded`, or `apart`."""
+        time: render an untrusted one within `rendering.bounded`."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
@@ -70,34 +45,8 @@ class Template:
             raise InvalidRequest(f"template: {error}") from None
 
 
-class Chat:
-    """The history of a conversation."""
-
-    def __init__(self, template: Template, system: str = "") -> None:
-        self._template = template
-        self._system = system
-        self._messages: list[dict[str, str]] = []
-
-    @property
-    def stop_words(self) -> tuple[str, ...]:
-        return self._template.stop_words
-
-    def prompt(self, said: str) -> str:
-        """Return the prompt that has the assistant answer `said`. Does not mutate; `remember` does."""
-        return apart(self._template, [*self._all(), {"role": "user", "content": said}])
-
-    def remember(self, said: str, answer: str) -> None:
-        """Add one exchange to the history."""
-        self._messages += [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
-
-    def forget(self) -> None:
-        self._messages.clear()
-
-    def _all(self) -> list[dict[str, str]]:
-        return [{"role": "system", "content": self._system}] * bool(self._system) + self._messages
-
-
-def _of_folder(folder: Path) -> Template:
+def of_folder(folder: Path) -> Template:
+    """Return the chat template of a Hugging Face folder. Raises InvalidRequest."""
     try:
         settings: dict[str, Any] = dict(
             json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).items()

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from covey_client.commands import chat, drafters, generate, plan_star, profile, profiles, status, top
+from covey_client.commands import drafters, generate, plan_star, profiles, status
 from covey_client.errors import (
     Cancelled,
     ConnectionLost,
@@ -22,12 +22,9 @@ from covey_client.errors import (
 
 COMMANDS = (
     generate,
-    chat,
     status,
-    top,
     drafters,
     profiles,
-    profile,
     plan_star,
 )  # each adds its subparser, whose default `run` takes the parsed arguments
 STATUS: dict[type[CoveyClientError], int] = {

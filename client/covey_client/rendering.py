@@ -1,5 +1,4 @@
-"""Renders an untrusted template within bounds of memory and of processor time; `python -m covey_client.rendering
-SECONDS` renders one, for a process that must outlive it.
+"""Renders an untrusted template within bounds of memory and of processor time.
 
 A sandbox keeps a template from the machine, but not from `{{ 'a' * 10 ** 10 }}`, a filter that pads by as much, or
 loops in loops. The kernel bounds them all, whatever they are made of.
@@ -7,20 +6,12 @@ loops in loops. The kernel bounds them all, whatever they are made of.
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from covey_client.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from covey_client.chat import Template
 
 MEMORY_BYTES = 512 << 20  # beyond what the process has; real templates take a few times what they write
 SECONDS = 2  # of processor time; real templates take milliseconds for a hundred messages
@@ -61,21 +52,6 @@ def bounded(seconds: float) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, space)
 
 
-def apart(template: Template, messages: Sequence[Mapping[str, Any]], seconds: float = SECONDS) -> str:
-    """Return the prompt, rendered by a process of its own. Raises InvalidRequest."""
-    words = [sys.executable, "-m", "covey_client.rendering", str(seconds)]
-    given = json.dumps([asdict(template), messages]).encode()
-    done = subprocess.run(words, input=given, stdout=subprocess.PIPE, check=False)
-    if done.returncode == KILLED:
-        raise InvalidRequest(too_long(seconds))
-    if done.returncode:
-        raise InvalidRequest(f"template: rendering it ended with status {done.returncode}")
-    text, problem = json.loads(done.stdout)
-    if problem:
-        raise InvalidRequest(problem)
-    return str(text)
-
-
 def _late(_number: int, _frame: object) -> None:
     raise _Late
 
@@ -84,20 +60,3 @@ def _held_bytes() -> int:
     import resource
 
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def main() -> None:
-    from covey_client.chat import Template  # which imports this module
-
-    template, messages = json.load(sys.stdin)
-    text, problem = "", ""
-    try:
-        with bounded(float(sys.argv[1])):
-            text = Template(**template).render(messages)
-    except InvalidRequest as error:
-        problem = str(error)
-    print(json.dumps([text, problem]))
-
-
-if __name__ == "__main__":
-    main()

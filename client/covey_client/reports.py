@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 from covey_client import secret as secrets
 from covey_client.address import Address
 from covey_client.asking import ask
-from covey_client.costs.table import CostTable
 from covey_client.errors import ServerError, from_message
 from covey_client.wire import MODEL
 
 T = TypeVar("T")
 SECONDS = 30.0
-MEASURE_SECONDS = 1200.0
 
 
 @dataclass(frozen=True)
@@ -86,19 +84,13 @@ class Reports:
         then. `secret` is by default COVEY_ADMIN_SECRET's, or the one that a server of this user and machine keeps."""
         return self._ask(f"{action}:{drafter}", admin_secret=secret or secrets.found(self._address))
 
-    def measure(self, drafters: Sequence[str], *, whole: bool) -> CostTable:
-        """Have the server measure rounds with these drafters, for seconds, or for minutes if `whole`. Raises Overloaded
-        while it serves others."""
-        question = f"{'measure_whole' if whole else 'measure'}:{','.join(drafters)}"
-        return CostTable.read(self._ask(question, MEASURE_SECONDS))
-
     def last_round(self) -> int:
         """Return the number of the last round."""
         return int(self._ask(f"rounds:{10**15 - 1}")["last"])
 
-    def _ask(self, question: str, seconds: float = SECONDS, **parameters: str) -> dict[str, Any]:
+    def _ask(self, question: str, **parameters: str) -> dict[str, Any]:
         body = json.dumps({"inspect": question, **parameters}).encode()
-        status, answer = ask(self._address, "POST", self._path, headers={}, seconds=seconds, body=body)
+        status, answer = ask(self._address, "POST", self._path, headers={}, seconds=SECONDS, body=body)
         try:
             found = json.loads(answer)
             if status != 200:

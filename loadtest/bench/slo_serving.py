@@ -31,7 +31,7 @@ from loadtest.simulation.virtual import VirtualClock
 URGENT, CHAT, SUMMARY = "interactive", "chat", "batch"
 SUBJECTS = {URGENT: "code", CHAT: "chat", SUMMARY: "summary"}
 LENGTHS = {URGENT: (150, 120, 0.4), CHAT: (20, 120, 0.6), SUMMARY: (900, 90, 0.4)}  # prompt, output, spread
-GUESSES = "bundled"
+GUESSES = profile.profiles_folder() / "acceptance" / "bundled.json"
 NOISE = 0.05  # of a measured time
 MAX_DEPTH, WIDTH = 6, 4
 ADASERVE = ("b1=128", "b2=32", "c1=20", "n_max=4")  # the best of twelve tried at 6 requests/s on other requests
@@ -144,7 +144,7 @@ def play(
     """Serve the load; what has not ended after `limit` seconds is a violation."""
     emulated = EmulatedPair(pair)
     settings, table, (name,) = emulated.profile, emulated.table, emulated.drafters
-    guesses = Guesses.load(profile.guesses_file(GUESSES))
+    guesses = Guesses.load(GUESSES)
     subjects = {f"@{opening(kind)}": guesses.subject(subject) for kind, subject in SUBJECTS.items()}
     guesses = replace(guesses, subjects={**guesses.subjects, **subjects})
     clock, wanted = VirtualClock(), objectives(settings, table)

@@ -8,29 +8,15 @@ from pathlib import Path
 import pytest
 
 from covey_client import InvalidRequest
-from covey_client.chat import Chat, Template
+from covey_client.chat import Template, of_folder
 from covey_client.cli import main
 from covey_client.status import Status, figures, parse
-
-
-def test_a_conversation_grows_only_by_what_was_answered() -> None:
-    chat = Chat(Template.named("plain"), system="Be kind.")
-    assert chat.prompt("Hi") == chat.prompt("Hi") == "Be kind.\nUser: Hi\nAssistant:"
-    chat.remember("Hi", "Hello")
-    assert chat.prompt("So?") == "Be kind.\nUser: Hi\nAssistant: Hello\nUser: So?\nAssistant:"
-    chat.forget()
-    assert chat.prompt("Hi") == "Be kind.\nUser: Hi\nAssistant:"
-    assert chat.stop_words == ("\nUser:",)
-
-
-def test_chatml() -> None:
-    assert Chat(Template.named("chatml")).prompt("Hi") == ("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_the_template_of_a_model_folder(tmp_path: Path) -> None:
     settings = {"bos_token": {"content": "<s>"}, "chat_template": "{{ bos_token }}{{ messages[0]['content'] }}"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert Chat(Template.named(str(tmp_path))).prompt("Hi") == "<s>Hi"
+    assert of_folder(tmp_path).render([{"role": "user", "content": "Hi"}]) == "<s>Hi"
 
 
 def test_what_templates_expect_of_transformers() -> None:
@@ -40,13 +26,10 @@ def test_what_templates_expect_of_transformers() -> None:
 
 
 def test_templates_that_cannot_work(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="allowed"):
-        Template.named("nope")
     with pytest.raises(InvalidRequest, match=r"tokenizer_config\.json"):
-        Template.named(str(tmp_path))
-    (tmp_path / "t.jinja").write_text("{{ raise_exception('no') }}")
+        of_folder(tmp_path)
     with pytest.raises(InvalidRequest, match="no"):
-        Chat(Template.named(str(tmp_path / "t.jinja"))).prompt("Hi")
+        Template("{{ raise_exception('no') }}").render([{"role": "user", "content": "Hi"}])
 
 
 METRICS = """

@@ -83,17 +83,6 @@ def test_a_full_disk_is_one_line_as_well(canned_server: Running) -> None:
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 
 
-def test_chat_keeps_the_conversation(
-    covey: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("settings\n\n/reset\n/quit\nnever\n"))
-    template = "{{ messages[-1].content }}"
-    monkeypatch.setattr("covey_client.chat.BUILT_IN", {"plain": template})
-    monkeypatch.setattr("covey_client.chat.STOP_WORDS", {"plain": ()})
-    assert covey("chat", "--max-tokens", "2") == 0
-    assert capsys.readouterr().out == "w0 w1 w2 \n"
-
-
 def test_status(canned_server: Running, capsys: pytest.CaptureFixture[str]) -> None:
     server = canned_server[0]
     where = ["--url", server.http_url, "--metrics-url", server.metrics_url.removesuffix("/metrics")]

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from covey_client import InvalidRequest
-from covey_client.chat import Chat, Template
-from covey_client.rendering import apart
+from covey_client.rendering import KILLED, SECONDS
 
 DOUBLED = "{% set ns = namespace(s='aaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
 LARGE = ["{{ 'a' * (10 ** 10) }}", "{{ range(99999) | join('a' * 100000) }}", DOUBLED]
-ENDLESS = [
-    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "{{ [[1] * 60000] * 60000 == [[1] * 60000] * 60000 }}",  # one call into C, which looks for no signals
-]
+LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+ONE_CALL = "{{ [[1] * 60000] * 60000 == [[1] * 60000] * 60000 }}"  # into C, which looks for no signals
+CODE = """
+import sys
+from covey_client.chat import Template
+from covey_client.rendering import bounded
+with bounded(float(sys.argv[1])):
+    Template(sys.argv[2]).render([])
+"""
+
+
+def rendered(source: str, seconds: float = SECONDS) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CODE, str(seconds), source], stderr=subprocess.PIPE, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("source", LARGE)
 def test_memory_is_bounded(source: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"^template: it takes more than 512 MiB of memory$"):
-        apart(Template(source), [])
+    assert "InvalidRequest: template: it takes more than 512 MiB of memory" in rendered(source).stderr
 
 
-@pytest.mark.parametrize("source", ENDLESS)
-def test_time_is_bounded(source: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"takes longer than 0\.2 s"):
-        apart(Template(source), [], seconds=0.2)
-
-
-def test_a_conversation_s_template_is_rendered_apart() -> None:
-    """What it writes comes unchanged, its ends of lines too."""
-    template = Template("{{ messages[0].content }}é\n\n{{ eos_token }}", tokens={"eos_token": "</s>"})
-    assert Chat(template).prompt("ü\r\n") == template.render([{"role": "user", "content": "ü\r\n"}]) == "ü\r\né\n\n</s>"
-    with pytest.raises(InvalidRequest, match="of memory"):
-        Chat(Template(LARGE[0])).prompt("a")
+def test_time_is_bounded() -> None:
+    assert "InvalidRequest: template: it takes longer than 0.2 s" in rendered(LOOPS, 0.2).stderr
+    assert rendered(ONE_CALL, 0.2).returncode == KILLED

@@ -45,20 +45,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return run
 
 
-@pytest.mark.parametrize("command", [["status"], ["top"], ["profile", "mine"]], ids=lambda words: words[0])
-def test_without_flags_the_host_is_that_of_covey_url(asked: Asked, command: list[str]) -> None:
-    assert asked(None, *command) == "127.0.0.1:8000"
-    assert asked("", *command) == "127.0.0.1:8000"
-    assert asked("box", *command) == "box:8000"
-    assert asked("box:9001", *command) == "box:8000"
-    assert asked("grpcs://box:9001", *command) == "https://box:8000"
-    assert asked("[::1]:9001", *command) == "[::1]:8000"
-    assert asked("box:9001", *command, "--http-url", "other:1") == "other:1"
+def test_without_flags_the_host_is_that_of_covey_url(asked: Asked) -> None:
+    assert asked(None, "status") == "127.0.0.1:8000"
+    assert asked("", "status") == "127.0.0.1:8000"
+    assert asked("box", "status") == "box:8000"
+    assert asked("box:9001", "status") == "box:8000"
+    assert asked("grpcs://box:9001", "status") == "https://box:8000"
+    assert asked("[::1]:9001", "status") == "[::1]:8000"
+    assert asked("box:9001", "status", "--http-url", "other:1") == "other:1"
 
 
 def test_a_flag_is_stronger_than_the_environment(asked: Asked) -> None:
-    assert asked("box:9001", "top", "--url", "other:9001") == "other:8000"
-    assert asked("box:9001", "profile", "mine", "--url", "other:9001") == "other:8000"
     assert asked("box:9001", "status", "--url", "other:7") == "other:7"
 
 
@@ -80,9 +77,8 @@ def test_status_asks_the_host_of_covey_url(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ["status", "--url", "ftp://box"],
         ["status", "--metrics-url", "box:port"],
-        ["top", "--url", "box:port"],
         ["generate", "x", "--url", "box:port"],
-        ["profile", "mine", "--http-url", "box:port"],
+        ["status", "--http-url", "box:port"],
     ],
     ids=" ".join,
 )
@@ -93,22 +89,21 @@ def test_what_is_no_address_is_wrong_usage(words: list[str], capsys: pytest.Capt
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "status", "top", "profile"])
+@pytest.mark.parametrize("command", ["generate", "status"])
 def test_help_names_the_port_and_the_default(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args([command, "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "--url HOST:PORT" in said
     assert "COVEY_URL" in said
-    assert command in ("generate", "chat") or "port 8000 of" in said
+    assert command == "generate" or "port 8000 of" in said
 
 
 def test_any_port_of_a_server_that_runs_here_or_none_is_enough(asked: Asked) -> None:
     server = running.RunningServer("127.0.0.1", 9001, 9000, 9002, os.getpid())
     server.write()
     for given in ([], ["--url", "127.0.0.1:9001"], ["--url", "localhost:9000"], ["--url", "127.0.0.1:9002"]):
-        for command in (["status"], ["top"], ["profile", "mine"]):
-            assert Address.parse(asked(None, *command, *given), port=1).port == 9000
+        assert Address.parse(asked(None, "status", *given), port=1).port == 9000
         with flags.client(parser().parse_args(["generate", "x", *given])) as made:
             assert made._address.port == 9001
     assert asked("box", "status") == "box:8000"
@@ -118,7 +113,7 @@ def test_any_port_of_a_server_that_runs_here_or_none_is_enough(asked: Asked) -> 
     other.write()
     assert main(["generate", "x"]) == 2, "which of them?"
     replace(other, http=6000, grpc=8001).write()
-    assert asked(None, "top") == "127.0.0.1:6000", "the one on the usual port"
+    assert asked(None, "status") == "127.0.0.1:6000", "the one on the usual port"
     server.forget()
     assert len(running.servers()) == 2
 

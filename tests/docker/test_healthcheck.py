@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import http.server
 import runpy
-import ssl
-import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,39 +54,3 @@ def test_a_server_without_covey_is_asked_for_another_model(monkeypatch: pytest.M
     monkeypatch.setenv("COVEY_HEALTH_MODEL", "draft_general")
     assert program["problem"]() == ""
     assert asked == [(8000, "/v2/health/ready"), (8000, "/v2/models/draft_general/ready")]
-
-
-class Answers(http.server.BaseHTTPRequestHandler):
-    """A front."""
-
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/v2/health/ready" else 503)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-@pytest.mark.parametrize("speaks", ["http", "tls"])
-def test_a_front_is_ready_whatever_it_speaks(tmp_path: Path, speaks: str) -> None:
-    asked = runpy.run_path(str(HEALTHCHECK))["asked"]
-    server = http.server.HTTPServer(("127.0.0.1", 0), Answers)
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    if speaks != "http":
-        words = (
-            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -days 1 -out c -keyout k"
-        )
-        subprocess.run(words.split(), cwd=tmp_path, check=True, capture_output=True)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(tmp_path / "c", tmp_path / "k")
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        assert asked(server.server_port, "/v2/health/ready") == 200
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-    with pytest.raises(ConnectionRefusedError):
-        asked(server.server_port, "/v2/health/ready")

@@ -1,4 +1,4 @@
-"""`covey profile` against the real server, the next server that starts from its table, and what one keeps."""
+"""A server that starts from a named cost table, and what one measures and keeps."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from covey.planner.cost_table import load_costs
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.cli import main
+from covey_client.costs.table import CostTable
 from covey_client.reports import Reports
 from covey_client.status import read
 
@@ -50,21 +51,17 @@ def unloaded(server: Server, model: str) -> Iterator[None]:
     control.load(model)
 
 
-def test_measure_then_start_from_it(server: Server, tmp_path: Path) -> None:
-    costs = tmp_path / "measured.json"
-    where = ["--url", server.grpc_url, "--http-url", server.http_url]
-    assert main(["profile", str(costs), "--quick", "--drafters", "draft_general", *where]) == 0
-    table = load_costs(costs)
-    assert {rows for rows, _ in table.plain} >= {1, 4, 16}
-    assert {depth for _, depth, _ in table.draft["draft_general"]} >= {2, 6}
-    assert table.switch["draft_general"]
-
+def test_the_first_choice_is_by_the_table_that_is_named(tmp_path: Path) -> None:
+    costs, counts = tmp_path / "measured.json", ((1, 1), (1, 3), (8, 8), (8, 24))
+    verify = tuple((rows, tokens, 0.05) for rows, tokens in counts)
+    draft = {"draft_general": ((1, 2, 0.004), (8, 2, 0.004))}
+    overhead, plain = ((1, 0.003), (8, 0.003)), ((1, 0.053), (8, 0.053))
+    CostTable("measured", "made up", verify, overhead, draft, plain=plain).save(costs)
     with Server(options(tmp_path, costs)) as fresh:
         with Client(fresh.grpc_url) as client:
             client.generate(PROMPT, max_tokens=60)
         first = Reports(fresh.http_url).decisions(256)["decisions"][0]
-        plain = dict(table.plain)[1]
-        assert first["predicted"][0] == pytest.approx(plain, rel=0.5), "known before anything was measured here"
+        assert first["predicted"][0] == pytest.approx(0.053, rel=0.5), "known before anything was measured here"
 
 
 UNTOLD = """

@@ -18,7 +18,7 @@ from covey.front.openai.fields import derived
 from covey.server import Server
 from covey.server.front import Front
 from covey_client import Client, status
-from covey_client.chat import Template
+from covey_client.chat import of_folder
 from tests.fronts import call, fronting, library
 from tests.waiting import until
 
@@ -59,7 +59,7 @@ def test_a_completion_is_the_same_through_triton(asking: openai.OpenAI, direct: 
 
 def test_a_chat_is_what_its_template_makes_of_it(server: Server, asking: openai.OpenAI, direct: Client) -> None:
     folder = server.options.repository_folder() / "target" / "1"
-    prompt = Template.named(str(folder)).render(MESSAGES)
+    prompt = of_folder(folder).render(MESSAGES)
     settings: dict[str, Any] = {"temperature": 0.7, "seed": 3, "top_p": 0.9, "presence_penalty": 0.5}
     own = direct.generate(prompt, max_tokens=LENGTH, stop_words=["\n"], **settings)
     asked: dict[str, Any] = {"model": "covey", "messages": MESSAGES, "max_completion_tokens": LENGTH, "stop": "\n"}

@@ -43,7 +43,6 @@ models = ["draft_chat"]
 
 [star]
 callers = "{callers}"
-admission = false
 """
 BACK_SECONDS = 10.0  # in which drafting begins anew when the drafters' server can be reached again
 

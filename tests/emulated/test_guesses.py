@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,18 @@ import pytest
 from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.contracts.types import DraftWork, Open, Sampling, Trees
+from covey.emulated.devices import EmulatedDrafter
 from covey.emulated.guesses import Guesser, Guesses
 from covey.emulated.hash_model import HashModel
-from covey.emulated.opening import load_drafter
 from covey.trees.paths import Nodes
+from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 
 MODEL = HashModel(5000, low=8)
 
 
 def bundled() -> Guesses:
-    return Guesses.load(profile.guesses_file("bundled"))
+    return Guesses.load(profile.profiles_folder() / "acceptance" / "bundled.json")
 
 
 def trees(rows: int, depth: int, width: int, subject: str = "", seed: int = 0) -> tuple[np.ndarray, Trees]:
@@ -102,13 +102,9 @@ def test_arrays_of_states_are_as_single_ones() -> None:
     assert MODEL.lucks(states, 5) == pytest.approx([MODEL.luck(int(state), 5) for state in states])
 
 
-def test_a_profile_names_what_its_drafters_guess(tmp_path: Path) -> None:
-    """And trees come of it, through the port."""
-    settings = profile.load("emulated-70b-4x80g")
-    settings = replace(settings, emulated=replace(settings.emulated, guesses="bundled"))
-    folder = Path(__file__).parents[2] / "model_repository" / "target" / "1"
-    clock = VirtualClock()
-    drafter = load_drafter(folder, settings, clock, name="draft_emulated")
+def test_trees_come_of_them_through_the_port() -> None:
+    costs, clock = CostTable.load(profile.costs_file("emulated-70b-4x80g")), VirtualClock()
+    drafter = EmulatedDrafter(costs, MODEL, clock, name="draft_emulated", rates={}, guesses=bundled())
     one, prompt = np.ones(1, np.int32), np.arange(400, 410, dtype=np.int32)
 
     def drafted(width: int, sequence: int) -> tuple[Trees, float]:
@@ -130,10 +126,6 @@ def test_a_profile_names_what_its_drafters_guess(tmp_path: Path) -> None:
     (chain, fast), (tree, slow) = drafted(1, 2), drafted(3, 3)
     assert (len(chain.tokens), len(tree.tokens)) == (4, 12)
     assert slow > fast, "a step over more lanes takes longer"
-    path = tmp_path / "other.toml"
-    path.write_text('description = ""\n[target]\nkind = "emulated"\n[emulated]\nguesses = "nowhere"\n')
-    with pytest.raises(SettingError, match=r"emulated\.guesses.*known: .*bundled"):
-        profile.load(str(path))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from covey.front.openai.tool_calls import ToolCallParser, joined
 from covey.front.openai.tools import Tools, taken
 from covey.text import grammar
 from covey.text.tokenization import load_tokenizer
-from covey_client.chat import Template
+from covey_client.chat import Template, of_folder
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk, Usage
 from tests.bundled import MODELS
@@ -62,7 +62,7 @@ def template(before: str, call: str, between: str = "", after: str = "") -> Temp
 NAMED = '{"name": "{{ n }}", "arguments": {{ a | tojson }}}'
 SINGLE = "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
 TEMPLATES = {
-    "tags": Template.named(str(FOLDER)),  # Hermes, Qwen2.5, Qwen3
+    "tags": of_folder(FOLDER),  # Hermes, Qwen2.5, Qwen3
     "list": template("[TOOL_CALLS] [", NAMED[:-1] + ', "id": "{{ c.id }}"}', ", ", "]"),  # Mistral
     "alone": template("", SINGLE + NAMED.replace("arguments", "parameters")),  # Llama 3
     "alone in a list": template("[", NAMED, ", ", "]"),  # xLAM

@@ -33,14 +33,14 @@ PROXY = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_
 
 @dataclass
 class Application:
-    """The head has the ingress and the draft servers, each of the other nodes one server (`front` and `server` are what
-    they have of Ray's resources)."""
+    """The head has the ingress, each of the other nodes one server (`front` and `server` are what they have of Ray's
+    resources)."""
 
     cluster: Any
     folder: Path
     args: dict[str, Any]
     nodes: list[Any] = field(default_factory=list)  # for servers
-    port: int = field(default_factory=lambda: free_port("127.0.0.1"))
+    port: int = field(default_factory=free_port)
 
     @property
     def url(self) -> str:
@@ -63,7 +63,7 @@ class Application:
         return [raylet, *raylet.children()]
 
     def servers(self, node: Any = None) -> list[psutil.Process]:
-        """Return the launchers that run, on that node or anywhere, without those of draft servers."""
+        """Return the launchers that run, on that node or anywhere."""
         found = [each for each in ours(self.folder) if LAUNCHER.search(words(each))]
         return [each for each in found if node is None or each.parent() in self.processes(node)]
 
@@ -89,8 +89,6 @@ class Application:
             | (server or {"num_replicas": replicas}),
             {"name": "Ingress", "ray_actor_options": {"num_cpus": 0.1, "resources": front}},
         ]
-        if self.args.get("drafters"):
-            deployments.append({"name": "Drafters", "ray_actor_options": {"num_cpus": 1, "resources": front}})
         covey = {"name": "covey", "import_path": "covey_ray:app", "args": self.args, "deployments": deployments}
         options = {"proxy_location": "HeadOnly", "http_options": {"port": self.port}}
         file = self.folder / "covey.yaml"

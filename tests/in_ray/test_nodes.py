@@ -1,4 +1,4 @@
-"""Servers, draft servers and ingress on three nodes: whatever becomes of a node or a replica, no text changes."""
+"""Servers and ingress on three nodes: whatever becomes of a node or a replica, no text changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from tests.in_ray.nodes import Application, application, until
@@ -20,38 +19,21 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 STREAMS = 32
 MODELS = '"target", "tokenize", "detokenize", "covey"'
 TARGET = f"""
-models = [{MODELS}, "draft_remote"]
+models = [{MODELS}, "draft_chat"]
 [target]
 threads = 1
 [speculation]
 policy = "fixed:3"
-drafters = ["draft_remote"]
-draft_deadline_ms = 1000
-[star]
-servers = ["draft_remote=drafters:8001/draft_chat"]
+drafters = ["draft_chat"]
 """
-DRAFTERS = """
-models = ["draft_chat"]
-[star]
-admission = false
-"""
-TIMES = {"step_ms": 1.4, "verify_ms": 28, "transfer_ms": 2, "plain_ms": 26, "acceptance": 0.7}
 
 
 @pytest.fixture(scope="module")
 def covey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     folder = tmp_path_factory.mktemp("ray")
     (folder / "target.toml").write_text(TARGET)
-    (folder / "drafters.toml").write_text(DRAFTERS)
-    args = {"profile": str(folder / "target.toml"), "drafters": str(folder / "drafters.toml"), "star": TIMES}
-    with application(folder, args, 2) as made:
+    with application(folder, {"profile": str(folder / "target.toml")}, 2) as made:
         yield made
-
-
-def drafted(covey: Application, number: int) -> int:
-    """Tokens drafted for a short answer."""
-    answer = whole(covey.url, completion(number, 24))
-    return int(answer.get("metrics", {}).get("speculative_decoding", {}).get("num_draft_tokens", 0))
 
 
 def test_the_ingress_speaks_openais_api(covey: Application) -> None:
@@ -100,18 +82,6 @@ def test_who_leaves_is_not_served_any_longer(covey: Application) -> None:
     answer.close()
     connection.close()
     until(lambda: cancelled() > before, 60.0)
-
-
-def test_a_draft_server_that_dies_costs_speed_alone_and_another_takes_its_place(covey: Application) -> None:
-    until(lambda: all(drafted(covey, number) >= 18 for number in range(4)), 30.0)
-    asked = bodies(4, 150)
-    expected = Streams(covey.url, asked).end()
-    running = Streams(covey.url, asked)
-    running.begin()
-    (worker,) = (each for each in psutil.process_iter() if each.name() == "ray::ServeReplica:covey:Drafters")
-    worker.kill()
-    assert same(running.end(), expected)
-    until(lambda: all(drafted(covey, number) >= 18 for number in range(4)), 60.0)
 
 
 def test_a_replica_that_is_to_go_ends_its_streams_first(covey: Application) -> None:

@@ -28,7 +28,7 @@ max_running = 4
 drafters = ["draft_general"]
 """
 PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", "--front-grpc-port", "0")
-OFTEN = {"RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1"}
+OFTEN = {"RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1"}
 GROUPS, EACH, AT_ONCE = 6, 8, 4
 
 
@@ -90,9 +90,8 @@ def test_streams_of_a_node_that_falls_silent_go_on_elsewhere(covey: Application)
 
 
 def test_there_are_as_many_servers_as_the_load_needs(covey: Application) -> None:
-    policy = {"policy_function": "covey_ray.scaling:Needed", "policy_kwargs": {"attainment": 0.9}}
     delays = {"upscale_delay_s": 1, "downscale_delay_s": 2, "look_back_period_s": 11, "target_ongoing_requests": 4}
-    scaled = {"min_replicas": 1, "max_replicas": 2, "policy": policy, **delays}
+    scaled = {"min_replicas": 1, "max_replicas": 2, **delays}
     covey.run(0, autoscaling_config=scaled)
     covey.settle(1)
     numbers = itertools.count()

@@ -1,4 +1,4 @@
-"""What Ray is asked for, by what is set; how requests are told apart, and how many servers a load needs."""
+"""What Ray is asked for, by what is set; and how requests are told apart."""
 
 from __future__ import annotations
 
@@ -6,40 +6,25 @@ import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pydantic
 import pytest
 import yaml
-from ray.serve.config import AutoscalingConfig, AutoscalingContext
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 
 from covey.contracts import profile
-from covey_client.star.model import Star
-from covey_client.status import Sample
 from covey_ray.asked import LONGEST, SESSION, routed_by
 from covey_ray.resources import asks
-from covey_ray.scaling import Load, Needed
 from covey_ray.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-TIMES = {"step_ms": 1.4, "verify_ms": 28, "transfer_ms": 2, "plain_ms": 26, "acceptance": 0.7}
-
-
-def test_a_draft_server_drafts_for_as_many_as_plan_star_says() -> None:
-    star = Settings.model_validate({"drafters": "star-drafters", "star": TIMES}).star
-    assert star is not None
-    assert star.most() == Star(0.0014, 0.028, 0.002, 0.7, 4, 0.026).most > 1
 
 
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"drafters": "star-drafters"}, "give both"),
-        ({"star": TIMES}, "give both"),
-        ({"drafters": "star-drafters", "star": TIMES | {"step_ms": 100}}, "gains not even one target"),
         ({"command": ["serve"]}, "has to say {port}"),
         ({"command": ["serve", "{port}"], "model": "m"}, "by its own words"),
         ({"profil": "demo-cpu"}, "profil"),
@@ -89,42 +74,6 @@ def test_the_key_is_never_empty(body: dict[str, Any]) -> None:
     assert key(body)
 
 
-def samples(running: float, waiting: float, met: float, missed: float) -> list[Sample]:
-    outcomes = {"met": met, "missed": missed, "unknown": 7.0}
-    return [
-        Sample("vllm:num_requests_running", {}, running),
-        Sample("vllm:num_requests_waiting", {}, waiting),
-        *(Sample("covey_slo_requests_total", {"outcome": name}, value) for name, value in outcomes.items()),
-    ]
-
-
-def test_attainment_is_that_of_requests_since_the_last_reading() -> None:
-    load = Load()
-    assert load.read(samples(3, 1, 8, 2)) == {"running": 3, "waiting": 1, "attained": 0.8}
-    assert load.read(samples(3, 0, 8, 2)) == {"running": 3, "waiting": 0}
-    assert load.read(samples(0, 0, 9, 5)) == {"running": 0, "waiting": 0, "attained": 0.25}
-    assert load.read(samples(0, 0, 1, 0)) == {"running": 0, "waiting": 0, "attained": 1.0}, "it was started again"
-
-
-def needed(replicas: int, **metrics: tuple[float, ...]) -> float:
-    said = {name: dict(enumerate(values)) for name, values in metrics.items()}
-    config = AutoscalingConfig(min_replicas=1, max_replicas=9, target_ongoing_requests=10)
-    context: AutoscalingContext = SimpleNamespace(
-        aggregated_metrics=said, config=config, current_num_replicas=replicas, target_num_replicas=replicas
-    )
-    return Needed()(context)[0]
-
-
-def test_as_many_servers_as_the_load_needs() -> None:
-    assert needed(2) == 2, "nothing is known"
-    assert needed(2, running=(10, 8), waiting=(0, 0)) == 1.8
-    assert needed(3, running=(2, 2, 2), waiting=(0, 0, 0)) == 0.6
-    assert needed(2, running=(2, 2), waiting=(3, 0)) == 3, "who waits needs room"
-    assert needed(2, running=(10, 10), waiting=(30, 20)) == 7
-    assert needed(2, running=(5, 5), waiting=(0, 0), attained=(1.0, 0.7)) == 3, "objectives are missed"
-    assert needed(2, running=(5, 5), waiting=(0, 0), attained=(1.0, 0.96)) == 1
-
-
 @pytest.mark.parametrize("block", BLOCKS)
 def test_the_page_says_what_serve_and_its_application_take(block: str) -> None:
     found = yaml.safe_load(textwrap.dedent(block))
@@ -135,4 +84,4 @@ def test_the_page_says_what_serve_and_its_application_take(block: str) -> None:
     Settings.model_validate(found.get("args", {}))
     for deployment in found.get("deployments", ()):
         made = DeploymentSchema.model_validate(deployment)
-        assert made.name in ("Server", "Ingress", "Drafters")
+        assert made.name in ("Server", "Ingress")

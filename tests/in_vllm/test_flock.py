@@ -24,7 +24,6 @@ DRAFTERS = """
 models = ["draft_general"]
 [star]
 callers = "{callers}"
-admission = false
 """
 SECRET = "secret-of-vllm-servers"
 BACK_SECONDS = 60.0

@@ -41,7 +41,7 @@ EXPECTED = {name: continuation(prompt, 40) for name, prompt in PROMPTS.items()}
         ({"speculation": {"polcy": "covey"}}, "unknown key 'speculation.polcy'"),
         ({"speculation": {"lookup": "off"}}, "speculation.lookup is refused"),
         ({"drafter": {"folders": ["a:b"]}}, "drafter.folders is refused"),
-        ({"star": {"admission": False}}, "star.admission is refused"),
+        ({"star": {"callers": "file"}}, "star.callers is refused"),
         ({"drafters": {}}, "drafters: got {}"),
         ({"drafters": {"a b": "ngram"}}, "letters, digits"),
         ({"drafters": {"small": "nowhere"}}, "got 'nowhere', allowed: ngram, suffix, a folder, or HOST:PORT/MODEL"),

@@ -51,7 +51,6 @@ class One:
             lambda _name, error: self.errors.append(error),
             0,
             count(1),
-            lambda: None,
             self._worker,
         )
 

@@ -229,29 +229,5 @@ def test_curves_of_a_machine_that_was_busy_for_a_while_are_not_kept(
     assert list(tmp_path.iterdir()), "those of a quiet one are"
 
 
-def test_all_there_is_to_see_has_long_catch_ups_and_is_not_kept(tmp_path: Path) -> None:
-    made, costs = Deployment(table()), table()
-    further(made, "slow", 3.0)
-    found = made.curves(tmp_path).anew(whole=True)
-    assert {rows for rows, _ in found.plain} == {1, 2, 4, 8, 16, 32, 64}
-    switch = Surface(costs.switch[NAME])
-    for name, slower in ((NAME, 1.0), ("slow", 3.0)):
-        assert {depth for rows, depth, _ in found.draft[name] if rows == 8} == {1, 2, 4, DEPTH}, name
-        long = {(lag, rows): seconds for lag, rows, seconds in found.switch[name] if lag > 200}
-        assert {rows for _, rows in long} == {1, 4, 16}, name
-        for (lag, rows), seconds in long.items():
-            assert seconds == pytest.approx(slower * switch(lag, rows), rel=0.15), (name, lag, rows)
-    assert made.target.used == 0, "it leaves nothing behind"
-    assert not list(tmp_path.iterdir())
-
-
-def test_who_asks_for_curves_is_told_that_a_request_ended_it() -> None:
-    made, rounds = Deployment(table()), iter([True] * 9)
-    with pytest.raises(PortError, match="cut short"):
-        made.curves(go_on=lambda: next(rounds, False)).anew(whole=False)
-
-
 def test_a_small_pool_measures_small_batches() -> None:
     assert {rows for rows, _ in Deployment(table(), blocks=40).curves().get().plain} == {1, 2, 4}
-    found = Deployment(table(), blocks=40).curves().anew(whole=True)
-    assert max(lag for lag, _, _ in found.switch[NAME]) < 1024, "rows whose texts would not fit are left out"

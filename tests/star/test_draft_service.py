@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from covey.contracts.errors import PortError
-from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, RowStatus, Sampling
+from covey.contracts.types import DraftReply, RowStatus, Sampling
 from covey.emulated.devices import EmulatedDrafter, HashModel
-from covey.star.accounts import AGAIN, GONE
+from covey.star.accounts import GONE
 from covey.star.callers import Authenticator, CallingServer
 from covey.star.queue import QueueLimits
 from covey.star.service import MOST_WAITING, DraftService
@@ -39,7 +39,7 @@ def test_rows_of_several_senders_are_drafted_in_one_pass_and_as_if_alone(
     make: Callable[[Path], Any], folder: Path, serve: Callable[..., DraftService]
 ) -> None:
     held, fresh = Held(make(folder)), make(folder)
-    service, rng = serve(held, admission=False), np.random.default_rng(3)
+    service, rng = serve(held), np.random.default_rng(3)
     senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b", "c", "d")]
     alone = [Sender(fresh, new_origin(f"{index}")) for index in range(4)]
     samplings = [Sampling(), Sampling(temperature=1.0, seed=7)]
@@ -76,7 +76,7 @@ def test_rows_of_several_senders_are_drafted_in_one_pass_and_as_if_alone(
 
 def test_a_sender_that_floods_the_pool_evicts_its_own(folder: Path, serve: Callable[..., DraftService]) -> None:
     drafter, rng = neural(folder, blocks=24), np.random.default_rng(5)
-    service = serve(drafter, admission=False)
+    service = serve(drafter)
     modest, greedy = (Sender(From(service, name), new_origin(name)) for name in ("modest", "greedy"))
     mine = [Text(tag, prompt(rng, 30)) for tag in (1, 2)]
     modest.send(mine, 2)
@@ -93,7 +93,7 @@ def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
 ) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(6)
     held.gate.set()
-    service = serve(held, admission=False)
+    service = serve(held)
     busy, hasty = (Sender(From(service, name), new_origin(name)) for name in ("busy", "hasty"))
     long, short, freed = Text(1, prompt(rng, 20)), Text(1, prompt(rng, 20)), Text(2, prompt(rng, 20))
     busy.send([long], 4)
@@ -125,7 +125,7 @@ def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
 
 def test_who_breaks_the_drafter_breaks_it_for_himself_alone(folder: Path, serve: Callable[..., DraftService]) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(8)
-    service = serve(held, admission=False)
+    service = serve(held)
     senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b", "c")]
     texts = [Text(1, prompt(rng, 12)) for _ in senders]
 
@@ -152,55 +152,9 @@ def test_who_breaks_the_drafter_breaks_it_for_himself_alone(folder: Path, serve:
     held.drafter.check()  # type: ignore[attr-defined]
 
 
-def test_a_sender_too_many_is_refused_and_asks_again(folder: Path, serve: Callable[..., DraftService]) -> None:
-    """A drafter that needs 10 ms a call, senders that are away for 10 ms and gain 2 tokens of 11 ms: two fit."""
-
-    class Slow:
-        time = 0.0
-
-        def __init__(self) -> None:
-            self.drafter = neural(folder)
-
-        def info(self) -> DrafterInfo:
-            return self.drafter.info()
-
-        def draft(self, work: DraftWork) -> DraftReply:
-            Slow.time += 0.010
-            return self.drafter.draft(work)
-
-    rng = np.random.default_rng(9)
-    service = serve(Slow(), now=lambda: Slow.time)
-    senders = [Sender(From(service, f"{index}"), new_origin(f"{index}")) for index in range(3)]
-    texts = [Text(1, prompt(rng, 12)) for _ in senders]
-
-    def ask(index: int, plain: float = 0.011) -> DraftReply:
-        reply = service.draft(replace(senders[index].work([texts[index]], 2), plain=plain), f"{index}")
-        texts[index].seen = int(reply.seen[0]) or None
-        senders[index].epoch = reply.epoch
-        texts[index].tokens += prompt(rng, 2)
-        return reply
-
-    for _ in range(30):
-        for index in (0, 1):
-            assert ask(index).status.tolist() == [RowStatus.OK]
-        Slow.time += 0.001
-    gauges = {name: value for name, _, value in service.gauges()}
-    assert gauges["covey_draft_most_senders"] == 2
-    refused = ask(2)
-    assert refused.status.tolist() == [RowStatus.SKIPPED]
-    assert refused.seen.tolist() == [0]
-    assert refused.again_seconds == AGAIN
-    Slow.time += GONE + 1
-    assert ask(0).status.tolist() == [RowStatus.OK]
-    assert ask(2).status.tolist() == [RowStatus.OK], "one has left"
-    calls = [(labels, value) for name, labels, value in service.counters() if name == "covey_draft_calls_total"]
-    counted = {(labels["origin"], labels["outcome"]): value for labels, value in calls}
-    assert (counted["2", "refused"], counted["2", "drafted"]) == (1, 1)
-
-
 def test_nothing_hangs_when_it_stops(folder: Path) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(10)
-    service = DraftService(held, admission=False)
+    service = DraftService(held)
     senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b")]
     first = later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))
     held.inside.wait(10)
@@ -224,7 +178,7 @@ def test_random_traffic_of_many_threads_drafts_what_a_drafter_of_its_own_would(
 ) -> None:
     """Evictions, refusals, late answers and re-openings change who is drafted for, never what is proposed."""
     drafter, own_drafters = neural(folder, blocks=60), [neural(folder) for _ in range(4)]  # no two load at a time
-    service = serve(drafter, limits=QueueLimits(rows=5, bound=0.01), admission=False)
+    service = serve(drafter, limits=QueueLimits(rows=5, bound=0.01))
     problems: list[str] = []
 
     def run(index: int) -> None:
@@ -260,7 +214,7 @@ def test_who_waits_longer_than_it_is_remembered_is_served_all_the_same(
 ) -> None:
     """A pass of many seconds, as of a process that was stopped: its sender has been silent, and has not gone."""
     held, rng, now = Held(neural(folder)), np.random.default_rng(12), [0.0]
-    service = serve(held, admission=False, now=lambda: now[0])
+    service = serve(held, now=lambda: now[0])
     senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b")]
     calls = [later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))]
     held.inside.wait(10)
@@ -280,7 +234,7 @@ def test_an_answer_that_cannot_be_sent_is_nothing_to_the_next_call(
     def lost(_answer: object) -> None:
         raise RuntimeError("shared memory is full")
 
-    service, rng = serve(neural(folder), admission=False), np.random.default_rng(13)
+    service, rng = serve(neural(folder)), np.random.default_rng(13)
     sender = Sender(From(service, "a"), new_origin("a"))
     service.submit(sender.work([Text(1, prompt(rng, 12))], 2), "a", lost)
     thread, found = later(lambda: sender.send([Text(2, prompt(rng, 12))], 2))
@@ -292,7 +246,7 @@ def test_who_sends_more_calls_than_anyone_needs_is_answered_at_once(
     folder: Path, serve: Callable[..., DraftService]
 ) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(14)
-    service = serve(held, admission=False)
+    service = serve(held)
     flood, text = Sender(None, new_origin("flood")), Text(1, prompt(rng, 12))  # type: ignore[arg-type]
     answers: list[Any] = []
     for _ in range(100):
@@ -307,7 +261,7 @@ def test_tokens_that_the_drafter_does_not_have_break_nobody_else_s_call(
     folder: Path, serve: Callable[..., DraftService]
 ) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(15)
-    service = serve(held, admission=False)
+    service = serve(held)
     senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b", "c")]
     calls = [later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))]
     held.inside.wait(10)
@@ -323,7 +277,7 @@ def test_tokens_that_the_drafter_does_not_have_break_nobody_else_s_call(
 
 def test_names_without_end_take_nobody_s_tags(folder: Path, serve: Callable[..., DraftService]) -> None:
     drafter, rng = neural(folder, blocks=24), np.random.default_rng(16)
-    service = serve(drafter, admission=False)
+    service = serve(drafter)
     auth = Authenticator(17, [CallingServer("modest", 1), CallingServer("greedy", 2)])
     modest = Sender(From(service, "modest"), auth.origin("modest", new_origin("modest")))
     mine = [Text(tag, prompt(rng, 30)) for tag in (1, 2)]

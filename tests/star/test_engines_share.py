@@ -12,7 +12,7 @@ from covey.contracts.clock import RealClock
 from covey.contracts.errors import PortError
 from covey.contracts.ports import Drafter
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Ints
-from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.configuration import EngineConfig
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
 from covey.star.callers import token_of
@@ -58,7 +58,7 @@ class World(There):
 
     def start(self) -> None:
         super().start()
-        self.service = DraftService(Shaky(self.drafter, self._rng.randrange(1 << 30)), admission=False)
+        self.service = DraftService(Shaky(self.drafter, self._rng.randrange(1 << 30)))
         self.services.append(self.service)
 
     def exchange(self, message: Ints, seconds: float) -> Ints:
@@ -89,7 +89,6 @@ def run(drafter: Drafter, name: str, seed: int, count: int) -> dict[int, tuple[l
         sink,
         RealClock(),
         EngineConfig({"remote": drafter}, draft_deadline=0.05, caller=name),
-        EngineHooks(plain=lambda: 0.01),
     )
     prompts = {key: [rng.randrange(VOCAB) for _ in range(rng.randrange(2, 9))] for key in range(1, count + 1)}
     lengths = {key: rng.randrange(20, 60) for key in prompts}
@@ -111,7 +110,7 @@ def test_texts_are_the_target_s_own_whatever_becomes_of_messages_and_servers(see
 
     def serve(name: str, remote: RemoteDrafter, at: int) -> None:
         time.sleep(0.1)  # it has asked whether it is there
-        local = DraftService(remote, admission=False)
+        local = DraftService(remote)
         found[name] = run(local, name, 10 * seed + at, 30)
         local.stop()
 
@@ -130,24 +129,23 @@ def test_texts_are_the_target_s_own_whatever_becomes_of_messages_and_servers(see
     assert sum(value for _, labels, value in counters if labels.get("outcome") == "drafted") > 0
 
 
-def test_who_is_refused_decodes_plainly_and_asks_when_it_was_told_to() -> None:
+def test_who_cannot_reach_it_decodes_plainly_and_asks_when_it_was_told_to() -> None:
     clock = ManualClock()
 
-    class Refusing:
+    class Away:
         asked: list[float] = []  # noqa: RUF012
         patience: list[float] = []  # noqa: RUF012
 
         def info(self) -> DrafterInfo:
-            return DrafterInfo("refusing", VOCAB, 512, 1, 0)
+            return DrafterInfo("away", VOCAB, 512, 1, 0)
 
         def draft(self, work: DraftWork) -> DraftReply:
             self.asked.append(clock.now())
             self.patience.append(work.patience)
-            assert work.plain == 0.02
             assert len(work.opens) == 1, "nothing was opened before"
             return plainly(work, 1, 0.0, again=2.0)
 
-    target, sink, drafter = HashTarget(), Collector(), Refusing()
+    target, sink, drafter = HashTarget(), Collector(), Away()
 
     class Slow:
         info = staticmethod(target.info)
@@ -166,7 +164,6 @@ def test_who_is_refused_decodes_plainly_and_asks_when_it_was_told_to() -> None:
         sink,
         clock,
         EngineConfig(drafters, draft_deadline=0.25),
-        EngineHooks(plain=lambda: 0.02),
     )
     engine.submit(request(1, [1, 2], 40))
     while engine.round():

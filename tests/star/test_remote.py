@@ -1,4 +1,4 @@
-"""A drafter elsewhere: lost answers, places that go and come back, several places, places that refuse."""
+"""A drafter elsewhere: lost answers, places that go and come back, several places."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from covey.contracts.types import Ints, RowStatus
 from covey.drafters import load_drafter
 from covey.drafters.ngram import NgramDrafter
 from covey.star.callers import Authenticator, CallingServer, token_of
-from covey.star.remote import LONGEST_REFUSAL, SHARE, RemoteDrafter
+from covey.star.remote import SHARE, RemoteDrafter
 from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
 from covey.wire import codec
@@ -42,7 +42,6 @@ class There:
         self.vocab_size = vocab_size
         self.lose_answers = self.lose_messages = 0
         self.gone = False
-        self.refuses = 0.0
         self.asked: list[int] = []  # kinds of messages
         self.freed: list[int] = []
         self.clock = ManualClock()
@@ -52,7 +51,7 @@ class There:
     def start(self) -> None:
         """Anew: it knows nothing."""
         self.drafter = NgramDrafter(DrafterSettings(), name="draft", vocab_size=self.vocab_size)
-        self.service = DraftService(self.drafter, admission=False)
+        self.service = DraftService(self.drafter)
         self.gone = False
 
     def exchange(self, message: Ints, _seconds: float) -> Ints:
@@ -72,8 +71,6 @@ class There:
         if self.lose_answers:
             self.lose_answers -= 1
             raise Unreachable("reset")
-        if self.refuses:
-            reply = replace(reply, status=reply.status * 0 + RowStatus.SKIPPED, again_seconds=self.refuses)
         return codec.encode(reply)
 
     @property
@@ -196,24 +193,6 @@ def test_another_place_takes_over_and_replays(remote: Callable[..., RemoteDrafte
     assert other.drafts == 2
 
 
-def test_a_place_that_refuses_is_left_for_another_and_alone_says_when_to_ask_again(
-    remote: Callable[..., RemoteDrafter],
-) -> None:
-    one, two = There("one:1/draft"), There("two:1/draft")
-    two.clock = one.clock
-    drafter, sender, mine = begun(remote(one, two, now=one.clock.now))
-    sender.send(mine, 3)
-    at, other = (one, two) if one.drafts else (two, one)
-    at.refuses = 30.0
-    assert sender.send(mine, 3).again_seconds == 0.0, "the other can be asked at once"
-    before = other.drafts
-    sender.send(mine, 3)
-    assert other.drafts == before + 1
-    other.refuses = 20.0
-    assert sender.send(mine, 3).again_seconds == pytest.approx(20.0)
-    assert 0 < drafter.draft(sender.work(mine, 3)).again_seconds <= 20.0
-
-
 def test_it_moves_where_that_pays_and_not_for_a_little(remote: Callable[..., RemoteDrafter]) -> None:
     one, two = There("one:1/draft"), There("two:1/draft")
     two.clock = one.clock
@@ -320,14 +299,3 @@ def test_whatever_a_place_says_of_itself_the_thread_that_looks_goes_on(
     there.odd = False
     up(drafter)
     assert Sender(drafter, new_origin("a")).send(texts(), 3).status.tolist() == [RowStatus.OK] * 2
-
-
-def test_a_place_cannot_refuse_for_ever(remote: Callable[..., RemoteDrafter]) -> None:
-    there = There()
-    _, sender, mine = begun(remote(there, now=there.clock.now))
-    there.refuses = 1e300
-    assert sender.send(mine, 3).again_seconds == LONGEST_REFUSAL
-    there.refuses = 0.0
-    there.clock.sleep(LONGEST_REFUSAL)
-    assert sender.send(mine, 3).again_seconds == 0.0
-    assert there.drafts == 2

@@ -61,32 +61,15 @@ class Asking:
 def test_a_sender_that_can_wait_for_ever_ends_no_thread(folder: Path, serve: Serve) -> None:
     asking = Asking(serve(neural(folder)), 2)
     for index in (0, 1, 0, 1):
-        reply = asking.ask(index, patience=LARGEST, plain=LARGEST)
+        reply = asking.ask(index, patience=LARGEST)
         assert reply.status.tolist() == [RowStatus.OK]
     list(asking.service.gauges())
-
-
-def test_who_is_refused_while_a_call_of_it_is_served_gets_that_one_s_answer(folder: Path, serve: Serve) -> None:
-    held, rng = Held(neural(folder)), np.random.default_rng(21)
-    service = serve(held)
-    sender, other = (Sender(From(service, name), new_origin(name)) for name in ("a", "b"))
-    first = later(lambda: sender.send([Text(1, prompt(rng, 12))], 2))
-    assert held.inside.wait(10)
-    service._accounts.admits = lambda _who: False  # type: ignore[method-assign]
-    assert sender.send([Text(2, prompt(rng, 12))], 2).again_seconds > 0
-    del service._accounts.admits
-    held.gate.set()
-    first[0].join(20)
-    assert first[1][0].status.tolist() == [RowStatus.OK]
-    assert other.send([Text(1, prompt(rng, 12))], 2).status.tolist() == [RowStatus.OK]
-    drafted = {labels["origin"]: n for name, labels, n in service.counters() if labels.get("outcome") == "drafted"}
-    assert drafted == {"a": 1, "b": 1}
 
 
 def test_a_lone_sender_leaves_no_tokens_that_break_the_drafter_for_who_comes_next(folder: Path, serve: Serve) -> None:
     held, rng = Held(neural(folder)), np.random.default_rng(22)
     held.gate.set()
-    service = serve(held, admission=False)
+    service = serve(held)
     bad = Sender(None, new_origin("bad"))  # type: ignore[arg-type]
     with pytest.raises(PortError, match="vocabulary"):
         service.at_once(bad.work([Text(1, [5, VOCABULARY])], 2), "bad")
@@ -109,7 +92,7 @@ def test_one_that_was_slow_once_is_found_out_to_be_fast_again(folder: Path, serv
     """As a process that was paused in the middle of a call. Nobody who is told at once that it would be too late
     measures anything."""
     drafter = Timed(neural(folder), 0.004)
-    asking = Asking(serve(drafter, admission=False, now=drafter.now), 3)
+    asking = Asking(serve(drafter, now=drafter.now), 3)
     for index in (0, 1, 2) * 5:
         assert asking.ask(index, patience=0.4).status.tolist() == [RowStatus.OK]
     drafter.seconds = 20.0
@@ -122,7 +105,7 @@ def test_one_that_was_slow_once_is_found_out_to_be_fast_again(folder: Path, serv
 
 def test_a_drafter_that_stays_too_slow_is_seldom_tried(folder: Path, serve: Serve) -> None:
     drafter = Timed(neural(folder), 4.0)
-    asking = Asking(serve(drafter, admission=False, now=drafter.now), 3)
+    asking = Asking(serve(drafter, now=drafter.now), 3)
     found = [asking.ask(turn % 3, patience=0.4).status.tolist()[0] for turn in range(200)]
     assert 0 < found.count(RowStatus.OK) < 40
 

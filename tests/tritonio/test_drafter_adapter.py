@@ -64,7 +64,7 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     callers.touch(0o600)
     callers.write_text(f"east {SECRET}\n")
     settings = tmp_path / "mine.toml"
-    settings.write_text(f'models = ["draft_ngram"]\n[star]\ncallers = "{callers}"\nadmission = false\n')
+    settings.write_text(f'models = ["draft_ngram"]\n[star]\ncallers = "{callers}"\n')
     monkeypatch.setenv(profile.PROFILE_VARIABLE, str(settings))
     monkeypatch.setenv(VARIABLE, f"{OWN:x}")
     monkeypatch.setattr(module, "to_triton", MagicMock())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
-import ssl
 import time
 from collections.abc import Callable
 
@@ -24,21 +22,6 @@ def answers(address: str, seconds: float) -> bool:
     try:
         ask(Address.parse(address, port=0), "GET", "/v2/health/live", headers={}, seconds=seconds)
     except CoveyClientError:
-        return False
-    return True
-
-
-def shakes_hands(address: str, seconds: float) -> bool:
-    """Return whether a port that speaks TLS answers; a refusal is an answer, too."""
-    host, _, port = address.rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with socket.create_connection((host, int(port)), seconds) as connection:
-            context.wrap_socket(connection).close()
-    except ssl.SSLError:
-        return True
-    except OSError:
         return False
     return True
 

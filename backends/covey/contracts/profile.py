@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
@@ -127,8 +127,6 @@ class FrontSettings:
     origins: tuple[str, ...] = setting(
         (), "web pages that a browser lets ask, as https://host[:port], or * for all", pattern=r"\*|https?://[^/\s]+"
     )
-    certificate: str = setting("", "file with the front's own and those between it and its authority; empty: no TLS")
-    private_key: str = setting("", "file with the key of that; its owner's alone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +223,6 @@ class StarSettings:
     callers: str = setting(
         "", "file with a line `NAME SECRET [WEIGHT]` for each other server that these drafters serve; its owner's alone"
     )
-    admission: bool = setting(True, "refuse a server too many: with it one would be slower than without a drafter")
     servers: tuple[str, ...] = setting(
         (),
         "where drafters of kind remote are: ENTRY=HOST:PORT/MODEL, the gRPC port; an entry listed again has several",
@@ -260,11 +257,6 @@ class EmulatedSettings:
         "NAME:0.8,0.6, or NAME/TENANT:0.9 for requests of one tenant, or NAME/@ID:0.9 for prompts that "
         "begin with that token",
         pattern=r"[\w.-]+(/[^:]+)?:(0(\.\d+)?|1(\.0+)?)(,(0(\.\d+)?|1(\.0+)?))*",
-    )
-    guesses: str = setting(
-        "",
-        "what drafters guess, as recorded: a name in profiles/acceptance, or a path; makes trees, and stands before "
-        "emulated.acceptance; empty: chains",
     )
     kv_token_bytes: int = setting(57344, "KV of a token, in target.kv_memory_mb", low=1, high=1 << 30)
     max_positions: int = setting(32768, "tokens of the longest request", low=16, high=1 << 24)
@@ -311,24 +303,15 @@ def find(name_or_path: str) -> Path:
     return path
 
 
-def costs_path(name_or_path: str, folder: str = "costs") -> Path:
-    """Return the path of a cost table: a path as it is, or a name in that folder of the profiles'."""
-    path = Path(name_or_path)
-    return path if path.suffix == ".json" else profiles_folder() / folder / f"{name_or_path}.json"
-
-
-def costs_file(name_or_path: str, folder: str = "costs", what: str = "cost table") -> Path:
-    """Return the file of a cost table that is there."""
-    path = costs_path(name_or_path, folder)
+def costs_file(name_or_path: str) -> Path:
+    """Return the file of a cost table that is there: a path as it is, or a name in profiles/costs."""
+    path, folder = Path(name_or_path), profiles_folder() / "costs"
+    if path.suffix != ".json":
+        path = folder / f"{name_or_path}.json"
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in (profiles_folder() / folder).glob("*.json"))) or "none"
-        raise SettingError(f"{what} {name_or_path!r} not found at {path}; known: {known}")
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.json"))) or "none"
+        raise SettingError(f"cost table {name_or_path!r} not found at {path}; known: {known}")
     return path
-
-
-def guesses_file(name_or_path: str) -> Path:
-    """Return the file of recorded guesses that is there."""
-    return costs_file(name_or_path, "acceptance", "recorded guesses")
 
 
 def load(name_or_path: str) -> Profile:
@@ -368,16 +351,13 @@ def _check_together(profile: Profile) -> None:
     twice = [name for name in names if names.count(name) > 1 or name == CUSTOM]
     if twice:
         raise SettingError(f"slo.classes: got {twice[0]!r}, allowed: each name once, and not {CUSTOM}")
-    files: list[tuple[str, Callable[[str], Path], str]] = [
-        ("speculation.costs", costs_file, "" if speculation.costs == AUTO else speculation.costs)
-    ]
+    tables = [("speculation.costs", "" if speculation.costs == AUTO else speculation.costs)]
     if profile.target.kind == "emulated":
-        files.append(("emulated.costs", costs_file, profile.emulated.costs))
-        files.append(("emulated.guesses", guesses_file, profile.emulated.guesses))
-    for key, file_of, named_file in files:
+        tables.append(("emulated.costs", profile.emulated.costs))
+    for key, named_table in tables:
         try:
-            if named_file:
-                file_of(named_file)
+            if named_table:
+                costs_file(named_table)
         except SettingError as error:
             raise SettingError(f"{key}: {error}") from None
 

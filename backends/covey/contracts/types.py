@@ -388,7 +388,6 @@ class DraftWork:
     origin: int = 0
     judging: JudgeWork | None = None  # a call that reads proposes nothing: every depth is 0
     patience: float = 0.0  # seconds in which the answer is of use; 0: not said
-    plain: float = 0.0  # seconds that a token of the sender's takes where nobody drafts for it; 0: not known
     log_q: bool = False  # ship `Trees.log_q`
     # To a head: the target's states at the positions before the tokens that are told, so one for each of them but a
     # text's first. Row r has `states[state_offsets[r]:state_offsets[r + 1]]`.
@@ -409,7 +408,7 @@ class DraftReply:
     draft_seconds: float
     judged: Judged | None = None  # answers a call that reads
     wait_seconds: float = 0.0  # before the drafter came to it
-    again_seconds: float = 0.0  # the drafter does not serve this sender now: ask again in so long
+    again_seconds: float = 0.0  # the drafter cannot be reached now: ask again in so long. Not in messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from covey.contracts.errors import SettingError
 from covey.contracts.ports import Clock
-from covey.contracts.profile import Profile, costs_file, guesses_file
+from covey.contracts.profile import Profile, costs_file
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
-from covey.emulated.guesses import Guesses
 from covey.emulated.hash_model import HashModel
 from covey.planner.cost_table import load_costs
 from covey.text.tokenization import load_tokenizer
@@ -57,10 +56,9 @@ def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: st
         hash_model(target),
         clock,
         name=name,
-        rates={} if emulated.guesses else acceptance(emulated.acceptance, name),
+        rates=acceptance(emulated.acceptance, name),
         max_positions=emulated.max_positions,
         resident_bytes=emulated.drafter_mb << 20,
-        guesses=Guesses.load(guesses_file(emulated.guesses)) if emulated.guesses else None,
     )
 
 

@@ -14,7 +14,6 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import uvicorn
 
@@ -25,7 +24,6 @@ from covey.front.admission import Admission
 from covey.front.gateway import Gateway
 from covey.front.http_protocol import HEADER_BYTES, bounded
 from covey.front.log import to_stderr
-from covey.front.tls import Tls
 from covey.front.upstream import Upstream
 
 CLOSING_SECONDS = 1.0  # in which last answers are written
@@ -38,12 +36,7 @@ async def serve(wanted: argparse.Namespace) -> None:
     gateway = Gateway(own, wanted.upstream, wanted.upstream_metrics, wanted.deaths, wanted.folder, names)
     calls = grpc_service.server(gateway)
     host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
-    tls = Tls.of(gateway.settings)
-    if tls is None:
-        calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
-    else:
-        calls.add_secure_port(f"{host}:{wanted.grpc_port}", tls.of_grpc())
-        _shake_hands_within(gateway.settings.read_seconds)
+    calls.add_insecure_port(f"{host}:{wanted.grpc_port}")
     http = _Http(
         uvicorn.Config(
             http_app.app(gateway),
@@ -61,7 +54,6 @@ async def serve(wanted: argparse.Namespace) -> None:
             backlog=256,
             h11_max_incomplete_event_size=HEADER_BYTES,
             timeout_graceful_shutdown=int(CLOSING_SECONDS),
-            **({} if tls is None else tls.of_uvicorn()),
         )
     )
     ending = asyncio.Event()
@@ -95,12 +87,6 @@ async def _watch(upstream: Upstream, admission: Admission) -> None:
     await upstream.watch(lambda: admission.drained)
     await upstream.close()
     await asyncio.Event().wait()
-
-
-def _shake_hands_within(seconds: float) -> None:
-    """Bound the time of a TLS handshake: uvicorn cannot, and `http_protocol` begins with the connection."""
-    loop = asyncio.get_running_loop()
-    loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
 
 
 class _Http(uvicorn.Server):

@@ -81,7 +81,6 @@ class Channel:
     failed: Callable[[str, CoveyError], None] | None  # is told of every failure
     origin: int
     sequence: Iterator[int]  # numbers the messages of an engine to all of its drafters
-    plain: Callable[[], float | None]  # says how many seconds a token takes without drafts, when that is known
     new_worker: Callable[[str], Worker]  # makes the drafter's thread, or what stands in for it
     read_seconds: list[float] = field(default_factory=list, init=False)  # of calls that read and have ended
     frees: list[int] = field(default_factory=list, init=False)  # tags that the next call frees: their requests are gone
@@ -192,7 +191,6 @@ class Channel:
             sequence=next(self.sequence),
             epoch=self._epoch,
             origin=self.origin,
-            plain=self.plain() or 0.0,
             **(self._untold_states(requests) if self.state_width else {}),
         )
 

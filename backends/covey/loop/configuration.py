@@ -38,7 +38,6 @@ class EngineHooks:
     drafter_failed: Callable[[str, CoveyError], None] | None = None  # is told of every failure of a drafter
     recover: Callable[[PortError], None] | None = None  # brings back a target that failed, or raises
     observe: Callable[[RoundRecord], None] | None = None  # is told of every round
-    plain: Callable[[], float | None] = lambda: None  # returns a token's seconds without drafts; drafters are told
     worker: Callable[[str], Worker] = Thread  # makes the thread that a drafter's calls run in
     # Makes the part that has drafters leave memory and come back; it calls `Drop` with the name of one that leaves.
     memory: Callable[[Roster, Drop], Memory] | None = None

@@ -78,7 +78,7 @@ class Engine:
         sequence = count(1)
         failed = None if hooks.drafter_failed is None else guard.around("drafter failures", hooks.drafter_failed)
         channels = {
-            name: Channel(name, drafter, self.roster, clock, failed, self._origin, sequence, hooks.plain, hooks.worker)
+            name: Channel(name, drafter, self.roster, clock, failed, self._origin, sequence, hooks.worker)
             for name, drafter in config.drafters.items()
         }
         self._lookups = None

@@ -8,8 +8,7 @@ An emulated device is measured as any other: what its table says is for it to kn
 Whoever asks for something ends the measuring: the table then has what was seen by then.
 
 Tables are kept by the identity of target and drafters (`covey.contracts.types`) and by what the profile allows: with
-the same weights on the same machine a start does not measure again. A server that serves nobody measures anew when it
-is asked to (`covey profile`), with `whole` all there is to see; that is for who asked, and not kept.
+the same weights on the same machine a start does not measure again.
 """
 
 from __future__ import annotations
@@ -73,21 +72,12 @@ class Curves:
                 log.warning("cost curves cannot be kept in %s, every start will measure them: %s", path, error)
         return table
 
-    def anew(self, *, whole: bool) -> CostTable:
-        """Raises PortError as `get` does, and where measuring was cut short."""
-        table, ended, steady = self._measured(self._who(), "measured", whole=whole)
-        if not ended:
-            raise PortError("measuring was cut short by a request or a failure")
-        if not steady:
-            log.warning("this machine did other work while curves were measured")
-        return table
-
-    def _measured(self, who: Iterable[str], name: str, *, whole: bool = False) -> tuple[CostTable, bool, bool]:
+    def _measured(self, who: Iterable[str], name: str) -> tuple[CostTable, bool, bool]:
         """Return the table of that name, whether measuring came to its end, and whether the machine was steady."""
         started = self._clock.now()
         drafters = {each: self._drafters[each] for each in who}
         bench = Bench(self._target, drafters, self._profile, self._clock, self._caller)
-        ended = bench.run(self._go_on, whole=whole)
+        ended = bench.run(self._go_on)
         seconds = self._clock.now() - started
         table = bench.samples.table(
             name,

@@ -1,8 +1,7 @@
 """Rounds that nobody asked for, one shape after the other, to see what they take (`covey.loop.measure`).
 
 A visit to a shape is a few rounds of as many rows, all as deep. The first drafter is seen at many, and the target with
-it; a further one at few, as verifying its drafts takes what the first one's take. Where time does not matter (`whole`)
-every drafter is seen at all, and rows begin to draft with long texts that it has not seen.
+it; a further one at few, as verifying its drafts takes what the first one's take.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ LONG_ROUND = 0.1  # a round takes no more of these than this: slow devices are g
 STEADY = 1.5  # times as long as before: more is another machine, or one that others use
 ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # those most worth knowing come first: time may be up before the last
 FEW = (1, 16, 4)  # for any drafter but the first
-LAGS = (16, 64, 256, 1024)  # tokens of each of FEW rows that a drafter has not seen, where time does not matter
 # Rounds of a visit: the first is unlike those that follow it, and one of these may be an outlier; of long ones there is
 # time for one alone.
 FIRST, SEEN = 1, 3
@@ -51,7 +49,7 @@ class Bench:
         self._clock = clock
         self._planner = _Fixed(info.vocab_size)
         self._drafters = tuple(drafters) or ("",)
-        self._info, self._catch_up = info, profile.drafter.catch_up_tokens
+        self._info = info
         limits = replace(settings, max_waiting=settings.max_running)
         scheduler = Scheduler.of(limits, info.block_size, growth_tokens=ROOM)
         self._room = min(ROOM, info.max_positions - PROMPT)
@@ -74,19 +72,16 @@ class Bench:
         self._spent = self._took = 0.0  # seconds, in all and by the last round
         self.steady = True  # the machine was, as far as was seen
 
-    def run(self, go_on: Callable[[], bool], *, whole: bool = False) -> bool:
-        """Measure until all is seen or time is up, which is never where `whole`; False when it had to end before."""
-        ends = math.inf if whole else SECONDS - AGAIN
+    def run(self, go_on: Callable[[], bool]) -> bool:
+        """Measure until all is seen or time is up; False when it had to end before."""
+        ends = SECONDS - AGAIN
         try:
             for drafter in self._drafters:
                 self._planner.drafter = drafter
-                for rows, depth in self._shapes() if whole or drafter == self._drafters[0] else self._few_shapes():
+                for rows, depth in self._shapes() if drafter == self._drafters[0] else self._few_shapes():
                     if self._spent >= ends:
                         break
                     if not self._visit(rows, depth, go_on):
-                        return False
-                for rows, lag in self._lags() if whole else ():
-                    if not self._visit(rows, 1, go_on, lag):
                         return False
                 ends += FURTHER
             return self._again(go_on, ends - FURTHER + AGAIN)
@@ -120,52 +115,32 @@ class Bench:
         """Yield the few shapes that are measured of a drafter other than the first: see `_shapes`."""
         yield from self._drafting([rows for rows in FEW if rows <= self._most], lambda deepest: {1, deepest})
 
-    def _lags(self) -> Iterator[tuple[int, int]]:
-        """Yield rows and the tokens of each that the drafter has not seen, where they fit the server and rows that were
-        read first still decode when the last one has been read."""
-        if not self._max_depth:
-            return
-        info, budget = self._info, self._engine.scheduler.token_budget
-        for lag, rows in ((lag, rows) for lag in LAGS for rows in FEW if rows <= min(self._most, budget // 2)):
-            blocks = rows * -(-(lag + self._room) // info.block_size)
-            emitted = -(-rows * lag // (budget - rows)) + 2 * self._rounds(rows, lag) + 1  # by the row read first
-            fits = lag + self._room <= info.max_positions and blocks <= info.total_blocks
-            if fits and emitted < self._room:
-                yield rows, lag
-
-    def _rounds(self, rows: int, lag: int) -> int:
-        """Return the number of rounds of a visit: a drafter may take several to read what it has not seen."""
-        return FIRST + SEEN + rows * lag // self._catch_up
-
     def _drafting(self, group: Sequence[int], depths: Callable[[int], set[int]]) -> Iterator[tuple[int, int]]:
         for rows in group:
             deepest = min(self._max_depth, self._engine.scheduler.token_budget // rows - 1)
             yield from ((rows, depth) for depth in sorted(depths(deepest)) if depth > 0)
 
-    def _visit(self, rows: int, depth: int, go_on: Callable[[], bool], lag: int = 0) -> bool:
-        """Make rounds of one shape; return False when there can be no more of any. `lag` is how many tokens of each row
-        its drafter is to have to read."""
-        self._planner.depth, rounds = 0, self._rounds(rows, lag)
-        self._fill(rows, rounds * (depth + 1) + 1, lag)
+    def _visit(self, rows: int, depth: int, go_on: Callable[[], bool]) -> bool:
+        """Make rounds of one shape; return False when there can be no more of any."""
+        self._planner.depth = 0
+        self._fill(rows, (FIRST + SEEN) * (depth + 1) + 1)
         while not self._decoding(rows):  # their prompts are read first
             if not go_on() or not self._round():
                 return False
         self._planner.depth = depth
         self._seen = []
         self._planner.lag, least, caught_up = 0, math.inf, None
-        for _ in range(rounds):
+        for _ in range(FIRST + SEEN):
             if not go_on() or not self._round():
                 return False
             if caught_up is None and self._planner.answered:
                 caught_up = sum(each.catch_up_seconds for each in self._seen)
             least = min(least, self._took)
-            if len(self._seen) > FIRST and least > LONG_ROUND and not lag:
+            if len(self._seen) > FIRST and least > LONG_ROUND:
                 break
         drafter = self._planner.drafter
         if caught_up:
             self.samples.began(drafter, self._planner.lag, rows, caught_up)
-        if lag:
-            return True
         fitting = [each for each in self._seen[FIRST:] if _fits(each, rows, depth)]
         if self._planner.answered:
             self.samples.decoded(rows, depth, drafter, fitting)
@@ -178,20 +153,19 @@ class Bench:
         self._spent += min(LONG_ROUND, self._took)
         return done
 
-    def _fill(self, rows: int, room: int, lag: int = 0) -> None:
-        """Have so many requests run, each with room for what is to come; with a `lag`, new ones with long prompts."""
-        running, length = list(self._engine.scheduler.running.values()), lag or PROMPT
-        fitting = [active for active in running if active.room > room and active.request.num_prompt == length]
-        kept = [] if lag else fitting[:rows]
+    def _fill(self, rows: int, room: int) -> None:
+        """Have so many requests run, each with room for what is to come."""
+        running = list(self._engine.scheduler.running.values())
+        kept = [active for active in running if active.room > room][:rows]
         for active in running:
             if active not in kept:
                 self._engine.cancel(active.key)
         for _ in range(rows - len(kept)):
             self._keys += 1
             vocabulary = self._info.vocab_size
-            prompt = self._rng.integers(vocabulary // 4, vocabulary, length).astype(np.int32)
+            prompt = self._rng.integers(vocabulary // 4, vocabulary, PROMPT).astype(np.int32)
             sampling = Sampling(temperature=1.0, seed=self._keys)
-            self._engine.submit(Request(self._keys, prompt, self._room, sampling, length, tenant=TENANT))
+            self._engine.submit(Request(self._keys, prompt, self._room, sampling, PROMPT, tenant=TENANT))
 
     def _decoding(self, rows: int) -> bool:
         """Return whether exactly `rows` requests run, and all of them decode."""

@@ -13,7 +13,6 @@ from types import FrameType
 
 from covey.care.restarts import Restarts
 from covey.contracts.errors import SettingError
-from covey.front.tls import Tls
 from covey.process import cpu
 from covey.server import default_model, front, log
 from covey.server.errors import ServerDied
@@ -40,7 +39,6 @@ def main(arguments: Sequence[str]) -> int:
         server.options = default_model.chosen(given)
         if front.wanted(server.options):
             front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
-            Tls.of(server.options.deployment().front)
         server.start()
         if front.wanted(server.options):
             frontend = front.Front(server.options, server.deaths)

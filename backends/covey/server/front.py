@@ -17,9 +17,8 @@ from covey.care import processes
 from covey.care.deaths import Deaths
 from covey.care.restarts import Restarts
 from covey.care.silence import LOOK_SECONDS as ASK_SECONDS
-from covey.care.silence import Silence, answers, shakes_hands
+from covey.care.silence import Silence, answers
 from covey.care.watch import Watch
-from covey.front.tls import Tls
 from covey.server import preflight
 from covey.server.errors import StartError
 from covey.server.options import Options, reachable
@@ -40,8 +39,7 @@ class Front:
     def __init__(self, options: Options, deaths: Deaths) -> None:
         self.options = with_ports(options)
         self._deaths = deaths
-        encrypted = Tls.of(options.deployment().front) is not None
-        self._asks = partial(shakes_hands if encrypted else answers, self.http_url)
+        self._asks = partial(answers, self.http_url)
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(time.monotonic)
         self._again_at: float | None = None

@@ -66,7 +66,7 @@ def _front(options: Options) -> tuple[str, str]:
     if options.front_http_port is None:
         return "", ""
     host, front = reachable(options.front_host), options.deployment().front
-    http = f"{'https' if front.certificate else 'http'}://{host}:{options.front_http_port}"
+    http = f"http://{host}:{options.front_http_port}"
     key = " -H 'Authorization: Bearer KEY'" if front.keys else ""
     chats = bool(options.model) and model_folder.read(Path(options.model)).has_chat_template
     route, asked = ("chat/completions", CHAT) if chats else ("completions", '"prompt": "Once upon a time"')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -69,10 +69,9 @@ class Builder:
         costs: CostTable | None,
         failed: Callable[[Roster, str, CoveyError], None],
         recover: Callable[[PortError], None],
-        measure: Callable[[Sequence[str], bool, Callable[[], bool]], CostTable],
     ) -> Service:
         """Build engine and surroundings. `failed` is told of every failure of a drafter; `recover` brings the target
-        back; `measure` measures rounds with these drafters while nothing is served."""
+        back."""
         chosen, metrics, guard = self.profile, self.metrics, self.guard
         tokenizer = load_tokenizer(info.folder)
         served, emulated = guard.around("metrics", metrics.served), chosen.target.kind == "emulated"
@@ -98,7 +97,6 @@ class Builder:
             drafter_failed=lambda name, error: failed(engine.roster, name, error),
             recover=recover,
             observe=observe,
-            plain=lambda: baseline.seconds,
             memory=partial(self._memory, info),
             guard=guard,
         )
@@ -115,10 +113,7 @@ class Builder:
         assert memory is not None, "it was given"
         decisions = planner.decisions.plain
 
-        def measured(names: Sequence[str], whole: bool) -> CostTable:
-            return measure(names, whole, lambda: engine.scheduler.idle)
-
-        reports = Reports(decisions, info, chosen, roster.states, memory, self.secret, measured)
+        reports = Reports(decisions, info, chosen, roster.states, memory, self.secret)
         for gauges in (classes.targets, roster.gauges, memory.gauges):
             metrics.watch(gauges)
         for totals in (planner.figures, memory.totals):

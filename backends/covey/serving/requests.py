@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +24,7 @@ from covey.serving.service import Service
 from covey.text.streaming import Outlet
 from covey.tritonio.fields import tenant_of
 from covey.tritonio.peers import INSPECT
-from covey.tritonio.reports import MEASURES, SECRET
+from covey.tritonio.reports import SECRET
 from covey.tritonio.slow_jobs import LONG
 
 log = logging.getLogger("covey.orchestrator")
@@ -79,15 +78,8 @@ class Requests:
             self._life.service.engine.cancel(key)
 
     def _report(self, asked: Any, secret: str, outlet: PublicOutlet) -> None:
-        """Answer a question, in a thread of its own if that takes long."""
+        """Answer a question."""
         question = asked.reshape(-1)[0].decode(errors="replace") if asked.size else ""
-        answer = partial(self._answer, question, secret, outlet)
-        if question.partition(":")[0] in MEASURES:
-            threading.Thread(target=answer, name="measuring", daemon=True).start()
-        else:
-            answer()
-
-    def _answer(self, question: str, secret: str, outlet: PublicOutlet) -> None:
         try:
             outlet.report(self._life.wait().reports.answer(question, secret))
         except Exception as error:

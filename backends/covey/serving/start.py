@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from covey.care.control import HTTP_VARIABLE, LOADING, UNLOADED, Control
 from covey.contracts import profile
@@ -28,8 +28,7 @@ from covey_client.costs.table import CostTable
 
 LOADED_SECONDS = 0.2  # between looks whether all models are
 FACTS_SECONDS = 2.0  # that drafters are waited for
-AGAIN_SECONDS = 0.1  # between questions to a target, and looks whether anybody is served
-IDLE_SECONDS = 10.0  # that who wants to measure waits for the end of what is served
+AGAIN_SECONDS = 0.1  # between questions to a target
 log = logging.getLogger("covey.orchestrator")
 
 
@@ -56,7 +55,7 @@ class Start:
         costs = self._costs({name: drafters[name] for name in answered})
         if self._life.stopping.is_set():
             raise Overloaded("the server is stopping")
-        service = self._builder.service(info, drafters, costs, self._drafter_failed, self._recover, self._measured)
+        service = self._builder.service(info, drafters, costs, self._drafter_failed, self._recover)
         self._note_unloaded(self._facts.join(service.engine, info), service.engine.roster)
         return service
 
@@ -102,26 +101,21 @@ class Start:
             return made.costs
         self._await_loaded()
         try:
-            return self._curves(names, lambda: not self._life.asked.is_set(), made.caller).get()
+            return self._curves(names).get()
         except Exception as error:  # whatever it is, the server can do without them
             if not isinstance(error, PortError):
                 log.exception("measuring failed")
             log.warning("cost curves are learnt from nothing: %s", error)
             return None
 
-    def _measured(self, names: Sequence[str], whole: bool, idle: Callable[[], bool]) -> CostTable:
-        """Measure anew while the engine is idle. Raises CoveyError."""
-        deadline, stopping = time.monotonic() + IDLE_SECONDS, self._life.stopping
-        while not idle():
-            if stopping.wait(AGAIN_SECONDS) or time.monotonic() > deadline:
-                raise Overloaded("the server is serving others: measure when it is idle")
-        curves = self._curves(names, lambda: idle() and not stopping.is_set(), f"{self._builder.caller} measures")
-        return curves.anew(whole=whole)
-
-    def _curves(self, names: Iterable[str], go_on: Callable[[], bool], caller: str) -> Curves:
+    def _curves(self, names: Iterable[str]) -> Curves:
         made, drafters = self._builder, {name: self._drafter(name) for name in names}
+
+        def go_on() -> bool:
+            return not self._life.asked.is_set()
+
         folder = kept_folder("curves")
-        return Curves(made.target, drafters, made.profile, made.clock, folder, go_on=go_on, caller=caller)
+        return Curves(made.target, drafters, made.profile, made.clock, folder, go_on=go_on, caller=made.caller)
 
     def _note_unloaded(self, silent: Iterable[str], roster: Roster) -> None:
         """Note which silent drafters are not in memory because an earlier orchestrator unloaded them."""

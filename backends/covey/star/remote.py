@@ -1,7 +1,7 @@
 """A drafter on other servers, behind `covey.contracts.ports.Drafter`.
 
-    choose      the place that serves us now; another where that is down, refuses, or costs so much more that to replay
-                the texts there pays
+    choose      the place that serves us now; another where that is down, or costs so much more that to replay the
+                texts there pays
     send        the message, sealed with our secret; once more where no answer came and there is time: a message has a
                 number, so whoever has answered it answers the same again (`covey.wire.ledger`)
     or not      where there is no place: `decode plainly`, and when to ask again
@@ -40,7 +40,6 @@ LOOKS = 1.0  # seconds between those to a place that is not the chosen one
 READ_SECONDS = 10.0  # for a call that reads
 HORIZON = 100  # calls in which a change of place must have paid
 LEAST = 0.002  # seconds of a call that another place must save
-LONGEST_REFUSAL = 30.0  # seconds, whatever a place says
 REPLAY = 0.0002  # seconds that a token of a replayed text is taken to cost
 
 
@@ -61,7 +60,6 @@ class Place:
     problem: str = "was not asked yet"
     probe: float = FIRST_PROBE
     due: float = -math.inf  # when it is asked next
-    refused_until: float = -math.inf
     facts: DrafterInfo | None = None
     seconds: float = 0.0  # of a call for one level, its wait and way included
     frees: tuple[int, ...] = field(default=())  # of messages that it was not told
@@ -104,22 +102,16 @@ class RemoteDrafter:
 
     def draft(self, work: DraftWork) -> DraftReply:
         now = self._now()
-        place = self._choose(work, now)
+        place = self._choose(work)
         if place is None:
             for each in self._places:
                 each.frees = (each.frees + work.frees)[-MOST_TAGS:]  # what was before has made room by then
-            again = min((each.refused_until - now for each in self._places if not each.down), default=FIRST_PROBE)
-            return plainly(work, 0, 0.0, max(FIRST_PROBE, again))
+            return plainly(work, 0, 0.0, FIRST_PROBE)
         reply = self._send(place, work, now)
         levels = int(work.depth.max(initial=0))
-        if levels and not reply.again_seconds:
+        if levels:
             took = (self._now() - now - reply.catch_up_seconds) / levels
             place.seconds = took if not place.seconds else place.seconds + 0.1 * (took - place.seconds)
-        if reply.again_seconds:
-            reply = replace(reply, again_seconds=min(LONGEST_REFUSAL, reply.again_seconds))
-            place.refused_until = self._now() + reply.again_seconds
-            if any(self._serves(each, now) for each in self._places):
-                reply = replace(reply, again_seconds=0.0)  # the next call goes there
         return reply
 
     def close(self) -> None:
@@ -130,8 +122,8 @@ class RemoteDrafter:
 
     # ---- one call ---------------------------------------------------------------------------------------------------
 
-    def _choose(self, work: DraftWork, now: float) -> Place | None:
-        serving = [each for each in self._places if self._serves(each, now)]
+    def _choose(self, work: DraftWork) -> Place | None:
+        serving = [each for each in self._places if not each.down]
         if not serving:
             return None
         best = min(serving, key=lambda each: each.seconds)
@@ -145,9 +137,6 @@ class RemoteDrafter:
             log.info("%s: %s drafts from now on", self._name, best.model.name)
         self._at = best
         return best
-
-    def _serves(self, place: Place, now: float) -> bool:
-        return not place.down and now >= place.refused_until
 
     def _send(self, place: Place, work: DraftWork, started: float) -> DraftReply:
         left = SHARE * (work.patience or self._deadline) if work.judging is None else READ_SECONDS

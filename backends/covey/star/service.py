@@ -1,11 +1,11 @@
 """A drafter that serves several senders: one queue, and one thread that never idles while a call waits.
 
-    submit      a call comes; one of a sender too many is refused
+    submit      a call comes
     take        late calls are told so; the next call is chosen, and whose rows join it              (queue)
     draft       one pass for all of them
     answer      each its own part; who waited how long and took how much is noted                    (accounts)
 
-Refused and late calls are answered `decode plainly`: the drafter is told nothing of them but, later, what they free.
+Late calls are answered `decode plainly`: the drafter is told nothing of them but, later, what they free.
 Calls that fail together are served one by one for a while, so that one which breaks the drafter fails alone. The only
 sender there is can be served in the thread that brings its call (`at_once`). Knows no Triton.
 """
@@ -22,7 +22,7 @@ from dataclasses import replace
 from covey.contracts.errors import CoveyError, PortError
 from covey.contracts.ports import Drafter, SharedDrafter
 from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork
-from covey.star.accounts import AGAIN, UNLIMITED, Accounts
+from covey.star.accounts import Accounts
 from covey.star.callers import HERE
 from covey.star.calls import Answered, Call, plainly
 from covey.star.queue import DraftQueue, QueueLimits
@@ -44,7 +44,6 @@ class DraftService:
         limits: QueueLimits | None = None,
         weights: Mapping[str, float] | None = None,
         *,
-        admission: bool = True,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._drafter = drafter
@@ -53,7 +52,6 @@ class DraftService:
         self._queue = DraftQueue(limits or QueueLimits(), weights)
         self._speed = Speed()
         self._accounts = Accounts()
-        self._admission = admission
         self._now = now
         self._changed = threading.Condition()
         self._turn = threading.Lock()  # of whoever asks the drafter for anything that changes it
@@ -104,9 +102,6 @@ class DraftService:
                 refusal = PortError(f"{MOST_WAITING} calls of this sender wait already")
             elif not self._fits(work):
                 refusal = self._too_many_tokens()
-            elif self._admission and caller != HERE and not self._accounts.admits(call.who):
-                self._accounts.turned_away(call, "refused", 0.0)
-                refusal = self._plainly(call, AGAIN)
             elif max(call.arrived, self._free) + self._speed.seconds(call.beams, 1) > call.due:
                 self._accounts.called(call)
                 refusal = self._late(call, call.arrived)
@@ -150,7 +145,7 @@ class DraftService:
             figures = self._accounts.figures()
         for caller, totals in figures.items():
             labels = {"origin": caller or "own"}
-            for outcome in ("drafted", "late", "refused", "failed"):
+            for outcome in ("drafted", "late", "failed"):
                 yield "covey_draft_calls_total", labels | {"outcome": outcome}, totals[outcome]
             yield "covey_draft_wait_seconds_total", labels, totals["wait"]
             yield "covey_draft_service_seconds_total", labels, totals["service"]
@@ -160,10 +155,7 @@ class DraftService:
 
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels, value. Does not mutate."""
-        with self._changed:
-            most = self._accounts.most
         yield "covey_draft_senders", {}, len(self._accounts)
-        yield "covey_draft_most_senders", {}, -1 if most == UNLIMITED else most
         yield "covey_draft_step_seconds", {}, self._speed.step(1)
 
     # ---- the service's own thread, or that of `at_once` -------------------------------------------------------------
@@ -252,7 +244,7 @@ class DraftService:
                     self._frees[call.who] = call.work.origin, frees + self._missed(call)
                     self._accounts.turned_away(call, "failed", started - call.arrived)
                 else:
-                    self._accounts.served(call, answer, (ended - started) / len(calls), ended)
+                    self._accounts.served(call, answer, (ended - started) / len(calls))
             self._changed.notify_all()
         return answers
 
@@ -281,8 +273,8 @@ class DraftService:
             self._speed.doubt(call.beams)  # it would never be drafted for, so nobody would find out otherwise
         return self._plainly(call)
 
-    def _plainly(self, call: Call, again: float = 0.0) -> DraftReply:
+    def _plainly(self, call: Call) -> DraftReply:
         work = call.work
         if work.frees:
             self._frees[call.who] = work.origin, (self._missed(call) + work.frees)[-MOST_TAGS:]
-        return plainly(work, self._epoch, self._now() - call.arrived, again)
+        return plainly(work, self._epoch, self._now() - call.arrived)

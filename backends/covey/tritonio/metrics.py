@@ -78,8 +78,7 @@ GAUGES = {
 }
 # Of a drafter's own process; `origin` is the server that asks.
 DRAFT_COUNTERS = {
-    "covey_draft_calls_total": "Calls to a drafter by origin and outcome: drafted, late (its draft would have been), "
-    "refused (an origin too many), failed",
+    "covey_draft_calls_total": "Calls to a drafter by origin and outcome: drafted, late (its draft would be), failed",
     "covey_draft_wait_seconds_total": "Time that calls waited for their turn; by call it is the paper's T_wait",
     "covey_draft_service_seconds_total": "Time that the drafter worked for each origin",
     "covey_draft_levels_total": "Levels of drafts; service by level is t_s",
@@ -89,7 +88,6 @@ DRAFT_COUNTERS = {
 }
 DRAFT_GAUGES = {
     "covey_draft_senders": "Senders that the drafter serves",
-    "covey_draft_most_senders": "How many it could serve with none slower than alone (N_max); -1: not known",
     "covey_draft_step_seconds": "t_s of late: a level of a draft for one row",
 }
 HISTOGRAMS: Mapping[str, tuple[str, list[float]]] = {

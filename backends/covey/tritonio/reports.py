@@ -8,9 +8,6 @@ load:NAME, unload:NAME, pin:NAME
                the same as memory, and from now on that drafter's residency is the policy's to decide, or it stays out
                of memory, or in it; only who has the administrator's secret is obeyed
 rounds:N       what rounds after number N cost and brought, as far back as is kept
-measure:NAMES, measure_whole:NAMES
-               a cost table, measured now with these drafters, by commas: with as many rounds as before a start, or all
-               that there is to see. That takes seconds or minutes, in which nobody may be served
 """
 
 from __future__ import annotations
@@ -18,27 +15,20 @@ from __future__ import annotations
 import hmac
 import json
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from covey.contracts.errors import BadField, Overloaded
+from covey.contracts.errors import BadField
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict, TargetInfo
 from covey.loop.memory import Memory, Wish
 from covey.requests.rounds import RoundRecord
-from covey_client.costs.table import CostTable
 
 ROUNDS = 4096  # kept: twenty seconds of short ones
 SECRET = "admin_secret"  # the parameter that it comes in
 DECISIONS = 20  # told where no number is given
-ALLOWED = (
-    "facts, memory, decisions:N, rounds:N, measure:NAMES, measure_whole:NAMES or, with the administrator's secret, "
-    "load, unload or pin:DRAFTER"
-)
-MEASURES = {"measure": False, "measure_whole": True}
-Measure = Callable[[Sequence[str], bool], CostTable]
+ALLOWED = "facts, memory, decisions:N, rounds:N or, with the administrator's secret, load, unload or pin:DRAFTER"
 WISHES = {"load": Wish.AUTO, "unload": Wish.OUT, "pin": Wish.PINNED}
 PLAIN = ("rows", "decoding", "prefill_tokens", "trees", "drafted", "accepted", "emitted", "waiting", "running")
 SECONDS = (
@@ -58,14 +48,11 @@ class Reports:
         states: Callable[[], Mapping[str, str]],
         memory: Memory,
         secret: str = "",
-        measure: Measure | None = None,
     ) -> None:
         """`decisions` gives the planner's last ones, `states` each drafter's by its name. `secret` is the
-        administrator's; without one nobody is obeyed. `measure` takes the drafters' names and whether all is to be
-        seen; without it nothing is measured."""
+        administrator's; without one nobody is obeyed."""
         self._decided, self._states = decisions, states
-        self._memory, self._secret, self._measure = memory, secret, measure
-        self._measuring = threading.Lock()
+        self._memory, self._secret = memory, secret
         self._policy = profile.speculation.policy
         self._rounds: deque[tuple[int, RoundRecord]] = deque(maxlen=ROUNDS)
         self._count = 0
@@ -90,8 +77,6 @@ class Reports:
         if action in WISHES:
             self._wish(named, WISHES[action], secret)
             question = "memory"
-        if action in MEASURES:
-            return json.dumps(self._measured(named, MEASURES[action]), allow_nan=False)
         match = re.fullmatch(r"(facts|memory|decisions|rounds)(?::(\d{1,15}))?", question)
         if not match or (match[1] in ("facts", "memory") and match[2]):
             raise BadField("inspect", question, ALLOWED)
@@ -111,17 +96,6 @@ class Reports:
         if drafter not in names:
             raise BadField("drafter", drafter, ", ".join(names) or "this server has no drafters")
         self._memory.wish(drafter, wish)
-
-    def _measured(self, named: str, whole: bool) -> JsonDict:
-        drafters, known = [name for name in named.split(",") if name], self._states()
-        if self._measure is None or not set(drafters) <= known.keys():
-            raise BadField("inspect", named, f"measure:{','.join(known)}" if self._measure is not None else ALLOWED)
-        if not self._measuring.acquire(blocking=False):
-            raise Overloaded("somebody else has this server measure; ask again when that is done")
-        try:
-            return self._measure(drafters, whole).plain_data()
-        finally:
-            self._measuring.release()
 
     def _facts_now(self) -> JsonDict:
         """Return the facts, with the drafters' states and the size that the pool had in the last round."""

@@ -83,7 +83,7 @@ def check_draft_work(work: DraftWork) -> None:
         _rows(rows, judge_from=work.judging.judge_from)
         _within(-1, judge_from=work.judging.judge_from)
         must(not work.depth.any(), "a call that reads is to draft, too")
-    _times(work.patience, work.plain)
+    _times(work.patience)
     _states(work, rows)
     _opens(work.opens)
 
@@ -127,7 +127,7 @@ def check_draft_reply(reply: DraftReply, rows: int | None) -> None:
     if reply.judged is not None:
         _judged(reply.judged, len(reply.status))
     must(reply.epoch >= 0, "epoch %d", reply.epoch)
-    _times(reply.catch_up_seconds, reply.draft_seconds, reply.wait_seconds, reply.again_seconds)
+    _times(reply.catch_up_seconds, reply.draft_seconds, reply.wait_seconds)
 
 
 def _judged(judged: Judged, rows: int) -> None:

@@ -49,7 +49,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 17
+VERSION = 18
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -125,7 +125,7 @@ DRAFT_WORK = Layout(
         **_OPENS,
     },
     head=("sequence", "epoch", "origin", "q_rows", "log_q", "judging.budget"),
-    seconds=("patience", "plain"),
+    seconds=("patience",),
 )
 DRAFT_REPLY = Layout(
     6,
@@ -144,7 +144,7 @@ DRAFT_REPLY = Layout(
         "judged.prompt_tokens": "i4",
     },
     head=("epoch",),
-    seconds=("catch_up_seconds", "draft_seconds", "wait_seconds", "again_seconds"),
+    seconds=("catch_up_seconds", "draft_seconds", "wait_seconds"),
 )
 
 RESIZE = Layout(7, {"head": "i8"}, head=("blocks",))

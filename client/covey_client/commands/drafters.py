@@ -30,7 +30,7 @@ def add(subparsers: flags.Subparsers) -> None:
         help="; ".join(f"{name}: {meaning}" for name, meaning in ACTIONS.items()),
     )
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="of a drafter")
-    flags.add_http_url(parser, "--url")
+    flags.add_http_url(parser)
     parser.set_defaults(run=run)
 
 

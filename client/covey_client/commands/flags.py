@@ -39,26 +39,14 @@ def client(given: argparse.Namespace) -> Client:
         raise InvalidRequest(str(error)) from None
 
 
-def add_grpc_url(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--url",
-        default="",
-        metavar="HOST:PORT",
-        help="of the gRPC port, or any port of a server of yours on this machine (default: COVEY_URL, or the server "
-        "that runs here)",
-    )
-
-
-def add_http_url(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the flag; `names` are other names of it, for a command that uses HTTP alone and has no gRPC port to name."""
-    host = "COVEY_URL's host, or of this machine" if names else "that host"
+def add_http_url(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--http-url",
-        *names,
+        "--url",
         dest="http_url",
         default="",
         metavar="HOST:PORT",
-        help=f"of the HTTP port (default: port 8000 of {host}, or of the server that runs here)",
+        help="of the HTTP port (default: port 8000 of COVEY_URL's host, or of the server that runs here)",
     )
 
 
@@ -73,7 +61,7 @@ def http_url(given: argparse.Namespace) -> str:
     try:
         if getattr(given, "metrics_url", ""):
             Address.parse(given.metrics_url, port=8002)
-        return _port("http", given.http_url or _http_beside(getattr(given, "url", "")))
+        return _port("http", given.http_url or _http_beside())
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
 
@@ -82,9 +70,9 @@ def _grpc_url(url: str = "") -> str:
     return _port("grpc", url or os.environ.get("COVEY_URL") or running.usual())
 
 
-def _http_beside(url: str = "") -> str:
-    """Return the HTTP port of the server whose gRPC port `url`, or else COVEY_URL, names."""
-    address = Address.parse(_grpc_url(url), port=USUAL_PORTS["grpc"])
+def _http_beside() -> str:
+    """Return the HTTP port of the server whose gRPC port COVEY_URL names."""
+    address = Address.parse(_grpc_url(), port=USUAL_PORTS["grpc"])
     server = running.beside(address)
     return address.beside(USUAL_PORTS["http"] if server is None else server.http)
 

@@ -53,7 +53,7 @@ def _star(given: argparse.Namespace) -> Star:
     needed = {"step-ms": given.step_ms, "verify-ms": given.verify_ms, "plain-ms": given.plain_ms}
     missing = [name for name, value in {**needed, "acceptance": given.acceptance}.items() if value is None]
     if missing:
-        raise InvalidRequest(f"--{missing[0]} is needed: covey profile and covey top say what was measured")
+        raise InvalidRequest(f"--{missing[0]} is needed: servers' cost tables and metrics say what was measured")
     try:
         return Star(
             step=given.step_ms / 1000,

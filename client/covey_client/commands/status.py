@@ -20,7 +20,7 @@ _COLOURS = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow", "UNAVA
 
 def add(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser("status", help="readiness, models, key figures", description="Ask a server.")
-    flags.add_http_url(parser, "--url")
+    flags.add_http_url(parser)
     flags.add_metrics_url(parser)
     parser.add_argument("--json", action="store_true")
     parser.add_argument(

@@ -2,7 +2,7 @@
 
 Parts are measured one after the other, each by itself: one that fails is reported, and the others go on. Engine, target
 and drafter run in this process, over a synthetic pair (`covey_training.aligned`): `loadtest.alternate` with a profile
-of such a pair has the server's way, and `covey profile` its cost table. A number that needs a GPU is null without one.
+of such a pair has the server's way, and a server keeps its cost table. A number that needs a GPU is null without one.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from covey.front.openai import forms, thinking
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
 from covey.front.openai.thinking import Thinking
-from covey_client.chat import Template
+from covey_client.chat import Template, of_folder
 from covey_client.errors import CoveyClientError, InvalidRequest, ServerError
 from covey_client.rendering import SECONDS, bounded
 
@@ -106,7 +106,7 @@ class TextProcessor:
 
     @cached_property
     def _template(self) -> Template:
-        return Template.named(str(self._folder))
+        return of_folder(self._folder)
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
         try:
