@@ -37,7 +37,7 @@ def partly_right(
     return texts, hits
 
 
-@pytest.mark.parametrize("kind", ["folder", "deep", "other"])
+@pytest.mark.parametrize("kind", ["deep", "other", pytest.param("folder", marks=pytest.mark.slow)])
 def test_a_hit_is_where_it_would_have_proposed_the_token(kind: str, request: pytest.FixtureRequest) -> None:
     where = request.getfixturevalue(kind)
     samplings = [*SAMPLINGS, PENALISED, BIASED]
