@@ -198,22 +198,6 @@ def test_while_it_drains_only_who_is_needed_for_what_runs_comes_back(triton: Tri
     assert {model for call, model in triton.calls if call == "load"} == {"target", "draft"}
 
 
-def test_time_in_which_nobody_looked_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the machine may have been paused."""
-    seen: list[float] = []
-
-    def look(_cared: Supervisor, seconds: float) -> None:
-        seen.append(seconds)
-        time.sleep(4 * supervisor.LOOK_SECONDS)
-
-    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(Supervisor, "look", look)
-    cared = Supervisor(Control("", 0), os.getpid(), {})
-    until(lambda: len(seen) > 3)
-    cared.stop(SECONDS)
-    assert max(seen) <= supervisor.LOOK_SECONDS
-
-
 @pytest.mark.usefixtures("cared")
 def test_a_look_that_fails_of_anything_is_not_the_last(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
     problems: list[Exception] = [OSError(24, "Too many open files"), ValueError("Expecting value"), ControlError("-")]

@@ -292,22 +292,6 @@ def test_decisions_explain_themselves() -> None:
     assert log.latest(0) == []
 
 
-def test_a_decision_names_what_capped_it() -> None:
-    serving = Serving(planner(Listed(4)))
-    serving.engine.submit(request(0, [1, 2, 3], 8))
-    serving.run()
-    entries = serving.planner.decisions.latest()  # type: ignore[union-attr]
-    assert (entries[0].depth, entries[0].capped) == (4, "")
-    assert "depth 4 (listed)" in entries[0].line()
-    entry = next(each for each in entries if each.depth < 4)
-    assert f"depth {entry.depth} (listed 4, capped by max_tokens)" in entry.line()
-    assert (entry.plain()["chosen"], entry.plain()["capped"]) == (4, "max_tokens")
-    tight = Serving(planner(Listed(4)), budget=4)
-    tight.engine.submit(request(0, [1, 2, 3], 30))
-    tight.run(6)
-    assert "depth 3 (listed, capped by token budget)" in tight.planner.decisions.latest()[-1].line()  # type: ignore[union-attr]
-
-
 def test_an_unknown_policy_is_named() -> None:
     for name in ("nightjar2", "fixed:", "fixed:-1", ""):
         with pytest.raises(SettingError, match="allowed: off, fixed:k, table"):

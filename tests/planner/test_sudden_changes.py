@@ -50,11 +50,6 @@ class Run:
         """Until it is as fast as it should be."""
         return self.played.until(SHARE, *self.spans[phase.name], WINDOW)
 
-    def steady(self, phase: Phase) -> float:
-        """Efficiency of the phase's last half."""
-        start, stop = self.spans[phase.name]
-        return self.played.between((start + stop) // 2, stop)
-
 
 def play(rows: int, phases: Sequence[Phase], seed: int) -> Run:
     """One run of a policy that has learnt nothing before."""
@@ -90,10 +85,6 @@ def runs(rows: int, phases: Sequence[Phase], seeds: int = SEEDS) -> list[Run]:
 
 def rounds(found: Sequence[Run], phase: Phase) -> float:
     return median(run.rounds(phase) for run in found)
-
-
-def steady(found: Sequence[Run], phase: Phase) -> float:
-    return float(np.mean([run.steady(phase) for run in found]))
 
 
 @pytest.mark.parametrize("rows", [1, 32, pytest.param(4, marks=pytest.mark.slow)])

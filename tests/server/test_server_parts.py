@@ -353,13 +353,3 @@ def test_the_command_line_says_everything(tmp_path: Path, monkeypatch: pytest.Mo
     assert words[-1] == "--log-format=ISO8601"
     assert any(word.endswith(":admin-key=s") for word in words)
     assert command.environment(options, found)["COVEY_TARGET_FOLDER"] == "/m"
-
-
-def test_what_the_environment_says_of_threads_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = installation.find(None)
-    usual = command.environment(Options(), found)
-    assert usual["OMP_WAIT_POLICY"] == "PASSIVE"
-    assert usual["LRU_CACHE_CAPACITY"] == usual["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "512"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert command.environment(Options(environment={"A": "b"}), found)["OMP_WAIT_POLICY"] == "ACTIVE"
-    assert command.environment(Options(environment={"A": "b"}), found)["A"] == "b"
