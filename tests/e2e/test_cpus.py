@@ -73,7 +73,8 @@ def check_texts(ready: str) -> None:
         assert texts == {text}
 
 
-@pytest.mark.parametrize("name", ["haswell", pytest.param("cascadelake", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["haswell", "cascadelake"])
 def test_a_server_starts_and_answers(tmp_path: Path, name: str) -> None:
     own = environment(name) | {KEPT_VARIABLE: str(tmp_path)}
     made = subprocess.run(

@@ -235,7 +235,7 @@ def test_each_domain_gets_its_specialist() -> None:
     assert world.rounds(start)["general"] < 0.1 * sum(world.rounds(start).values())
 
 
-@pytest.mark.parametrize("together", [1, 8])
+@pytest.mark.parametrize("together", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_it_beats_the_general_drafter_from_the_start(together: int) -> None:
     domains = random.Random(2).choices(range(4), k=48)
     covey, general = World("covey"), World("fixed:general")
@@ -257,6 +257,7 @@ def test_a_further_drafter_is_not_called_for_less_than_it_costs() -> None:
     assert shares[True] > 0.8 > 0.3 > shares[False]
 
 
+@pytest.mark.slow
 def test_reading_stays_within_its_share_of_time() -> None:
     world = World("covey")
     world.serve(random.Random(3).choices(range(4), k=60), count=100)

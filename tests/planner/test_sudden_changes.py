@@ -87,7 +87,7 @@ def rounds(found: Sequence[Run], phase: Phase) -> float:
     return median(run.rounds(phase) for run in found)
 
 
-@pytest.mark.parametrize("rows", [1, 32, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [1, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (4, 32))])
 def test_a_step_down_is_followed_and_so_is_the_way_back(rows: int) -> None:
     before, down, up = Phase("before", 800 if rows == 1 else 400, 0.8), Phase("down", 200, 0.3), Phase("up", 200, 0.8)
     found = runs(rows, (before, down, up))
