@@ -113,6 +113,7 @@ drafters = ["draft_general"]
 """
 
 
+@pytest.mark.slow
 def test_without_avx2_pytorch_serves(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(PROFILE)
     with launched(tmp_path / "said", environment("nehalem"), "--profile", str(tmp_path / "one.toml")) as ready:
