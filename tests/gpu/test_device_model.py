@@ -114,6 +114,7 @@ def test_what_is_not_invariant_after_all_is_refused(
         load(saved("llama"), numerics="invariant", blocks=8, max_pass_tokens=12)
 
 
+@pytest.mark.slow
 def test_greedy_text_is_that_of_transformers(saved: Callable[[str], Path], llama: DeviceModel) -> None:
     rng = np.random.default_rng(4)
     texts = prompts(rng, 97, 5, 18)
