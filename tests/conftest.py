@@ -50,10 +50,17 @@ LONG = (
     *(f"tests/e2e/test_{name}.py" for name in ("revival", "helm_live", "drain", "costs", "start")),
     "tests/front/test_front_live.py",
     "tests/loadtest/test_faults_run.py",
-    *(f"tests/e2e/test_{name}.py" for name in ("star", "elastic", "one_thread")),
+    *(f"tests/e2e/test_{name}.py" for name in ("star", "elastic")),
 )
 SERVED = re.compile(r"^pytestmark = .*\bpytest\.mark\.e2e\b", re.MULTILINE)
 CROWDED = tuple(f"tests/e2e/test_{name}.py" for name in ("revival", "load", "readme", "speculation"))
+SHARED = tuple(
+    f"tests/e2e/test_{name}.py"
+    for name in (
+        *("costs", "clients", "front", "grammars_served", "interfaces", "long_company", "one_thread"),
+        *("openai", "openai_routes", "raw_bytes", "refusals"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,7 @@ class ByServer(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
-        return CROWDED[0] if file in CROWDED else file
+        return next((group[0] for group in (CROWDED, SHARED) if file in group), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -122,7 +122,7 @@ def _made_elsewhere(chunk: Any) -> str:
     return whole[len(seen) :]
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", [*range(4), *(pytest.param(number, marks=pytest.mark.slow) for number in (4, 5))])
 def test_the_rest_is_what_it_would_have_been(serving: Serving, number: int) -> None:
     rng = random.Random(number)
     wanted = serving.settings(rng, number)

@@ -272,20 +272,25 @@ def p_value(world: World, sampling: Sampling, outcome: Ints) -> float:
     return float(stats.chisquare(observed, expected).pvalue)
 
 
+def some(*names: str) -> list[Any]:
+    """All settings, of which `make test` runs these."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in SETTINGS]
+
+
 def both(world: World, sampling: Sampling) -> tuple[float, float]:
     """p-values of the coupled rule on a tree and of the rejection rule on a chain."""
     coupled = run_coupled(world, sampling, depth=2, width=2)
     return p_value(world, sampling, coupled), p_value(world, sampling, run_rejection(world, sampling))
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", some("cold", "nucleus"))
 def test_draws_follow_the_target(name: str) -> None:
     """Without drafts; the coupled rule's trees must then equal this, token for token."""
     world = World.make("good")
     assert p_value(world, SETTINGS[name], run_coupled(world, SETTINGS[name], depth=0, width=1)) > 1e-3
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", some("hot", "nucleus", "min_p"))
 def test_rejection_follows_the_target(name: str) -> None:
     world = World.make("bad" if name in ("hot", "min_p") else "good")
     assert p_value(world, SETTINGS[name], run_rejection(world, SETTINGS[name])) > 1e-3

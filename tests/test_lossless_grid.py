@@ -78,7 +78,7 @@ def alike(row: Row, place: int) -> list[Case]:
     return [Case(number, row["sampling"], row["drafter"], row["depth"], row["width"]) for number in numbers]
 
 
-@pytest.mark.parametrize("batch", ROWS)
+@pytest.mark.parametrize("batch", [1, 32, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_sample_that_covers_every_pair(bundled: Bundled, batch: int) -> None:
     rows = [row for row in SAMPLE if row["batch"] == batch]
     if batch == 32:

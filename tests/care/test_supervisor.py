@@ -14,7 +14,6 @@ import pytest
 from covey.care import processes, revival, rules, supervisor
 from covey.care.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
 from covey.care.deaths import Deaths, read
-from covey.care.health import Health
 from covey.care.supervisor import Supervisor
 from tests.care.model_control import SECONDS, SLEEP, Triton
 from tests.waiting import until
@@ -197,54 +196,6 @@ def test_while_it_drains_only_who_is_needed_for_what_runs_comes_back(triton: Tri
         assert triton.loaded.acquire(timeout=SECONDS)
     time.sleep(A_WHILE)
     assert {model for call, model in triton.calls if call == "load"} == {"target", "draft"}
-
-
-@pytest.mark.usefixtures("cared")
-def test_who_is_paused_is_ended_and_comes_back(triton: Triton, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "PAUSED_SECONDS", 0.1)
-    paused = triton.running["covey"]
-    paused.send_signal(signal.SIGSTOP)
-    assert triton.loaded.acquire(timeout=SECONDS)
-    assert paused.wait(SECONDS) == -signal.SIGKILL
-    assert triton.running["tokenize"].poll() is None
-
-
-def test_a_load_that_hangs_is_ended_and_begun_again(
-    triton: Triton, cared: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rules, "ASLEEP_SECONDS", 0.4)
-    triton.hold.clear()
-    triton.kill("target")
-    for patience in ({}, {"target": 2.0}):
-        assert triton.began.acquire(timeout=SECONDS), "whoever loads it waits for ever"
-        assert cared._loads.patience == patience
-    until(lambda: [each for each in list(cared._healths.values()) if each.loading and not each.ended])
-    triton.hold.set()
-    until_followed(cared, triton)
-    assert cared.killed == ["target"]
-    until(lambda: not cared._loads.patience)
-
-
-def test_only_who_does_nothing_but_take_requests_is_judged_by_its_answers(cared: Supervisor) -> None:
-    assert {model for model in ROLES if cared._is_judged(Health(model, 0, cared._answered))} == {"tokenize", "covey"}
-    cared._starting = True  # the server answers nobody yet
-    assert not any(cared._is_judged(Health(model, 0, cared._answered)) for model in ROLES)
-
-
-def test_time_in_which_nobody_looked_is_nobody_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the machine may have been paused."""
-    seen: list[float] = []
-
-    def look(_cared: Supervisor, seconds: float) -> None:
-        seen.append(seconds)
-        time.sleep(4 * supervisor.LOOK_SECONDS)
-
-    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(Supervisor, "look", look)
-    cared = Supervisor(Control("", 0), os.getpid(), {})
-    until(lambda: len(seen) > 3)
-    cared.stop(SECONDS)
-    assert max(seen) <= supervisor.LOOK_SECONDS
 
 
 @pytest.mark.usefixtures("cared")

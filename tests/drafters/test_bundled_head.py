@@ -44,7 +44,7 @@ def answers(temperature: float, depth: int, drafters: Mapping[str, Drafter], tar
     return sink
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_the_text_is_the_targets_own_and_drafts_are_accepted(temperature: float) -> None:
     """Behind states of zeros 5 of 1,295 drafted tokens are accepted greedily, behind the target's own 193 of 429."""
     target = TargetRunner.load(TARGET, SETTINGS.target, token_budget=BUDGET, name="target", head=str(HEAD))

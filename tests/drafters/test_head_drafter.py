@@ -267,7 +267,7 @@ def sampled(request: pytest.FixtureRequest, target: Path) -> tuple[Sampling, Col
     return request.param, answers(without, None, replace(request.param, rule=Rule.COUPLED), times=2)
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("width", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_text_is_the_same_with_a_head_and_without(
     sampled: tuple[Sampling, Collector], width: int, head: Path, target: Path
 ) -> None:

@@ -37,8 +37,18 @@ def replies(load: Callable[[], NeuralDrafter], sender: Callable[[NeuralDrafter],
     return found
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["drafter", "head", "head of normed outputs"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("drafter", "float32"),
+        ("head", "bfloat16"),
+        ("head of normed outputs", "float32"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("drafter", "bfloat16"), ("head", "float32"), ("head of normed outputs", "bfloat16"))
+        ),
+    ],
+)
 def test_compiled_chains_are_those_of_single_steps(
     kind: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from tests.drafters.drafting import Sender, Text, paths_of, rows_of
 from tests.drafters.neural_reference import SAMPLINGS, Reference, load, text
 
 
-@pytest.mark.parametrize("layers", ["folder", "deep"])
+@pytest.mark.parametrize("layers", ["deep", pytest.param("folder", marks=pytest.mark.slow)])
 def test_chains_are_what_the_model_draws(layers: str, request: pytest.FixtureRequest) -> None:
     """A drafter with the target's weights proposes the target's own draws, whatever the settings and the batch."""
     where = request.getfixturevalue(layers)
@@ -45,7 +45,7 @@ def test_scores_fall_along_every_path(folder: Path) -> None:
         assert (scores < above).all()
 
 
-@pytest.mark.parametrize("width", [2, 4, 8])
+@pytest.mark.parametrize("width", [2, 8, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sampling", SAMPLINGS[:3], ids=["greedy", "t1", "t0.7"])
 def test_trees_are_beam_search(folder: Path, reference: Reference, width: int, sampling: Sampling) -> None:
     rng = np.random.default_rng(width)

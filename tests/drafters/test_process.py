@@ -34,7 +34,7 @@ print(len(reply.trees.tokens), private_bytes() >> 20, resident >> 10, *heavy)
 """
 
 
-@pytest.mark.parametrize(("kind", "most"), [("neural", 150), ("ngram", 60), ("suffix", 60)])
+@pytest.mark.parametrize(("kind", "most"), [("neural", 150), ("suffix", 60)])
 def test_a_process_that_only_drafts_has_no_torch_and_is_small(kind: str, most: int) -> None:
     """In MB, bundled weights and KV memory included; most pages of libraries are shared with other processes."""
     code = CODE.format(backend=str(BACKENDS / "drafter"))

@@ -87,7 +87,8 @@ def run(
     return sink
 
 
-def test_output_is_the_targets_own(target: TargetRunner, folder: Path, stranger: Path) -> None:
+@pytest.mark.parametrize(("depth", "width"), [(3, 3), pytest.param(4, 1, marks=pytest.mark.slow)])
+def test_output_is_the_targets_own(target: TargetRunner, folder: Path, stranger: Path, depth: int, width: int) -> None:
     alone = [run(target, {}, 0, 1, [sampling]).tokens for sampling in SAMPLINGS]
     expected = dict(enumerate(tokens[key] for tokens in alone for key in sorted(tokens)))
     twin = NeuralDrafter.load(folder, SETTINGS, name="twin")
@@ -101,8 +102,7 @@ def test_output_is_the_targets_own(target: TargetRunner, folder: Path, stranger:
     }
     for group in drafters.values():
         for drafter in group:
-            for depth, width in ((4, 1), (3, 3)):
-                found = run(target, {"draft": drafter}, depth, width, SAMPLINGS)
-                assert found.tokens == expected
-                if isinstance(drafter, NeuralDrafter):
-                    drafter.check()
+            found = run(target, {"draft": drafter}, depth, width, SAMPLINGS)
+            assert found.tokens == expected
+            if isinstance(drafter, NeuralDrafter):
+                drafter.check()

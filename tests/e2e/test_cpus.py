@@ -73,6 +73,7 @@ def check_texts(ready: str) -> None:
         assert texts == {text}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["haswell", "cascadelake"])
 def test_a_server_starts_and_answers(tmp_path: Path, name: str) -> None:
     own = environment(name) | {KEPT_VARIABLE: str(tmp_path)}
@@ -112,6 +113,7 @@ drafters = ["draft_general"]
 """
 
 
+@pytest.mark.slow
 def test_without_avx2_pytorch_serves(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(PROFILE)
     with launched(tmp_path / "said", environment("nehalem"), "--profile", str(tmp_path / "one.toml")) as ready:

@@ -63,7 +63,10 @@ def endless(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("model", "length"), [("covey", 200), ("covey", 6000), ("ensemble", 1000)])
+@pytest.mark.parametrize(
+    ("model", "length"),
+    [("covey", 6000), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("covey", 200), ("ensemble", 1000)))],
+)
 def test_a_tokenizer_that_never_ends_does_not_hold_up_the_stop(model: str, length: int, tmp_path: Path) -> None:
     profile = tmp_path / "own.toml"
     folder = f'[target]\nfolder = "{endless(tmp_path)}"'

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from covey.care.processes import named
+from covey.server import Server
 from covey_client import Client
 from tests.e2e.serving import served
 
@@ -16,7 +17,7 @@ PROFILE = """
 models = ["target", "covey", "draft_general"]
 [target]
 threads = 2
-runtime = "{runtime}"
+runtime = "torch"
 [speculation]
 policy = "fixed:3"
 drafters = ["draft_general"]
@@ -33,16 +34,24 @@ def ran(pid: int) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize(("runtime", "team"), [("native", ["compute", "compute-1"]), ("torch", ["compute"] * 2)])
-def test_one_thread_and_its_helpers_compute(runtime: str, team: list[str], tmp_path: Path) -> None:
+def check(server: Server, team: list[str]) -> None:
+    pid = named(server.pid)["target"]
+    before = ran(pid)
+    with Client(server.grpc_url) as client:
+        for speculation in ("off", "auto"):
+            client.generate("User: Do you like films?\nAssistant:", max_tokens=150, speculation=speculation)
+    spent = {thread: seconds - before.get(thread, 0.0) for thread, seconds in ran(pid).items()}
+    assert sum(spent.pop(name) for name in set(team)) > sum(spent.values()), "what the others do is messages"
+    names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
+    assert all(names.count(name) >= team.count(name) for name in team)
+
+
+def test_one_thread_and_its_helpers_compute(server: Server) -> None:
+    check(server, ["compute", "compute-1"])
+
+
+@pytest.mark.slow
+def test_one_thread_and_its_helpers_compute_by_pytorch(tmp_path: Path) -> None:
     """OpenMP names the helpers of one thread as that thread."""
-    with served(PROFILE.format(runtime=runtime), tmp_path) as server:
-        pid = named(server.pid)["target"]
-        before = ran(pid)
-        with Client(server.grpc_url) as client:
-            for speculation in ("off", "auto"):
-                client.generate("User: Do you like films?\nAssistant:", max_tokens=150, speculation=speculation)
-        spent = {thread: seconds - before.get(thread, 0.0) for thread, seconds in ran(pid).items()}
-        assert sum(spent.pop(name) for name in set(team)) > sum(spent.values()), "what the others do is messages"
-        names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
-        assert all(names.count(name) >= team.count(name) for name in team)
+    with served(PROFILE, tmp_path) as server:
+        check(server, ["compute"] * 2)

@@ -56,7 +56,7 @@ def first_token(client: Client) -> float:
     return seconds
 
 
-@pytest.mark.parametrize("runtime", ["native", "torch"])
+@pytest.mark.parametrize("runtime", ["native", pytest.param("torch", marks=pytest.mark.slow)])
 def test_a_token_that_the_model_lacks_is_refused_at_every_door_beside_a_steady_client(
     tmp_path: Path, runtime: str
 ) -> None:

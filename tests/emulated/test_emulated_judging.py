@@ -43,11 +43,6 @@ def test_hits_replayed_as_rounds_are_what_drafting_gives(depth: int) -> None:
     assert replayed(hits_of(judged)[0], depth) == rounds
 
 
-def test_positions_count_as_first_of_a_draft() -> None:
-    _, judged = Sender(drafter(VirtualClock(), {"": (1.0, 0.0)})).read([whole(50)], [0])
-    assert hits_of(judged) == [[1] * 50]
-
-
 def test_reading_takes_the_time_of_switching_within_the_budget() -> None:
     clock = VirtualClock()
     sender, item = Sender(drafter(clock, {"": (0.5,)})), whole(100)

@@ -92,16 +92,6 @@ def test_a_chain_is_the_trees_first_path_where_that_is_best_and_rows_do_not_mind
         assert Nodes.of(alone).depth.max(initial=0) == depths[row]
 
 
-def test_arrays_of_states_are_as_single_ones() -> None:
-    states = np.random.default_rng(3).integers(0, 1 << 63, 100).astype(np.uint64)
-    tokens = np.arange(100, dtype=np.int64)
-    assert MODEL.nexts(states).tolist() == [MODEL.next(int(state)) for state in states]
-    assert MODEL.states(tokens, states).tolist() == [
-        MODEL.state((n,), s) for n, s in zip(tokens.tolist(), states.tolist())
-    ]
-    assert MODEL.lucks(states, 5) == pytest.approx([MODEL.luck(int(state), 5) for state in states])
-
-
 def test_trees_come_of_them_through_the_port() -> None:
     costs, clock = CostTable.load(profile.costs_file("emulated-70b-4x80g")), VirtualClock()
     drafter = EmulatedDrafter(costs, MODEL, clock, name="draft_emulated", rates={}, guesses=bundled())

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from covey.front.openai import prompts
-from covey.front.openai.delta import Delta
 from covey.front.openai.pieces import Offsets, Piece
-from covey.front.openai.shapes import CompletionShape, log_probs
+from covey.front.openai.shapes import log_probs
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk, Usage
 
@@ -56,15 +55,3 @@ def test_the_token_that_ends_a_chat_has_no_entry(reason: str) -> None:
     told = log_probs(True, chunk, pieces, Offsets())["content"]
     assert [each["token"] for each in told] == (["a"] if reason == "eos" else ["a", "<end>"])
     assert log_probs(False, chunk, pieces, Offsets())["tokens"] == ["a", "<end>"]
-
-
-def test_thoughts_are_no_content() -> None:
-    chunk, shape = Chunk("", (), (), "length", 1, Usage()), CompletionShape(True, "covey")
-    thought = Delta(finish_reason="length", reasoning="Hm.")
-    message = shape.whole([chunk], [None], [thought], 1)["choices"][0]["message"]
-    assert (message["content"], message["reasoning_content"]) == (None, "Hm.")
-    delta = shape.part(0, chunk, None, thought, first=True)["choices"][0]["delta"]
-    assert delta == {"role": "assistant", "reasoning_content": "Hm."}
-    assert not thought.empty
-    plain = shape.whole([chunk], [None], [Delta("a")], 1)["choices"][0]["message"]
-    assert "reasoning_content" not in plain

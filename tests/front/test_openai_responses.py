@@ -1,14 +1,12 @@
-"""What a body of /v1/responses asks of a chat, and the items and events of its answer, without a server."""
+"""What a body of /v1/responses asks of a chat, and an answer without a word, without a server."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from covey.front.openai import inputs, prompts
-from covey.front.openai.delta import Delta
 from covey.front.openai.items import Output
 from covey_client.errors import InvalidRequest
 
@@ -91,46 +89,6 @@ def test_errors_of_a_chat_s_fields_have_the_names_of_the_body() -> None:
     assert (error.field, str(error)) == ("max_output_tokens", "max_output_tokens: got 0, allowed: 1 and more")
     other = InvalidRequest("top_p: got 2", "top_p")
     assert inputs.renamed(other) is other
-
-
-def test_items_grow_one_after_the_other() -> None:
-    """ReasoningParser, words, and two calls of which `max_tokens` cuts off the second."""
-    output, events = Output(), []
-    named = [{"index": at, "id": f"c{at}", "function": {"name": "now", "arguments": ""}} for at in (0, 1)]
-    for said, scores in (
-        (Delta(reasoning="H"), []),
-        (Delta(reasoning="m."), ["of no text yet"]),
-        (Delta("I loo"), ["a"]),
-        (Delta("k.", tool_calls=[named[0], {"index": 0, "function": {"arguments": "{}"}}]), ["b"]),
-        (Delta(tool_calls=[named[1], {"index": 1, "function": {"arguments": '{"a'}}]), []),
-    ):
-        events += [json.loads(json.dumps(event)) for event in output.feed(said, scores)]
-    events += [json.loads(json.dumps(event)) for event in output.end("incomplete")]
-    thought, words, one, two = output.items
-    assert output.reasoning == thought["content"][0]["text"] == "Hm."
-    assert words["content"][0] == {
-        **{"type": "output_text", "text": "I look.", "annotations": []},
-        "logprobs": ["of no text yet", "a", "b"],
-    }
-    assert [(each["call_id"], each["arguments"], each["status"]) for each in (one, two)] == [
-        ("c0", "{}", "completed"),
-        ("c1", '{"a', "incomplete"),
-    ]
-    kinds = [event["type"].removeprefix("response.") for event in events]
-    around = ("output_item.added", "content_part.added"), ("content_part.done", "output_item.done")
-    calls = [
-        "output_item.added",
-        *("function_call_arguments.delta", "function_call_arguments.done"),
-        "output_item.done",
-    ]
-    assert kinds == [
-        *(*around[0], *("reasoning_text.delta", "reasoning_text.delta", "reasoning_text.done"), *around[1]),
-        *(*around[0], *("output_text.delta", "output_text.delta", "output_text.done"), *around[1]),
-        *(*calls, *calls),
-    ]
-    assert events[0]["item"]["content"] == [], "as it was when it began"
-    assert [event["output_index"] for event in events] == [0] * 7 + [1] * 7 + [2] * 4 + [3] * 4
-    assert all(event["item_id"] == output.items[event["output_index"]]["id"] for event in events if "item_id" in event)
 
 
 def test_an_answer_without_a_word_is_an_empty_message() -> None:

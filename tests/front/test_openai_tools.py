@@ -133,11 +133,16 @@ def chunks(made: Tokenizer, ids: list[int], rng: np.random.Generator, reason: st
     return found
 
 
-@pytest.mark.parametrize("parallel", [True, False])
+FORMS = [*((name, "none") for name in TEMPLATES), ("tags", "own")]
+FORMS += [(name, "special") for name in ("tags", "list", "marks", "tagged list")]
+
+
 @pytest.mark.parametrize(
-    ("name", "marks"),
-    [*((name, "none") for name in TEMPLATES), ("tags", "own")]
-    + [(name, "special") for name in ("tags", "list", "marks", "tagged list")],
+    ("name", "marks", "parallel"),
+    [
+        *((*form, True) for form in FORMS),
+        *(pytest.param(*form, False, marks=() if form == ("list", "special") else pytest.mark.slow) for form in FORMS),
+    ],
 )
 def test_whatever_a_grammar_allows_is_read_as_calls_of_these_functions(name: str, marks: str, parallel: bool) -> None:
     made, known = tokenizer(marks)

@@ -79,11 +79,11 @@ def test_chains_are_what_the_model_draws(folder: Path, drafter: NeuralDrafter) -
     drafter.check()
 
 
-def test_scores_are_those_of_steps(folder: Path, drafter: NeuralDrafter) -> None:
+def test_scores_are_those_of_steps(drafter: NeuralDrafter) -> None:
     item = Text(1, text(np.random.default_rng(2), 9), HOT)
     alone = Sender(drafter).send([item], 4).trees
     item.seen = None
-    beside = Sender(load(folder)).send([item, Text(2, [5, 6, 7], CUT)], 4).trees  # one row's cuts: all go by steps
+    beside = Sender(drafter).send([item, Text(2, [5, 6, 7], CUT)], 4).trees  # one row's cuts: all go by steps
     assert rows_of(alone)[0] == rows_of(beside)[0]
     np.testing.assert_allclose(alone.scores, beside.scores[:4], rtol=1e-3, atol=1e-4)
 
@@ -97,7 +97,7 @@ def test_cut_rows_and_trees_go_step_by_step(folder: Path, drafter: NeuralDrafter
     assert (stepper.chains, stepper.steps) == (0, 2)
     for item in items:
         item.seen = None
-    trees = Sender(load(folder)).send(items, 3, 2).trees
+    trees = Sender(drafter).send(items, 3, 2).trees
     for row, item in enumerate(items):
         assert reference.drawn(item.tokens, 3, item.sampling) in paths_of(trees, row)
 

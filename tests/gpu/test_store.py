@@ -77,7 +77,7 @@ def test_growing_ends_where_memory_does(monkeypatch: pytest.MonkeyPatch, caplog:
     assert store.blocks == 6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
 def test_contents_survive_growing_moving_and_shrinking(seed: int) -> None:
     """As a server would: the pool says which blocks move, the store moves them, tables follow, memory goes back."""

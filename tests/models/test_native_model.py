@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -387,16 +385,3 @@ def test_tiles_are_compiled_once_for_all_processes(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(llvmlite, "__version__", "0")
     tiles.addresses.__wrapped__(wanted)
     assert len([*tmp_path.iterdir()]) == 3
-
-
-def test_a_process_that_computes_with_it_does_not_import_torch(tmp_path: Path) -> None:
-    folder = built(tmp_path, "llama")
-    said = (
-        "import sys, numpy as np\n"
-        "from covey.models.lanes import chain\n"
-        "from covey.models.native.model import NativeModel\n"
-        f"model = NativeModel({str(folder)!r}, dtype='bfloat16', blocks=9, threads=1)\n"
-        "print(model.forward(chain(np.arange(50, dtype=np.int32), 32)).shape, 'torch' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.split("\n")[0] == "(50, 97) False"

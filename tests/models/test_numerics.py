@@ -114,7 +114,7 @@ def test_a_library_that_changes_its_order_within_a_span_is_found_out(library: Li
     assert agreement(Tiling(queries=1, keys=32, span=128)) > 100_000
 
 
-@pytest.mark.parametrize("odd", [2, 14, 38, 128])
+@pytest.mark.parametrize("odd", [2, 128, *(pytest.param(odd, marks=pytest.mark.slow) for odd in (14, 38))])
 def test_a_library_that_treats_one_number_of_rows_otherwise_is_found_out(odd: int, library: Library) -> None:
     library(lambda rows, _: rows == odd)
     assert not agreement(Tiling(queries=1, keys=32, span=128))
@@ -149,12 +149,17 @@ def _scores_depend_on_keys(shape: Shape, dtype: torch.dtype) -> bool:
 @pytest.mark.parametrize(
     ("shape", "dtype", "block_size"),
     [
-        (Shape(8, 4, 32), torch.float32, 16),
-        (Shape(8, 4, 32), torch.float64, 16),
         (Shape(8, 4, 32), torch.float32, 48),
         (Shape(12, 2, 64), torch.float32, 16),
-        (Shape(8, 2, 128), torch.float32, 16),
-        (Shape(4, 1, 256), torch.float32, 16),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (Shape(8, 4, 32), torch.float32, 16),
+                (Shape(8, 4, 32), torch.float64, 16),
+                (Shape(8, 2, 128), torch.float32, 16),
+                (Shape(4, 1, 256), torch.float32, 16),
+            )
+        ),
     ],
 )
 def test_attention_is_invariant_under_some_tiling(shape: Shape, dtype: torch.dtype, block_size: int) -> None:
@@ -167,7 +172,7 @@ def test_attention_is_invariant_under_some_tiling(shape: Shape, dtype: torch.dty
     )
 
 
-@pytest.mark.parametrize("changes_at", [1024, 2048, 4096])
+@pytest.mark.parametrize("changes_at", [4096, *(pytest.param(at, marks=pytest.mark.slow) for at in (1024, 2048))])
 def test_a_change_at_far_lengths_is_found_out_when_there_is_no_time(
     changes_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,14 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("family", "width"), [("llama", 640), ("qwen2", 404), ("gemma2", 512), ("gpt_neox", 680)])
+@pytest.mark.parametrize(
+    ("family", "width"),
+    [
+        ("qwen2", 404),
+        ("gemma2", 512),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("llama", 640), ("gpt_neox", 680))),
+    ],
+)
 def test_activations_do_not_depend_on_company(tmp_path: Path, threads: int, family: str, width: int) -> None:
     folder = build(tmp_path / family, family, num_hidden_layers=2, intermediate_size=width)
     model = PagedModel(folder, dtype="float32", blocks=64, block_size=16)

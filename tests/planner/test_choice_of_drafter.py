@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,6 @@ from covey.contracts.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
-    Hit,
     Judged,
     RowStatus,
     Rule,
@@ -31,7 +29,6 @@ from covey.planner.build import build
 from covey.planner.drafters import read_scheduler
 from covey.planner.drafters.beliefs import Beliefs
 from covey.planner.drafters.interference import LEAST
-from covey.planner.drafters.neighbours import Neighbours
 from covey.planner.drafters.replay import Replay
 from covey.planner.round_planner import RoundPlanner
 from covey.requests.active import ActiveRequest
@@ -191,16 +188,6 @@ class World:
         return sum(record.emitted for record in rounds) / sum(record.trees for record in rounds)
 
 
-def test_hits_are_replayed_as_the_rounds_that_would_have_been() -> None:
-    replay = Replay(3)
-    assert list(replay.take(10, [1, 1, 0, 1, 1, 1, 0, 0, 1])) == [(3, 2), (3, 3), (1, 0)]
-    assert replay.end == 19
-    assert list(replay.take(10, [1, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1])) == [(2, 1)], "only what is new"
-    assert list(replay.take(30, [1, Hit.NOTHING, 1])) == [(2, 1)], "a gap ends the open round, unknown"
-    replay.skip(40)
-    assert list(replay.take(30, [1, 2, *[1] * 8, 0])) == [(1, 0)], "and so does a round of its own"
-
-
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_replayed_rounds_are_those_of_the_drafter_drafting(depth: int) -> None:
     clock = RealClock()
@@ -217,12 +204,6 @@ def test_replayed_rounds_are_those_of_the_drafter_drafting(depth: int) -> None:
     replayed = [accepted for _, accepted in Replay(depth).take(3, hits)]
     assert replayed[: len(drafted)] == drafted
     assert len(replayed) >= len(drafted)
-
-
-def add(neighbours: Neighbours, number: int, looked: int, accepted: int) -> None:
-    """A round of the only drafter."""
-    counts = (1.0 * (np.arange(DEPTH) < count)[None] for count in (looked, accepted))
-    neighbours.add(np.array([number]), np.array([0], np.int32), *counts)
 
 
 def drafted(beliefs: Beliefs, active: ActiveRequest, drafter: int, looked: int, accepted: int) -> None:
@@ -254,7 +235,7 @@ def test_each_domain_gets_its_specialist() -> None:
     assert world.rounds(start)["general"] < 0.1 * sum(world.rounds(start).values())
 
 
-@pytest.mark.parametrize("together", [1, 8])
+@pytest.mark.parametrize("together", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_it_beats_the_general_drafter_from_the_start(together: int) -> None:
     domains = random.Random(2).choices(range(4), k=48)
     covey, general = World("covey"), World("fixed:general")
@@ -276,6 +257,7 @@ def test_a_further_drafter_is_not_called_for_less_than_it_costs() -> None:
     assert shares[True] > 0.8 > 0.3 > shares[False]
 
 
+@pytest.mark.slow
 def test_reading_stays_within_its_share_of_time() -> None:
     world = World("covey")
     world.serve(random.Random(3).choices(range(4), k=60), count=100)
@@ -402,13 +384,6 @@ def test_a_bandit_knows_of_its_last_round_when_it_chooses() -> None:
     world.serve([2])
     played = [record.plan.drafter[0] for record in world.records if record.plan.depth.any()]
     assert played[:6] == [*world.drafters, "chat"], "each arm once, then the best"
-
-
-def test_a_bandit_is_told_how_long_its_request_may_become() -> None:
-    """PETC explores for c ln B tokens."""
-    world, rows = World("petc:8"), decoding([1])
-    world.planner.plan(batch_of(rows), world.engine.roster, 64)
-    assert rows[0].belief._budget == pytest.approx(8.0 * math.log(rows[0].request.max_tokens))
 
 
 @pytest.mark.parametrize(("policy", "wanted"), [("ucb-bd", True), ("sh", True), ("ucb-be", False), ("covey", False)])

@@ -162,16 +162,6 @@ def test_speculation_pays_at_low_load_and_costs_at_high() -> None:
         assert speeds["covey"] > 0.97 * best, speeds
 
 
-def test_surfaces_run_through_their_cells() -> None:
-    surface = Surface([(1, 1, 1.0), (1, 3, 2.0), (5, 5, 10.0)])
-    assert surface(1, 2) == pytest.approx(1.5)
-    assert surface(1, 5) == pytest.approx(3.0)
-    assert surface(3, 1) == pytest.approx(5.5)
-    assert surface(1, -9) == 0.0
-    with pytest.raises(ValueError, match="without cells"):
-        Surface([])
-
-
 def test_the_7b_table_gains_at_low_load_and_loses_at_high_as_published() -> None:
     """Nightjar v2, section 2.1: three drafts gain 15.5% at moderate load and lose up to 30.25% at high; a step without
     drafts takes 34 ms at the batch that its throughput implies."""

@@ -1,4 +1,4 @@
-"""What the planner estimates: curves, acceptance, the price of switching, corrections."""
+"""Cost tables: read, saved, refused, and what a planner takes from them."""
 
 from __future__ import annotations
 
@@ -6,94 +6,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from covey.bandits.length import DraftCall, Situation
+from covey.bandits.length import Situation
 from covey.bandits.nightjar import Nightjar
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import SpeculationSettings
-from covey.planner.acceptance import Acceptance
 from covey.planner.build import build, measured
 from covey.planner.cost_table import load_costs
-from covey.planner.costs import RoundCosts
-from covey.planner.switching import SwitchCost
 from covey_client.costs.table import CostTable
-
-
-def test_acceptance_by_position() -> None:
-    rng, acceptance = np.random.default_rng(0), Acceptance(4)
-    rates = (0.9, 0.7, 0.5, 0.3)
-
-    def rounds(count: int, rates: tuple[float, ...], depth: int = 4) -> None:
-        for _ in range(count):
-            survivors = [8]
-            for rate in rates[:depth]:
-                survivors.append(int(rng.binomial(survivors[-1], rate)))
-            acceptance.update(survivors[:-1], survivors[1:])
-
-    rounds(1500, rates)
-    assert acceptance.rates() == pytest.approx(rates, abs=0.05)
-    tokens, doubt = acceptance.expected()
-    assert tokens == pytest.approx(np.cumsum([1.0, *np.cumprod(rates)]), rel=0.04)
-    assert doubt[0] == 0
-    assert all(0 < value < 0.05 for value in doubt[1:])
-    rounds(2500, (0.4, 0.4, 0.4, 0.4))
-    assert acceptance.rates() == pytest.approx([0.4] * 4, abs=0.08), "drift is followed"
-
-
-def test_switching_starts_at_nothing_and_is_refined() -> None:
-    cost = SwitchCost()
-    assert cost(500, 32) == 0.0
-    for _ in range(200):
-        for lag, rows in ((10, 4), (100, 4), (100, 32), (600, 32)):
-            cost.observe(lag, rows, 0.005 + 2e-6 * lag * rows)
-    assert cost(100, 32) == pytest.approx(0.0114, rel=0.1)
-    assert 0.005 < cost(50, 4) < cost(300, 32) < cost(600, 32)
-    assert cost(0, 32) == 0.0
-
-
-def test_switching_takes_a_measured_table() -> None:
-    """Nightjar's Table 3, as its starting point."""
-    table = [
-        (128, 32, 17.87),
-        (128, 64, 28.53),
-        (256, 32, 20.65),
-        (256, 64, 22.33),
-        (512, 32, 24.30),
-        (512, 64, 102.03),
-    ]
-    cost = SwitchCost((lag, rows, seconds / 1000) for lag, rows, seconds in table)
-    assert 0.012 < cost(128, 32) < 0.03
-    assert cost(512, 64) > 1.5 * cost(256, 32)
-
-
-def calls(rows: int, depth: int, seconds: float = 0.003) -> dict[str, DraftCall]:
-    return {"d": DraftCall([rows] * depth, seconds)} if depth else {}
-
-
-def test_round_costs_find_the_parts() -> None:
-    rng, costs = np.random.default_rng(0), RoundCosts(4, 32)
-    for _ in range(3000):
-        rows, depth = int(rng.integers(1, 33)), int(rng.integers(0, 5))
-        tokens = rows * (depth + 1)
-        noise = rng.lognormal(0, 0.05, 3)
-        costs.observe(
-            rows,
-            calls(rows, depth),
-            verified=tokens,
-            verify=(0.02 + 0.0005 * max(0, tokens - 16)) * noise[0],
-            draft=(0.002 + 0.001 * depth) * noise[1] if depth else 0.0,
-            overhead=0.001 * noise[2],
-        )
-    for rows in (1, 6, 20, 32):
-        seconds, variance = costs.predict(rows, (("d", rows),), tuple(rows * tokens for tokens in range(1, 6)))
-        for depth in range(5):
-            draft = 0.002 + 0.001 * depth if depth else 0.0
-            truth = 0.021 + 0.0005 * max(0, rows * (depth + 1) - 16) + draft
-            assert seconds[depth] == pytest.approx(truth, rel=0.06), (rows, depth)
-            assert 0 < variance[depth] < truth**2 * 0.1
-
 
 COSTS = {
     "covey_costs": 1,
@@ -104,17 +25,6 @@ COSTS = {
     "draft": {"d": [{"rows": 1, "depth": depth, "seconds": 0.003 * depth} for depth in (1, 2, 3)]},
     "switch": {"d": [{"lag": 512, "rows": 32, "seconds": 0.0243}]},
 }
-
-
-def test_rows_that_do_not_draft_are_verified_and_nothing_more(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    path.write_text(json.dumps(COSTS))
-    costs = RoundCosts(3, 8, load_costs(path))
-    whole, _ = costs.predict(8, (("d", 8),), (8, 16, 24, 32))
-    one, _ = costs.predict(8, (("d", 1),), (8, 9, 10, 11))
-    assert whole[0] == one[0]
-    assert one[3] - one[0] == pytest.approx(0.003 + 0.009, rel=0.1)
-    assert whole[3] - whole[0] > 0.03
 
 
 def test_a_cost_table_is_saved_as_it_is_loaded(tmp_path: Path) -> None:

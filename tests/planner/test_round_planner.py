@@ -207,20 +207,6 @@ class Sparing(PrefixDrafter):
         return super().draft(replace(work, depth=np.minimum(work.depth, self.most)))
 
 
-@pytest.mark.parametrize(("most", "offered", "right"), [(0, [1, 0, 0, 0], [0] * 4), (2, [1, 1, 1, 0], [1, 1, 0, 0])])
-def test_what_a_drafter_left_empty_was_looked_at_in_vain(most: int, offered: list[int], right: list[int]) -> None:
-    policy = Listed(4)
-    serving = Serving(planner(policy), drafter=lambda clock: Sparing(clock, most))
-    serving.engine.submit(request(0, [1, 2, 3], 40))
-    serving.run(4)
-    situation, depth, outcome = policy.told[-1]
-    assert (situation.previous, depth) == (4, 4), "it was asked and answered"
-    trials = outcome.trials["first"]
-    assert (trials.offered, trials.accepted) == (offered, right)
-    assert (trials.asked, trials.verified) == (4, most)
-    assert outcome.verified == 1 + most
-
-
 def test_a_drafter_that_never_has_anything_is_left_alone() -> None:
     made = build(SpeculationSettings(max_depth=4, drafters=("first",)), ("first",))
     serving = Serving(made, drafter=lambda clock: Sparing(clock, 0))
@@ -228,29 +214,6 @@ def test_a_drafter_that_never_has_anything_is_left_alone() -> None:
         serving.engine.submit(request(key, [1, 2, key], 150))
     serving.run(140)
     assert sum(entry.depth > 0 for entry in made.decisions.latest(80)) <= 8
-
-
-def test_rounds_in_which_a_drafter_failed_teach_nothing() -> None:
-    policy = Listed(2)
-    serving = Serving(planner(policy), drafter=lambda clock: Sparing(clock, 2))
-    serving.engine.submit(request(0, [1, 2, 3], 90))
-    serving.engine.submit(request(1, [1, 2, 4], 90, drafter="second"))
-    serving.run(4)
-    known = len(policy.told)
-    assert known > 0
-    serving.drafters[1].fails = True  # type: ignore[attr-defined]
-    serving.run(5)
-    assert sum(work.trees.sizes.any() for work in serving.target.works[-5:]) == 5, "the other one drafts on"
-    assert len(policy.told) == known
-
-
-def test_a_request_that_ends_teaches_the_depth_that_it_had_room_for() -> None:
-    policy = Listed(4)
-    serving = Serving(planner(policy), right=0)
-    serving.engine.submit(request(0, [1, 2, 3], 12))
-    serving.run()
-    drafted = [(depth, outcome.verified) for _, depth, outcome in policy.told if depth]
-    assert drafted[-4:] == [(4, 5), (3, 4), (2, 3), (1, 2)]
 
 
 def test_depth_is_clipped_to_room_and_budget() -> None:
@@ -280,15 +243,6 @@ def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() 
     assert cost(32, 1) == pytest.approx(policy.told[-1][2].catch_up_seconds, rel=0.2)
 
 
-def test_without_drafters_the_policy_is_not_asked() -> None:
-    policy = Listed(3)
-    serving = Serving(RoundPlanner(policy, max_depth=4), names=())
-    serving.engine.submit(request(0, [1, 2, 3], 10))
-    serving.run()
-    assert not policy.asked
-    assert all(not work.trees.sizes.any() for work in serving.target.works)
-
-
 @pytest.mark.parametrize("policy", ["covey", "nightjar", "fixed:3"])
 def test_while_no_drafter_can_be_asked_nothing_else_is_chosen_or_counted(policy: str) -> None:
     made = build(SpeculationSettings(policy=policy, max_depth=4, drafters=("first",)), ("first",))
@@ -309,15 +263,6 @@ def test_while_no_drafter_can_be_asked_nothing_else_is_chosen_or_counted(policy:
     serving.engine._clock.sleep(1.0)
     serving.run(100)
     assert any(entry.depth for entry in made.decisions.latest(100)), "it is asked again"
-
-
-def test_a_pass_that_is_full_is_no_lack_of_drafters() -> None:
-    made = build(SpeculationSettings(policy="covey", max_depth=4, drafters=("first",)), ("first",))
-    serving = Serving(made, budget=4, names=("first",))
-    for key in range(4):
-        serving.engine.submit(request(key, [1, 2, 3 + key], 30))
-    serving.run(12)
-    assert made.decisions.latest(1)[0].why == "no room"
 
 
 def test_rows_of_a_drafter_that_rests_decode_plainly_beside_the_others() -> None:
@@ -345,22 +290,6 @@ def test_decisions_explain_themselves() -> None:
     assert entry.plain()["observed"][0] is None
     assert len(log.latest(2)) == 2
     assert log.latest(0) == []
-
-
-def test_a_decision_names_what_capped_it() -> None:
-    serving = Serving(planner(Listed(4)))
-    serving.engine.submit(request(0, [1, 2, 3], 8))
-    serving.run()
-    entries = serving.planner.decisions.latest()  # type: ignore[union-attr]
-    assert (entries[0].depth, entries[0].capped) == (4, "")
-    assert "depth 4 (listed)" in entries[0].line()
-    entry = next(each for each in entries if each.depth < 4)
-    assert f"depth {entry.depth} (listed 4, capped by max_tokens)" in entry.line()
-    assert (entry.plain()["chosen"], entry.plain()["capped"]) == (4, "max_tokens")
-    tight = Serving(planner(Listed(4)), budget=4)
-    tight.engine.submit(request(0, [1, 2, 3], 30))
-    tight.run(6)
-    assert "depth 3 (listed, capped by token budget)" in tight.planner.decisions.latest()[-1].line()  # type: ignore[union-attr]
 
 
 def test_an_unknown_policy_is_named() -> None:

@@ -23,7 +23,6 @@ from covey_client.costs.surface import Surface
 from loadtest.bench.emulated_pairs import PAIRS
 from loadtest.simulation.replay import Costs, Environment, Replay, replay
 
-BATCHES = (1, 4, 32)
 DEPTH, MAX_ROWS, NOISE = 5, 64, 0.08
 SHARE, WINDOW = 0.97, 100
 MOST = {1: 60, 4: 60, 32: 30}  # rounds after a step down, by batch
@@ -50,11 +49,6 @@ class Run:
     def rounds(self, phase: Phase) -> int:
         """Until it is as fast as it should be."""
         return self.played.until(SHARE, *self.spans[phase.name], WINDOW)
-
-    def steady(self, phase: Phase) -> float:
-        """Efficiency of the phase's last half."""
-        start, stop = self.spans[phase.name]
-        return self.played.between((start + stop) // 2, stop)
 
 
 def play(rows: int, phases: Sequence[Phase], seed: int) -> Run:
@@ -93,11 +87,7 @@ def rounds(found: Sequence[Run], phase: Phase) -> float:
     return median(run.rounds(phase) for run in found)
 
 
-def steady(found: Sequence[Run], phase: Phase) -> float:
-    return float(np.mean([run.steady(phase) for run in found]))
-
-
-@pytest.mark.parametrize("rows", BATCHES)
+@pytest.mark.parametrize("rows", [1, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (4, 32))])
 def test_a_step_down_is_followed_and_so_is_the_way_back(rows: int) -> None:
     before, down, up = Phase("before", 800 if rows == 1 else 400, 0.8), Phase("down", 200, 0.3), Phase("up", 200, 0.8)
     found = runs(rows, (before, down, up))

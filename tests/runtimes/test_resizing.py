@@ -33,7 +33,7 @@ def settled(target: TargetRunner, blocks: int) -> Resized:
     return until(lambda: (answer := target.resize(blocks)).status != ResizeStatus.LATER and answer)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_texts_are_the_same_while_the_pool_breathes(folder: Path, seed: int) -> None:
     breathing, still, requests = load(folder, MOST), load(folder, 0, least=MOST), Requests(seed)
     rng = random.Random(seed)

@@ -272,30 +272,6 @@ def test_the_backend_directory_is_built_once_and_by_many(tmp_path: Path) -> None
     assert backend_dir.assemble(found, backends, tmp_path / "state") != built
 
 
-def test_the_orchestrator_alone_has_many_threads(tmp_path: Path) -> None:
-    """Triton gives settings of its own only to a backend with a library by its name."""
-    found, backends = installation.find(None), tmp_path / "backends"
-    for name in ("echo", "orchestrator"):
-        (backends / name).mkdir(parents=True)
-        (backends / name / "model.py").touch()
-    held = backend_dir.assemble(found, backends, tmp_path / "state")
-    libraries = {path.parent.name: path for path in held.glob("*/libtriton_*.so")}
-    assert libraries["orchestrator"].name == "libtriton_orchestrator.so"
-    assert libraries["orchestrator"].samefile(libraries["python"])
-    assert set(libraries) == {"python", "orchestrator"}
-    assert (held / "orchestrator" / "model.py").samefile(backends / "orchestrator" / "model.py")
-    words = command.command(Options(), found, held, ("covey",), "p_")
-    pools = {
-        word.partition("=")[2].partition(",")[0]: int(word.rpartition("=")[2])
-        for word in words
-        if "thread-pool-size" in word
-    }
-    assert pools == {"python": 1, "orchestrator": 128}
-    for backend in pools:  # a backend with settings of its own has none of the others'
-        assert f"--backend-config={backend},shm-region-prefix-name=p_" in words
-        assert f"--backend-config={backend},stub-timeout-seconds=300" in words
-
-
 def test_backends_are_not_taken_from_a_folder_that_others_may_change(tmp_path: Path) -> None:
     found = installation.find(None)
     (tmp_path / "backends" / "echo").mkdir(parents=True)
@@ -377,13 +353,3 @@ def test_the_command_line_says_everything(tmp_path: Path, monkeypatch: pytest.Mo
     assert words[-1] == "--log-format=ISO8601"
     assert any(word.endswith(":admin-key=s") for word in words)
     assert command.environment(options, found)["COVEY_TARGET_FOLDER"] == "/m"
-
-
-def test_what_the_environment_says_of_threads_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = installation.find(None)
-    usual = command.environment(Options(), found)
-    assert usual["OMP_WAIT_POLICY"] == "PASSIVE"
-    assert usual["LRU_CACHE_CAPACITY"] == usual["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "512"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert command.environment(Options(environment={"A": "b"}), found)["OMP_WAIT_POLICY"] == "ACTIVE"
-    assert command.environment(Options(environment={"A": "b"}), found)["A"] == "b"

@@ -69,6 +69,7 @@ def test_those_who_wait_are_told_of_a_start_that_fails_and_are_not_counted_as_re
     for outlet in (*outlets, world.ask()):
         assert outlet.ended.wait(SECONDS)
         assert outlet.errors == ["the target did not come up"]
+    assert world.left.wait(SECONDS), "another start may succeed"
     assert not world.metrics.refused.called
 
 

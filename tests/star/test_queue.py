@@ -158,17 +158,6 @@ def test_nobody_starves_though_all_others_are_more_urgent() -> None:
         assert now < 0.2
 
 
-def test_who_waits_no_longer_than_all_calls_take_is_not_overdue() -> None:
-    """However short the bound is; else a drafter that cannot serve all within it knew no shares."""
-    bound = OVERDUE * 2 * 4 * MARGIN * STEP
-    for now, first in ((0.9 * bound, 2), (1.1 * bound, 1)):
-        queue = DraftQueue(QueueLimits(rows=1, bound=0.001))
-        queue.put(call(1))
-        queue.served([call(1)], 1.0)
-        queue.put(call(2, arrived=now))
-        assert queue.take(now, measured())[0].caller == str(first)
-
-
 def test_a_server_gains_nothing_by_calling_under_many_names() -> None:
     """The share is the server's, and within the bound of waiting, too, it is one among others."""
     for bound, seconds in ((1e9, 0.01), (0.01, 0.01), (0.01, 1.0)):

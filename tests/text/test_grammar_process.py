@@ -16,7 +16,6 @@ from covey.process import interpreter
 from covey.text import grammar, grammar_process, grammar_verdicts
 from covey.text.grammar_process import Compiler
 from covey.text.grammar_verdicts import GIVEN_UP_SECONDS, Verdicts
-from covey.tritonio.slow_jobs import MOST_GRAMMARS, SlowJobs
 from tests.bundled import MODELS
 
 FOLDER, VOCAB, ENDS = str(MODELS / "target" / "1"), 4096, (0,)
@@ -59,22 +58,6 @@ def test_it_has_not_even_the_server_s_secrets(compiler: Compiler, monkeypatch: p
     compiler.compiled("grammar_json", "{}", ENDS)
     with open(f"/proc/{compiler.pid}/environ", "rb") as environment:
         assert b"hidden" not in environment.read()
-
-
-def test_the_tokenizer_is_read_as_eagerly_as_whoever_waits_for_it(compiler: Compiler) -> None:
-    """A process is as nice as the thread that started it. On busy processors a nice one would not get far enough."""
-    compiler.close()
-    queue, done = SlowJobs(MOST_GRAMMARS, "new grammars", nice=0), threading.Event()
-
-    def job(_problem: Exception | None) -> None:
-        compiler.compiled("grammar_json", "{}", ENDS)
-        done.set()
-
-    queue.put("", 1, job)
-    assert done.wait(60)
-    queue.stop()
-    assert compiler.pid is not None
-    assert os.getpriority(os.PRIO_PROCESS, compiler.pid) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_an_answer_that_breaks_off_says_nothing_of_the_grammar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

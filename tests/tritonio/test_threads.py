@@ -1,4 +1,4 @@
-"""What an adapter's threads do not survive leaves no request without an answer."""
+"""A request that comes while the engine dies is answered."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ import pytest
 
 from covey.care.control import InnerControl
 from covey.contracts import profile
-from covey.loop.engine import Engine
 from covey.serving import build, life, start
 from covey.text.streaming import Streamer
-from covey.tritonio import link
 from tests.fakes import HashTarget
 from tests.serving.worlds import Outlet
 from tests.tritonio import adapters
@@ -87,27 +85,4 @@ def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monke
         assert ask(model, key).errors == ["the engine has stopped after an internal error; see the server's log"]
     assert model._life.service.open == 0
     assert ended.wait(SECONDS), "whoever brings back the dead must see it"
-    model.finalize()
-
-
-def test_what_is_open_at_the_end_is_told(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = module.TritonPythonModel()
-    monkeypatch.setattr(Engine, "round", lambda _engine: threading.Event().wait(0.01))
-    model.initialize(config(**ORCHESTRATOR))
-    outlet = Outlet()
-    tensors = {"input_ids": np.array([5], np.int32), "max_tokens": np.array([3], np.int32)}
-    model._requests.take(1, outlet, tensors, {})
-    assert not outlet.ended.is_set()
-    assert link.refuse_requests("covey", os.getppid()) == 1
-    model.finalize()
-    assert outlet.errors == ["the server is stopping"]
-
-
-def test_an_engine_that_lives_answers_and_drains(module: Any) -> None:
-    model = module.TritonPythonModel()
-    model.initialize(config(**ORCHESTRATOR))
-    assert [chunk.num_output for chunk in ask(model).chunks] == [3]
-    assert link.serves("covey", os.getppid())
-    assert link.refuse_requests("covey", os.getppid()) == 0, "nothing is open"
-    assert ask(model, 2).errors == ["the server is draining; no new requests"]
     model.finalize()

@@ -242,8 +242,10 @@ def test_lanes(rows: list[Row], heads: int, kv_heads: int, dim: int, dtype: torc
     Case(rows, heads, kv_heads, dim, dtype, seed=1).check(layer=1, parts=0, span=64)
 
 
-@pytest.mark.parametrize("window", [0, 7])
-@pytest.mark.parametrize("nodes", [9, 40])
+@pytest.mark.parametrize(
+    ("nodes", "window"),
+    [(9, 0), (40, 7), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((9, 7), (40, 0)))],
+)
 def test_paths_of_trees_are_lanes(nodes: int, window: int) -> None:
     rng = np.random.default_rng(nodes)
     rows = [Row(20, 1, tree(rng, nodes)), Row(61, 1), Row(5, 3, tree(rng, max(1, nodes // 2))), Row(0, 1, (-1, -1))]

@@ -20,6 +20,7 @@ from covey.noise import noise
 from covey.noise.noise import Index, Purpose, Reals, Words
 from covey.sampling.drawing import SettingsTable, draw, draw_on_device, draw_on_host
 from covey.sampling.penalties import Context, penalise
+from tests.grids import Row, pairwise, whole
 from tests.hopper import Variant, compile_for_hopper
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -115,12 +116,21 @@ def test_noise_at_the_ends_of_the_hashes() -> None:
     assert np.array_equal(noises.cpu().numpy().view(np.int64), noise.gumbel(hashes).view(np.int64))
 
 
-@pytest.mark.parametrize(("vocab", "tile"), [(257, 64), (1000, 256), (1003, 512)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("ties", [False, True])
-def test_draws_are_the_hosts(
-    random: np.random.Generator, vocab: int, tile: int, dtype: torch.dtype, ties: bool
-) -> None:
+GRID = {
+    "shape": [(257, 64), (1000, 256), (1003, 512)],
+    "dtype": [torch.float32, torch.bfloat16, torch.float16],
+    "ties": [False, True],
+}
+SAMPLE = pairwise(GRID)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=() if row in SAMPLE else pytest.mark.slow) for row in whole(GRID)],
+    ids=lambda row: "-".join(map(str, row.values())),
+)
+def test_draws_are_the_hosts(random: np.random.Generator, row: Row) -> None:
+    (vocab, tile), dtype, ties = row.values()
     logits = some_logits(random, len(HOT), vocab, ties).to(dtype)
     row_keys = some_keys(random, len(HOT))
     best, values, won = winners_of(logits, HOT, row_keys)
@@ -132,7 +142,7 @@ def test_draws_are_the_hosts(
     assert np.allclose(drawn.logprobs, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("flat", [0.0, 1e-3, 0.3])
+@pytest.mark.parametrize("flat", [0.0, *(pytest.param(flat, marks=pytest.mark.slow) for flat in (1e-3, 0.3))])
 def test_pruning_loses_no_winner(random: np.random.Generator, flat: float) -> None:
     rows, vocab = 24, 700
     logits = some_logits(random, rows, vocab) * flat
@@ -163,7 +173,7 @@ def test_what_is_not_finite(random: np.random.Generator) -> None:
     assert np.array_equal(np.isnan(drawn.logprobs), ~np.isfinite(values))
 
 
-@pytest.mark.parametrize("tile", [16384, 131072])
+@pytest.mark.parametrize("tile", [16384, pytest.param(131072, marks=pytest.mark.slow)])
 def test_equal_scores_go_to_the_lowest_id(tile: int) -> None:
     vocab = 100_000
     hashes = np.empty((1, vocab), np.int32)
@@ -287,8 +297,16 @@ def shares_of(logits: torch.Tensor, temperatures: Reals, row_keys: Words) -> npt
     return shares
 
 
-@pytest.mark.parametrize("width", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [
+        (torch.int32, torch.bfloat16),
+        (torch.int64, torch.float32),
+        pytest.param(torch.int32, torch.float32, marks=pytest.mark.slow),
+        pytest.param(torch.int64, torch.bfloat16, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_a_chain_takes_the_races_winners(random: np.random.Generator, width: torch.dtype, dtype: torch.dtype) -> None:
     rows, vocab, depth = len(HOT), 600, 3
     chain = ChainDraw(rows + 2, vocab, DEVICE, 256)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -141,29 +143,35 @@ class Product:
 
 
 KINDS = [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0)]  # bias, gate, sum
+SAMPLE = list(zip([50] * 4, KINDS, [*ALLOWED, torch.bfloat16]))
 
 
 @pytest.mark.parametrize("dtype", ALLOWED, ids=str)
 @pytest.mark.parametrize("rows", [1, 3, 150])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_products(kind: tuple[int, int, int], rows: int, dtype: torch.dtype) -> None:
-    product = Product(rows, dtype, *kind)
-    found = product.found(fixed(50, dtype.itemsize)).cpu().double()
-    expected = product.expected()
+    made = Product(rows, dtype, *kind)
+    found = made.found(fixed(50, dtype.itemsize)).cpu().double()
+    expected = made.expected()
     assert (found - expected).norm() <= 4 * ALLOWED[dtype] * expected.norm()  # rounded up to four times on the way
 
 
-@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("columns", [50, pytest.param(WIDE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("columns", "kind", "dtype"),
+    [
+        pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.slow)
+        for case in product([50, WIDE], KINDS, ALLOWED)
+    ],
+    ids=str,
+)
 def test_a_row_has_the_same_bits_in_any_company(
     columns: int, kind: tuple[int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sum_in_order(monkeypatch)
-    product, block = Product(150, dtype, *kind), fixed(columns, dtype.itemsize, gated=bool(kind[1]))
-    whole = product.found(block)
+    made, block = Product(150, dtype, *kind), fixed(columns, dtype.itemsize, gated=bool(kind[1]))
+    whole = made.found(block)
     for start, stop in ((0, 1), (149, 150), (60, 70), (63, 130), (1, 150)):
-        assert torch.equal(product.found(block, slice(start, stop)), whole[start:stop])
+        assert torch.equal(made.found(block, slice(start, stop)), whole[start:stop])
 
 
 @pytest.mark.slow
