@@ -73,8 +73,7 @@ def check_texts(ready: str) -> None:
         assert texts == {text}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["haswell", "cascadelake"])
+@pytest.mark.parametrize("name", ["haswell", pytest.param("cascadelake", marks=pytest.mark.slow)])
 def test_a_server_starts_and_answers(tmp_path: Path, name: str) -> None:
     own = environment(name) | {KEPT_VARIABLE: str(tmp_path)}
     made = subprocess.run(
