@@ -55,8 +55,8 @@ class Budget:
 
 
 class Muon(Optimizer):
-    """Muon, whose updates are made orthogonal in the type in which the device multiplies fastest. PyTorch's own makes them
-    in bfloat16, which takes some twenty times as long on a CPU that emulates it."""
+    """Muon, whose updates are made orthogonal in the type in which the device multiplies fastest. PyTorch's own makes
+    them in bfloat16, which takes some twenty times as long on a CPU that emulates it."""
 
     MOMENTUM, STEPS, COEFFICIENTS = 0.95, 5, (3.4445, -4.775, 2.0315)
 
