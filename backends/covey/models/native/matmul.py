@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from covey.models.native.tiles import BYTES, GROUP, LANES, PAIRS, WIDENED, Tile, call, most_rows
+from covey.models.native.tiles import BYTES, GROUP, LANES, PAIRS, WIDE, WIDENED, Tile, call, most_rows
 from covey.models.native.words import Array, compiled, rounded
 
 COLUMNS = 64  # of a panel
-BLOCK = 1024  # numbers of a column that all rows are multiplied by before the next ones: they stay in the second cache
-ROWS = most_rows(COLUMNS // LANES)
+# Numbers of a column that all rows are multiplied by before the next ones: they stay in the second cache.
+BLOCK = 1024 if WIDE else 256
+# Vectors of a tile. With 16 registers one row meets a whole panel, two rows a half and up to six rows a quarter of it.
+PARTS = (4,) if WIDE else (4, 2, 1)
+ROWS = most_rows(PARTS[-1])
+_VECTORS = [0, *(max(each for each in PARTS if rows <= most_rows(each)) for rows in range(1, ROWS + 1))]
+VECTORS = np.array(_VECTORS)  # by rows
 PANEL_BYTES = (128, 128, 256, 64)  # for each k, by kind
+COLUMN_BYTES = (4, 2, 4, 4)  # of a step, by kind
 ROW_BYTES = (2, 4, 4, 1)
 STEPS = (2, 1, 1, GROUP)  # of k, in a tile
 
@@ -21,14 +28,26 @@ class Multiplied(NamedTuple):
     """The routines that compute a model's products: a kind, and addresses of its tiles."""
 
     kind: int
-    first: int  # of up to so many rows as a tile has
-    others: int  # of more
+    first: Array  # by rows: of tiles that fetch the whole next block
+    others: Array  # ... of those that fetch a half of it, or nothing
+
+    @classmethod
+    def of(cls, kind: int, addresses: Mapping[Tile, int]) -> Multiplied:
+        first, others = (np.array([0, *(addresses[tile] for tile in each[1:])]) for each in _by_rows(kind))
+        return cls(kind, first, others)
 
 
-def tiles_of(kind: int) -> tuple[Tile, Tile]:
-    """Return the first and others of `Multiplied`."""
+def tiles_of(kind: int) -> frozenset[Tile]:
+    return frozenset(tile for each in _by_rows(kind) for tile in each[1:])
+
+
+def _by_rows(kind: int) -> tuple[list[Tile], list[Tile]]:
+    """Return the tiles by rows: those that fetch the whole next block, and those that fetch a half or nothing."""
     lines = 2 if kind == WIDENED else 4
-    return Tile(kind, 4, lines), Tile(kind, 4, lines // 2)
+    if WIDE:
+        return [Tile(kind, 4, lines)] * (ROWS + 1), [Tile(kind, 4, lines // 2)] * (ROWS + 1)
+    first = [Tile(kind, vectors, lines * vectors // 2, turn=2) for vectors in _VECTORS]
+    return first, [Tile(kind, vectors, turn=2) for vectors in _VECTORS]
 
 
 class Rows(NamedTuple):
@@ -48,21 +67,36 @@ def panel(how, w, number, rows, count, k, y):
     x, x_row = rows.small.ctypes.data, rows.small.strides[0]
     factors, factors_row = rows.factors.ctypes.data, rows.factors.strides[0]
     parts = (count + ROWS - 1) // ROWS
-    by = how.first if parts == 1 else how.others
     for start in range(0, k, BLOCK):
         some, fresh = min(BLOCK, k - start), 1 if start == 0 else 0
         here = w + (number * k + start) * size
         row = 0
         for part in range(parts):
             n = count // parts + (1 if part < count % parts else 0)
+            by = how.first[n] if parts == 1 or (part == 0 and not WIDE) else how.others[n]
             own, to = x + row * x_row + start * row_size, y.ctypes.data + row * y.strides[0]
             ahead = here + some * size
-            if parts > 1:  # each of them fetches some
+            if parts > 1 and WIDE:  # each of them fetches some
                 ahead += part * some * size // 2
             scales = factors + row * factors_row + start // GROUP * 8
-            call(
-                by, n, here, step * size, own, x_row, scales, factors_row, to, y.strides[0], some // step, fresh, ahead
-            )
+            wide = VECTORS[n] * LANES
+            for column in range(0, COLUMNS, wide):
+                beside, fetched = here + column * COLUMN_BYTES[how.kind], ahead + column * some * size // COLUMNS
+                call(
+                    by,
+                    n,
+                    beside,
+                    step * size,
+                    own,
+                    x_row,
+                    scales,
+                    factors_row,
+                    to + 4 * column,
+                    y.strides[0],
+                    some // step,
+                    fresh,
+                    fetched,
+                )
             row += n
 
 

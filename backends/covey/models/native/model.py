@@ -279,9 +279,9 @@ def block_bytes(of: Architecture, dtype: str, taps: int = 0) -> int:
 
 def _shape(of: Architecture, kind: int, seen: int) -> Shape:
     widths = whole(of.width), whole(of.heads * of.head_dim), whole(of.inner)
-    (first, others), (scores, sums) = matmul.tiles_of(kind), attention.tiles_of(seen)
+    scores, sums = attention.tiles_of(seen)
     at = tiles.addresses(tiles_of(kind, seen))
-    multiplied = Multiplied(kind, at[first], at[others])
+    multiplied = Multiplied.of(kind, at)
     compared = Compared(seen, at[scores], (at[sums[0]], at[sums[1]]))
     own = of.layers, of.width, of.heads, of.kv_heads, of.head_dim, of.inner, of.vocab_size, of.eps
     inputs, paired = whole(of.inputs * of.width), of.inputs == 2
@@ -291,7 +291,7 @@ def _shape(of: Architecture, kind: int, seen: int) -> Shape:
 def tiles_of(kind: int, seen: int) -> frozenset[Tile]:
     """Return the tiles of a model with these kinds of products and scores."""
     scores, sums = attention.tiles_of(seen)
-    return frozenset((*matmul.tiles_of(kind), scores, *sums))
+    return matmul.tiles_of(kind) | {scores, *sums}
 
 
 def _rows(tokens: int, width: int) -> Rows:

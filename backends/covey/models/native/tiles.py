@@ -48,20 +48,24 @@ def has(kind: int) -> bool:
     return {PAIRS: "avx512bf16", BYTES: "avx512vnni"}.get(kind, "") in cpu.features() | {""}
 
 
+# Whether registers hold 16 numbers, and there are 32 of them; else there are 16 of 8 numbers.
+WIDE = "avx512f" in cpu.features()
+
+
 def most_rows(vectors: int) -> int:
-    """Return the most rows of a tile with so many vectors whose sums stay in registers: there are 32 of 16 numbers, or
-    fewer and smaller ones."""
-    return 24 // max(vectors, 2) if "avx512f" in cpu.features() else 1
+    """Return the most rows of a tile with so many vectors whose sums stay in registers, beside weights and a row."""
+    return 24 // max(vectors, 2) if WIDE else {1: 6, 2: 2}.get(vectors, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The shape that a tile is made for: how many vectors a panel has, and how many cache lines each step fetches for
-    the next reader."""
+    """The shape that a tile is made for: its vectors of columns, and how many cache lines each turn of its loop fetches
+    for the next reader. A turn is so many steps."""
 
     kind: int
     vectors: int
     lines: int = 0
+    turn: int = 1
 
 
 @cache
@@ -156,7 +160,7 @@ class _Loop:
 class _Tile:
     def __init__(self, builder: Any, tile: Tile, rows: int, given: dict[str, Any]) -> None:
         self._b, self._rows = builder, rows
-        self._kind, self._vectors, self._lines = tile.kind, tile.vectors, tile.lines
+        self._kind, self._vectors, self._lines, self._turn = tile.kind, tile.vectors, tile.lines, tile.turn
         self._cells = [(row, vector) for row in range(rows) for vector in range(tile.vectors)]
         self._given = given
         y, y_row = given["y"], given["y_row"]
@@ -164,12 +168,19 @@ class _Tile:
         self._places = [self._at(y, self._times(y_row, row), 4 * LANES * vector) for row, vector in self._cells]
 
     def loop(self) -> None:
-        given = self._given
+        given, turn = self._given, self._turn
         carried = [(_FLOATS, first) for first in self._begun()]
-        moving = [(given["w"], given["w_step"]), (_I64(0), _I64(4)), (given["ahead"], _I64(LINE * self._lines))]
-        loop = _Loop(self._b, given["steps"], carried, moving)
+        step, lines = self._times(given["w_step"], turn), _I64(LINE * self._lines)
+        moving = [(given["w"], step), (_I64(0), _I64(4 * turn)), (given["ahead"], lines)]
+        loop = _Loop(self._b, self._b.sdiv(given["steps"], _I64(turn)), carried, moving)
         w, at, ahead = loop.addresses
-        self._write(loop.close(self._step(loop.values, w, [self._sum(row, at) for row in self._rows_of_x], ahead)))
+        sums = loop.values
+        for number in range(turn):
+            if number:
+                w = self._b.add(w, given["w_step"])
+            sums = self._step(sums, w, [self._sum(row, at, 4 * number) for row in self._rows_of_x])
+        self._fetch(ahead)
+        self._write(loop.close(sums))
 
     def groups(self) -> None:
         b, given, steps = self._b, self._given, GROUP // 4
@@ -185,19 +196,22 @@ class _Tile:
         moving = [(w, _I64(_STEP_BYTES[BYTES] * self._vectors)), (done, _I64(4)), (ahead, _I64(LINE * self._lines))]
         inner = _Loop(b, _I64(steps), [(_INTS, starts[row]) for row, _ in self._cells], moving)
         w, at, ahead = inner.addresses
-        sums = inner.close(self._step(inner.values, w, [self._sum(row, at) for row in self._rows_of_x], ahead))
+        self._fetch(ahead)
+        sums = inner.close(self._step(inner.values, w, [self._sum(row, at) for row in self._rows_of_x]))
         scaled = [
             self._fma(b.sitofp(total, _FLOATS), factors[row], value)
             for (row, _), total, value in zip(self._cells, sums, outer.values)
         ]
         self._write(outer.close(scaled))
 
-    def _step(self, sums: list[Any], w: Any, x: list[Any], ahead: Any) -> list[Any]:
-        """Return the sums after one step."""
-        weights = [self._weights(self._at(w, _STEP_BYTES[self._kind] * each)) for each in range(self._vectors)]
+    def _fetch(self, ahead: Any) -> None:
         for line in range(self._lines):
             fetched = self._at(ahead, LINE * line)
             self._call("llvm.prefetch.p0", _VOID, fetched, _I32(0), _I32(2), _I32(1))  # into the second cache
+
+    def _step(self, sums: list[Any], w: Any, x: list[Any]) -> list[Any]:
+        """Return the sums after one step."""
+        weights = [self._weights(self._at(w, _STEP_BYTES[self._kind] * each)) for each in range(self._vectors)]
         rows = [self._activation(self._at(each)) for each in x]
         return [self._product(value, weights[vector], rows[row]) for (row, vector), value in zip(self._cells, sums)]
 
