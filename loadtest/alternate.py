@@ -31,6 +31,7 @@ from covey.contracts.profile import find, written
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.progress import Steps
+from loadtest.bench.session import served
 from loadtest.bench.statistics import interval
 
 if sys.version_info >= (3, 11):
@@ -88,14 +89,15 @@ def shown(rates: Mapping[str, Sequence[float]]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.alternate", description="servers asked in turns")
     parser.add_argument("settings", nargs="+", metavar="SETTINGS", help="KEY=VALUE, or several with commas between")
-    parser.add_argument("--profile", default="demo-cpu", help="name of a profile, or its file")
+    parser.add_argument("--profile", default="", help="name of a profile, or its file; default: as `make serve` has it")
     parser.add_argument("--callers", type=int, default=1)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each server in each turn")
     parser.add_argument("--speculation", default="off", help="off, auto or fixed:K")
     parser.add_argument("--temperature", type=float, default=0.0)
     given = parser.parse_args()
-    profile = tomllib.loads(find(given.profile).read_text(encoding="utf-8"))
+    chosen = served(given.profile)
+    profile = tomllib.loads(find(chosen["profile"]).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         urls = {}
         for index, settings in enumerate(given.settings):
@@ -103,7 +105,9 @@ def main() -> None:
             own = Path(folder) / f"{index}.toml"
             own.write_text(text)
             log = own.with_suffix(".log")
-            server = Server(Options(**FREE_PORTS, profile=str(own), log_file=log, environment=variables))
+            server = Server(
+                Options(**FREE_PORTS, profile=str(own), model=chosen["model"], log_file=log, environment=variables)
+            )
             urls[settings] = running.enter_context(server).grpc_url
         rates: dict[str, list[float]] = {settings: [] for settings in urls}
         asked = {"speculation": given.speculation, "temperature": given.temperature}

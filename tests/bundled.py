@@ -28,7 +28,7 @@ from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
 MODELS = Path(__file__).resolve().parents[1] / "model_repository"
-NEURAL = ("draft_general", "draft_code", "draft_math", "draft_translate", "draft_chat", "draft_summary")
+NEURAL = ("draft_general", "draft_code")
 DRAFTERS = (*NEURAL, "draft_ngram", "draft_suffix")
 SAMPLINGS = {
     "greedy": Sampling(),

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-DRAFTERS = ("draft_general", "draft_code", "draft_math", "draft_translate", "draft_summary", "draft_chat")
+DRAFTERS = ("draft_general", "draft_code")
 
 
 def drafter(vocabulary: int, end_of_text: int, **changes: int) -> LlamaForCausalLM:

@@ -21,14 +21,14 @@ OVERLAP = 0.2  # share of faults that wait for no recovery
 SETTLE_SECONDS = 30.0  # for blocks of streams that left to be freed
 DEADLINE = 180.0  # seconds of a request
 PROFILE = """
-models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_chat", "draft_ngram"]
+models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_code", "draft_ngram"]
 [target]
 threads = 1
 kv_memory_mb = 256
 [scheduler]
 max_running = 32
 [speculation]
-drafters = ["draft_chat", "draft_ngram"]
+drafters = ["draft_code", "draft_ngram"]
 """
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from covey.contracts.errors import CoveyError
 from covey.server import ServerDied, StartError
 from covey_client import interruption
-from loadtest.bench.session import Session, Wanted
+from loadtest.bench.session import Session, Wanted, served
 
 BENCHES = {
     "speedup": "what fixed speculation gains over none, one request at a time",
@@ -26,7 +26,10 @@ BENCHES = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    name, wanted = _parse(arguments)
+    try:
+        name, wanted = _parse(arguments)
+    except StartError as error:
+        raise SystemExit(f"covey: {error}") from None
     session = Session(name, wanted, Console(stderr=True))
     bench = importlib.import_module(f"loadtest.bench.{name}")
     interruption.by_signals()
@@ -63,8 +66,8 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json")
     add("--quick", action="store_true", help="a smoke run, below a minute")
     add("--seed", type=int)
-    add("--profile", metavar="NAME")
-    add("--model", metavar="FOLDER", help="Hugging Face folder of another target")
+    add("--profile", metavar="NAME", default="", help="as `make serve` takes it; default: the bundled real model's")
+    add("--model", metavar="FOLDER", default="", help="Hugging Face folder of another target")
     add("--data", type=Path, metavar="FILE", help="Azure's trace")
     pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
@@ -81,6 +84,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     given = vars(parser.parse_args(arguments))
     name = given.pop("name")
     usual = {"out": Path("runs", "bench", f"{name}.json")}
+    given |= served(given["profile"], given["model"])
     several = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
     return name, Wanted(**usual | given | several)
 

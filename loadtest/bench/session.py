@@ -22,7 +22,7 @@ from covey.contracts.errors import SettingError
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict
 from covey.process import cpu
-from covey.server import FREE_PORTS, Options, Server
+from covey.server import FREE_PORTS, Options, Server, default_model
 from covey_client.progress import Steps, status
 from loadtest.bench import facts
 
@@ -68,6 +68,12 @@ class Wanted:
     def target_folder(self, settings: Profile) -> str:
         """Return the folder of the weights that such a server serves."""
         return self.model or settings.target.folder or str(self.options().repository_folder() / "target" / "1")
+
+
+def served(profile: str = "", model: str = "") -> dict[str, str]:
+    """Return the profile and the model that `make serve` takes when it is given these."""
+    chosen = default_model.chosen(Options(profile=profile, model=model))
+    return {"profile": chosen.profile, "model": chosen.model}
 
 
 @dataclass

@@ -96,8 +96,8 @@ class SpeedupAnswers:
 
 def drafter_for(domain: str, settings: profile.Profile) -> str:
     """Return the domain's specialist, else the drafter that serves requests which name none."""
-    known = settings.speculation.drafters
-    return SPECIALISTS[domain] if SPECIALISTS[domain] in known else known[0]
+    known, own = settings.speculation.drafters, SPECIALISTS.get(domain, "")
+    return own if own in known else known[0]
 
 
 def run(session: Session) -> None:

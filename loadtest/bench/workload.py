@@ -12,14 +12,7 @@ from covey import prompts
 from loadtest.bench.work import Ask
 
 T = TypeVar("T")
-SPECIALISTS = {  # bundled drafters by their domain
-    "code": "draft_code",
-    "math": "draft_math",
-    "translation": "draft_translate",
-    "summarisation": "draft_summary",
-    "chat": "draft_chat",
-    "edits": "draft_suffix",
-}
+SPECIALISTS = {"code": "draft_code", "edits": "draft_suffix"}  # drafters of the test pair by the domain they know best
 
 
 def mixed(count: int, *, tokens: int, seed: int) -> list[Ask]:

@@ -7,7 +7,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,9 +17,8 @@ from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey.server import Server
 from covey_client import CoveyClientError, interruption
-from loadtest.bench import workload
-from loadtest.bench.derive import derive, with_drafters
-from loadtest.bench.session import Session, Wanted
+from loadtest.bench.derive import derive
+from loadtest.bench.session import Session, Wanted, served
 from loadtest.charts import Chart
 from loadtest.demo import page, steps
 from loadtest.demo.stage import Stage
@@ -28,7 +27,7 @@ from loadtest.demo.steps import Shown
 ALL = "all"
 BUNDLED, EMULATED = "bundled", "emulated"
 DEVICES = {
-    BUNDLED: "this machine, bundled models, six specialised drafters",
+    BUNDLED: "this machine, the bundled model",
     EMULATED: "an emulated 24 GB card (7B target, 0.5B drafter): times are slept, a hash makes the texts",
 }
 FORESEEN = (CoveyError, CoveyClientError)  # whose messages say enough
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     interruption.by_signals()
     given.out.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
-    session = Session("demo", Wanted(given.out / "demo.json", given.quick), console)
+    session = Session("demo", Wanted(given.out / "demo.json", given.quick, **served()), console)
     found: dict[str, JsonDict] = {}
     charts: dict[str, Sequence[Chart]] = {}
     session.summarise = lambda: {"steps": {name: found[name] for name in STEPS if name in found}}
@@ -91,7 +90,9 @@ def _serve(
 ) -> None:
     """Play these steps on one server, and keep what they found and what is to be drawn of it."""
     with tempfile.TemporaryDirectory() as folder:
-        options = session.wanted.options(_profile(server, Path(folder) / "demo.toml"))
+        options = session.wanted.options(_profile(session, server, Path(folder) / "demo.toml"))
+        if server == EMULATED:
+            options = replace(options, model="")
         with session.server(options) as running:
             for name in names:
                 found[name], charts[name] = _played(session, running, name)
@@ -129,11 +130,10 @@ def _told(session: Session, name: str, shown: Shown, answers: int, differ: int) 
     }
 
 
-def _profile(server: str, path: Path) -> Path:
+def _profile(session: Session, server: str, path: Path) -> Path:
     if server == EMULATED:
         return derive(profile.load("emulated-7b"), path, scheduler={"max_running": FEW_PLACES})
-    bundled, specialists = profile.load(profile.DEFAULT_PROFILE), tuple(workload.SPECIALISTS.values())
-    return with_drafters(bundled, path, specialists, drafter_policy="covey")
+    return derive(profile.load(session.wanted.profile), path)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

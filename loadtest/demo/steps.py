@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -116,8 +116,9 @@ def death(stage: Stage) -> Shown:
     """Kill the busiest drafter under load."""
     with stage.asking(CALM, stage.ask("code", speculation=ALWAYS)):
         stage.wait("code is asked for", 6)
-        victim = _favourite(stage.looks)
-        os.kill(processes.named(stage.server.pid)[victim], signal.SIGKILL)
+        running = processes.named(stage.server.pid)
+        victim = _favourite(stage.looks, running)
+        os.kill(running[victim], signal.SIGKILL)
 
         def back(look: Look) -> bool:
             """Return whether it has drafted since; what a look says of states may be from before its death was
@@ -178,7 +179,8 @@ def _shares(stage: Stage) -> dict[str, Points]:
     return {name: stage.points(lambda look, name=name: share(look, name)) for name in names}  # type: ignore[misc]
 
 
-def _favourite(looks: Sequence[Look]) -> str:
-    """Return the drafter that drafted most; "nobody" if none did."""
+def _favourite(looks: Sequence[Look], among: Collection[str] = ()) -> str:
+    """Return the drafter that drafted most, of those named or of all; "nobody" if none did."""
     drafted = sum((Counter(look.drafted) for look in looks), Counter[str]())
-    return max(drafted, key=lambda name: drafted[name], default="nobody")
+    names = [name for name in drafted if name in among or not among]
+    return max(names, key=lambda name: drafted[name], default="nobody")

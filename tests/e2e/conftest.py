@@ -1,6 +1,6 @@
 """Real servers, each once per process of the test session, on free ports.
 
-`server` has one drafter of each kind. `crowded` has the profile `demo-cpu`, with a process for each of fourteen
+`server` has one drafter of each kind. `crowded` has the profile `demo-cpu`, with a process for each of ten
 models: for what all drafters matter to, and for deaths.
 """
 

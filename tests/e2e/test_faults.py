@@ -32,12 +32,12 @@ pytestmark = pytest.mark.e2e
 
 PROMPT = "User: What did you do at the weekend?\nAssistant:"
 PROFILE = """
-models = ["target", "covey", "covey_unary", "draft_chat"]
+models = ["target", "covey", "covey_unary", "draft_code"]
 [target]
 threads = 1
 kv_memory_mb = 256
 [speculation]
-drafters = ["draft_chat"]
+drafters = ["draft_code"]
 costs = ""
 """
 
@@ -109,7 +109,7 @@ def test_forged_messages_disturb_nobody(mortal: Server) -> None:
             if not tokens:
                 for token in (0, 1):
                     codec.seal(forged, token)
-                    for model in ("target", "draft_chat"):
+                    for model in ("target", "draft_code"):
                         assert "not of this server" in infer(mortal, model, forged.tolist())
             tokens += chunk.tokens
     assert tuple(tokens) == undisturbed

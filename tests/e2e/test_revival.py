@@ -157,10 +157,10 @@ def test_what_is_unloaded_stays_unloaded(crowded: Server) -> None:
 
 def test_streams_outlive_the_target_a_drafter_and_a_tokenizer_at_once(crowded: Server) -> None:
     """All three are reloaded at once, within the limit."""
-    with streams(crowded, "draft_ngram", "draft_chat"):
+    with streams(crowded, "draft_ngram", "draft_code"):
         old = processes.named(crowded.pid)
-        kill(crowded, "target", "draft_chat", "tokenize")
-        for model in ("tokenize", "target", "draft_chat"):
+        kill(crowded, "target", "draft_code", "tokenize")
+        for model in ("tokenize", "target", "draft_code"):
             until_back(crowded, model, old[model])
     assert "can't start new thread" not in crowded.log_text()
     assert threads(crowded).total() < IDLE

@@ -60,8 +60,8 @@ def test_every_drafter_gives_the_same_text(server: Server, temperature: float, e
 
 def test_drafts_of_a_fitting_drafter_are_accepted(server: Server) -> None:
     with Client(server.grpc_url) as client:
-        prompt = prompts.load("translation")[1]
-        answer = client.generate(prompt, max_tokens=64, speculation="fixed:4", drafter="draft_translate")
+        prompt = prompts.load("code")[1]
+        answer = client.generate(prompt, max_tokens=64, speculation="fixed:4", drafter="draft_code")
         assert answer.usage.draft_tokens > 20
         assert answer.usage.acceptance_rate > 0.2, "the bundled specialist knows its domain"
 

@@ -35,11 +35,11 @@ drafters = ["draft_remote"]
 draft_deadline_ms = 1000
 
 [star]
-servers = ["draft_remote={address}/draft_chat"]
+servers = ["draft_remote={address}/draft_code"]
 secret = "{secret}"
 """
 DRAFTERS = """
-models = ["draft_chat"]
+models = ["draft_code"]
 
 [star]
 callers = "{callers}"
@@ -195,7 +195,7 @@ def test_a_server_that_is_not_known_is_not_served(star: Star) -> None:
     assert "secret-of-the" not in "".join(server.log_text() for server in (*star.targets, star.drafters))
     message = codec.pack(codec.INFO_REQUEST)
     codec.seal(message, token_of("secret-of-the-north-server"))
-    model = GrpcModel(star.links[0].address, "draft_chat")
+    model = GrpcModel(star.links[0].address, "draft_code")
     with pytest.raises(PortError, match="not of this server"):
         exchanged(model, message)
     model.close()

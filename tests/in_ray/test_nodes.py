@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 STREAMS = 32
 MODELS = '"target", "tokenize", "detokenize", "covey"'
 TARGET = f"""
-models = [{MODELS}, "draft_chat"]
+models = [{MODELS}, "draft_code"]
 [target]
 threads = 1
 [speculation]
 policy = "fixed:3"
-drafters = ["draft_chat"]
+drafters = ["draft_code"]
 """
 
 

@@ -21,7 +21,7 @@ REPOSITORY = Path(covey.__file__).parents[2]
 
 def quick(name: str, folder: Path, *options: str) -> JsonDict:
     out = folder / "out.json"
-    assert main([name, "--quick", "--json", str(out), *options]) == 0
+    assert main([name, "--quick", "--profile", "demo-cpu", "--json", str(out), *options]) == 0
     found: JsonDict = json.loads(out.read_text())
     return found
 
@@ -37,7 +37,7 @@ def test_speedup_asks_every_depth(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_bench_with_what_it_has_measured(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out.json"
-    words = [sys.executable, "-m", "loadtest.bench", "speedup", "--quick", "--json", str(out)]
+    words = [sys.executable, "-m", "loadtest.bench", "speedup", "--quick", "--profile", "demo-cpu", "--json", str(out)]
     with subprocess.Popen(
         words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

@@ -21,6 +21,7 @@ from loadtest.bench.peers.pipe import Pipe, PipeError
 from loadtest.bench.session import Session, Wanted
 from loadtest.bench.work import Answer, Ask, Run
 
+PAIR = ("--profile", "demo-cpu")
 SCRIPTS = Path(peers.__file__).parent / "scripts"
 STUB = f"""
 import sys, time
@@ -191,7 +192,7 @@ def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
 def test_what_cannot_be_measured_is_refused_before_anything_starts(tmp_path: Path) -> None:
     began = time.monotonic()
     out = ["--json", str(tmp_path / "out.json")]
-    assert main(["peers", "--quick", "--peer", "other=python", *out]) == 1
+    assert main(["peers", "--quick", *PAIR, "--peer", "other=python", *out]) == 1
     assert time.monotonic() - began < 60
 
 
@@ -200,7 +201,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(tmp_path: Pat
 def test_a_quick_run_beside_the_server(stub: Path, tmp_path: Path) -> None:
     assert stub.is_file()
     out = tmp_path / "peers.json"
-    assert main(["peers", "--quick", "--peer", f"openvino={sys.executable}", "--json", str(out)]) == 0
+    assert main(["peers", "--quick", *PAIR, "--peer", f"openvino={sys.executable}", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert found["failures"] == {}
     for label in peers.TEMPERATURES:

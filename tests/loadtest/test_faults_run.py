@@ -43,7 +43,7 @@ def test_what_spins_runs_and_does_nothing_else() -> None:
 
 
 def test_every_kind_has_its_turn_and_a_seed_says_when() -> None:
-    running = dict.fromkeys(("covey", "draft_chat", "front", "target", "tritonserver"), 1)
+    running = dict.fromkeys(("covey", "draft_code", "front", "target", "tritonserver"), 1)
     server = SimpleNamespace(processes=lambda: running, rooms={"shared_memory": None})
     wanted = kinds(server)  # type: ignore[arg-type]
     assert len(wanted) == len(set(wanted)) == (3 if spin.possible() else 2) * len(running) + 1
@@ -114,7 +114,7 @@ def test_a_full_place_has_no_byte_left_and_the_machine_has(tmp_path: Path) -> No
 
 
 def test_asks_and_requests_are_the_same_for_a_seed() -> None:
-    assert asks(9, 32, 5, ("draft_chat",)) == asks(9, 32, 5, ("draft_chat",)) != asks(9, 32, 6, ("draft_chat",))
+    assert asks(9, 32, 5, ("draft_code",)) == asks(9, 32, 5, ("draft_code",)) != asks(9, 32, 6, ("draft_code",))
     assert {ask.door for ask in asks(9, 32, 5, ())} == {"grpc", "unary"}
     drawn, again = Messages(3), Messages(3)
     for one, other in ((drawn.body, again.body), (drawn.request, again.request), (drawn.message, again.message)):

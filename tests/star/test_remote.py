@@ -264,7 +264,7 @@ def test_a_profile_says_where_it_is_and_names_a_secret(tmp_path: Path) -> None:
         settings = Profile("mine", star=StarSettings(**star), speculation=SpeculationSettings())
         return load_drafter("remote", entry, tmp_path, settings, name="draft_remote")
 
-    servers = ("draft_other=127.0.0.1:1/a", "draft_remote=127.0.0.1:1/draft_chat")
+    servers = ("draft_other=127.0.0.1:1/a", "draft_remote=127.0.0.1:1/draft_code")
     with pytest.raises(SettingError, match="add draft_remote=HOST:PORT/MODEL"):
         load(servers=servers[:1])
     with pytest.raises(SettingError, match=r"star\.secret"):
