@@ -66,10 +66,11 @@ def check_texts(ready: str) -> None:
     """Drafts change no text, at either door."""
     triton = re.findall(r"http://\S+/generate(?= )", ready)[0]
     openai = re.findall(r"http://\S+/v1(?=, )", ready)[0] + "/completions"
+    fields = {"max_tokens": 24, "temperature": 0.8, "top_p": 0.9, "seed": 5}
     for prompt in PROMPTS:
-        fields = {"text_input": prompt, "max_tokens": 24, "temperature": 0.8, "seed": 5}
-        texts = {asked(triton, speculation=how, **fields)["text_output"] for how in ("off", "auto", "fixed:4")}
-        text = asked(openai, prompt=prompt, max_tokens=24, temperature=0.8, seed=5)["choices"][0]["text"]
+        asking = fields | {"text_input": prompt}
+        texts = {asked(triton, speculation=how, **asking)["text_output"] for how in ("off", "auto", "fixed:4")}
+        text = asked(openai, prompt=prompt, **fields)["choices"][0]["text"]
         assert texts == {text}
 
 

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from covey.contracts.errors import SettingError
-from covey.serving import start
 from covey.serving.build import named_costs
-from covey_client.costs.table import CostTable
-from tests.fakes import request
 from tests.serving.worlds import Made
 
 
@@ -33,20 +30,3 @@ def test_rounds_are_counted_and_reported(made: Made) -> None:
     assert sum(each["emitted"] for each in rounds) == 3
     assert world.metrics.round.call_count == len(rounds)
     assert world.metrics.served.call_count == 1
-
-
-def test_what_rounds_take_is_measured_for_who_asks_while_nobody_is_served(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start, "IDLE_SECONDS", 0.0)
-    world = made("one")
-    world.begin()
-    asked = world.ask({"inspect": np.array([b"measure:one"], np.object_)})
-    assert asked.ended.wait(60.0)
-    table = CostTable.read(json.loads(asked.reports[0]))
-    assert table.plain
-    assert set(table.draft) == {"one"}
-    assert "allowed: measure:one" in world.answered({"inspect": np.array([b"measure:two"], np.object_)}).errors[0]
-    engine = world.life.wait().engine
-    engine.scheduler.submit(request(1, [5], 3), 0.0)  # type: ignore[attr-defined]  # who waits, unseen by the engine
-    assert "serving others" in world.answered({"inspect": np.array([b"measure:"], np.object_)}).errors[0]
