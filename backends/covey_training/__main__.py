@@ -26,17 +26,15 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from covey import prompts
 from covey.contracts.errors import SettingError
 from covey_client import interruption
 from covey_training import architecture, chains, head, own, texts
 from covey_training.aligned import command as aligned
-from covey_training.sampling import sample
 
 TARGET = "target"
+WINDOW = 1024  # the most tokens of a bundled prompt and what the target writes to it
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -87,10 +85,9 @@ def main(arguments: list[str]) -> None:
 def measure(options: argparse.Namespace) -> None:
     model = architecture.load_model(options.out, TARGET).to(options.device)
     drafters = {name: architecture.load_model(options.out, name).to(options.device) for name in architecture.DRAFTERS}
-    vocabulary = AutoTokenizer.from_pretrained(options.out / TARGET / "1")
+    target = texts.open_target(str(options.out / TARGET / "1"), torch.device(options.device), WINDOW)
     report: chains.Report = {}
-    for domain in prompts.DOMAINS:
-        samples = sample(model, vocabulary, prompts.load(domain), tokens=options.tokens, seed=options.seed)
+    for domain, samples in texts.continued(target, options.tokens, options.seed).items():
         report[domain] = chains.of_others(model, drafters, samples, own.looked_up(samples))
     chains.show(report, Console())
 

@@ -2,7 +2,7 @@
 
 The head reads the target's hidden states, computed as it learns: three of them a token are too many to keep. It learns
 with test-time training: at each step of a draft but the first it reads what it put out at the step before, as it will
-when it drafts. Prompts are the bundled ones or a file's, a tenth of them held out.
+when it drafts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from covey.contracts.errors import SettingError
 from covey_training import architecture, chains, distil, head_model, own, texts
 from covey_training.head_model import Head
 from covey_training.numbers import fastest, mixed
-from covey_training.optimiser import Budget
+from covey_training.optimiser import Clock
 
 HEAD = "draft_head"
 STEPS = 4  # of a draft, in training
@@ -43,22 +43,25 @@ def run(options: argparse.Namespace) -> None:
 def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
     """Draw, learn, measure and write; the same command again goes on where it was stopped."""
     device = torch.device(options.device)
-    # As it is served: so are its states.
-    target = texts.open_target(options.target, device, fastest(device), options.window)
-    head_model.check(target.folder, target.model)
-    path = own.work(options.out) / "texts.pt"
-    windows, held_out = texts.lessons(target, options, path, [options.draft_vocab])
+    clock, path = Clock(options.minutes), own.work(options.out) / "head.pt"
+    target = texts.open_target(options.target, device, options.window)
+    head_model.check(target.folder, target.shape())
+    seconds, file = 0.0 if path.is_file() else clock.left(own.WRITTEN), own.work(options.out) / "texts.jsonl"
+    windows, held_out = texts.lessons(target, options, file, [options.draft_vocab], seconds)
+    model = target.load(fastest(device))  # as it is served: so are its states
+    if options.minutes is not None:
+        held_out = {group: samples[: own.MEASURED // len(held_out)] for group, samples in held_out.items()}
     torch.manual_seed(options.seed)
-    kept = most_frequent(windows.flatten(), int(target.model.config.vocab_size), options.draft_vocab)
-    head = head_model.begin(target.model, kept).to(device)
-    head.scale_to(head.read(target.model, windows[: options.rows].to(device))[0])
-    loss = lessons(head, target.model, windows, options)
-    budget = Budget(steps=options.steps, minutes=options.minutes)
-    distil.fit(head, loss, budget, own.work(options.out) / "head.pt", device=device, settings=SETTINGS)
+    kept = most_frequent(windows.flatten(), int(model.config.vocab_size), options.draft_vocab)
+    head = head_model.begin(model, kept).to(device)
+    head.scale_to(head.read(model, windows[: options.rows].to(device))[0])
+    loss = lessons(head, model, windows, options)
+    budget = clock.budget(options.steps, own.LEARNT)
+    distil.fit(head, loss, budget, path, device=device, settings=SETTINGS)
     report: chains.Report = {
         group: {
-            HEAD: chains.of_head(target.model, head, samples),
-            **chains.of_others(target.model, {}, samples, own.looked_up(samples)),
+            HEAD: chains.of_head(model, head, samples),
+            **chains.of_others(model, {}, samples, own.looked_up(samples)),
         }
         for group, samples in held_out.items()
     }

@@ -54,6 +54,22 @@ class Budget:
         return step / self.steps
 
 
+class Clock:
+    """The minutes of a run, all that it does among them. Without a limit nothing is cut short."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._began, self._seconds = time.monotonic(), None if minutes is None else 60 * minutes
+
+    def left(self, share: float) -> float | None:
+        """Return the seconds until this share of the minutes is over; None without a limit."""
+        return None if self._seconds is None else max(0.0, self._began + share * self._seconds - time.monotonic())
+
+    def budget(self, steps: int | None, share: float) -> Budget:
+        """Return what training may take until this share of the minutes is over, or so many steps."""
+        left = self.left(share)
+        return Budget(steps=steps) if left is None else Budget(minutes=max(left, 1.0) / 60)
+
+
 class Muon(Optimizer):
     """Muon, whose updates are made orthogonal in the type in which the device multiplies fastest. PyTorch's own makes
     them in bfloat16, which takes some twenty times as long on a CPU that emulates it."""

@@ -1,7 +1,7 @@
 """`python -m covey_training drafter`: a small drafter for any target, distilled from the target's own samples.
 
-Needs nothing but the target's folder: prompts are the bundled ones, or lines of a file. Every tenth prompt is held out:
-the target's continuations of those say how often the drafter will be right, beside what looking up earlier text would.
+Needs nothing but the target's folder (`covey_training.texts`). What the target wrote to held-out prompts says how often
+the drafter will be right, beside what looking up earlier text would.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from covey.drafters.ngram import NgramLookup
 from covey.models import loading
 from covey.server.preflight import TOKENIZERS
 from covey_training import architecture, chains, distil, texts
-from covey_training.optimiser import Budget
+from covey_training.optimiser import Clock
 from covey_training.sampling import Sample, ends_of
 from covey_training.teacher import Lessons, hidden_states
+
+# Shares of the minutes after which the target has written, its states are known, and the drafter has learnt.
+WRITTEN, READ, LEARNT = 0.4, 0.65, 0.92
+MEASURED = 32  # held-out samples that a run of minutes is measured by
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +50,27 @@ def run(options: argparse.Namespace) -> None:
 
 def make(options: argparse.Namespace) -> Made:
     """Draw, learn, measure and write; the same command again goes on where it was stopped."""
-    target = texts.open_target(options.target, torch.device(options.device), torch.float32, options.window)
-    windows, held_out = texts.lessons(target, options, work(options.out) / "texts.pt")
-    lessons = Lessons(windows, hidden_states(target.model, windows, 8))
+    clock, path = Clock(options.minutes), work(options.out) / "drafter.pt"
+    target = texts.open_target(options.target, torch.device(options.device), options.window)
+    seconds = 0.0 if path.is_file() else clock.left(WRITTEN)
+    windows, held_out = texts.lessons(target, options, work(options.out) / "texts.jsonl", seconds=seconds)
+    model = target.load(torch.float32)
+    hidden = hidden_states(model, windows, 8, clock.left(READ))
+    lessons = Lessons(windows[: len(hidden)], hidden)
     torch.manual_seed(options.seed)
-    student = _student(target.model).to(options.device)
+    student = _student(model).to(options.device)
     distil.train(
         student,
         lessons,
-        target.model,
-        Budget(steps=options.steps, minutes=options.minutes),
-        work(options.out) / "drafter.pt",
+        model,
+        clock.budget(options.steps, LEARNT),
+        path,
         seed=options.seed,
         settings=replace(distil.DistilSettings(), rows=options.rows),
     )
     student.eval()
-    samples = [one for group in held_out.values() for one in group]
-    found = chains.of_others(target.model, {GENERAL: student}, samples, looked_up(samples))
+    samples = [one for group in held_out.values() for one in group][: None if options.minutes is None else MEASURED]
+    found = chains.of_others(model, {GENERAL: student}, samples, looked_up(samples))
     folder = options.out.resolve()
     made = Made(folder, folder / "profile.toml", {"held out": found})
     _save(student, target.folder, made)

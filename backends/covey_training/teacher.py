@@ -6,6 +6,7 @@ often a drafter reads it.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +28,11 @@ class Lessons:
 
 
 @torch.no_grad()
-def hidden_states(model: PreTrainedModel, windows: torch.Tensor, rows: int) -> torch.Tensor:
+def hidden_states(
+    model: PreTrainedModel, windows: torch.Tensor, rows: int, seconds: float | None = None
+) -> torch.Tensor:
+    """Return the states of the windows, of as many as there is time for."""
+    began = time.monotonic()
     device = next(model.parameters()).device
     model.eval()
     parts = []
@@ -37,4 +42,6 @@ def hidden_states(model: PreTrainedModel, windows: torch.Tensor, rows: int) -> t
             with mixed(device):
                 states = model.base_model(input_ids=batch.to(device), use_cache=False).last_hidden_state
             parts.append(states.to(fastest(device)).cpu())
+            if seconds is not None and time.monotonic() - began > seconds:
+                break
     return torch.cat(parts)

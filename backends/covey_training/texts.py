@@ -1,11 +1,17 @@
-"""Texts that a target of any folder wrote itself: some to learn from, others to be measured by, kept beside a run."""
+"""What a target of any folder writes: texts to learn from, and others to be measured by, kept beside a run.
+
+A model with a chat template asks the questions itself: it goes on where its template has a user begin, and answers what
+it wrote. Other models go on with prompts: the bundled ones, or lines of a file. Every tenth text is held out.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import json
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +19,7 @@ import torch
 from rich.console import Console
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -24,59 +31,87 @@ from covey.contracts.errors import SettingError
 from covey.models import loading, refusals
 from covey.models.identity import of_model
 from covey.server import hub
-from covey_training import checkpoint
-from covey_training.sampling import Sample, ends_of, sample
+from covey_client.progress import Steps
+from covey_training.interrupts import held_back
+from covey_training.sampling import Sample
+from covey_training.writer import Text, Writer
 
-HELD_OUT = 10  # of so many prompts one teaches nothing
+HELD_OUT = 10  # of so many texts one teaches nothing
+SAMPLES = 1024  # where neither --samples nor --minutes says how many
+ITS_OWN = "its own questions"
+QUESTION_TOKENS = 64
+TOLD_SECONDS = 5.0  # between two lines about the progress
+SAVED_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Target:
-    """A target's folder, opened."""
+    """A target's folder, of which only small files were read."""
 
     folder: Path
-    model: PreTrainedModel
+    device: torch.device
     tokenizer: PreTrainedTokenizerBase
     window: int  # tokens of a lesson
 
-    def write(
-        self, asked: Sequence[str], measured: Sequence[str], options: argparse.Namespace
-    ) -> tuple[torch.Tensor, list[Sample]]:
-        """Draw a text for each prompt: the tokens of those asked for, one after the other, and the samples to be
-        measured by."""
-        most = self.window - options.tokens
-        if most < 1:
-            raise SettingError(f"--tokens: got {options.tokens}, allowed: fewer than {self.window} for this target")
-        limits = {"tokens": options.tokens, "rows": options.together, "longest": most}
-        Console().print(f"The target writes {len(asked)} texts to learn from, of {options.tokens} tokens at most.")
-        held_out = sample(self.model, self.tokenizer, measured, seed=options.seed + 1, **limits)
-        written = sample(self.model, self.tokenizer, asked, seed=options.seed, **limits)
-        ends = ends_of(self.model.config)[:1]
-        joined = [token for one in written for token in (*one.prompt, *one.continuation, *ends)]
-        if len(joined) < self.window:
-            raise SettingError(f"the target wrote {len(joined)} tokens: too few to learn from; ask for more --samples")
-        return torch.tensor(joined), held_out
+    @cached_property
+    def config(self) -> PretrainedConfig:
+        return loading.read_config(self.folder)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return loading.find_end_ids(self.folder, self.config)
+
+    def shape(self) -> PreTrainedModel:
+        """Return the model without its weights."""
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(self.config)
+        return model
+
+    def load(self, dtype: torch.dtype) -> PreTrainedModel:
+        model = loading.load_module(self.folder, self.config, dtype, self.device, attention_of(self.config))
+        assert isinstance(model, PreTrainedModel)
+        return model
+
+    def encoded(self, prompt: str, most: int) -> list[int]:
+        ids: list[int] = self.tokenizer(prompt).input_ids
+        return ids[-most:]
+
+    @cached_property
+    def around_a_question(self) -> tuple[list[int], list[int]]:
+        """Return the tokens before and after a user's words, where the chat template has them; none where there is no
+        template."""
+        if not getattr(self.tokenizer, "chat_template", None):
+            return [], []
+        mark = "\N{OBJECT REPLACEMENT CHARACTER}"
+        said = [{"role": "user", "content": mark}]
+        try:
+            whole = str(self.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
+        except Exception:  # a template may refuse anything
+            return [], []
+        if whole.count(mark) != 1:
+            return [], []
+        before, after = (self.tokenizer(part, add_special_tokens=False).input_ids for part in whole.split(mark))
+        return before, after
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", required=True, metavar="MODEL", help="folder, or name on the Hugging Face hub")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the drafter is to be")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt in each line (default: bundled ones)")
-    parser.add_argument("--samples", type=int, default=1024, help="texts that the target writes to learn from")
+    asked = "a prompt in each line (default: a chat model asks itself, another goes on with the bundled prompts)"
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help=asked)
+    many = f"most texts that the target writes (default: {SAMPLES}; with --minutes as many as there is time for)"
+    parser.add_argument("--samples", type=int, help=many)
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of each")
-    parser.add_argument("--together", type=int, default=64, help="texts drawn at once")
     parser.add_argument("--window", type=int, default=256, help="tokens of a lesson, its prompt among them")
     parser.add_argument("--rows", type=int, default=4, help="lessons of a step")
 
 
-def open_target(name: str, device: torch.device, dtype: torch.dtype, window: int) -> Target:
+def open_target(name: str, device: torch.device, window: int) -> Target:
     folder = Path(hub.folder(name))
     refusals.by_files(folder)
     config = loading.read_config(folder)
     loading.check_config(folder, config)
-    model = loading.load_module(folder, config, dtype, device, attention_of(config))
-    assert isinstance(model, PreTrainedModel)
-    return Target(folder, model, _tokenizer(folder), min(window, loading.find_max_positions(config)))
+    return Target(folder, device, _tokenizer(folder), min(window, loading.find_max_positions(config)))
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -103,41 +138,183 @@ def read_prompts(path: Path | None) -> dict[str, list[str]]:
     return {path.name: lines}
 
 
-def lessons(
-    target: Target, options: argparse.Namespace, path: Path, settings: Sequence[Any] = ()
-) -> tuple[torch.Tensor, dict[str, list[Sample]]]:
-    """Return the windows to learn from, and by group of prompts what the target wrote to be measured by; both are kept
-    for a run that goes on with the same `settings`."""
-    groups = read_prompts(options.prompts)
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A text that the target wrote."""
 
-    def make() -> dict[str, Any]:
-        measured = {name: group[::HELD_OUT] for name, group in groups.items()}
-        teaching = [text for group in groups.values() for at, text in enumerate(group) if at % HELD_OUT]
-        asked = [teaching[at % len(teaching)] for at in range(options.samples)]
-        tokens, samples = target.write(asked, [text for group in measured.values() for text in group], options)
-        drawn = iter(samples)
-        held_out = {
-            name: [(one.prompt, one.continuation) for one in islice(drawn, len(group))]
-            for name, group in measured.items()
-        }
-        return {"tokens": tokens, "held_out": held_out}
-
-    asked = [groups, options.samples, options.tokens, options.window, options.seed, *settings]
-    found = kept(path, of_model(target.folder, asked), make)
-    tokens = found["tokens"][: len(found["tokens"]) // target.window * target.window]
-    held_out = {name: [Sample(*pair) for pair in pairs] for name, pairs in found["held_out"].items()}
-    return tokens.view(-1, target.window), held_out
+    group: str
+    held_out: bool
+    sample: Sample
 
 
-def kept(path: Path, made_with: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what was made, from the file where a run that goes on has it."""
-    if path.is_file():
-        found: dict[str, Any] = torch.load(path, weights_only=True)
-        if found["made_with"] != made_with:
+class Kept:
+    """The texts of a run by their numbers. Each is a line of JSON in a file, so that a run goes on where it stopped."""
+
+    def __init__(self, path: Path, made_with: str) -> None:
+        self._path = path
+        self.texts: dict[int, Written] = {}
+        self._unsaved: list[str] = []
+        self._saved = time.monotonic()
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(made_with) + "\n", encoding="utf-8")
+            return
+        raw = path.read_text(encoding="utf-8")
+        whole = raw[: raw.rfind("\n") + 1]
+        if whole != raw:  # the last line was being written when the run was killed
+            path.write_text(whole, encoding="utf-8")
+        first, *lines = whole.splitlines() or [""]
+        if first != json.dumps(made_with):
             raise SettingError(
-                f"{path} is of another target, other prompts or samples: remove it or choose another --out"
+                f"{path} is of another target, other prompts or tokens: remove it or choose another --out"
             )
-        return found
-    made = make() | {"made_with": made_with}
-    checkpoint.write(path, made)
-    return made
+        for line in lines:
+            number, group, held_out, *sample = json.loads(line)
+            self.texts[number] = Written(group, held_out, Sample(*sample))
+
+    def add(self, number: int, text: Written) -> None:
+        self.texts[number] = text
+        line = [number, text.group, text.held_out, text.sample.prompt, text.sample.continuation]
+        self._unsaved.append(json.dumps(line) + "\n")
+        if time.monotonic() - self._saved > SAVED_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(self._unsaved)
+        self._unsaved.clear()
+        self._saved = time.monotonic()
+
+
+class _Asked:
+    """The texts that the target is to write."""
+
+    def __init__(self, target: Target, options: argparse.Namespace, kept: Kept, groups: dict[str, list[str]]) -> None:
+        self._target, self._tokens, self._seed, self._kept = target, options.tokens, options.seed, kept
+        self._most = target.window - options.tokens
+        if self._most < 1:
+            raise SettingError(f"--tokens: got {options.tokens}, allowed: fewer than {target.window} for this target")
+        self._special = frozenset(target.tokenizer.all_special_ids)
+        self._prompts = [(name, prompt, True) for name, group in groups.items() for prompt in group[::HELD_OUT]]
+        self._teaching = [
+            (name, prompt, False) for name, group in groups.items() for at, prompt in enumerate(group) if at % HELD_OUT
+        ]
+
+    @property
+    def measured(self) -> int:
+        """Return how many of the first texts only measure."""
+        return len(self._prompts)
+
+    def texts(self, most: int) -> Iterator[Text]:
+        """Yield those of the first `most` texts that are not kept."""
+        for number in range(most):
+            if number not in self._kept.texts:
+                yield self._text(number)
+
+    def _text(self, number: int) -> Text:
+        if not self._prompts:
+            return self._question(number)
+        given = self._prompts[number] if number < len(self._prompts) else self._of_teaching(number)
+        group, prompt, held_out = given
+        return self._answer(number, group, held_out, self._target.encoded(prompt, self._most))
+
+    def _of_teaching(self, number: int) -> tuple[str, str, bool]:
+        return self._teaching[(number - len(self._prompts)) % len(self._teaching)]
+
+    def _question(self, number: int) -> Text:
+        before, after = self._target.around_a_question
+
+        def asked(tokens: list[int]) -> Text | None:
+            question = [token for token in tokens if token not in self._target.ends]
+            if not question or not self._special.isdisjoint(question):
+                self._kept.add(number, Written(ITS_OWN, False, Sample([], [])))  # not asked again when the run goes on
+                return None
+            return self._answer(number, ITS_OWN, number % HELD_OUT == 0, [*before, *question, *after])
+
+        most = max(1, min(QUESTION_TOKENS, self._most - len(before) - len(after)))
+        return Text(before, most, 2 * (self._seed << 32 | number), asked)
+
+    def _answer(self, number: int, group: str, held_out: bool, prompt: list[int]) -> Text:
+        def done(tokens: list[int]) -> None:
+            self._kept.add(number, Written(group, held_out, Sample(prompt, tokens)))
+
+        return Text(prompt, self._tokens, 2 * (self._seed << 32 | number) + 1, done)
+
+
+def lessons(
+    target: Target, options: argparse.Namespace, path: Path, settings: Sequence[Any] = (), seconds: float | None = None
+) -> tuple[torch.Tensor, dict[str, list[Sample]]]:
+    """Return the windows to learn from, and by group the samples to be measured by. The target writes until there are
+    as many texts as are asked for, or so many seconds are over. A run with the same `settings` goes on with what is
+    kept in `path`."""
+    itself = options.prompts is None and bool(target.around_a_question[0])
+    groups = {} if itself else read_prompts(options.prompts)
+    kept = Kept(path, of_model(target.folder, [groups, options.tokens, options.window, options.seed, *settings]))
+    asked = _Asked(target, options, kept, groups)
+    most = asked.measured + (options.samples or (SAMPLES if seconds is None else 1 << 31))
+    if len(kept.texts) < most:
+        _write(target, asked.texts(most), kept, itself, most, seconds)
+    return _windows(target, kept), _held_out(kept)
+
+
+def continued(target: Target, tokens: int, seed: int) -> dict[str, list[Sample]]:
+    """Return what the target writes to each bundled prompt, by domain."""
+    found: dict[str, list[Sample]] = {domain: [] for domain in prompts.DOMAINS}
+    most = target.window - tokens
+    asked = [(domain, target.encoded(text, most)) for domain in found for text in prompts.load(domain)]
+
+    def text(number: int, domain: str, prompt: list[int]) -> Text:
+        return Text(prompt, tokens, seed << 32 | number, lambda its: found[domain].append(Sample(prompt, its)))
+
+    writer = Writer(target.folder, device=target.device.type, longest=target.window)
+    with Steps(apart=TOLD_SECONDS) as bar:
+        task = bar.add_task("target's samples", total=len(asked))
+        for _ in writer.write(text(number, *each) for number, each in enumerate(asked)):
+            bar.update(task, completed=sum(map(len, found.values())))
+    return found
+
+
+def _write(target: Target, texts: Iterator[Text], kept: Kept, itself: bool, most: int, seconds: float | None) -> None:
+    console, began = Console(stderr=True), time.monotonic()
+    what = "asks itself questions and answers them" if itself else "goes on with prompts"
+    console.print(f"The target {what}. Ctrl-C keeps the texts; the same command goes on.", soft_wrap=True)
+    try:
+        with Steps(console, apart=TOLD_SECONDS) as bar, held_back() as interrupted:
+            task, written = bar.add_task("target: loading", total=1.0), 0
+            writer = Writer(target.folder, device=target.device.type, longest=target.window)
+            loaded = time.monotonic()
+            if seconds is not None and loaded - began > seconds / 2:
+                raise SettingError(f"this target takes {loaded - began:.0f} s to load here: give more --minutes")
+            for new in writer.write(texts):
+                written += new
+                now = time.monotonic()
+                done = len(kept.texts) / most if seconds is None else (now - began) / seconds
+                rate = written / max(now - loaded, 1e-9)
+                said = f"target: {len(kept.texts)} texts, {written} tokens, {rate:.0f} tokens/s"
+                bar.update(task, completed=min(1.0, done), description=said)
+                if interrupted.is_set() or (seconds is not None and now - began > seconds):
+                    break
+    finally:
+        kept.save()
+
+
+def _windows(target: Target, kept: Kept) -> torch.Tensor:
+    ends = list(target.ends[:1])
+    taught = [text.sample for _, text in sorted(kept.texts.items()) if text.sample.prompt and not text.held_out]
+    joined = [token for one in taught for token in (*one.prompt, *one.continuation, *ends)]
+    if len(joined) < target.window:
+        raise SettingError(
+            f"the target wrote {len(joined)} tokens, and {target.window} are the least to learn from: give more "
+            "--minutes or --samples"
+        )
+    return torch.tensor(joined[: len(joined) // target.window * target.window]).view(-1, target.window)
+
+
+def _held_out(kept: Kept) -> dict[str, list[Sample]]:
+    found: dict[str, list[Sample]] = {}
+    for _, text in sorted(kept.texts.items()):
+        if text.held_out:
+            found.setdefault(text.group, []).append(text.sample)
+    if not found:
+        raise SettingError("the target wrote no text to measure by: give more --minutes or --samples")
+    return found

@@ -52,11 +52,13 @@ def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
     misfits = dict.fromkeys(left_out.values())
     names = {misfit: ", ".join(name for name in left_out if left_out[name] == misfit) for misfit in misfits}
     drafting = profile.without(options.deployment(), left_out).speculation.drafters
+    command = f"{sys.executable} -m covey_training drafter --target {options.model} --out drafter --minutes 60"
     return "\n".join(
         (
             "",
             *(f"Left out: {names[misfit]}, which have {misfit}." for misfit in misfits),
-            f"Drafting: {', '.join(drafting)}, from earlier text. A small model of this vocabulary drafts better.",
+            f"Drafting: {', '.join(drafting)}, from earlier text. A small model of this vocabulary drafts better. This "
+            f"makes one: {command}",
         )
     )
 

@@ -1,0 +1,106 @@
+"""What a target writes at temperature 1, by Covey's own engine in this process, many texts in a pass and no drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from covey.contracts.clock import RealClock
+from covey.contracts.errors import CoveyError
+from covey.contracts.profile import SpeculationSettings, TargetSettings
+from covey.contracts.types import Progress, Request, Sampling
+from covey.loop.engine import Engine
+from covey.planner.build import build
+from covey.requests.scheduler import Scheduler
+from covey.target.runner import TargetRunner
+
+ROWS, ROWS_OF_GPU = 64, 256  # texts that are written at once
+PASS_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text to be written. `done` gets its tokens, and may return another one to be written next."""
+
+    prompt: Sequence[int]
+    tokens: int  # at most
+    seed: int
+    done: Callable[[list[int]], Text | None]
+
+
+class Writer:
+    """One target and its engine. Its memory is given back with it."""
+
+    def __init__(self, folder: Path, *, device: str, longest: int) -> None:
+        """No text, its prompt among it, has more than `longest` tokens."""
+        self.rows = ROWS_OF_GPU if device == "cuda" else ROWS
+        usual = TargetSettings()
+        blocks = (self.rows + 1) * -(-(longest + 1) // usual.block_size)
+        budget = max(PASS_TOKENS, self.rows)
+        target = TargetRunner.load(
+            folder, TargetSettings(device=device, kv_blocks=blocks), token_budget=budget, name="target"
+        )
+        self.ends = target.info().end_ids
+        self._sink = _Collected()
+        self._engine = Engine(
+            target,
+            Scheduler(max_running=self.rows, max_waiting=self.rows, token_budget=budget, block_size=usual.block_size),
+            build(SpeculationSettings(policy="off"), (), max_rows=self.rows),
+            self._sink,
+            RealClock(),
+        )
+        self._keys = 0
+
+    def write(self, texts: Iterator[Text]) -> Iterator[int]:
+        """Write the texts, and yield after each pass how many tokens it brought. Who stops iterating leaves the texts
+        that are under way."""
+        running: dict[int, Text] = {}
+        more = True
+        while more or running:
+            while more and len(running) < self.rows:
+                text = next(texts, None)
+                more = text is not None
+                if text is not None:
+                    running[self._submit(text)] = text
+            self._engine.round()
+            yield self._sink.take()
+            for key, tokens in self._sink.ended():
+                following = running.pop(key).done(tokens)
+                if following is not None:
+                    running[self._submit(following)] = following
+
+    def _submit(self, text: Text) -> int:
+        self._keys += 1
+        prompt = np.asarray(text.prompt, np.int32)
+        sampling = Sampling(temperature=1.0, end_ids=self.ends, seed=text.seed)
+        self._engine.submit(Request(self._keys, prompt, text.tokens, sampling, len(prompt)))
+        return self._keys
+
+
+@dataclass
+class _Collected:
+    """Keeps what an engine publishes."""
+
+    _texts: dict[int, list[int]] = field(default_factory=dict)
+    _ended: list[int] = field(default_factory=list)
+    _new: int = 0
+
+    def publish(self, batch: Sequence[Progress]) -> None:
+        for each in batch:
+            if each.error is not None:
+                raise CoveyError(f"the target cannot write: {each.error}") from each.error
+            self._texts.setdefault(each.key, []).extend(each.tokens.tolist())
+            self._new += len(each.tokens)
+            if each.finish is not None:
+                self._ended.append(each.key)
+
+    def take(self) -> int:
+        new, self._new = self._new, 0
+        return new
+
+    def ended(self) -> list[tuple[int, list[int]]]:
+        ended, self._ended = self._ended, []
+        return [(key, self._texts.pop(key)) for key in ended]
