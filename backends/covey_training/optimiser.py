@@ -86,7 +86,7 @@ class Muon(Optimizer):
                 if parameter.grad is None:
                     continue
                 state = self.state[parameter]
-                if not state:
+                if "momentum" not in state:
                     state["momentum"] = torch.zeros_like(parameter.grad)
                 momentum = state["momentum"].lerp_(parameter.grad, 1 - self.MOMENTUM)
                 update = self._orthogonal(parameter.grad.lerp(momentum, self.MOMENTUM))

@@ -7,6 +7,7 @@ it wrote. Other models go on with prompts: the bundled ones, or lines of a file.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ from covey.models import loading, refusals
 from covey.models.identity import of_model
 from covey.server import hub
 from covey_client.progress import Steps
+from covey_training.chains import DEPTH
 from covey_training.interrupts import held_back
 from covey_training.sampling import Sample
 from covey_training.writer import Text, Writer
@@ -39,7 +41,7 @@ from covey_training.writer import Text, Writer
 HELD_OUT = 10  # of so many texts one teaches nothing
 SAMPLES = 1024  # where neither --samples nor --minutes says how many
 ITS_OWN = "its own questions"
-QUESTION_TOKENS = 64
+QUESTION_TOKENS, LEAST_QUESTION = 64, 16  # that it may have, and that there must be room for
 TOLD_SECONDS = 5.0  # between two lines about the progress
 SAVED_SECONDS = 10.0
 
@@ -194,7 +196,7 @@ class _Asked:
         self._most = target.window - options.tokens
         if self._most < 1:
             raise SettingError(f"--tokens: got {options.tokens}, allowed: fewer than {target.window} for this target")
-        self._special = frozenset(target.tokenizer.all_special_ids)
+        self._ends, self._special = frozenset(target.ends), frozenset(target.tokenizer.all_special_ids)
         self._prompts = [(name, prompt, True) for name, group in groups.items() for prompt in group[::HELD_OUT]]
         self._teaching = [
             (name, prompt, False) for name, group in groups.items() for at, prompt in enumerate(group) if at % HELD_OUT
@@ -225,7 +227,7 @@ class _Asked:
         before, after = self._target.around_a_question
 
         def asked(tokens: list[int]) -> Text | None:
-            question = [token for token in tokens if token not in self._target.ends]
+            question = [token for token in tokens if token not in self._ends]
             if not question or not self._special.isdisjoint(question):
                 self._kept.add(number, Written(ITS_OWN, False, Sample([], [])))  # not asked again when the run goes on
                 return None
@@ -238,7 +240,7 @@ class _Asked:
         def done(tokens: list[int]) -> None:
             self._kept.add(number, Written(group, held_out, Sample(prompt, tokens)))
 
-        return Text(prompt, self._tokens, 2 * (self._seed << 32 | number) + 1, done)
+        return Text(prompt, self._tokens, 2 * (self._seed << 32 | number) + 1, done, partly=True)
 
 
 def lessons(
@@ -247,12 +249,14 @@ def lessons(
     """Return the windows to learn from, and by group the samples to be measured by. The target writes until there are
     as many texts as are asked for, or so many seconds are over. A run with the same `settings` goes on with what is
     kept in `path`."""
-    itself = options.prompts is None and bool(target.around_a_question[0])
+    around = sum(map(len, target.around_a_question))
+    room = target.window - options.tokens - around
+    itself = options.prompts is None and around > 0 and room >= LEAST_QUESTION
     groups = {} if itself else read_prompts(options.prompts)
     kept = Kept(path, of_model(target.folder, [groups, options.tokens, options.window, options.seed, *settings]))
     asked = _Asked(target, options, kept, groups)
     most = asked.measured + (options.samples or (SAMPLES if seconds is None else 1 << 31))
-    if len(kept.texts) < most:
+    if seconds != 0 and len(kept.texts) < most:
         _write(target, asked.texts(most), kept, itself, most, seconds)
     return _windows(target, kept), _held_out(kept)
 
@@ -276,6 +280,7 @@ def continued(target: Target, tokens: int, seed: int) -> dict[str, list[Sample]]
 
 def _write(target: Target, texts: Iterator[Text], kept: Kept, itself: bool, most: int, seconds: float | None) -> None:
     console, began = Console(stderr=True), time.monotonic()
+    writer: Writer | None = None
     what = "asks itself questions and answers them" if itself else "goes on with prompts"
     console.print(f"The target {what}. Ctrl-C keeps the texts; the same command goes on.", soft_wrap=True)
     try:
@@ -293,9 +298,14 @@ def _write(target: Target, texts: Iterator[Text], kept: Kept, itself: bool, most
                 said = f"target: {len(kept.texts)} texts, {written} tokens, {rate:.0f} tokens/s"
                 bar.update(task, completed=min(1.0, done), description=said)
                 if interrupted.is_set() or (seconds is not None and now - began > seconds):
+                    writer.cut()
                     break
     finally:
         kept.save()
+        writer = None
+        gc.collect()  # a runner refers to itself
+        if target.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def _windows(target: Target, kept: Kept) -> torch.Tensor:
@@ -313,7 +323,7 @@ def _windows(target: Target, kept: Kept) -> torch.Tensor:
 def _held_out(kept: Kept) -> dict[str, list[Sample]]:
     found: dict[str, list[Sample]] = {}
     for _, text in sorted(kept.texts.items()):
-        if text.held_out:
+        if text.held_out and len(text.sample.continuation) >= DEPTH:
             found.setdefault(text.group, []).append(text.sample)
     if not found:
         raise SettingError("the target wrote no text to measure by: give more --minutes or --samples")

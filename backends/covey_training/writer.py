@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from covey.contracts.clock import RealClock
-from covey.contracts.errors import CoveyError
+from covey.contracts.errors import SettingError
 from covey.contracts.profile import SpeculationSettings, TargetSettings
 from covey.contracts.types import Progress, Request, Sampling
 from covey.loop.engine import Engine
@@ -29,6 +29,7 @@ class Text:
     tokens: int  # at most
     seed: int
     done: Callable[[list[int]], Text | None]
+    partly: bool = False  # whether a part of it is of use, when time is up
 
 
 class Writer:
@@ -41,7 +42,7 @@ class Writer:
         blocks = (self.rows + 1) * -(-(longest + 1) // usual.block_size)
         budget = max(PASS_TOKENS, self.rows)
         target = TargetRunner.load(
-            folder, TargetSettings(device=device, kv_blocks=blocks), token_budget=budget, name="target"
+            folder, TargetSettings(device=device, kv_blocks=blocks, run_ahead=False), token_budget=budget, name="target"
         )
         self.ends = target.info().end_ids
         self._sink = _Collected()
@@ -52,12 +53,12 @@ class Writer:
             self._sink,
             RealClock(),
         )
-        self._keys = 0
+        self._keys, self._running = 0, dict[int, Text]()
 
     def write(self, texts: Iterator[Text]) -> Iterator[int]:
         """Write the texts, and yield after each pass how many tokens it brought. Who stops iterating leaves the texts
-        that are under way."""
-        running: dict[int, Text] = {}
+        that are under way, or has them cut."""
+        running = self._running
         more = True
         while more or running:
             while more and len(running) < self.rows:
@@ -66,11 +67,18 @@ class Writer:
                 if text is not None:
                     running[self._submit(text)] = text
             self._engine.round()
-            yield self._sink.take()
             for key, tokens in self._sink.ended():
                 following = running.pop(key).done(tokens)
                 if following is not None:
                     running[self._submit(following)] = following
+            yield self._sink.take()
+
+    def cut(self) -> None:
+        """End the texts that are under way, where a part is of use."""
+        for key, text in self._running.items():
+            if text.partly and (tokens := self._sink.of(key)):
+                text.done(tokens)
+        self._running.clear()
 
     def _submit(self, text: Text) -> int:
         self._keys += 1
@@ -91,11 +99,14 @@ class _Collected:
     def publish(self, batch: Sequence[Progress]) -> None:
         for each in batch:
             if each.error is not None:
-                raise CoveyError(f"the target cannot write: {each.error}") from each.error
+                raise SettingError(f"the target cannot write: {each.error}") from each.error
             self._texts.setdefault(each.key, []).extend(each.tokens.tolist())
             self._new += len(each.tokens)
             if each.finish is not None:
                 self._ended.append(each.key)
+
+    def of(self, key: int) -> list[int]:
+        return self._texts.get(key, [])
 
     def take(self) -> int:
         new, self._new = self._new, 0

@@ -16,7 +16,7 @@ from covey import prompts
 from covey.care import processes
 from loadtest.bench.work import Ask
 from loadtest.charts import Chart, Points
-from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, Stage
+from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, NotSeen, Stage
 from loadtest.pictures import ACCEPTED, GENERATED, TREES
 
 CALLERS = (1, 2, 4, 8, 16, 32)
@@ -118,6 +118,8 @@ def death(stage: Stage) -> Shown:
         stage.wait("code is asked for", 6)
         running = processes.named(stage.server.pid)
         victim = _favourite(stage.looks, running)
+        if victim not in running:
+            raise NotSeen("no drafter's process drafted before one was to be killed")
         os.kill(running[victim], signal.SIGKILL)
 
         def back(look: Look) -> bool:

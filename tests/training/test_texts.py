@@ -88,8 +88,21 @@ def test_a_run_goes_on_with_what_is_kept_and_draws_nothing_anew(
     assert held_out == whole[1]
     monkeypatch.delattr(texts, "Writer")
     texts.lessons(target, options(chatting, "--samples", "40"), path)
+    texts.lessons(target, options(chatting), path, seconds=0.0)
     with pytest.raises(SettingError, match="another target, other prompts or tokens"):
         texts.lessons(target, options(chatting, "--samples", "40", "--seed", "4"), path)
+
+
+def test_what_is_under_way_when_time_is_up_is_kept_as_far_as_it_is_of_use(folder: Path) -> None:
+    found: dict[int, list[int]] = {}
+    writer = Writer(folder, device="cpu", longest=90)
+    asked = [Text([5, 6, n], 80, n, lambda its, n=n: found.update({n: its}), partly=n == 7) for n in (7, 8)]  # type: ignore[misc]
+    for passes, _ in enumerate(writer.write(iter(asked))):
+        if passes == 3:
+            break
+    writer.cut()
+    assert list(found) == [7]
+    assert 0 < len(found[7]) <= 5
 
 
 def test_the_time_ends_it(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +62,8 @@ def _recommended(fields: Fields) -> dict[str, float]:
     for name, its in zip(SAMPLING, SAMPLING_FIELDS):
         field = f"general.sampling.{its}"
         if field in fields.names():
-            found[name] = fields.integer(field) if name == "top_k" else fields.number(field)
+            with contextlib.suppress(SettingError):  # it only recommends
+                found[name] = fields.integer(field) if name == "top_k" else fields.number(field)
     return found
 
 
