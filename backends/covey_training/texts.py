@@ -233,7 +233,7 @@ class _Asked:
                 return None
             return self._answer(number, ITS_OWN, number % HELD_OUT == 0, [*before, *question, *after])
 
-        most = max(1, min(QUESTION_TOKENS, self._most - len(before) - len(after)))
+        most = min(QUESTION_TOKENS, self._most - len(before) - len(after))
         return Text(before, most, 2 * (self._seed << 32 | number), asked)
 
     def _answer(self, number: int, group: str, held_out: bool, prompt: list[int]) -> Text:

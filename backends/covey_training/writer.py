@@ -33,7 +33,7 @@ class Text:
 
 
 class Writer:
-    """One target and its engine. Its memory is given back with it."""
+    """One target and its engine. They refer to themselves, so their memory needs `gc.collect` to be free again."""
 
     def __init__(self, folder: Path, *, device: str, longest: int) -> None:
         """No text, its prompt among it, has more than `longest` tokens."""
