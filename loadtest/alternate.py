@@ -6,7 +6,7 @@ SETTINGS`.
 Each SETTINGS is keys of the profile, by their sections, and variables of the server's environment. The speed of a host
 changes by half within minutes, so what is compared is asked for within seconds, and only ratios are shown beside rates.
 The first SETTINGS are what the others are compared with; `""` stands for the profile as it is. Within a turn all
-servers get the same bundled prompts, of all domains, with the same seeds; other turns have others.
+servers get the same prompts of the project, of all domains, with the same seeds; other turns have others.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from covey import prompts
 from covey.contracts.profile import find, written
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.progress import Steps
-from loadtest.bench.session import served
+from loadtest.bench.session import Wanted, served
 from loadtest.bench.statistics import interval
+from loadtest.questions import Prompt
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -56,10 +56,11 @@ def changed(profile: Mapping[str, Any], settings: str) -> tuple[str, dict[str, s
     return written(sections), variables
 
 
-def rate(url: str, callers: int, seconds: float, turn: int, settings: Mapping[str, Any]) -> float:
+def rate(
+    url: str, texts: Sequence[Prompt], callers: int, seconds: float, turn: int, settings: Mapping[str, Any]
+) -> float:
     """Return the tokens a second of so many callers, each of which asks again when it has its answer."""
     until = time.monotonic() + seconds
-    texts = [text for domain in prompts.DOMAINS for text in prompts.load(domain)]
 
     def ask(caller: int) -> float:
         tokens, started, drawn = 0, time.monotonic(), random.Random(f"{turn} {caller}")
@@ -99,7 +100,7 @@ def main() -> None:
     chosen = served(given.profile)
     profile = tomllib.loads(find(chosen["profile"]).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
-        urls = {}
+        urls, texts = {}, [text for known in Wanted(Path(), **chosen).prompts().values() for text in known]
         for index, settings in enumerate(given.settings):
             text, variables = changed(profile, settings)
             own = Path(folder) / f"{index}.toml"
@@ -114,8 +115,8 @@ def main() -> None:
         with Steps() as bar:
             for settings in bar.track(list(urls) * given.turns, description="turns"):
                 turn = len(rates[settings])
-                rate(urls[settings], given.callers, 1.0, -1 - turn, asked)  # its processes wake up
-                rates[settings].append(rate(urls[settings], given.callers, given.seconds, turn, asked))
+                rate(urls[settings], texts, given.callers, 1.0, -1 - turn, asked)  # its processes wake up
+                rates[settings].append(rate(urls[settings], texts, given.callers, given.seconds, turn, asked))
     Console().print(shown(rates))
 
 

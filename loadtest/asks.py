@@ -2,7 +2,7 @@
 
 | source | prompts |
 |---|---|
-| `own[:DOMAIN,...]` | the project's own, of all domains or of those named |
+| `own[:DOMAIN,...]` | the project's own (`questions.py`), of all domains or of those named |
 | `specbench:FILE` | first turns of Spec-Bench-style JSON lines: `{"category", "turns": [...]}` |
 | `synthetic[:INPUT,OUTPUT]` | random token ids: a trace's lengths, or these; the answer is made exactly that long |
 """
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from covey import prompts
 from covey.contracts.errors import SettingError
 from loadtest.arrivals import Arrival
+from loadtest.questions import Prompt, Prompts
 
 SOURCES = ("own[:DOMAIN,...]", "specbench:FILE", "synthetic[:INPUT,OUTPUT]")
 IDS = range(300, 1000)  # ordinary tokens in any tokenizer of a thousand and more
@@ -28,7 +28,7 @@ IDS = range(300, 1000)  # ordinary tokens in any tokenizer of a thousand and mor
 class RequestContent:
     """Describes the content of one request."""
 
-    prompt: str | tuple[int, ...]
+    prompt: Prompt
     max_tokens: int
     exact: bool = False  # the answer must have max_tokens, whatever the model would rather
     topic: str = ""
@@ -55,13 +55,13 @@ class Source(Protocol):
 class Texts:
     """Chooses prompts with their topics; answers are as long as the trace says, or as `lengths` draws."""
 
-    rows: Sequence[tuple[str, str]]  # topic, text
+    rows: Sequence[tuple[str, Prompt]]  # topic, prompt
     lengths: AnswerLengths
 
     def ask(self, arrival: Arrival, rng: random.Random) -> RequestContent:
-        topic, text = rng.choice(self.rows)
+        topic, prompt = rng.choice(self.rows)
         tokens = arrival.output_tokens or self.lengths.draw(rng)
-        return RequestContent(text, min(tokens, self.lengths.context // 2), topic=topic)
+        return RequestContent(prompt, min(tokens, self.lengths.context // 2), topic=topic)
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ class Synthetic:
         return RequestContent(tuple(rng.choices(IDS, k=count)), output, exact=True, topic="synthetic")
 
 
-def parse(text: str, lengths: AnswerLengths) -> Source:
-    """Return the source of that description. Raises SettingError."""
+def parse(text: str, lengths: AnswerLengths, own: Prompts) -> Source:
+    """Return the source of that description; `own` are the project's prompts by domain. Raises SettingError."""
     kind, _, rest = text.partition(":")
     if kind == "own":
-        domains = rest.split(",") if rest else list(prompts.DOMAINS)
-        unknown = [domain for domain in domains if domain not in prompts.DOMAINS]
+        domains = rest.split(",") if rest else list(own)
+        unknown = [domain for domain in domains if domain not in own]
         if unknown:
-            raise SettingError(f"prompts: no domain {unknown[0]!r}; allowed: {', '.join(prompts.DOMAINS)}")
-        return Texts([(domain, prompt) for domain in domains for prompt in prompts.load(domain)], lengths)
+            raise SettingError(f"prompts: no domain {unknown[0]!r}; allowed: {', '.join(own)}")
+        return Texts([(domain, prompt) for domain in domains for prompt in own[domain]], lengths)
     if kind == "specbench" and rest:
         return Texts(read_specbench(Path(rest)), lengths)
     if kind == "synthetic":
@@ -97,7 +97,7 @@ def parse(text: str, lengths: AnswerLengths) -> Source:
     raise SettingError(f"prompts: got {text!r}, allowed: {', '.join(SOURCES)}")
 
 
-def read_specbench(path: Path) -> list[tuple[str, str]]:
+def read_specbench(path: Path) -> list[tuple[str, Prompt]]:
     """Return topic and first question of each line."""
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -105,7 +105,9 @@ def read_specbench(path: Path) -> list[tuple[str, str]]:
         raise SettingError(f"prompts: {path} cannot be read: {error}") from None
     if not all(isinstance(row, dict) for row in rows):
         raise SettingError(f"prompts: {path} has lines that are no objects")
-    found = [(str(row.get("category", "")), str(row["turns"][0])) for row in rows if row.get("turns")]
+    found: list[tuple[str, Prompt]] = [
+        (str(row.get("category", "")), str(row["turns"][0])) for row in rows if row.get("turns")
+    ]
     if not found:
         raise SettingError(
             f'prompts: {path} holds no prompt in this format: lines of {{"category": NAME, "turns": [TEXT, ...]}}'

@@ -15,8 +15,8 @@ from covey.contracts.errors import SettingError
 from covey_client import running
 from covey_client.address import Address
 from covey_client.caller import USUAL_PORTS
-from covey_client.errors import InvalidRequest
-from loadtest import arrivals, asks, levels
+from covey_client.errors import CoveyClientError, InvalidRequest
+from loadtest import arrivals, asks, levels, questions
 
 USUAL = "(default: %(default)s)"
 
@@ -118,6 +118,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         )
     except (ValueError, InvalidRequest) as error:
         raise SettingError(str(error)) from None
+    own = _own(http.target, metrics.target) if prompts.startswith("own") or domains else {}
     return Plan(
         grpc_url=grpc.target,
         http_url=http.target,
@@ -127,8 +128,8 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         timeout=given.request_timeout,
         seed=given.seed,
         shape=arrivals.parse(given.shape, rate=given.rate or None, lengths=given.length_scale),
-        source=asks.parse(prompts, lengths),
-        sources={name: asks.parse(f"own:{domain}", lengths) for name, domain in domains.items()},
+        source=asks.parse(prompts, lengths, own),
+        sources={name: asks.parse(f"own:{domain}", lengths, own) for name, domain in domains.items()},
         send_slo=given.send_slo,
         levels=chosen,
         settings=settings,
@@ -139,6 +140,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
             "trace_rate": given.rate or None,
             "length_scale": given.length_scale,
             "prompts": _without_folder(prompts),
+            "chat_form": questions.formed(own),
             "answer_tokens": tokens,
             "mix": given.mix or None,
             "send_slo": given.send_slo,
@@ -147,6 +149,14 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
             **settings,
         },
     )
+
+
+def _own(http_url: str, metrics_url: str) -> questions.Prompts:
+    """Return the project's prompts in the form of the server's model; where no server answers, the run will say so."""
+    try:
+        return questions.of_server(http_url, metrics_url)
+    except CoveyClientError:
+        return questions.unformed()
 
 
 def _lengths(text: str) -> tuple[int, int]:

@@ -63,9 +63,12 @@ def distance(student_logits: torch.Tensor, teacher_logits: torch.Tensor, variati
     return (1 - variation_weight) * divergence + variation_weight * variation, variation.detach()
 
 
-def taught_by(target: PreTrainedModel) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that gives the target's logits for its last hidden states."""
+def taught_by(target: PreTrainedModel, kept: torch.Tensor | None = None) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that gives the target's logits for its last hidden states, of all tokens or of those kept."""
     head = copy.deepcopy(target.get_output_embeddings()).to(fastest(target.device)).requires_grad_(False)
+    if kept is not None:
+        head.weight = nn.Parameter(head.weight[kept], requires_grad=False)
+        head.bias = None if head.bias is None else nn.Parameter(head.bias[kept], requires_grad=False)
     return lambda hidden: scaled(target.config, head(hidden))
 
 

@@ -1,8 +1,7 @@
 """`python -m covey_training head`: an EAGLE-3 head for any plain target, trained on the target's own samples.
 
-The head reads the target's hidden states, computed as it learns: three of them a token are too many to keep. It learns
-with test-time training: at each step of a draft but the first it reads what it put out at the step before, as it will
-when it drafts.
+The head reads the target's hidden states, computed as it learns (`states.py`). It learns with test-time training: at
+each step of a draft but the first it reads what it put out at the step before, as it will when it drafts.
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from rich.console import Console
 from transformers import PreTrainedModel
 
 from covey.contracts.errors import SettingError
+from covey.models import reserve
 from covey_training import architecture, chains, distil, head_model, own, texts
 from covey_training.head_model import Head
 from covey_training.numbers import fastest, mixed
 from covey_training.optimiser import Clock
+from covey_training.states import States
 
 HEAD = "draft_head"
 STEPS = 4  # of a draft, in training
@@ -75,11 +76,12 @@ def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
 def lessons(
     head: Head, target: PreTrainedModel, windows: torch.Tensor, options: argparse.Namespace
 ) -> Callable[[int, torch.Tensor], distil.Loss]:
-    """Return the function that gives a step's loss: the target reads the step's windows, and the head with it."""
+    """Return the function that gives a step's loss, on windows of the step's own."""
+    states = States(head, target, windows, reserve.available() // 2)
 
     def loss(step: int, variation_weight: torch.Tensor) -> distil.Loss:
-        chosen = windows[distil.rows_of_step(step, options.rows, len(windows), options.seed)].to(target.device)
-        return unrolled_loss(head, *head.read(target, chosen), variation_weight)
+        chosen = distil.rows_of_step(step, options.rows, len(windows), options.seed)
+        return unrolled_loss(head, *states.of(chosen), variation_weight)
 
     return loss
 
@@ -87,11 +89,10 @@ def lessons(
 def unrolled_loss(
     head: Head, taps: torch.Tensor, embeddings: torch.Tensor, expected: torch.Tensor, variation_weight: torch.Tensor
 ) -> distil.Loss:
-    """Return the distance at every step of the drafts that begin at every index, a later step's weighing less."""
+    """Return the distance at every step of the drafts that begin at every index, a later step's weighing less;
+    `expected` are the target's logits of the draft vocabulary."""
     with mixed(taps.device):
         drafted = list(head.unroll(taps, embeddings, STEPS))
-    if head.kept is not None:
-        expected = expected[..., head.kept]
     parts = [distil.distance(logits, expected[:, step:], variation_weight) for step, logits in enumerate(drafted)]
     weights = [FADE**step for step in range(STEPS)]
     loss = torch.stack([weight * loss for weight, (loss, _) in zip(weights, parts)]).sum() / sum(weights)

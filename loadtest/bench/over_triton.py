@@ -42,8 +42,7 @@ class OverTriton:
 
     def _answer(self, tenant: str, ask: Ask) -> Answer:
         given: dict[str, Any] = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed}
-        given |= {"tenant": tenant} | ({"drafter": ask.drafter} if ask.drafter else {})
-        given |= {**ask.settings, **self._settings}
+        given |= {"tenant": tenant, **ask.settings, **self._settings}
         prompt, started = ask.ids or ask.text, time.perf_counter()
         if self._stream:
             with self._client.stream(prompt, **given) as stream:

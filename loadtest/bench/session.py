@@ -24,6 +24,7 @@ from covey.contracts.types import JsonDict
 from covey.process import cpu
 from covey.server import FREE_PORTS, Options, Server, default_model
 from covey_client.progress import Steps, status
+from loadtest import questions
 from loadtest.bench import facts
 
 K = TypeVar("K")
@@ -66,8 +67,12 @@ class Wanted:
         return Options(**FREE_PORTS, profile=self.profile if profile is None else str(profile), model=self.model)
 
     def target_folder(self, settings: Profile) -> str:
-        """Return the folder of the weights that such a server serves."""
+        """Return the folder of the weights that a server with these settings serves."""
         return self.model or settings.target.folder or str(self.options().repository_folder() / "target" / "1")
+
+    def prompts(self) -> questions.Prompts:
+        """Return what there is to ask such a server, by domain."""
+        return questions.of_folder(self.target_folder(profile.load(self.profile)))
 
 
 def served(profile: str = "", model: str = "") -> dict[str, str]:

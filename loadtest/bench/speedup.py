@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from rich.console import Console
 
 from covey import prompts
-from covey.contracts import profile
 from covey.contracts.types import JsonDict
 from loadtest.bench import report, workload
 from loadtest.bench.derive import drafting
@@ -23,8 +22,7 @@ from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.policies import OFF, fixed
 from loadtest.bench.session import Session
 from loadtest.bench.statistics import best_over, loops
-from loadtest.bench.work import Answer, Ask
-from loadtest.bench.workload import SPECIALISTS
+from loadtest.bench.work import Answer, Ask, asked
 
 DEPTHS, QUICK_DEPTHS = (1, 2, 3, 4, 5, 6), (2, 4)
 AUTO = "auto"  # what requests get that ask for nothing: the policy chooses, whoever drafts
@@ -94,37 +92,31 @@ class SpeedupAnswers:
         }
 
 
-def drafter_for(domain: str, settings: profile.Profile) -> str:
-    """Return the domain's specialist, else the drafter that serves requests which name none."""
-    known, own = settings.speculation.drafters, SPECIALISTS.get(domain, "")
-    return own if own in known else known[0]
-
-
 def run(session: Session) -> None:
     """Measure; results go into the session as they come."""
     wanted = session.wanted
     measured = SpeedupAnswers()
     session.summarise = measured.summary
-    settings = drafting(wanted.profile)
+    drafting(wanted.profile)
     quick = wanted.quick
     repetitions = session.repetitions(REPETITIONS, quick=2)
     domains = prompts.DOMAINS[:1] if quick else prompts.DOMAINS
-    drafters = {domain: drafter_for(domain, settings) for domain in domains}
     tokens = QUICK_TOKENS if quick else OUTPUT_TOKENS
-    session.notes |= {"drafters": drafters, "output_tokens": tokens}
+    session.notes["output_tokens"] = tokens
     with session.server(wanted.options()) as server, ExitStack() as stack:
+        known = wanted.prompts()
         choices = (OFF, *map(fixed, QUICK_DEPTHS if quick else DEPTHS))
-        asked = [OverTriton(server, name, stream=True, settings={"speculation": name}) for name in choices]
-        asked.append(OverTriton(server, AUTO, stream=True, settings={"speculation": AUTO, "drafter": ""}))
-        for one in asked:
+        entrants = [OverTriton(server, name, stream=True, settings={"speculation": name}) for name in choices]
+        entrants.append(OverTriton(server, AUTO, stream=True, settings={"speculation": AUTO}))
+        for one in entrants:
             stack.callback(one.close)
-        for one in session.each([(f"warming up: {one.name}", one) for one in asked]):
+        for one in session.each([(f"warming up: {one.name}", one) for one in entrants]):
             for domain in domains:
-                one.run([Ask(prompts.load(domain)[0], 8, HOT, drafter=drafters[domain])], 1, tenant="warm-up")
-        texts = {d: workload.by_repetition(d, repetitions, seed=wanted.seed) for d in domains}
+                one.run([asked(known[domain][0], 8, HOT, 0, domain)], 1, tenant="warm-up")
+        texts = {d: workload.by_repetition(known[d], d, repetitions, seed=wanted.seed) for d in domains}
         for repetition in range(repetitions):
             asks = [
-                Ask(texts[domain][repetition], tokens, hot, repetition, domain, drafter=drafters[domain])
+                asked(texts[domain][repetition], tokens, hot, repetition, domain)
                 for hot in (GREEDY, HOT)
                 for domain in domains
             ]
@@ -132,14 +124,14 @@ def run(session: Session) -> None:
             for ask in session.each(labelled):
                 if repetition > 1 and session.out_of_time():  # two are for the ratios
                     return
-                _ask(session, measured, repetition, ask, asked)
+                _ask(session, measured, repetition, ask, entrants)
             session.notes["repetitions"] = repetition + 1
 
 
-def _ask(session: Session, measured: SpeedupAnswers, repetition: int, ask: Ask, asked: Sequence[OverTriton]) -> None:
+def _ask(session: Session, measured: SpeedupAnswers, repetition: int, ask: Ask, entrants: Sequence[OverTriton]) -> None:
     """Put a prompt to every depth and to the policy."""
     answers = {}
-    for one in workload.shuffled(asked, session.wanted.seed, repetition, len(measured.prompts)):
+    for one in workload.shuffled(entrants, session.wanted.seed, repetition, len(measured.prompts)):
         tenant = f"{repetition} {ask.domain} {ask.temperature} {one.name}"  # finds nothing of the others' in any cache
         answers[one.name] = one.run([ask], 1, tenant=tenant).answers[0]
     measured.prompts[ask.temperature, ask.domain, repetition].append(answers)

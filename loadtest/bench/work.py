@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+from loadtest.questions import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +19,13 @@ class Ask:
     seed: int = 0
     domain: str = ""
     ids: tuple[int, ...] = ()  # the prompt, where it is no text
-    drafter: str = ""  # that the request names
     settings: Mapping[str, object] = field(default_factory=dict)  # other fields of the request
+
+
+def asked(prompt: Prompt, max_tokens: int, temperature: float, seed: int, domain: str, **fields: Any) -> Ask:
+    """Return the request for a prompt of either kind."""
+    text, ids = (prompt, ()) if isinstance(prompt, str) else ("", prompt)
+    return Ask(text, max_tokens, temperature, seed, domain, ids, **fields)
 
 
 @dataclass(frozen=True, slots=True)

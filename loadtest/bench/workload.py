@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from covey import prompts
 from loadtest.bench.work import Ask
+from loadtest.questions import Prompt
 
 T = TypeVar("T")
-SPECIALISTS = {"code": "draft_code", "edits": "draft_suffix"}  # drafters of the test pair by the domain they know best
 
 
 def mixed(count: int, *, tokens: int, seed: int) -> list[Ask]:
@@ -27,11 +27,10 @@ def mixed(count: int, *, tokens: int, seed: int) -> list[Ask]:
     return asks
 
 
-def by_repetition(domain: str, repetitions: int, *, seed: int) -> list[str]:
-    """Deal a prompt of the domain to each repetition, none twice while there are enough."""
-    texts = prompts.load(domain)
-    random.Random(f"{seed} {domain}").shuffle(texts)
-    return [texts[repetition % len(texts)] for repetition in range(repetitions)]
+def by_repetition(known: Sequence[Prompt], domain: str, repetitions: int, *, seed: int) -> list[Prompt]:
+    """Deal a prompt of the domain's to each repetition, none twice while there are enough."""
+    dealt = random.Random(f"{seed} {domain}").sample(known, len(known))
+    return [dealt[repetition % len(dealt)] for repetition in range(repetitions)]
 
 
 def shuffled(entries: Sequence[T], *seeds: int) -> list[T]:

@@ -23,6 +23,7 @@ from loadtest.charts import Chart
 from loadtest.demo import page, steps
 from loadtest.demo.stage import Stage
 from loadtest.demo.steps import Shown
+from loadtest.questions import Prompts
 
 ALL = "all"
 BUNDLED, EMULATED = "bundled", "emulated"
@@ -90,18 +91,18 @@ def _serve(
 ) -> None:
     """Play these steps on one server, and keep what they found and what is to be drawn of it."""
     with tempfile.TemporaryDirectory() as folder:
-        options = session.wanted.options(_profile(session, server, Path(folder) / "demo.toml"))
-        if server == EMULATED:
-            options = replace(options, model="")
-        with session.server(options) as running:
+        path = _profile(session, server, Path(folder) / "demo.toml")
+        wanted = replace(session.wanted, profile=str(path), model="" if server == EMULATED else session.wanted.model)
+        known = wanted.prompts()
+        with session.server(wanted.options()) as running:
             for name in names:
-                found[name], charts[name] = _played(session, running, name)
+                found[name], charts[name] = _played(session, running, name, known)
 
 
-def _played(session: Session, server: Server, name: str) -> tuple[JsonDict, Sequence[Chart]]:
+def _played(session: Session, server: Server, name: str, known: Prompts) -> tuple[JsonDict, Sequence[Chart]]:
     step = STEPS[name]
     try:
-        with Stage(name, server, session, step.quick if session.wanted.quick else 1.0) as stage:
+        with Stage(name, server, session, known, step.quick if session.wanted.quick else 1.0) as stage:
             shown = step.play(stage)
             differ = stage.compared()
         return _told(session, name, shown, len(stage.answers), differ), shown.charts

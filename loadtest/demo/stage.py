@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from covey import prompts
 from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey.server import Server
@@ -18,8 +17,9 @@ from covey_client import Client, CoveyClientError, status
 from covey_client.rates import MetricsSnapshot, Span
 from covey_client.reports import Reports, RoundReport
 from covey_client.response import Completion
+from loadtest import questions
 from loadtest.bench.session import Session
-from loadtest.bench.work import Ask
+from loadtest.bench.work import Ask, asked
 from loadtest.charts import Points
 from loadtest.pictures import DRAFTED
 
@@ -63,13 +63,14 @@ class Answered:
 class Stage:
     """Asks and watches one server during one step. Times are seconds since the step began."""
 
-    def __init__(self, name: str, server: Server, session: Session, pace: float) -> None:
-        """`pace` is the share of the seconds that a step takes."""
+    def __init__(self, name: str, server: Server, session: Session, known: questions.Prompts, pace: float) -> None:
+        """`known` is what there is to ask, by domain, and `pace` the share of the seconds that a step takes."""
         self.server, self.marks = server, list[tuple[float, str]]()
         self.looks: list[Look] = []
         self.answers: list[Answered] = []
         self._name, self._session, self._pace = name, session, pace
         self._reports, self._client = Reports(server.http_url), Client(server.grpc_url, timeout=TIMEOUT)
+        self._prompts = known
         self._began, self._numbers = time.monotonic(), itertools.count(1)
         self._failed: list[CoveyClientError] = []
         self._ended = threading.Event()
@@ -86,8 +87,8 @@ class Stage:
 
     def ask(self, domain: str, **settings: Any) -> Callable[[int], Ask]:
         """Return a function that makes the request of a number: none has another one's seed."""
-        texts = prompts.load(domain)
-        return lambda number: Ask(texts[number % len(texts)], TOKENS, 1.0, number, domain, settings=settings)
+        known = self._prompts[domain]
+        return lambda number: asked(known[number % len(known)], TOKENS, 1.0, number, domain, settings=settings)
 
     @contextmanager
     def asking(self, callers: int, ask: Callable[[int], Ask]) -> Iterator[None]:

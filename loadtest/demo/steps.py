@@ -90,9 +90,9 @@ def urgent(stage: Stage) -> Shown:
             with stage.asking(2, stage.ask("code", **settings)):
                 stage.wait(f"short, {name}", 10)
     shown = {
-        "short, no class": [each for each in stage.answers if not each.ask.ids and not each.ask.settings],
+        "short, no class": [each for each in stage.answers if each.ask.domain and not each.ask.settings],
         f"short, {URGENT}": [each for each in stage.answers if each.ask.settings],
-        "long": [each for each in stage.answers if each.ask.ids],
+        "long": [each for each in stage.answers if not each.ask.domain],
     }
     first, each = ({name: _times(found, of) for name, found in shown.items()} for of in ("ttft_ms", "tpot_ms"))
     found = [median(ms for _, ms in lines[name]) for lines in (first, each) for name in list(shown)[:2]]

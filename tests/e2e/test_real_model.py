@@ -12,9 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from covey import prompts
 from covey.server import FREE_PORTS, Options, Server, StartError, bundled, default_model
 from covey.server.front import Front
 from covey_client import Client
+from loadtest import questions
 from tests.fronts import fronting, library
 
 HERE = bundled.folder(Options().state)
@@ -99,6 +101,13 @@ def test_a_chat_that_does_not_say_how_is_drawn_as_the_makers_advise(asking: open
 
     assert said() == said(temperature=0.2, top_p=0.9)
     assert said(temperature=1) == said(temperature=1, top_p=0.9) != said()
+
+
+def test_load_tests_ask_in_its_chat_form(real: Server, door: Front) -> None:
+    asked = questions.of_server(door.http_url, real.metrics_url.split("/")[2])
+    assert asked == questions.of_folder(str(HERE))
+    said = AutoTokenizer.from_pretrained(HERE).decode(asked["chat"][0])
+    assert said.endswith(f"<|im_start|>user\n{prompts.questions('chat')[0]}<|im_end|>\n<|im_start|>assistant\n")
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

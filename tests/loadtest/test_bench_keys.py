@@ -95,9 +95,3 @@ def test_a_drafter_that_is_left_out_is_not_said_to_lie_anywhere(tmp_path: Path) 
     assert one.models == ("target", "covey", "draft_aligned")
     assert one.drafter.folders == pair.drafter.folders
     assert one.speculation.policy == "nightjar"
-
-
-def test_a_domain_whose_specialist_does_not_serve_has_the_usual_drafter(tmp_path: Path) -> None:
-    (tmp_path / "pair.toml").write_text(PAIR)
-    assert speedup.drafter_for("code", profile.load(str(tmp_path / "pair.toml"))) == "draft_aligned"
-    assert speedup.drafter_for("code", profile.load(profile.DEFAULT_PROFILE)) == "draft_code"

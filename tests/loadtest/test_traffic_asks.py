@@ -14,7 +14,7 @@ from covey import prompts
 from covey.contracts.errors import SettingError
 from covey_client.rates import MetricsSnapshot
 from covey_client.status import Sample
-from loadtest import asks, levels, options
+from loadtest import asks, levels, options, questions
 from loadtest.arrivals import Arrival
 from loadtest.asks import AnswerLengths
 
@@ -24,7 +24,7 @@ SOON = Arrival(0.0)
 
 def asked(source: str, arrival: Arrival = SOON, count: int = 200) -> list[asks.RequestContent]:
     rng = random.Random(1)
-    parsed = asks.parse(source, LENGTHS)
+    parsed = asks.parse(source, LENGTHS, questions.unformed())
     return [parsed.ask(arrival, rng) for _ in range(count)]
 
 
@@ -72,17 +72,17 @@ def test_synthetic_lengths_are_exact_and_fit_the_context() -> None:
 )
 def test_what_is_no_source_is_named(source: str, complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
-        asks.parse(source, LENGTHS)
+        asks.parse(source, LENGTHS, questions.unformed())
 
 
 def test_a_file_without_prompts_is_named(tmp_path: Path) -> None:
     path = tmp_path / "empty.jsonl"
     path.write_text("{}")
     with pytest.raises(SettingError, match="holds no prompt"):
-        asks.parse(f"specbench:{path}", LENGTHS)
+        asks.parse(f"specbench:{path}", LENGTHS, {})
     path.write_text("[1]")
     with pytest.raises(SettingError, match="lines that are no objects"):
-        asks.parse(f"specbench:{path}", LENGTHS)
+        asks.parse(f"specbench:{path}", LENGTHS, {})
 
 
 def test_levels_are_chosen_by_weight() -> None:

@@ -21,7 +21,7 @@ from covey.contracts.profile import load
 from covey.models import heads
 from covey.models.lanes import chain
 from covey.models.native.head import HeadModel
-from covey_training import chains, distil, head, head_model
+from covey_training import chains, distil, head, head_model, states
 from covey_training.__main__ import parse
 from covey_training.optimiser import Budget
 from covey_training.sampling import Sample
@@ -220,6 +220,20 @@ def test_chains_begin_at_every_sampled_token_with_enough_after_it(model: LlamaFo
     assert found.accepted_length == pytest.approx(float(torch.tensor(rates).cumprod(1).sum(1).mean()), abs=2e-2)
     others = chains.of_others(model, {}, samples, [[True] * 6, [True, False, True, True, True]])
     assert others["n-gram"].accepted_length == pytest.approx((5 + 5 + 1) / 3)
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 0])
+def test_states_are_what_the_head_reads_whether_kept_or_not(
+    model: LlamaForCausalLM, windows: torch.Tensor, memory: int
+) -> None:
+    made = shaken(model, torch.arange(5, 300, 3))
+    known = states.States(made, model, windows, memory)
+    for chosen in ([3, 9, 3], [0, 15, 9]):
+        taps, embeddings, expected = made.read(model, windows[chosen])
+        found = known.of(torch.tensor(chosen))
+        assert torch.allclose(found[0], taps, rtol=2**-7, atol=1e-6)
+        assert torch.equal(found[1], embeddings)
+        assert torch.allclose(found[2], expected[..., made.kept], rtol=0.02, atol=0.02)
 
 
 def learnt(model: LlamaForCausalLM, windows: torch.Tensor, path: Path, *stops: int) -> torch.Tensor:

@@ -34,6 +34,15 @@ def test_domains_share_no_prompt() -> None:
     assert len(set(every)) == len(every) == 240
 
 
+@pytest.mark.parametrize("domain", prompts.DOMAINS)
+def test_sixteen_distinct_questions_in_a_domain(domain: str) -> None:
+    asked = prompts.questions(domain)
+    assert len(asked) == len(set(asked)) == 16
+    assert all(question == question.strip() for question in asked)
+
+
 def test_an_unknown_domain_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match="the domains are code, math"):
         prompts.load("poetry")
+    with pytest.raises(ValueError, match="the domains are code, math"):
+        prompts.questions("poetry")

@@ -1,4 +1,5 @@
-"""The project's own prompts, forty per domain, each in the one form that the models were trained on.
+"""The project's own prompts, by domain: sixteen questions for a model that chats, in `questions.json`, and forty texts
+to go on with, each in the one form that the bundled test pair was trained on.
 
 | domain | a document | a prompt ends |
 |---|---|---|
@@ -16,16 +17,31 @@ from __future__ import annotations
 
 import json
 from importlib import resources
+from typing import Any
 
-__all__ = ["DOMAINS", "load"]
+__all__ = ["DOMAINS", "load", "questions"]
 
 DOMAINS: tuple[str, ...] = ("code", "math", "translation", "summarisation", "chat", "edits")
 
 
 def load(domain: str) -> list[str]:
-    """Return the prompts of one domain, in a fixed order."""
+    """Return the texts of one domain to go on with, in a fixed order."""
+    _check(domain)
+    prompts: list[str] = _read(domain)
+    return prompts
+
+
+def questions(domain: str) -> list[str]:
+    """Return what a user might ask a model of one domain, in a fixed order."""
+    _check(domain)
+    found: list[str] = _read("questions")[domain]
+    return found
+
+
+def _check(domain: str) -> None:
     if domain not in DOMAINS:
         raise ValueError(f"no prompts for {domain!r}: the domains are {', '.join(DOMAINS)}")
-    text = resources.files(__package__).joinpath(f"{domain}.json").read_text(encoding="utf-8")
-    prompts: list[str] = json.loads(text)
-    return prompts
+
+
+def _read(name: str) -> Any:
+    return json.loads(resources.files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8"))
