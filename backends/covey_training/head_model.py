@@ -160,8 +160,13 @@ class Head(nn.Module):
 
     def scale_to(self, taps: torch.Tensor) -> None:
         """Have the head learn from taps of size 1, whatever the target's: with large ones what it reads of the token
-        would be lost beside the state, and a learning rate would mean another thing to `fc` than to the rest."""
+        would be lost beside the state, and a learning rate would mean another thing to `fc` than to the rest. It begins
+        with the latest tap as it is, which is what a layer of the target reads."""
         self.scale.copy_(taps.float().unflatten(-1, (3, -1)).square().mean((0, 1, 3))[:, None].rsqrt())
+        width = len(self.fc.weight)
+        with torch.no_grad():
+            self.fc.weight.mul_(0.1)
+            self.fc.weight[:, -width:] += torch.eye(width, device=self.fc.weight.device) / self.scale[-1]
 
     def widen(self, logits: torch.Tensor) -> torch.Tensor:
         """Return these logits over the target's vocabulary: what is not in the draft vocabulary is never drafted."""
@@ -191,14 +196,34 @@ def check(folder: Path, target: PreTrainedModel) -> None:
 
 
 def begin(target: PreTrainedModel, kept: torch.Tensor | None) -> Head:
-    """Return a head that has learnt nothing, with the target's own last norm and output embedding."""
+    """Return a head that has learnt nothing, with the target's own last layer, last norm and output embedding."""
     table = target.get_output_embeddings().weight.detach()
     table = table if kept is None else table[kept]
     head = Head(describe(target.config, len(table)), kept)
     with torch.no_grad():
         head.lm_head.weight.copy_(table)
         head.norm.weight.copy_(target.base_model.norm.weight)
+        _begin_as(head.midlayer, target.base_model.layers[-1])
     return head
+
+
+def _begin_as(own: Layer, layer: nn.Module) -> None:
+    """Copy a target's layer as far as its parts have the same names and sizes. It reads states alone, and a head's
+    layer an embedding beside each."""
+    theirs = dict(layer.named_parameters())
+    for name, weight in own.named_parameters():
+        given, width = theirs.get(name), weight.shape[-1] // 2
+        if given is None or weight.ndim != 2:
+            continue
+        if given.shape == weight.shape:
+            weight.copy_(given)
+        elif given.shape == (weight.shape[0], width):
+            weight[:, width:] = given
+            weight[:, :width] *= 0.5
+    norms = ((own.hidden_norm, "input_layernorm"), (own.post_attention_layernorm, "post_attention_layernorm"))
+    for norm, name in norms:
+        if (given := theirs.get(f"{name}.weight")) is not None and given.shape == norm.weight.shape:
+            norm.weight.copy_(layer.get_submodule(name)(torch.ones_like(given)))  # what it adds to its weights, too
 
 
 def save(head: Head, folder: Path) -> None:

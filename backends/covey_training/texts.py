@@ -1,7 +1,8 @@
 """What a target of any folder writes: texts to learn from, and others to be measured by, kept beside a run.
 
 A model with a chat template asks the questions itself: it goes on where its template has a user begin, and answers what
-it wrote. Other models go on with prompts: the bundled ones, or lines of a file. Every tenth text is held out.
+it wrote. Every second question is a line of a file, where one is given. Other models go on with prompts: the bundled
+ones, or lines of a file. Every tenth text is held out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import gc
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +80,12 @@ class Target:
         ids: list[int] = self.tokenizer(prompt).input_ids
         return ids[-most:]
 
+    def asked(self, question: str, most: int) -> list[int]:
+        """Return a user's question, or its end, as the chat template has it."""
+        before, after = self.around_a_question
+        ids: list[int] = self.tokenizer(question, add_special_tokens=False).input_ids
+        return [*before, *ids[-(most - len(before) - len(after)) :], *after]
+
     @cached_property
     def around_a_question(self) -> tuple[list[int], list[int]]:
         """Return the tokens before and after a user's words, where the chat template has them; none where there is no
@@ -99,7 +107,10 @@ class Target:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", required=True, metavar="MODEL", help="folder, or name on the Hugging Face hub")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the drafter is to be")
-    asked = "a prompt in each line (default: a chat model asks itself, another goes on with the bundled prompts)"
+    asked = (
+        "a prompt in each line, of .jsonl files a JSON string; a chat model answers these and its own in turn "
+        "(default: its own alone; another model goes on with the bundled prompts)"
+    )
     parser.add_argument("--prompts", type=Path, metavar="FILE", help=asked)
     many = f"most texts that the target writes (default: {SAMPLES}; with --minutes as many as there is time for)"
     parser.add_argument("--samples", type=int, help=many)
@@ -133,11 +144,20 @@ def read_prompts(path: Path | None) -> dict[str, list[str]]:
     if path is None:
         return {domain: prompts.load(domain) for domain in prompts.DOMAINS}
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if path.suffix == ".jsonl":
+        lines = [_json_string(path, line) for line in lines]
     if len(lines) < HELD_OUT:
         raise SettingError(
             f"{path}: {len(lines)} prompts, allowed: {HELD_OUT} lines or more, a tenth of them to measure"
         )
     return {path.name: lines}
+
+
+def _json_string(path: Path, line: str) -> str:
+    with suppress(ValueError):
+        if isinstance(found := json.loads(line), str):
+            return found
+    raise SettingError(f"{path}: got {line[:60]!r}, allowed: a JSON string in each line")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +211,11 @@ class Kept:
 class _Asked:
     """The texts that the target is to write."""
 
-    def __init__(self, target: Target, options: argparse.Namespace, kept: Kept, groups: dict[str, list[str]]) -> None:
+    def __init__(
+        self, target: Target, options: argparse.Namespace, kept: Kept, groups: dict[str, list[str]], itself: bool
+    ) -> None:
+        """`itself` says that it asks itself."""
+        self._itself = itself
         self._target, self._tokens, self._seed, self._kept = target, options.tokens, options.seed, kept
         self._most = target.window - options.tokens
         if self._most < 1:
@@ -214,14 +238,16 @@ class _Asked:
                 yield self._text(number)
 
     def _text(self, number: int) -> Text:
-        if not self._prompts:
+        measures = number < self.measured
+        if self._itself and not measures and (number % 2 or not self._teaching):
             return self._question(number)
-        given = self._prompts[number] if number < len(self._prompts) else self._of_teaching(number)
+        given = self._prompts[number] if measures else self._of_teaching(number // 2 if self._itself else number)
         group, prompt, held_out = given
-        return self._answer(number, group, held_out, self._target.encoded(prompt, self._most))
+        tokens = (self._target.asked if self._itself else self._target.encoded)(prompt, self._most)
+        return self._answer(number, group, held_out, tokens)
 
     def _of_teaching(self, number: int) -> tuple[str, str, bool]:
-        return self._teaching[(number - len(self._prompts)) % len(self._teaching)]
+        return self._teaching[number % len(self._teaching)]
 
     def _question(self, number: int) -> Text:
         before, after = self._target.around_a_question
@@ -251,10 +277,10 @@ def lessons(
     kept in `path`."""
     around = sum(map(len, target.around_a_question))
     room = target.window - options.tokens - around
-    itself = options.prompts is None and around > 0 and room >= LEAST_QUESTION
-    groups = {} if itself else read_prompts(options.prompts)
+    itself = around > 0 and room >= LEAST_QUESTION
+    groups = {} if itself and options.prompts is None else read_prompts(options.prompts)
     kept = Kept(path, of_model(target.folder, [groups, options.tokens, options.window, options.seed, *settings]))
-    asked = _Asked(target, options, kept, groups)
+    asked = _Asked(target, options, kept, groups, itself)
     most = asked.measured + (options.samples or (SAMPLES if seconds is None else 1 << 31))
     if seconds != 0 and len(kept.texts) < most:
         _write(target, asked.texts(most), kept, itself, most, seconds)

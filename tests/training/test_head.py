@@ -222,6 +222,28 @@ def test_chains_begin_at_every_sampled_token_with_enough_after_it(model: LlamaFo
     assert others["n-gram"].accepted_length == pytest.approx((5 + 5 + 1) / 3)
 
 
+@torch.no_grad()
+def test_a_head_begins_as_the_target_s_last_layer(model: LlamaForCausalLM, windows: torch.Tensor) -> None:
+    """Where it gives nothing to the embedding, what it reads of the latest tap is what that layer puts out."""
+    made = head_model.begin(model, None)
+    taps, embeddings, _ = made.read(model, windows)
+    made.scale_to(taps)
+    width = model.config.hidden_size
+    made.fc.weight[:, :-width] = 0
+    made.fc.weight[:, -width:] = torch.eye(width) / made.scale[-1]
+    for projection in (made.midlayer.self_attn.q_proj, made.midlayer.self_attn.k_proj, made.midlayer.self_attn.v_proj):
+        projection.weight[:, :width] = 0
+    last, state = model.model.layers[-1], taps[..., -width:]
+    norm = last.self_attn.q_norm, last.self_attn.k_norm  # a head has none: they are taken away
+    last.self_attn.q_norm = last.self_attn.k_norm = torch.nn.Identity()
+    positions = torch.arange(state.shape[1])[None]
+    mask = torch.full((state.shape[1],) * 2, -torch.inf).triu(1)[None, None]
+    expected = last(state, attention_mask=mask, position_embeddings=model.model.rotary_emb(state, positions))
+    last.self_attn.q_norm, last.self_attn.k_norm = norm
+    logits = next(made.unroll(taps, embeddings, 1))
+    assert torch.allclose(logits, model.lm_head(model.model.norm(expected)), atol=1e-4)
+
+
 @pytest.mark.parametrize("memory", [1 << 30, 0])
 def test_states_are_what_the_head_reads_whether_kept_or_not(
     model: LlamaForCausalLM, windows: torch.Tensor, memory: int

@@ -76,6 +76,23 @@ def test_a_chat_model_asks_itself_and_answers_in_its_own_form(chatting: Path, tm
         assert 0 < len(sample.continuation) <= 12
 
 
+def test_a_chat_model_answers_the_lines_of_a_file_and_its_own_questions_in_turn(chatting: Path, tmp_path: Path) -> None:
+    path = tmp_path / "asked.jsonl"
+    path.write_text("".join(json.dumps(f"Line\n{number}?") + "\n" for number in range(20)))
+    target = texts.open_target(str(chatting), CPU, 96)
+    given = options(chatting, "--samples", "30", "--prompts", str(path))
+    _, held_out = texts.lessons(target, given, tmp_path / "texts.jsonl")
+    assert {target.tokenizer.decode(one.prompt) for one in held_out["asked.jsonl"]} <= {
+        f"<user>Line\n{number}?<told>" for number in (0, 10)
+    }
+    lines = [json.loads(line) for line in (tmp_path / "texts.jsonl").read_text().splitlines()[1:]]
+    groups = {number: group for number, group, *_ in lines}
+    assert [groups[number] for number in range(2, 32)] == ["asked.jsonl", ITS_OWN] * 15
+    path.write_text('"one"\nanother\n')
+    with pytest.raises(SettingError, match="got 'another', allowed: a JSON string in each line"):
+        texts.lessons(target, given, tmp_path / "other.jsonl")
+
+
 def test_a_run_goes_on_with_what_is_kept_and_draws_nothing_anew(
     chatting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
