@@ -8,6 +8,10 @@ distils a small drafter for any target from the target's own samples.
 
 trains an EAGLE-3 head, which reads the target's hidden states, on them. Both commands go on where they were stopped.
 
+    python -m covey_training widen model_repository/draft_smollm2_head/1 head
+
+writes a head whose matrices are in bytes in two bytes a number, as other systems read it.
+
     python -m covey_training aligned --size tiny --agreement 0.7 --out pair
 
 makes a pair of random weights to measure with, and learns nothing.
@@ -30,7 +34,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from covey.contracts.errors import SettingError
 from covey_client import interruption
-from covey_training import architecture, chains, head, own, texts
+from covey_training import architecture, chains, head, head_model, own, texts
 from covey_training.aligned import command as aligned
 
 TARGET = "target"
@@ -54,6 +58,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     texts.add_arguments(single)
     reading = commands.add_parser("head", parents=[machine, budget], help="train an EAGLE-3 head for any plain target")
     head.add_arguments(reading)
+    wide = commands.add_parser("widen", parents=[machine], help="write a head in bytes as other systems read it")
+    wide.add_argument("folder", type=Path)
+    wide.add_argument("out", type=Path)
     synthetic = commands.add_parser("aligned", parents=[machine], help="make a synthetic pair to measure with")
     aligned.add_arguments(synthetic)
     options = parser.parse_args(arguments)
@@ -72,6 +79,7 @@ def main(arguments: list[str]) -> None:
         "aligned": aligned.run,
         "drafter": own.run,
         "head": head.run,
+        "widen": lambda given: head_model.widen(given.folder, given.out),
     }[options.command]
     interruption.by_signals()
     try:

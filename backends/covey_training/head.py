@@ -32,6 +32,7 @@ SETTINGS = distil.DistilSettings()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     texts.add_arguments(parser)
     parser.add_argument("--draft-vocab", type=int, metavar="N", help="draft the N most frequent tokens alone")
+    parser.add_argument("--bytes", action="store_true", help="write matrices in bytes: half the file, for Covey alone")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -68,7 +69,7 @@ def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
     }
     folder = options.out.resolve()
     with architecture.staged(folder) as staging:
-        head_model.save(head, staging)
+        head_model.save(head, staging, in_bytes=options.bytes)
         own.describe(staging, target.folder, HEAD, folder, chains.compared(report, HEAD), is_head=True)
     return folder, report
 

@@ -10,12 +10,13 @@ disk. The embedding is the target's: the caller looks tokens up.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import LlamaConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import (
@@ -26,7 +27,8 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from covey.contracts.errors import UnsupportedModel
-from covey.models import loading
+from covey.models import loading, stored
+from covey_training import architecture
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
@@ -226,11 +228,35 @@ def _begin_as(own: Layer, layer: nn.Module) -> None:
             norm.weight.copy_(layer.get_submodule(name)(torch.ones_like(given)))  # what it adds to its weights, too
 
 
-def save(head: Head, folder: Path) -> None:
-    """Write `config.json` and `model.safetensors`, in bf16, into the folder."""
+def to_bytes(name: str, matrix: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return a matrix in bytes, with the largest number of each row at 127, and its rows' scales."""
+    scales = matrix.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+    return {name: (matrix / scales).round().to(torch.int8), f"{name}{stored.SCALES}": scales}
+
+
+def widen(folder: Path, out: Path) -> None:
+    """Write a head whose matrices are in bytes as other systems read it, in bf16."""
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith(stored.SCALES)]:
+        matrix = name.removesuffix(stored.SCALES)
+        tensors[matrix] = (tensors[matrix] * tensors.pop(name)).to(torch.bfloat16)
+    with architecture.staged(out) as staging:
+        for file in folder.iterdir():
+            if file.is_file():
+                shutil.copyfile(file, staging / file.name)
+        save_file(tensors, staging / "model.safetensors", {"format": "pt"})
+
+
+def save(head: Head, folder: Path, *, in_bytes: bool = False) -> None:
+    """Write `config.json` and `model.safetensors` into the folder, in bf16 or with matrices in bytes."""
     weights = {name: value.detach() for name, value in head.named_parameters()}
     weights["fc.weight"] = (weights["fc.weight"].unflatten(1, (3, -1)) * head.scale).flatten(1)
-    tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in weights.items()}
+    tensors = {}
+    for name, value in weights.items():
+        if in_bytes and value.ndim == 2:
+            tensors |= to_bytes(name, value)
+        else:
+            tensors[name] = value.to(torch.bfloat16).contiguous()
     if head.kept is not None:
         known = torch.zeros(head.config.vocab_size, dtype=torch.bool)
         known[head.kept] = True

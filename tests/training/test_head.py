@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from covey import prompts
@@ -21,6 +21,7 @@ from covey.contracts.profile import load
 from covey.models import heads
 from covey.models.lanes import chain
 from covey.models.native.head import HeadModel
+from covey.models.native.weights import floats
 from covey_training import chains, distil, head, head_model, states
 from covey_training.__main__ import parse
 from covey_training.optimiser import Budget
@@ -157,6 +158,34 @@ def test_the_folder_is_an_eagle_3_checkpoint(model: LlamaForCausalLM, tmp_path: 
 
 
 @torch.no_grad()
+def test_a_head_in_bytes_is_read_row_by_row_and_widened_for_other_systems(
+    model: LlamaForCausalLM, target: Path, tmp_path: Path
+) -> None:
+    made = shaken(model, torch.arange(5, 300, 3))
+    plain, small, wide = (tmp_path / name for name in ("plain", "small", "wide"))
+    for folder, in_bytes in ((plain, False), (small, True)):
+        folder.mkdir()
+        head_model.save(made, folder, in_bytes=in_bytes)
+    head_model.widen(small, wide)
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (plain, small, wide)]
+    assert sizes[1] < 0.6 * sizes[0]
+    assert sizes[2] == sizes[0]
+    tensors, of = load_file(small / "model.safetensors"), heads.read(small, target).of
+    for name, value in load_file(wide / "model.safetensors").items():
+        exact = load_file(plain / "model.safetensors")[name]
+        if value.ndim < 2:
+            assert torch.equal(value, exact)
+            continue
+        read = torch.from_numpy(floats(of.weights[name.replace("midlayer.", "model.layers.0.")]))
+        assert torch.equal(read, tensors[name] * tensors[f"{name}_scale"])
+        assert torch.equal(value, read.bfloat16())
+        assert (read - exact).abs().max() <= exact.abs().max() / 127
+    tensors["lm_head.weight_scale"] = tensors["lm_head.weight_scale"].flatten()
+    save_file(tensors, small / "model.safetensors")
+    with pytest.raises(SettingError, match=r"lm_head.weight is I8 .* is due"):
+        heads.read(small, target)
+
+
 def test_taps_are_learnt_at_size_1_and_a_folder_s_weights_take_them_as_they_are(
     model: LlamaForCausalLM, windows: torch.Tensor, tmp_path: Path
 ) -> None:

@@ -6,8 +6,8 @@ the taps of every token beside its KV, for a head may ask for them late or find 
 states that are asked for: it ships one row of its width for each token, not three.
 
 Two forms are read. SafeAILab's and SpecForge's is flat and counts layers by their outputs, so that its layer 1 is
-tapped before layer 2; that of vLLM's `speculators` is nested and counts as the taps do. Reads neither torch nor
-transformers.
+tapped before layer 2; that of vLLM's `speculators` is nested and counts as the taps do. Matrices may lie in bytes
+beside a scale for each row. Reads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def read(folder: Path, target: Path) -> Head:
     described = dict(inner, vocab_size=base.vocab_size, num_hidden_layers=1, tie_word_embeddings=False)
     refusals.by_values(folder, described)
     taps = _taps(folder, config, nested, base.layers)
-    weights = {_ours(name): tensor for name, tensor in stored.tensors(refusals.weight_files(folder)).items()}
+    found = stored.scaled(stored.tensors(refusals.weight_files(folder)))
+    weights = {_ours(name): tensor for name, tensor in found.items()}
     weights.setdefault(_EMBEDDING, base.weights[_EMBEDDING])
     of = architecture.of(folder, described, weights, inputs=2)
     drafted = _check_shapes(folder, of, (of.width, len(taps) * base.width))
@@ -150,7 +151,7 @@ def _check_shapes(folder: Path, of: Architecture, fc: tuple[int, int]) -> int:
     due["model.norm.weight"] = (width,)
     for name, shape in due.items():
         tensor = of.weights.get(name)
-        if tensor is None or tensor.shape != shape or tensor.dtype not in _READ:
+        if tensor is None or tensor.shape != shape or not (tensor.dtype in _READ or tensor.scales):
             there = "missing" if tensor is None else f"{tensor.dtype} {tensor.shape}"
             raise SettingError(
                 f"{folder}: {name} is {there}, for this target {shape} is due: is it another one's head?"

@@ -11,7 +11,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from covey.text.model_folder import has_file, read_object
 
 MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
 LFS = b"version https://git-lfs"  # how a file begins that git has not fetched yet
+SCALES = "_scale"  # behind the name of a matrix in bytes: a number for each row, as in the format `compressed-tensors`
 PLAIN = frozenset({"F64", "F32", "F16", "BF16"})  # types whose numbers are a weight's own
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}  # of a number
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1}  # of a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,22 @@ class Stored:
     shape: tuple[int, ...]
     size: int  # in bytes
     begin: int  # where they begin in the file
+    scales: Stored | None = None  # of a matrix in bytes, by whose rows they are multiplied
 
 
 def tensors(files: Iterable[Path]) -> dict[str, Stored]:
     """Return the tensors of several files by their names; SettingError where a file is not whole."""
     return {name: tensor for path in files for name, tensor in _header(path)}
+
+
+def scaled(found: dict[str, Stored]) -> dict[str, Stored]:
+    """Return the same tensors, each matrix in bytes with its scales. Scales of another form stay by themselves."""
+    whole = dict(found)
+    for name, tensor in found.items():
+        scales = found.get(f"{name}{SCALES}")
+        if tensor.dtype == "I8" and scales and (scales.dtype, scales.shape) == ("F32", (*tensor.shape[:1], 1)):
+            whole[name] = replace(tensor, scales=whole.pop(scales.name))
+    return whole
 
 
 def _header(path: Path) -> list[tuple[str, Stored]]:

@@ -146,6 +146,10 @@ def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def floats(tensor: Stored) -> Floats:
+    if tensor.scales is not None:
+        raw = np.fromfile(tensor.file, np.int8, tensor.size, offset=tensor.begin).reshape(tensor.shape)
+        found: Floats = raw * floats(tensor.scales)
+        return found
     bits = _EXPONENTS[tensor.dtype].dtype
     raw = _finite(tensor, np.fromfile(tensor.file, bits, tensor.size // bits.itemsize, offset=tensor.begin))
     if tensor.dtype == "BF16":
