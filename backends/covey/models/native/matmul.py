@@ -46,8 +46,9 @@ def _by_rows(kind: int) -> tuple[list[Tile], list[Tile]]:
     lines = 2 if kind == WIDENED else 4
     if WIDE:
         return [Tile(kind, 4, lines)] * (ROWS + 1), [Tile(kind, 4, lines // 2)] * (ROWS + 1)
-    first = [Tile(kind, vectors, lines * vectors // 2, turn=2) for vectors in _VECTORS]
-    return first, [Tile(kind, vectors, turn=2) for vectors in _VECTORS]
+    turn = 1 if kind == BYTES else 2
+    first = [Tile(kind, vectors, lines * vectors * turn // 4, turn) for vectors in _VECTORS]
+    return first, [Tile(kind, vectors, turn=turn) for vectors in _VECTORS]
 
 
 class Rows(NamedTuple):

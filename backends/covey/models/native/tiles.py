@@ -36,6 +36,7 @@ GROUP = 64  # numbers of a row of bytes that share a scale
 _I16, _I32, _I64 = (ir.IntType(bits) for bits in (16, 32, 64))
 _F32, _VOID, _POINTER = ir.FloatType(), ir.VoidType(), ir.PointerType()
 _FLOATS, _INTS, _SHORTS = (ir.VectorType(each, LANES) for each in (_F32, _I32, _I16))
+_PAIRS = ir.VectorType(_I16, 2 * LANES)
 _BFLOATS = ir.VectorType(BFloat16(), 2 * LANES)
 _STEP_BYTES = {PAIRS: 64, WIDENED: 32, FLOATS: 64, BYTES: 64}  # of a vector's columns in a step
 LINE = 64
@@ -43,13 +44,17 @@ _ENGINES: list[Any] = []  # the code's owners
 ARGUMENTS = ("rows", "w", "w_step", "x", "x_row", "scales", "scales_row", "y", "y_row", "steps", "fresh", "ahead")
 
 
-def has(kind: int) -> bool:
-    """Return whether this CPU has the instructions that a kind of multiplication needs."""
-    return {PAIRS: "avx512bf16", BYTES: "avx512vnni"}.get(kind, "") in cpu.features() | {""}
-
-
 # Whether registers hold 16 numbers, and there are 32 of them; else there are 16 of 8 numbers.
 WIDE = "avx512f" in cpu.features()
+SUMS_FOURS = (
+    "avx512vnni" in cpu.features()
+)  # whether one instruction multiplies four bytes and adds them; else three do
+
+
+def has(kind: int) -> bool:
+    """Return whether this CPU has the instructions that a kind of multiplication needs."""
+    needed = {PAIRS: {"avx512bf16"}, BYTES: {"avx512vnni", "avx512bw" if WIDE else "avx2"}}.get(kind)
+    return needed is None or not needed.isdisjoint(cpu.features())
 
 
 def most_rows(vectors: int) -> int:
@@ -110,6 +115,14 @@ def _write(module: Any, name: str, tile: Tile) -> None:
         builder.branch(end)
     builder.position_at_end(end)
     builder.ret_void()
+
+
+def _each(value: int) -> Any:
+    return ir.Constant(_PAIRS, [value] * 2 * LANES)
+
+
+def _numbers(first: int, count: int) -> Any:
+    return ir.Constant(ir.VectorType(_I32, count), list(range(first, first + count)))
 
 
 @intrinsic
@@ -193,7 +206,7 @@ class _Tile:
             at = self._sum(scales, self._times(given["scales_row"], row))
             factors.append(self._spread(b.load(self._at(at), typ=_F32, align=4), _FLOATS))
             starts.append(self._spread(b.load(self._at(at, 4), typ=_I32, align=4), _INTS))
-        moving = [(w, _I64(_STEP_BYTES[BYTES] * self._vectors)), (done, _I64(4)), (ahead, _I64(LINE * self._lines))]
+        moving = [(w, b.sdiv(given["w_step"], _I64(steps))), (done, _I64(4)), (ahead, _I64(LINE * self._lines))]
         inner = _Loop(b, _I64(steps), [(_INTS, starts[row]) for row, _ in self._cells], moving)
         w, at, ahead = inner.addresses
         self._fetch(ahead)
@@ -222,7 +235,11 @@ class _Tile:
         if self._kind == WIDENED:
             wide = b.zext(b.load(at, typ=_SHORTS, align=2), _INTS)
             return b.bitcast(b.shl(wide, ir.Constant(_INTS, [16] * LANES)), _FLOATS)
-        return b.load(at, typ=_FLOATS if self._kind == FLOATS else _INTS, align=4)
+        loaded = b.load(at, typ=_FLOATS if self._kind == FLOATS else _INTS, align=4)
+        if self._kind == FLOATS or SUMS_FOURS:
+            return loaded
+        pairs = b.bitcast(loaded, _PAIRS)
+        return b.and_(pairs, _each(0xFF)), b.lshr(pairs, _each(8))
 
     def _activation(self, at: Any) -> Any:
         """Return a row's numbers of a step, in every lane."""
@@ -230,14 +247,38 @@ class _Tile:
         if self._kind in (WIDENED, FLOATS):
             return self._spread(b.load(at, typ=_F32, align=4), _FLOATS)
         packed = self._spread(b.load(at, typ=_I32, align=1), _INTS)
-        return b.bitcast(packed, _BFLOATS) if self._kind == PAIRS else packed
+        if self._kind == PAIRS:
+            return b.bitcast(packed, _BFLOATS)
+        if SUMS_FOURS:
+            return packed
+        pairs = b.bitcast(packed, _PAIRS)
+        return b.ashr(b.shl(pairs, _each(8)), _each(8)), b.ashr(pairs, _each(8))
 
     def _product(self, sums: Any, weights: Any, row: Any) -> Any:
         if self._kind == PAIRS:
             return self._call("llvm.x86.avx512bf16.dpbf16ps.512", _FLOATS, sums, weights, row)
-        if self._kind == BYTES:
+        if self._kind != BYTES:
+            return self._fma(weights, row, sums)
+        if SUMS_FOURS:
             return self._call("llvm.x86.avx512.vpdpbusd.512", _INTS, sums, weights, row)
-        return self._fma(weights, row, sums)
+        for one, two in zip(weights, row):  # every other byte, and the bytes between: both as pairs of 16 bits
+            sums = self._b.add(sums, self._pairs(one, two))
+        return sums
+
+    def _pairs(self, one: Any, two: Any) -> Any:
+        """Return sums of two products each of numbers of 16 bits."""
+        if WIDE:
+            return self._call("llvm.x86.avx512.pmaddw.d.512", _INTS, one, two)
+        b, kind = self._b, ir.VectorType(_I32, LANES // 2)
+        halves = [
+            self._call(
+                "llvm.x86.avx2.pmadd.wd",
+                kind,
+                *(b.shuffle_vector(each, each, _numbers(first, LANES)) for each in (one, two)),
+            )
+            for first in (0, LANES)
+        ]
+        return b.shuffle_vector(*halves, _numbers(0, LANES))
 
     def _fma(self, one: Any, two: Any, three: Any) -> Any:
         return self._call("llvm.fma.v16f32", _FLOATS, one, two, three)

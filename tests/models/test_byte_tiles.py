@@ -1,0 +1,53 @@
+"""Products of matrices in bytes are the same sums on every CPU, whatever its instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from covey.models.native import tiles
+from covey.models.native.matmul import COLUMNS, ROWS, Multiplied, Rows, panel, put, tiles_of
+from covey.models.native.tiles import BYTES, GROUP
+from covey.models.native.words import compiled
+
+pytestmark = pytest.mark.skipif(not tiles.has(BYTES), reason="this CPU multiplies no bytes")
+
+
+@compiled
+def multiplied(how, w, rows, count, width, y):  # type: ignore[no-untyped-def]
+    panel(how, w, 0, rows, count, width, y)
+
+
+@compiled
+def filled(values, rows):  # type: ignore[no-untyped-def]
+    for row in range(len(values)):
+        put(BYTES, values[row], rows, row, 0)
+
+
+@pytest.mark.parametrize("width", [64, 576, 1600])
+def test_sums_are_exact_for_any_number_of_rows(width: int) -> None:
+    """The extreme bytes are among the weights: no sum of two products may be cut to 16 bits."""
+    drawn = np.random.default_rng(width)
+    weights = drawn.integers(-127, 128, (COLUMNS, width)).astype(np.int32)
+    weights[:3] = np.array([127, -127, 127])[:, None]
+    values = drawn.standard_normal((ROWS, width)).astype(np.float32)
+    values[0] = 1.0
+    small, factors = np.zeros((ROWS, 4 * width), np.uint8), np.zeros((ROWS, width // GROUP * 2), np.float32)
+    rows = Rows(small.view(np.uint16), small.view(np.float32), small.view(np.int8), factors, factors.view(np.int32))
+    filled(values, rows)
+    steps = (weights + 128).astype(np.uint8).view(np.uint32)
+    packed = np.concatenate([steps.T.ravel(), np.zeros(COLUMNS * width, np.uint32)])  # what is fetched ahead
+    whole = rows.small[:, :width].astype(np.int32)
+    groups = [slice(start, start + GROUP) for start in range(0, width, GROUP)]
+    expected = sum(
+        (whole[:, group] @ weights[:, group].T).astype(np.float64) * factors[:, 2 * place, None]
+        for place, group in enumerate(groups)
+    )
+    how = Multiplied.of(BYTES, tiles.addresses(tiles_of(BYTES)))
+    firsts = []
+    for count in range(1, ROWS + 1):
+        found = np.zeros((ROWS, COLUMNS), np.float32)
+        multiplied(how, packed.ctypes.data, rows, count, width, found)
+        assert np.allclose(found[:count], expected[:count], rtol=1e-6, atol=1e-3)
+        firsts.append(found[0].tobytes())
+    assert len(set(firsts)) == 1, "the same bits in any company"
