@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import random
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from covey.contracts.errors import SettingError
 from covey_client import running
 from covey_client.address import Address
 from covey_client.caller import USUAL_PORTS
-from covey_client.errors import CoveyClientError, InvalidRequest
+from covey_client.errors import ConnectionLost, CoveyClientError, InvalidRequest
 from loadtest import arrivals, asks, levels, questions
 
 USUAL = "(default: %(default)s)"
@@ -118,7 +119,8 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         )
     except (ValueError, InvalidRequest) as error:
         raise SettingError(str(error)) from None
-    own = _own(http.target, metrics.target) if prompts.startswith("own") or domains else {}
+    front = Address.parse(server.host, port=server.front) if server and server.front and not given.http_url else http
+    own = _own(front.target, metrics.target) if prompts.startswith("own") or domains else {}
     return Plan(
         grpc_url=grpc.target,
         http_url=http.target,
@@ -155,7 +157,10 @@ def _own(http_url: str, metrics_url: str) -> questions.Prompts:
     """Return the project's prompts in the form of the server's model; where no server answers, the run will say so."""
     try:
         return questions.of_server(http_url, metrics_url)
-    except CoveyClientError:
+    except ConnectionLost:
+        return questions.unformed()
+    except CoveyClientError as error:
+        print(f"loadtest: texts to go on with, no chats: {error}; --http-url names the front", file=sys.stderr)
         return questions.unformed()
 
 

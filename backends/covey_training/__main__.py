@@ -8,7 +8,7 @@ distils a small drafter for any target from the target's own samples.
 
 trains an EAGLE-3 head, which reads the target's hidden states, on them. Both commands go on where they were stopped.
 
-    python -m covey_training widen model_repository/draft_smollm2_head/1 head
+    python -m covey_training widen head wide-head
 
 writes a head whose matrices are in bytes in two bytes a number, as other systems read it.
 
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> None:
         "aligned": aligned.run,
         "drafter": own.run,
         "head": head.run,
-        "widen": lambda given: head_model.widen(given.folder, given.out),
+        "widen": widen,
     }[options.command]
     interruption.by_signals()
     try:
@@ -88,6 +88,10 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(f"covey: {error}") from None
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+
+
+def widen(options: argparse.Namespace) -> None:
+    head_model.widen(options.folder, options.out)
 
 
 def measure(options: argparse.Namespace) -> None:

@@ -26,10 +26,11 @@ from transformers.models.llama.modeling_llama import (
     apply_rotary_pos_emb,
 )
 
-from covey.contracts.errors import UnsupportedModel
+from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models import loading, stored
 from covey_training import architecture
 
+WEIGHTS = "model.safetensors"
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 Past = list[tuple[torch.Tensor, torch.Tensor]]
@@ -204,7 +205,7 @@ def begin(target: PreTrainedModel, kept: torch.Tensor | None) -> Head:
     head = Head(describe(target.config, len(table)), kept)
     with torch.no_grad():
         head.lm_head.weight.copy_(table)
-        head.norm.weight.copy_(target.base_model.norm.weight)
+        head.norm.weight.copy_(_weight_of(target.base_model.norm))
         _begin_as(head.midlayer, target.base_model.layers[-1])
     return head
 
@@ -222,10 +223,18 @@ def _begin_as(own: Layer, layer: nn.Module) -> None:
         elif given.shape == (weight.shape[0], width):
             weight[:, width:] = given
             weight[:, :width] *= 0.5
-    norms = ((own.hidden_norm, "input_layernorm"), (own.post_attention_layernorm, "post_attention_layernorm"))
-    for norm, name in norms:
+    before_mlp = "post_attention_layernorm"
+    if hasattr(layer, "post_feedforward_layernorm"):  # norms behind attention and MLP, as Gemma has them
+        before_mlp = "pre_feedforward_layernorm"
+    for norm, name in ((own.hidden_norm, "input_layernorm"), (own.post_attention_layernorm, before_mlp)):
         if (given := theirs.get(f"{name}.weight")) is not None and given.shape == norm.weight.shape:
-            norm.weight.copy_(layer.get_submodule(name)(torch.ones_like(given)))  # what it adds to its weights, too
+            norm.weight.copy_(_weight_of(layer.get_submodule(name)))
+
+
+def _weight_of(norm: nn.Module) -> torch.Tensor:
+    """Return what a norm multiplies by: some add 1 to their weights."""
+    found: torch.Tensor = norm(torch.ones_like(norm.get_parameter("weight")))
+    return found
 
 
 def to_bytes(name: str, matrix: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -235,23 +244,36 @@ def to_bytes(name: str, matrix: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def widen(folder: Path, out: Path) -> None:
-    """Write a head whose matrices are in bytes as other systems read it, in bf16."""
-    tensors = load_file(folder / "model.safetensors")
-    for name in [name for name in tensors if name.endswith(stored.SCALES)]:
-        matrix = name.removesuffix(stored.SCALES)
-        tensors[matrix] = (tensors[matrix] * tensors.pop(name)).to(torch.bfloat16)
+    """Write a head whose matrices are in bytes as other systems read it, in bf16. Raises SettingError where there is
+    none."""
+    matrices = [name for name, each in stored.scaled(stored.tensors([folder / WEIGHTS])).items() if each.scales]
+    if not matrices:
+        raise SettingError(f"{folder} has no matrix in bytes: it is in the usual form")
+    tensors = load_file(folder / WEIGHTS)
+    for name in matrices:
+        tensors[name] = (tensors[name] * tensors.pop(f"{name}{stored.SCALES}")).to(torch.bfloat16)
     with architecture.staged(out) as staging:
         for file in folder.iterdir():
-            if file.is_file():
+            if file.is_file() and file.suffix != ".toml":  # a profile names its own folder
                 shutil.copyfile(file, staging / file.name)
-        save_file(tensors, staging / "model.safetensors", {"format": "pt"})
+        save_file(tensors, staging / WEIGHTS, {"format": "pt"})
+
+
+@torch.no_grad()
+def round_to_bytes(head: Head) -> None:
+    """Give the head the weights that it has when its matrices are written in bytes and read again."""
+    for name, weight in head.named_parameters():
+        if weight.ndim == 2:
+            scale = head.scale.repeat_interleave(weight.shape[1] // 3).to(weight) if name == "fc.weight" else 1.0
+            matrix, scales = to_bytes(name, weight * scale).values()
+            weight.copy_(matrix * scales / scale)
 
 
 def save(head: Head, folder: Path, *, in_bytes: bool = False) -> None:
     """Write `config.json` and `model.safetensors` into the folder, in bf16 or with matrices in bytes."""
     weights = {name: value.detach() for name, value in head.named_parameters()}
     weights["fc.weight"] = (weights["fc.weight"].unflatten(1, (3, -1)) * head.scale).flatten(1)
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, value in weights.items():
         if in_bytes and value.ndim == 2:
             tensors |= to_bytes(name, value)
@@ -261,7 +283,7 @@ def save(head: Head, folder: Path, *, in_bytes: bool = False) -> None:
         known = torch.zeros(head.config.vocab_size, dtype=torch.bool)
         known[head.kept] = True
         tensors |= {"d2t": head.kept - torch.arange(len(head.kept)), "t2d": known}
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
     config = head.config.to_dict() | {"dtype": "bfloat16"}
     rope = config["rope_parameters"]
     config |= {"rope_theta": rope["rope_theta"], "rope_scaling": None if rope["rope_type"] == "default" else rope}

@@ -9,7 +9,8 @@ from covey_training.distil import taught_by
 from covey_training.head_model import Head
 from covey_training.numbers import fastest
 
-GROUP = 4  # neighbours whose states are computed at once: always the same ones, so that a resumed run has the same bits
+GROUP = 4  # neighbours whose states are computed at once: always the same, so that a run that is resumed with as much
+# memory has the same bits
 
 
 class States:

@@ -143,9 +143,9 @@ def read_prompts(path: Path | None) -> dict[str, list[str]]:
     """Return the lines of a file under its name, or the bundled prompts under their domains'."""
     if path is None:
         return {domain: prompts.load(domain) for domain in prompts.DOMAINS}
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     if path.suffix == ".jsonl":
-        lines = [_json_string(path, line) for line in lines]
+        lines = [text for line in lines if (text := _json_string(path, line)).strip()]
     if len(lines) < HELD_OUT:
         raise SettingError(
             f"{path}: {len(lines)} prompts, allowed: {HELD_OUT} lines or more, a tenth of them to measure"
@@ -257,7 +257,8 @@ class _Asked:
             if not question or not self._special.isdisjoint(question):
                 self._kept.add(number, Written(ITS_OWN, False, Sample([], [])))  # not asked again when the run goes on
                 return None
-            return self._answer(number, ITS_OWN, number % HELD_OUT == 0, [*before, *question, *after])
+            held_out = (number // 2 if self._teaching else number) % HELD_OUT == 0
+            return self._answer(number, ITS_OWN, held_out, [*before, *question, *after])
 
         most = min(QUESTION_TOKENS, self._most - len(before) - len(after))
         return Text(before, most, 2 * (self._seed << 32 | number), asked)
@@ -279,11 +280,13 @@ def lessons(
     room = target.window - options.tokens - around
     itself = around > 0 and room >= LEAST_QUESTION
     groups = {} if itself and options.prompts is None else read_prompts(options.prompts)
-    kept = Kept(path, of_model(target.folder, [groups, options.tokens, options.window, options.seed, *settings]))
+    kept = Kept(
+        path, of_model(target.folder, [groups, itself, options.tokens, options.window, options.seed, *settings])
+    )
     asked = _Asked(target, options, kept, groups, itself)
     most = asked.measured + (options.samples or (SAMPLES if seconds is None else 1 << 31))
     if seconds != 0 and len(kept.texts) < most:
-        _write(target, asked.texts(most), kept, itself, most, seconds)
+        _write(target, asked.texts(most), kept, itself and not groups, most, seconds)
     return _windows(target, kept), _held_out(kept)
 
 

@@ -26,7 +26,7 @@ class TritonPythonModel:
                 "parameter folder: tokenisers and drafters need the target's folder too and do not read it here; name "
                 "it in the profile (target.folder) or with --model"
             )
-        self._runner = load_target(chosen.target.folder or entry, chosen, name=args["model_name"])
+        self._runner = load_target(chosen.target.folder or entry, chosen, name=args["model_name"], entry=entry)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return bls.serve(requests, self._answer)

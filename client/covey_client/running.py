@@ -31,6 +31,7 @@ class RunningServer:
     http: int
     metrics: int
     pid: int
+    front: int = 0  # of HTTP, for strangers; 0: there is none
     started: int = field(default=0, compare=False)  # as the file says; 0 before there is one
 
     def at(self, port: int) -> str:

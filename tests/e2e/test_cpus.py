@@ -27,7 +27,12 @@ from covey.process.private import KEPT_VARIABLE
 from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
-GRID = ("tests/test_lossless_grid.py", "tests/test_lossless_choice.py", "tests/models/test_native_model.py")
+GRID = (
+    "tests/test_lossless_grid.py",
+    "tests/test_lossless_choice.py",
+    "tests/models/test_native_model.py",
+    "tests/models/test_byte_tiles.py",
+)
 PROMPTS = ("English: Where is the station?\nGerman:", "def read_lines(path):\n", "User: Do you like films?\nAssistant:")
 PORTS = ("--http-port", "--grpc-port", "--metrics-port", "--front-http-port", "--front-grpc-port")
 

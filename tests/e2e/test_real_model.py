@@ -13,7 +13,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey import prompts
-from covey.contracts.profile import REAL_PROFILE
 from covey.server import FREE_PORTS, Options, Server, StartError, bundled, default_model
 from covey.server.front import Front
 from covey_client import Client
@@ -145,6 +144,6 @@ def test_structured_answers_fit_their_schema(asking: openai.OpenAI) -> None:
 
 def test_a_profile_without_its_model_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="fetches it, or give --model"):
-        default_model.chosen(Options(profile=REAL_PROFILE, state=tmp_path))
+        default_model.chosen(Options(profile=default_model.REAL_PROFILE, state=tmp_path))
     assert default_model.chosen(Options(profile="", state=tmp_path)).profile == "demo-cpu"
     assert default_model.chosen(Options(profile="", state=tmp_path, model="own")).profile == "demo-cpu"

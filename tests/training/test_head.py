@@ -157,7 +157,6 @@ def test_the_folder_is_an_eagle_3_checkpoint(model: LlamaForCausalLM, tmp_path: 
     assert config["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [1, 3, 4], "use_aux_hidden_state": True}
 
 
-@torch.no_grad()
 def test_a_head_in_bytes_is_read_row_by_row_and_widened_for_other_systems(
     model: LlamaForCausalLM, target: Path, tmp_path: Path
 ) -> None:
@@ -180,12 +179,22 @@ def test_a_head_in_bytes_is_read_row_by_row_and_widened_for_other_systems(
         assert torch.equal(read, tensors[name] * tensors[f"{name}_scale"])
         assert torch.equal(value, read.bfloat16())
         assert (read - exact).abs().max() <= exact.abs().max() / 127
+    head_model.round_to_bytes(made)
+    head_model.save(made, wide, in_bytes=True)
+    assert torch.equal(load_file(wide / "model.safetensors")["lm_head.weight"], tensors["lm_head.weight"])
+    with pytest.raises(SettingError, match="has no matrix in bytes"):
+        head_model.widen(plain, wide)
+    tensors["lm_head.weight_scale"][3] = 3e38
+    save_file(tensors, small / "model.safetensors")
+    with pytest.raises(SettingError, match=r"lm_head.weight_scale has a number beyond"):
+        floats(heads.read(small, target).of.weights["lm_head.weight"])
     tensors["lm_head.weight_scale"] = tensors["lm_head.weight_scale"].flatten()
     save_file(tensors, small / "model.safetensors")
     with pytest.raises(SettingError, match=r"lm_head.weight is I8 .* is due"):
         heads.read(small, target)
 
 
+@torch.no_grad()
 def test_taps_are_learnt_at_size_1_and_a_folder_s_weights_take_them_as_they_are(
     model: LlamaForCausalLM, windows: torch.Tensor, tmp_path: Path
 ) -> None:

@@ -48,7 +48,8 @@ def scaled(found: dict[str, Stored]) -> dict[str, Stored]:
     whole = dict(found)
     for name, tensor in found.items():
         scales = found.get(f"{name}{SCALES}")
-        if tensor.dtype == "I8" and scales and (scales.dtype, scales.shape) == ("F32", (*tensor.shape[:1], 1)):
+        matrix = tensor.dtype == "I8" and len(tensor.shape) == 2
+        if matrix and scales and (scales.dtype, scales.shape) == ("F32", (tensor.shape[0], 1)):
             whole[name] = replace(tensor, scales=whole.pop(scales.name))
     return whole
 

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"removed {len(server.swept)} shared memory regions of servers that were killed")
     options = server.options if frontend is None else frontend.options
     ports = options.grpc_port, options.http_port, options.metrics_port
-    running = RunningServer(reachable(options.host), *ports, os.getpid())
+    running = RunningServer(reachable(options.host), *ports, os.getpid(), options.front_http_port or 0)
     running.write()
     say(ready_message(options, str(server.log_file), server.left_out, log.serving(server.log_text())), sys.stdout)
     try:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from covey.contracts.profile import DEFAULT_PROFILE, REAL_PROFILE
+from covey.contracts.profile import DEFAULT_PROFILE
 from covey.server import bundled
 from covey.server.errors import StartError
 from covey.server.options import Options
 
+REAL_PROFILE = "smollm2"
 FETCH = "python -m covey.server.bundled"
 
 log = logging.getLogger("covey.server")

@@ -160,7 +160,8 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
             f"not enough memory: {folder} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
         )
     _check_limit(resource.RLIMIT_AS, ADDRESSES + needed)
-    if _on_cpu(target) and not target.kv_blocks and needed + (target.kv_memory_mb << 20) > available:
+    on_cpu = target.device == "cpu" or (target.device == "auto" and not any(map(Path.exists, ACCELERATORS)))
+    if on_cpu and not target.kv_blocks and needed + (target.kv_memory_mb << 20) > available:
         raise StartError(
             f"not enough memory: target.kv_memory_mb of profile {options.profile} is {target.kv_memory_mb}, and beside "
             f"the weights {(available - needed) >> 20} MB are left"
@@ -198,10 +199,6 @@ def _drafter_folders(options: Options, wanted: tuple[str, ...]) -> dict[str, Pat
             folder = settings.drafter.folder_of(name) or parameters.get("folder") or repository / name / "1"
             found[name] = Path(folder)
     return found
-
-
-def _on_cpu(target: profile.TargetSettings) -> bool:
-    return target.device == "cpu" or (target.device == "auto" and not any(map(Path.exists, ACCELERATORS)))
 
 
 def _is_head(folder: Path) -> bool:
@@ -246,8 +243,8 @@ def _bytes_in_memory(tensor: stored.Stored) -> int:
 
 
 def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
-    """Return which models not to load, and why: drafters of a profile that users do not name whose tokens are not the
-    target's, or whose states it does not make. Drafters that were named are refused instead."""
+    """Return which models not to load, and why: bundled drafters of the default profile whose tokens are not the
+    target's. Drafters that were named are refused instead."""
     settings = options.deployment()
     if settings.target.kind == "emulated":
         return {}
@@ -259,8 +256,6 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
                 heads.read(folder, target)
             except SettingError as error:
                 misfit = f"other states: {error}"
-            if not _on_cpu(settings.target):
-                misfit = "states to read, which a target on a GPU does not make"
         if misfit:
             misfits[name] = misfit
     if options.drafter and profile.GENERAL in misfits:
@@ -268,7 +263,7 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
             f"{options.drafter} cannot draft for this target: it has {misfits[profile.GENERAL]}; make one that fits by "
             f"python -m covey_training drafter --target {target}"
         )
-    if misfits and (options.profile not in profile.DEFAULTS or options.models is not None):
+    if misfits and (options.profile != profile.DEFAULT_PROFILE or options.models is not None):
         name, misfit = next(iter(misfits.items()))
         raise StartError(
             f"{', '.join(misfits)} cannot draft for this target ({name} has {misfit}): take what does not fit out of "

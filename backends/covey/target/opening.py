@@ -10,9 +10,9 @@ from covey.contracts.profile import Profile
 from covey.emulated import opening as emulation
 
 
-def load_target(folder: str | Path, profile: Profile, *, name: str) -> Target:
+def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str | Path = "") -> Target:
     """Return the target of a profile. `folder` has a model's weights and configuration, or an emulated device's
-    tokenizer. Those of a head are where the profile says, else beside the folder."""
+    tokenizer. Those of a head are where the profile says, else beside `entry`, the target's version folder."""
     if profile.target.kind == "emulated":
         return emulation.load_target(folder, profile, RealClock())
     from covey.target.runner import TargetRunner, most_blocks, typed
@@ -21,6 +21,6 @@ def load_target(folder: str | Path, profile: Profile, *, name: str) -> Target:
     budget = profile.scheduler.token_budget
     most = most_blocks(folder, typed(folder, profile.target)) if profile.memory.policy != "off" else 0
     named = profile.target.head
-    head = named and (profile.drafter.folder_of(named) or str(Path(folder).parents[1] / named / "1"))
+    head = named and (profile.drafter.folder_of(named) or str(Path(entry or folder).parents[1] / named / "1"))
     sizes = {"token_budget": budget, "depth": depth, "most_blocks": most}
     return TargetRunner.load(folder, profile.target, **sizes, name=name, head=head)

@@ -20,6 +20,7 @@ from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS
 from covey.models.stored import Stored
 
 HUGE_PAGE = 2 << 20
+MOST_SCALE = 1e30  # of a row of bytes: no product is infinite
 CHECKED = 1 << 18  # numbers at a time, which a core's cache holds
 _EXPONENTS: dict[str, np.unsignedinteger[Any]] = {
     "BF16": np.uint16(0x7F80),
@@ -147,8 +148,11 @@ def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def floats(tensor: Stored) -> Floats:
     if tensor.scales is not None:
+        scales = floats(tensor.scales)
+        if np.abs(scales).max(initial=0) > MOST_SCALE:
+            raise SettingError(f"{tensor.file}: {tensor.scales.name} has a number beyond {MOST_SCALE:g}; copy it again")
         raw = np.fromfile(tensor.file, np.int8, tensor.size, offset=tensor.begin).reshape(tensor.shape)
-        found: Floats = raw * floats(tensor.scales)
+        found: Floats = raw * scales
         return found
     bits = _EXPONENTS[tensor.dtype].dtype
     raw = _finite(tensor, np.fromfile(tensor.file, bits, tensor.size // bits.itemsize, offset=tensor.begin))
