@@ -22,7 +22,7 @@ MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
 LFS = b"version https://git-lfs"  # how a file begins that git has not fetched yet
 SCALES = "_scale"  # behind the name of a matrix in bytes: a number for each row, as in the format `compressed-tensors`
 PLAIN = frozenset({"F64", "F32", "F16", "BF16"})  # types whose numbers are a weight's own
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1}  # of a number
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}  # of a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def scaled(found: dict[str, Stored]) -> dict[str, Stored]:
     whole = dict(found)
     for name, tensor in found.items():
         scales = found.get(f"{name}{SCALES}")
-        matrix = tensor.dtype == "I8" and len(tensor.shape) == 2
+        matrix = tensor.dtype == "I8" and len(tensor.shape) == 2 and tensor.size == math.prod(tensor.shape)
         if matrix and scales and (scales.dtype, scales.shape) == ("F32", (tensor.shape[0], 1)):
             whole[name] = replace(tensor, scales=whole.pop(scales.name))
     return whole
