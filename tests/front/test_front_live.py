@@ -514,7 +514,7 @@ def test_who_has_a_key_waits_for_no_refused_messages_of_another_key_at_its_addre
         settings = FrontSettings(rate=10.0, keys=str(keys))
         async with over_grpc(settings) as address, grpc.aio.insecure_channel(address) as channel:
             ask = channel.unary_unary(f"/{grpc_service.SERVICE}/ModelInfer")
-            flood = [ask(REFUSED, metadata=(("authorization", "Bearer one"),)) for _ in range(int(2 * LEAST_READS))]
+            flood = [ask(REFUSED, metadata=(("authorization", "Bearer one"),)) for _ in range(int(8 * LEAST_READS))]
             await flood[0].code()
             await ask(REFUSED, metadata=(("authorization", "Bearer two"),)).code()
             left = sum(not each.done() for each in flood)
