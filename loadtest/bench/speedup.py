@@ -1,8 +1,8 @@
 """Measures what static speculation, and the profile's own policy, gain over none at concurrency 1, domain by domain.
 
-Every prompt is put to every depth and to the policy, greedily and at temperature 1, in an order drawn anew each time.
-Texts end where the model ends them. The best depth is picked on odd repetitions and compared on even ones, then the
-other way round; every repetition has prompts of its own.
+Requests name no drafter: the profile decides who drafts. Every prompt is put to every depth and to the policy, greedily
+and at temperature 1, in an order drawn anew each time. Texts end where the model ends them. The best depth is picked on
+odd repetitions and compared on even ones, then the other way round; every repetition has prompts of its own.
 """
 
 from __future__ import annotations

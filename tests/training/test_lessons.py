@@ -88,6 +88,9 @@ def test_a_chat_model_answers_the_lines_of_a_file_and_its_own_questions_in_turn(
     lines = [json.loads(line) for line in (tmp_path / "texts.jsonl").read_text().splitlines()[1:]]
     groups = {number: group for number, group, *_ in lines}
     assert [groups[number] for number in range(2, 32)] == ["asked.jsonl", ITS_OWN] * 15
+    assert [number for number, _, out, *_ in sorted(lines) if out] == [0, 1, 21], "a tenth of either kind"
+    taught = {tuple(prompt) for _, group, out, prompt, _ in lines if group == "asked.jsonl" and not out}
+    assert len(taught) == 15, "no line twice while there are others"
     path.write_text('"one"\nanother\n')
     with pytest.raises(SettingError, match="got 'another', allowed: a JSON string in each line"):
         texts.lessons(target, given, tmp_path / "other.jsonl")

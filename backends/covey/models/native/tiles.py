@@ -46,9 +46,8 @@ ARGUMENTS = ("rows", "w", "w_step", "x", "x_row", "scales", "scales_row", "y", "
 
 # Whether registers hold 16 numbers, and there are 32 of them; else there are 16 of 8 numbers.
 WIDE = "avx512f" in cpu.features()
-SUMS_FOURS = (
-    "avx512vnni" in cpu.features()
-)  # whether one instruction multiplies four bytes and adds them; else three do
+# Whether one instruction multiplies four bytes and adds them; else two multiply pairs of them.
+SUMS_FOURS = "avx512vnni" in cpu.features()
 
 
 def has(kind: int) -> bool:
