@@ -101,6 +101,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
     tokens = given.tokens or (levels.MIX_TOKENS if given.mix else "16:64")
     shortest, longest = _lengths(tokens)
     lengths = asks.AnswerLengths(shortest, longest, given.context)
+    shape = arrivals.parse(given.shape, rate=given.rate or None, lengths=given.length_scale)
     trace = given.shape.partition(":")[0] == "azure"
     prompts = given.prompts or ("synthetic" if trace else "own")
     settings: dict[str, Any] = {"temperature": given.temperature}
@@ -129,7 +130,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         grace=grace,
         timeout=given.request_timeout,
         seed=given.seed,
-        shape=arrivals.parse(given.shape, rate=given.rate or None, lengths=given.length_scale),
+        shape=shape,
         source=asks.parse(prompts, lengths, own),
         sources={name: asks.parse(f"own:{domain}", lengths, own) for name, domain in domains.items()},
         send_slo=given.send_slo,
