@@ -1,7 +1,8 @@
 """`python -m covey_training head`: an EAGLE-3 head for any plain target, trained on the target's own samples.
 
 The head reads the target's hidden states, computed as it learns (`states.py`). It learns with test-time training: at
-each step of a draft but the first it reads what it put out at the step before, as it will when it drafts.
+each step of a draft but the first it reads what it put out at the step before, as it will when it drafts. Most of what
+it learns is the same for all steps, and the first one is the cheapest to learn it from; so drafts are short at first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from covey_training.optimiser import Clock
 from covey_training.states import States
 
 HEAD = "draft_head"
-STEPS = 4  # of a draft, in training
+STEPS, SHORTER = 4, ((0.5, 1), (0.75, 2))  # of a draft, in training, and until when it has fewer
 FADE = 0.8  # from the weight of a step to the next one's
 SETTINGS = distil.DistilSettings()
 
@@ -78,27 +79,32 @@ def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
 
 def lessons(
     head: Head, target: PreTrainedModel, windows: torch.Tensor, options: argparse.Namespace
-) -> Callable[[int, torch.Tensor], distil.Loss]:
+) -> Callable[[int, float], distil.Loss]:
     """Return the function that gives a step's loss, on windows of the step's own."""
     states = States(head, target, windows, preflight.available_memory() // 2)
 
-    def loss(step: int, variation_weight: torch.Tensor) -> distil.Loss:
+    def loss(step: int, progress: float) -> distil.Loss:
         chosen = distil.rows_of_step(step, options.rows, len(windows), options.seed)
-        return unrolled_loss(head, *states.of(chosen), variation_weight)
+        return unrolled_loss(head, *states.of(chosen), SETTINGS.weight_at(progress), steps_at(progress))
 
     return loss
 
 
+def steps_at(progress: float) -> int:
+    """Return how many steps the drafts of a lesson have."""
+    return next((steps for until, steps in SHORTER if progress < until), STEPS)
+
+
 def unrolled_loss(
-    head: Head, taps: torch.Tensor, embeddings: torch.Tensor, expected: torch.Tensor, variation_weight: torch.Tensor
+    head: Head, taps: torch.Tensor, embeddings: torch.Tensor, expected: torch.Tensor, weight: float, steps: int
 ) -> distil.Loss:
-    """Return the distance at every step of the drafts that begin at every index, a later step's weighing less;
-    `expected` are the target's logits of the draft vocabulary."""
+    """Return the distance at every step of the drafts that begin at every index, a later step's counting less;
+    `expected` are the target's logits of the draft vocabulary, `weight` is that of total variation."""
     with mixed(taps.device):
-        drafted = list(head.unroll(taps, embeddings, STEPS))
-    parts = [distil.distance(logits, expected[:, step:], variation_weight) for step, logits in enumerate(drafted)]
-    weights = [FADE**step for step in range(STEPS)]
-    loss = torch.stack([weight * loss for weight, (loss, _) in zip(weights, parts)]).sum() / sum(weights)
+        drafted = list(head.unroll(taps, embeddings, steps))
+    parts = [distil.distance(logits, expected[:, step:], weight) for step, logits in enumerate(drafted)]
+    weights = [FADE**step for step in range(steps)]
+    loss = torch.stack([share * loss for share, (loss, _) in zip(weights, parts)]).sum() / sum(weights)
     return loss, torch.stack([variation for _, variation in parts]).mean()
 
 

@@ -32,7 +32,7 @@ from transformers import (
 from covey import prompts
 from covey.contracts.errors import SettingError
 from covey.models import loading, refusals
-from covey.models.identity import of_model
+from covey.models.identity import digest, files_of
 from covey.server import hub
 from covey_client.progress import Steps
 from covey_training.chains import DEPTH
@@ -280,9 +280,8 @@ def lessons(
     room = target.window - options.tokens - around
     itself = around > 0 and room >= LEAST_QUESTION
     groups = {} if itself and options.prompts is None else read_prompts(options.prompts)
-    kept = Kept(
-        path, of_model(target.folder, [groups, itself, options.tokens, options.window, options.seed, *settings])
-    )
+    asked_for = [groups, itself, options.tokens, options.window, options.seed, *settings]
+    kept = Kept(path, digest(asked_for, files_of(target.folder)))
     asked = _Asked(target, options, kept, groups, itself)
     most = asked.measured + (options.samples or (SAMPLES if seconds is None else 1 << 31))
     if seconds != 0 and len(kept.texts) < most:

@@ -41,9 +41,23 @@ def test_samples_that_are_shorter_than_a_draft_are_refused() -> None:
 
 def test_distance_is_total_variation_at_full_weight() -> None:
     p, q = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(0))
-    loss, variation = distance(q, p, torch.tensor(1.0))
+    loss, variation = distance(q, p, 1.0)
     assert float(loss) == pytest.approx(float(variation))
     assert float(1 - variation) == pytest.approx(float(chains.acceptances(p, q).mean()), abs=1e-6)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+def test_the_gradient_of_distance_is_its_formulas(weight: float) -> None:
+    q, p = torch.randn(2, 5, 40, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).float()
+    q.requires_grad_()
+    log_q, log_p = q.log_softmax(-1), p.log_softmax(-1)
+    divergence = (log_p.exp() * (log_p - log_q)).sum(-1).mean()
+    expected = (1 - weight) * divergence + weight * (log_p.exp() - log_q.exp()).abs().sum(-1).mean() / 2
+    loss, _ = distance(q, p, weight)
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-6)
+    (given,) = torch.autograd.grad(3 * loss, q)
+    (wanted,) = torch.autograd.grad(3 * expected, q)
+    torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-8)
 
 
 def test_the_target_itself_has_full_acceptance(tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -294,6 +295,21 @@ def test_states_are_what_the_head_reads_whether_kept_or_not(
         assert torch.allclose(found[0], taps, rtol=2**-7, atol=1e-6)
         assert torch.equal(found[1], embeddings)
         assert torch.allclose(found[2], expected[..., made.kept], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(("progress", "steps"), [(0.0, 1), (0.6, 2), (0.75, 4), (0.99, 4)])
+def test_drafts_of_lessons_are_short_at_first(
+    model: LlamaForCausalLM, windows: torch.Tensor, progress: float, steps: int
+) -> None:
+    made = shaken(model, None)
+    loss, _ = head.lessons(made, model, windows, argparse.Namespace(seed=0, rows=len(windows)))(0, progress)
+    taps, embeddings, expected = made.read(model, windows)
+    weight = distil.DistilSettings().weight_at(progress)
+    parts = [
+        float(distil.distance(logits.detach(), expected[:, step:], weight)[0])
+        for step, logits in enumerate(made.unroll(taps, embeddings, steps))
+    ]
+    assert float(loss.detach()) == pytest.approx(np.average(parts, weights=[0.8**n for n in range(steps)]), rel=0.01)
 
 
 def learnt(model: LlamaForCausalLM, windows: torch.Tensor, path: Path, *stops: int) -> torch.Tensor:

@@ -107,6 +107,8 @@ def test_a_run_goes_on_with_what_is_kept_and_draws_nothing_anew(
     assert torch.equal(windows, whole[0])
     assert held_out == whole[1]
     monkeypatch.delattr(texts, "Writer")
+    monkeypatch.setattr("covey.models.identity.machine", lambda: ["another"])  # texts are no worse for it
+    monkeypatch.setattr("torch.__version__", "another")
     texts.lessons(target, options(chatting, "--samples", "40"), path)
     texts.lessons(target, options(chatting), path, seconds=0.0)
     with pytest.raises(SettingError, match="another target, other prompts or tokens"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from covey.contracts.errors import SettingError
 from covey_training import architecture, distil
 from covey_training.optimiser import Budget
 from covey_training.teacher import Lessons, hidden_states
@@ -68,6 +69,28 @@ def test_a_resumed_drafter_has_the_weights_of_an_uninterrupted_one(
     resumed = run_distillation(tiny_drafter, tiny_target, lessons, tmp_path / "resumed.pt", 2, 5)
     assert not torch.equal(whole, weights(tiny_drafter))
     assert torch.equal(whole, resumed)
+
+
+@pytest.mark.parametrize("broken", [range(2, 4), range(8)])
+def test_a_lesson_without_numbers_teaches_nothing_and_ends_nothing(
+    broken: range, tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, lessons: Lessons, tmp_path: Path
+) -> None:
+    student = copy.deepcopy(tiny_drafter)
+
+    def loss(step: int, _: float) -> distil.Loss:
+        logits = student(input_ids=lessons.tokens[:2], use_cache=False).logits
+        nan = torch.nan if step in broken else 1.0
+        return distil.distance(logits * nan, tiny_target(input_ids=lessons.tokens[:2]).logits.detach(), 0.5)
+
+    budget, path = Budget(steps=8), tmp_path / "drafter.pt"
+    if len(broken) == 8:
+        with pytest.raises(SettingError, match="none of 2 lessons had a finite loss"):
+            distil.fit(student, loss, budget, path, device=torch.device("cpu"), settings=DISTIL)
+        return
+    history = distil.fit(student, loss, budget, path, device=torch.device("cpu"), settings=replace(DISTIL, log_every=4))
+    assert [each["step"] for each in history] == [4, 8]
+    assert weights(student).isfinite().all()
+    assert history[1]["acceptance"] > history[0]["acceptance"] > 0
 
 
 def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(

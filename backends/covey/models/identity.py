@@ -1,4 +1,5 @@
-"""A digest of all that the speed of a model depends on: weights, settings, this machine and its libraries.
+"""A digest of all that the speed of a model depends on: weights, settings, this machine and its libraries; or of what
+was made with a model.
 
 Timings kept under it hold as long as it stays. It knows no timings.
 """
@@ -20,11 +21,16 @@ STRIDE, SAMPLE = 1 << 20, 4096  # bytes: of each stretch of a weights file so ma
 
 def identity(what: Any, files: Iterable[Path] = ()) -> str:
     """Return a digest of plain data and the files beside it, on this machine."""
-    digest = hashlib.sha256(json.dumps([what, machine()], sort_keys=True, default=str).encode())
+    return digest([what, machine()], files)
+
+
+def digest(what: Any, files: Iterable[Path] = ()) -> str:
+    """Return a digest of plain data and the files beside it, wherever they are."""
+    found = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode())
     for path in sorted(files):
-        digest.update(f"{path.name} {path.stat().st_size}".encode())
-        _sample(path, digest.update)
-    return digest.hexdigest()
+        found.update(f"{path.name} {path.stat().st_size}".encode())
+        _sample(path, found.update)
+    return found.hexdigest()
 
 
 def of_model(folder: str | Path, settings: Any) -> str:
