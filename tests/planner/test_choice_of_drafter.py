@@ -21,6 +21,8 @@ from covey.contracts.types import (
     RowStatus,
     Rule,
     Sampling,
+    TargetReply,
+    TargetWork,
     Trees,
 )
 from covey.loop.configuration import EngineConfig, EngineHooks
@@ -398,6 +400,24 @@ def test_block_divergence_is_asked_for_where_a_policy_learns_from_it(policy: str
     assert wanted in asked
     assert shipped <= {wanted}
     assert not wanted or shipped
+
+
+@pytest.mark.parametrize("policy", ["ucb-bd", "d-ucb", "sw-ucb", "sh", "petc", "exp3"])
+def test_an_arm_that_proposes_nothing_is_left(policy: str) -> None:
+    """The first arm is silent. A bandit that learnt nothing of that would call it untried, and play it for ever."""
+    world = World(policy)
+    silent, step = world.drafters["general"], world.target.step
+    answer = silent.draft
+    silent.draft = lambda work: replace(answer(work), trees=Trees.empty(len(work.tags)))  # type: ignore[method-assign]
+
+    def judged(work: TargetWork) -> TargetReply:
+        drafted = work.trees.sizes > 0
+        return replace(step(work), divergence=np.where(drafted, 0.6, -1.0).astype(np.float32))
+
+    world.target.step = judged  # type: ignore[method-assign]
+    world.serve([0, 1, 2] * 4)
+    rounds = world.rounds()
+    assert rounds["general"] < 0.5 * rounds.total() if policy == "exp3" else rounds["general"] < 0.2 * rounds.total()
 
 
 def decoding(keys: Iterable[int], count: int = 40) -> list[ActiveRequest]:

@@ -56,14 +56,15 @@ class PerRequest:
             return
         reply = done.reply
         depths, accepted, emitted = tried(done).tolist(), reply.accepted.tolist(), np.diff(reply.offsets).tolist()
+        proposed = done.drafted.trees.sizes.tolist()
         for row, active in enumerate(done.batch.rows[: done.batch.decoding]):
             if depths[row] <= 0 or active.request.drafter:
                 continue
             reward = min(1.0, accepted[row] / depths[row])
-            if self.divergence:
+            if self.divergence and proposed[row]:  # an empty answer has reward 0: the round was wasted on this arm
                 reward = float(reply.divergence[row]) if len(reply.divergence) else -1.0
                 if reward < 0.0:
-                    continue  # nothing was proposed, or nobody computed it
+                    continue  # the target has not computed it
             self._bandit(active).update(self._names.index(done.plan.drafter[row]), reward, emitted[row])
 
     def _bandit(self, active: ActiveRequest) -> Bandit:
