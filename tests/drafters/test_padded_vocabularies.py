@@ -57,7 +57,7 @@ def texts(rng: np.random.Generator) -> list[Text]:
 
 
 def replies(drafter: NeuralDrafter, read_as: Callable[[int], int]) -> list[tuple[list[list[int]], list[list[int]]]]:
-    """What it proposes for texts whose tokens are given as `read_as` says: chains that one call draws, chains with
+    """Return what a drafter proposes for texts whose tokens `read_as` changes: chains that one call draws, chains with
     their distributions, and trees."""
     rng, sender, items, found = np.random.default_rng(5), Sender(drafter), texts(np.random.default_rng(6)), []
     for item in items:
@@ -113,13 +113,16 @@ def test_what_a_drafter_lacks_is_judged_as_what_it_would_not_draw(model: Path, t
         hit for at, hit in enumerate(others) if at not in (4, 10)
     ]
     assert sum(hits) > 8
+    always = Text(2, [*item.tokens[:10], 0, VOCAB - 1, FEW, 0], Sampling(1.0, logit_bias=((0, 100.0),)))
+    always.num_prompt = 10
+    assert hits_of(Sender(load(folder)).read([always], [10])[1]) == [[Hit.HIT, Hit.MISS, Hit.MISS, Hit.HIT]]
     assert judged[0].prompt_log_q[0] < LEAST
     assert judged[0].prompt_log_q[0] < judged[1].prompt_log_q[0]
 
 
 @pytest.mark.parametrize(("size", "least"), [(FEW, 0.2), (MANY, 0.9)])
 def test_output_is_the_targets_own(size: int, least: float, tmp_path: Path) -> None:
-    """Of a target all of whose tokens are said, by drafters that are the target but for their padding."""
+    """The target says all of its tokens. The drafters are the target with another padding."""
     model = build(tmp_path / "model", "llama", num_hidden_layers=1)
     settings = TargetSettings(dtype="float32", device="cpu", kv_blocks=400, block_size=8, threads=1)
     target = TargetRunner.load(model, settings, token_budget=256, name="target")
@@ -137,7 +140,7 @@ def test_output_is_the_targets_own(size: int, least: float, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("outputs", "drafted"), [(4096, 4000), (4224, 4096)])
 def test_grammars_hold_for_models_that_are_padded_apart(outputs: int, drafted: int, tmp_path: Path) -> None:
-    """And of a tokenizer that has more tokens than the target."""
+    """The tokenizer has more tokens than either of them."""
     bundled, models = MODELS / "target" / "1", [tmp_path / "target", tmp_path / "drafter"]
     tokenizer = Tokenizer.from_file(str(bundled / "tokenizer.json"))
     tokenizer.add_special_tokens([f"<{number}>" for number in range(160)])
