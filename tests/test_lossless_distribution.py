@@ -21,6 +21,7 @@ from scipy import stats
 from covey.contracts.types import Floats, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
 from covey.drafters.proposing import Rows, propose_trees
+from covey.drafters.sessions import readable
 from covey.models.stepper import Call, Race, Visible
 from covey.noise.noise import Index, Reals, seed_words
 from covey.sampling import rejection
@@ -57,6 +58,11 @@ class World:
         noise = rng.normal(size=target.shape)
         other = {"good": target + 0.4 * noise, "bad": noise * 1.5, "same": target}[drafter]
         return cls(target.astype(np.float32), other.astype(np.float32))
+
+    def short(self) -> World:
+        """Return this world with a drafter that lacks the last token: it reads that as another."""
+        seen = readable(np.arange(len(self.target)), len(self.target) - 1)
+        return replace(self, drafter=self.drafter[np.ix_(seen, seen)][..., :-1])
 
 
 def look(table: Floats, before: Ints, last: Ints) -> Floats:
@@ -347,6 +353,19 @@ def test_coupled_equals_plain_decoding(drafter: str, sampling: Sampling) -> None
     plain = run_coupled(world, sampling, depth=0, width=1, count=count)
     for depth, width in ((1, 1), (4, 1), (1, 4), (2, 3)):
         assert np.array_equal(run_coupled(world, sampling, depth, width, count), plain)
+
+
+@pytest.mark.parametrize("name", ["one", pytest.param("nucleus", marks=pytest.mark.slow)])
+def test_both_rules_follow_a_target_that_has_more_tokens_than_the_drafter(name: str) -> None:
+    world, sampling, count = World.make("good").short(), SETTINGS[name], 20_000
+    coupled = run_coupled(world, sampling, depth=2, width=2, count=count)
+    assert np.array_equal(coupled, run_coupled(world, sampling, depth=0, width=1, count=count))
+    assert (coupled == len(world.target) - 1).mean() > 0.03, "what the drafter lacks is drawn"
+    assert p_value(world, sampling, coupled) > 1e-3
+    assert p_value(world, sampling, run_rejection(world, sampling, count=count)) > 1e-3
+    batch = Batch(sampling, count)
+    coupled_round(world, batch, batch.open_rows(), 2, 1)
+    assert batch.accepted > batch.drafted / 3
 
 
 def test_drafts_of_the_same_model_are_always_accepted() -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import CoveyError, SettingError
 from covey.contracts.ports import Drafter
-from covey.contracts.types import ANY_VOCABULARY, Ints, JsonDict
+from covey.contracts.types import Ints, JsonDict
 from covey.drafters import load_drafter
 from covey.planner.build import build
 from covey.planner.guarded import Guarded
@@ -85,7 +85,7 @@ class CoveyProposer:
             except CoveyError as error:  # of another server, which may come later
                 log.warning("drafter %s: %s; until it answers its rows decode plainly", name, error)
                 continue
-            if facts.vocab_size not in (ANY_VOCABULARY, settings.vocab_size):
+            if facts.vocab_size > settings.vocab_size:
                 raise SettingError(
                     f"drafter {name} has a vocabulary of {facts.vocab_size} tokens, vLLM's model one of "
                     f"{settings.vocab_size}"

@@ -15,8 +15,8 @@ from covey.drafters.opening import torch_stepper
 from covey.gpu.model import DeviceModel
 from covey.gpu.stepper import DeviceStepper
 from tests.drafters.drafting import Sender, Text, hits_of, paths_of, rows_of
-from tests.drafters.neural_reference import Reference, text
-from tests.models.tiny_models import build
+from tests.drafters.neural_reference import VOCAB, Reference, text
+from tests.models.tiny_models import build, padded
 
 WHERE = "cuda" if torch.cuda.is_available() else "cpu"
 GREEDY, WARM, HOT = Sampling(), Sampling(temperature=0.7, seed=12), Sampling(temperature=1.0, seed=11)
@@ -42,8 +42,9 @@ class Counting(DeviceStepper):
         return super().step(*given)  # type: ignore[arg-type]
 
 
-def load(folder: Path) -> NeuralDrafter:
-    model = DeviceModel(folder, dtype="float32", device=WHERE, blocks=64, block_size=8, max_pass_tokens=128)
+def load(folder: Path, vocab_size: int = 0) -> NeuralDrafter:
+    settings = {"blocks": 64, "block_size": 8, "max_pass_tokens": 128, "vocab_size": vocab_size}
+    model = DeviceModel(folder, dtype="float32", device=WHERE, **settings)
     assert isinstance(torch_stepper(model), DeviceStepper)
     return NeuralDrafter(model, Counting(model), DrafterSettings(), name="draft")
 
@@ -118,3 +119,16 @@ def test_what_is_read_is_judged_by_the_chains_it_would_have_drawn(folder: Path, 
     assert (pieces[0].prompt_tokens + pieces[1].prompt_tokens).tolist() == [8, 8, 8]
     assert rows_of(sender.send(texts, 3).trees) == [reference.drawn(each.tokens, 3, each.sampling) for each in texts]
     drafter.check()
+
+
+def test_tokens_that_only_one_model_has_are_neither_drawn_nor_read(
+    folder: Path, drafter: NeuralDrafter, tmp_path: Path
+) -> None:
+    """Of a drafter that is padded beyond its target, and of a target that has tokens which its drafter lacks."""
+    tokens = text(np.random.default_rng(8), 20)
+    larger = load(padded(tmp_path / "larger", folder, VOCAB + 13), VOCAB)
+    for tag, sampling in enumerate((GREEDY, HOT)):
+        expected = rows_of(Sender(drafter).send([Text(tag, [*tokens, 0, 5], sampling)], 4).trees)
+        assert rows_of(Sender(larger).send([Text(tag, [*tokens, VOCAB + 2, 5], sampling)], 4).trees) == expected
+        assert rows_of(Sender(drafter).send([Text(10 + tag, [*tokens, VOCAB, 5], sampling)], 4).trees) == expected
+    assert stepper_of(larger).chains == 2

@@ -87,10 +87,11 @@ def test_drafts_never_pass_the_longest_text() -> None:
         assert len(drafts[0]) <= most
 
 
-def test_another_vocabulary_is_refused(tiny: Path) -> None:
+def test_a_larger_vocabulary_is_refused_and_a_smaller_one_is_not(tiny: Path) -> None:
     small = load_drafter("neural", tiny, tiny, Profile("test"), name="small")
     table = {"drafters": {"small": str(tiny)}}
-    CoveyProposer(config(table)).use({"small": small})
+    for vocab in (VOCAB, VOCAB + 7):
+        CoveyProposer(config(table, vocab=vocab)).use({"small": small})
     with pytest.raises(SettingError, match=f"vocabulary of {VOCAB} tokens, vLLM's model one of 50"):
         CoveyProposer(config(table, vocab=50)).use({"small": small})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from covey.contracts.types import Ints
 from covey.models.lanes import Lanes, Pass
@@ -136,6 +139,21 @@ def build(folder: Path, family: str, dtype: torch.dtype = torch.float32, seed: i
                 if normed and not family.startswith("gemma"):
                     weight.add_(1.0)
         module.save_pretrained(folder)
+    return folder
+
+
+def padded(folder: Path, model: Path, size: int) -> Path:
+    """The model with `size` outputs: it loses its last ones, or gets some that would win most draws."""
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in weights:
+            rows = weights[name]
+            more = 5 * rows[: max(0, size - len(rows))]
+            weights[name] = torch.cat([rows[:size], more]).contiguous()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": size}))
     return folder
 
 

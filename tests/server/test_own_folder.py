@@ -395,13 +395,13 @@ def test_a_limit_that_is_too_low_is_named_before_the_start(kind: int, most: int,
     assert done.stderr.startswith(f"covey: cannot start: a process may have {said}")
 
 
-def test_a_drafter_of_another_vocabulary_is_refused_and_one_that_fits_drafts(tmp_path: Path) -> None:
+def test_a_drafter_of_another_tokenizer_is_refused_and_one_that_fits_drafts(tmp_path: Path) -> None:
     other = written(tmp_path / "other", vocab_size=97)
-    with pytest.raises(
-        SettingError, match=r"cannot draft .* a vocabulary of 97 tokens, .* -m covey_training drafter --target"
-    ):
+    (other / "tokenizer.json").unlink()
+    said = "cannot draft .* a vocabulary of 97 tokens, .* no tokenizers .* -m covey_training drafter --target"
+    with pytest.raises(SettingError, match=said):
         Server(Options(drafter=str(other))).start()
-    fits = written(tmp_path / "fits")
+    fits = written(tmp_path / "fits", vocab_size=VOCABULARY + 128)  # padded
     options = Options(drafter=str(fits))
     preflight.weights(options, preflight.models(options))
     assert preflight.left_out(options, preflight.models(options)) == {}

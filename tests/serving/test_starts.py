@@ -14,7 +14,7 @@ from covey.contracts.profile import AUTO
 from covey.contracts.types import TargetInfo, TargetReply, TargetWork
 from covey.requests.roster import State
 from covey.serving import build, start
-from tests.fakes import HashTarget
+from tests.fakes import VOCAB, HashTarget
 from tests.serving.worlds import SECONDS, Made, facts_of
 
 MEASURED = {"policy": "covey", "costs": AUTO}
@@ -148,12 +148,13 @@ def test_drafters_that_come_and_end_while_the_engine_is_built(made: Made, monkey
     assert not world.metrics.drafter_failed.called
 
 
-def test_another_vocabulary_is_none_of_this_target_s_drafters(made: Made) -> None:
-    world = made("one", "other")
+def test_one_that_may_propose_what_the_target_lacks_is_none_of_its_drafters(made: Made) -> None:
+    world = made("one", "smaller", "other")
     world.facts.came("one", facts_of())
-    world.facts.came("other", facts_of(999))
+    world.facts.came("smaller", facts_of(VOCAB - 1))
+    world.facts.came("other", facts_of(VOCAB + 1))
     world.begin()
-    assert world.life.wait(SECONDS).engine.roster.names == ("one",)
+    assert world.life.wait(SECONDS).engine.roster.names == ("one", "smaller")
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -257,24 +257,6 @@ def test_who_sends_more_calls_than_anyone_needs_is_answered_at_once(
     held.gate.set()
 
 
-def test_tokens_that_the_drafter_does_not_have_break_nobody_else_s_call(
-    folder: Path, serve: Callable[..., DraftService]
-) -> None:
-    held, rng = Held(neural(folder)), np.random.default_rng(15)
-    service = serve(held)
-    senders = [Sender(From(service, name), new_origin(name)) for name in ("a", "b", "c")]
-    calls = [later(lambda: senders[0].send([Text(1, prompt(rng, 12))], 2))]
-    held.inside.wait(10)
-    calls.append(later(lambda: senders[1].send([Text(1, prompt(rng, 12))], 2)))
-    bad, found = later(lambda: senders[2].send([Text(1, [5, VOCABULARY])], 2))
-    bad.join(20)
-    assert isinstance(found[0], PortError)
-    held.gate.set()
-    for thread, answers in calls:
-        thread.join(20)
-        assert isinstance(answers[0], DraftReply)
-
-
 def test_names_without_end_take_nobody_s_tags(folder: Path, serve: Callable[..., DraftService]) -> None:
     drafter, rng = neural(folder, blocks=24), np.random.default_rng(16)
     service = serve(drafter)

@@ -17,7 +17,7 @@ from covey.contracts.types import Ints, RowStatus
 from covey.drafters import load_drafter
 from covey.drafters.ngram import NgramDrafter
 from covey.star.callers import Authenticator, CallingServer, token_of
-from covey.star.remote import SHARE, RemoteDrafter
+from covey.star.remote import MOST_SURPLUS, SHARE, RemoteDrafter
 from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
 from covey.wire import codec
@@ -215,13 +215,13 @@ def test_it_moves_where_that_pays_and_not_for_a_little(remote: Callable[..., Rem
 
 
 def test_another_vocabulary_is_never_asked_to_draft(remote: Callable[..., RemoteDrafter]) -> None:
-    there = There(vocab_size=VOCABULARY + 1)
+    there = There(vocab_size=VOCABULARY + MOST_SURPLUS + 1)
     drafter = remote(there)
     sender = Sender(drafter, new_origin("a"))
     until(lambda: len(there.asked) > 1)  # and was not believed
     assert drafter.draft(sender.work(texts(), 3)).again_seconds > 0
     assert not there.drafts
-    with pytest.raises(PortError, match="vocabulary has 98"):
+    with pytest.raises(PortError, match=f"vocabulary has {VOCABULARY + MOST_SURPLUS + 1}"):
         drafter.info()
 
 

@@ -134,3 +134,14 @@ def test_a_target_says_it_of_every_row_that_was_drafted(folders: tuple[Path, Pat
     bare = Trees(trees.offsets, trees.tokens, trees.parents)
     assert step(True, bare, 2).divergence.tolist() == [-1.0, -1.0, -1.0]
     assert not len(step(False, trees, 3).divergence)
+
+
+def test_what_the_target_lacks_is_unlike_it() -> None:
+    """A drafter that others share may say how likely it finds tokens that are only theirs."""
+    logits = torch.from_numpy(np.random.default_rng(4).normal(0, 2, (2, VOCAB))).float()
+    table = SettingsTable()
+    setting = table.add(Sampling(), 4)
+    q_ids, q_probs = np.zeros((1, SPARSE), np.int32), np.zeros((1, SPARSE), np.float32)
+    q_ids[0, :2], q_probs[0, :2] = [VOCAB + 3, 7], [0.9, 1e-4]
+    trees = planted(ints(7), q_ids, q_probs, ints(0, 1), ints(-1))
+    assert block_divergence(logits, table, np.full(2, setting), trees).tolist() == pytest.approx([1e-4])

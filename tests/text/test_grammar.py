@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Ints, Sampling
+from covey.sampling.constraint import constrained
 from covey.text.grammar import Grammar, Grammars, Words, of_regex, of_schema, problem, tokenizer_of
 from covey.text.tokenization import load_tokenizer
 from tests.bundled import MODELS
@@ -118,3 +121,30 @@ def test_where_tokens_have_no_text_a_grammar_is_not_known() -> None:
     assert here.get(4) is None
     here.remove(3)
     assert here.get(3) is None
+
+
+@pytest.mark.parametrize("outputs", [VOCAB - 60, VOCAB + 100])
+@pytest.mark.parametrize("added", [(), ("<a>", "<b>")])
+def test_a_grammar_says_the_same_whatever_the_model_s_outputs_are_padded_to(
+    outputs: int, added: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Of a text whose tokens all of them have, for the tokens that they have."""
+    tokenizer = load_tokenizer(FOLDER)
+    assert tokenizer is not None
+    tokenizer.add_tokens(list(added))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    kept, expected = (
+        Grammar(GRAMMARS["any"], tokenizer_of(folder, size, (END,)))
+        for folder, size in ((str(tmp_path), outputs), (FOLDER, VOCAB))
+    )
+    for text in (ids(""), ids('{"na')):
+        masks = []
+        for each, width in ((kept, outputs), (expected, VOCAB)):
+            each.follow(text)
+            logits = constrained(np.zeros((2, width), np.float32), np.arange(2), [each.after([]), None])
+            masks.append(np.isfinite(logits[0]))
+            assert not np.isfinite(logits[1]).any()
+        both = min(outputs, VOCAB)
+        assert masks[0][:both].tolist() == masks[1][:both].tolist()
+        assert masks[0][:both].any()
+        assert not masks[0][both:].any()

@@ -35,7 +35,7 @@ class Kind:
     """A kind of drafter."""
 
     made_by: str
-    weights: bool = False  # it runs a model of the entry's folder, whose vocabulary must be the target's
+    weights: bool = False  # it runs a model of the entry's folder, whose tokens must be the target's
 
 
 DRAFTERS = {

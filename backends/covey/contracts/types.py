@@ -442,7 +442,7 @@ class DrafterInfo:
     """The facts that an orchestrator must know about a drafter before it is asked."""
 
     model: str
-    vocab_size: int
+    vocab_size: int  # it proposes lower ids alone; ANY_VOCABULARY: those of its texts
     max_positions: int
     epoch: int
     resident_bytes: int

@@ -49,6 +49,6 @@ def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Pro
     if chosen.weights:
         misfit = vocabulary.misfit(folder, target)
         if misfit:
-            raise SettingError(f"{name}: {folder} has {misfit}; a drafter must have its target's vocabulary")
+            raise SettingError(f"{name}: {folder} has {misfit}; a drafter must have its target's tokens")
     drafter: Drafter = registry.make(chosen.made_by, Setting(name, folder, target, profile, RealClock()))
     return drafter

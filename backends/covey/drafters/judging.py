@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from covey.contracts.types import Hit, Ints, RowJudged
-from covey.drafters.sessions import Session
+from covey.drafters.sessions import Session, readable
 from covey.models.lanes import Lanes, Pass
 from covey.noise.arrays import Logits, beside, host, log_softmax, plain, select
 from covey.noise.noise import Index
@@ -28,6 +28,7 @@ from covey.sampling.bias import biased
 from covey.sampling.constraint import constrained
 from covey.sampling.drawing import draw_unpenalised
 from covey.sampling.settings import SettingsTable
+from covey.sampling.truncation import Flags
 from covey.sampling.winning import wins
 from covey.text.grammar import Grammars, Words
 
@@ -78,7 +79,8 @@ class TextReader:
                 if count > take:
                     later.append((piece, count - take))
             wanted = [self._wanted(piece, take) for piece, take in now]
-            logits = plain(self._model.forward(_packed(now, wanted, states=self._first > 0)))
+            work = _packed(now, wanted, self._model.vocab_size, states=self._first > 0)
+            logits = plain(self._model.forward(work))
             self._note([piece for piece, _ in now], wanted, logits)
             for piece, take in now:
                 piece.session.sequence.num_cached_tokens += take
@@ -108,12 +110,13 @@ class TextReader:
         # The token that comes next is not known, nor looked at.
         texts = [piece.session.sequence.tokens for piece in pieces]
         text = np.concatenate([each[np.minimum(at, len(each) - 1)] for each, at in zip(texts, wanted)]).astype(np.int64)
+        known, text = text < self._model.vocab_size, readable(text, self._model.vocab_size)
         if len(prompt):
-            for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt])):
+            for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt], known[prompt])):
                 pieces[row].log_q.append(log_q)
         if len(drawn):
             mine = self._steered(logits, drawn, settings, positions, texts, whose)
-            hits = wins(mine, text[drawn], self._table, settings[drawn], places[drawn])
+            hits = known[drawn] & wins(mine, text[drawn], self._table, settings[drawn], places[drawn])
             for row, hit in zip(whose[drawn].tolist(), hits.tolist()):
                 pieces[row].hits.append(Hit.HIT if hit else Hit.MISS)
         ahead = np.flatnonzero(positions == lengths)
@@ -169,16 +172,17 @@ def judged(piece: Piece, table: SettingsTable) -> RowJudged:
     return RowJudged(session.read, due if hits else session.read, hits, sum(piece.log_q), len(piece.log_q))
 
 
-def _log_q(logits: Logits, rows: Index, tokens: Index) -> list[float]:
-    """Return the log-probabilities of tokens at temperature 1."""
+def _log_q(logits: Logits, rows: Index, tokens: Index, known: Flags) -> list[float]:
+    """Return the log-probabilities of tokens at temperature 1; LEAST for those that are not `known`."""
     part = log_softmax(select(logits, rows))
     found = host(part[beside(np.arange(len(rows)), part), beside(tokens, part)])
-    least: list[float] = np.fmax(found, LEAST).tolist()
+    least: list[float] = np.where(known, np.fmax(found, LEAST), LEAST).tolist()
     return least
 
 
-def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index], *, states: bool) -> Pass:
-    """Return the pass that computes each session's next pending tokens, with the logits of the wanted positions."""
+def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index], vocab_size: int, *, states: bool) -> Pass:
+    """Return the pass that computes each session's next pending tokens, with the logits of the wanted positions. The
+    model has `vocab_size` tokens."""
     tokens, positions, slots, lengths, out = [], [], [], [], []
     tables = np.zeros((len(pieces), max(len(piece.session.sequence.table) for piece, _ in pieces)), np.int32)
     done = 0
@@ -196,4 +200,5 @@ def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index], *, states: boo
     outs: Ints = np.concatenate(out).astype(np.int32)
     read = [piece.session.states_of(piece.session.unread, count) for piece, count in pieces] if states else []
     given = np.concatenate(read) if read else None
-    return Pass(np.concatenate(tokens), np.concatenate(positions), np.concatenate(slots), lanes, outs, given)
+    ids = readable(np.concatenate(tokens), vocab_size)
+    return Pass(ids, np.concatenate(positions), np.concatenate(slots), lanes, outs, given)

@@ -45,7 +45,7 @@ from covey.contracts.types import (
 from covey.drafters.judging import Piece, TextReader, judged
 from covey.drafters.opening import open_drafter, open_head
 from covey.drafters.proposing import Lattice, Rows, propose_trees
-from covey.drafters.sessions import Session
+from covey.drafters.sessions import Session, readable
 from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequences
 from covey.models.stepper import Call, Stepper
@@ -104,12 +104,16 @@ class NeuralDrafter:
         *,
         name: str,
         depth: int = 0,
+        vocab_size: int = 0,
         target: str | Path | None = None,
     ) -> NeuralDrafter:
-        """Return the drafter in `folder`; few calls will ask for more than `depth`. With a `target`, the folder of that
-        one's model, it is a head."""
+        """Return the drafter in `folder`; few calls will ask for more than `depth`. It proposes no token that a target
+        of `vocab_size` tokens lacks; 0: any. With a `target`, the folder of that one's model, it is a head."""
         path = Path(folder)
-        opened = open_drafter(path, settings, depth) if target is None else open_head(path, Path(target), settings)
+        if target is None:
+            opened = open_drafter(path, settings, depth, vocab_size)
+        else:
+            opened = open_head(path, Path(target), settings)
         return cls(
             *(opened.model, opened.stepper, settings),
             name=name,
@@ -352,7 +356,7 @@ class NeuralDrafter:
             self._stepper,
             self._table,
             Rows(
-                pending=tokens,
+                pending=readable(tokens, self._model.vocab_size),
                 settings=np.asarray([session.sequence.settings for session in sessions], np.int64),
                 positions=lengths + self._first,
                 depths=depths,
@@ -381,9 +385,9 @@ class NeuralDrafter:
         return found
 
 
-def load(folder: str | Path, settings: DrafterSettings, *, name: str, depth: int) -> NeuralDrafter:
+def load(folder: str | Path, settings: DrafterSettings, *, name: str, depth: int, vocab_size: int) -> NeuralDrafter:
     """Load a drafter (see `NeuralDrafter.load`) and make it ready to answer at full speed."""
-    drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth)
+    drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth, vocab_size=vocab_size)
     drafter.warm_up()
     return drafter
 

@@ -40,15 +40,16 @@ class Opened:
     state_width: int = 0  # of a head
 
 
-def open_drafter(folder: Path, settings: DrafterSettings, depth: int) -> Opened:
-    """Return the model in a folder; few calls will ask for more than `depth`."""
+def open_drafter(folder: Path, settings: DrafterSettings, depth: int, vocab_size: int = 0) -> Opened:
+    """Return the model in a folder; few calls will ask for more than `depth`. With `vocab_size`, the target's, outputs
+    that the target lacks are cut off."""
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
     if on_cpu and settings.dtype in ("auto", "bfloat16", "float32"):
         try:
-            return _natively(folder, settings)
+            return _natively(folder, settings, vocab_size)
         except UnsupportedModel as error:
             log.info("%s: PyTorch runs it: %s", folder, error)
-    return _by_torch(folder, settings, depth)
+    return _by_torch(folder, settings, depth, vocab_size)
 
 
 def open_head(folder: Path, target: Path, settings: DrafterSettings) -> Opened:
@@ -64,12 +65,14 @@ def open_head(folder: Path, target: Path, settings: DrafterSettings) -> Opened:
     return Opened(model, HeadStepper(model), _identity(folder, settings), model.width)
 
 
-def _natively(folder: Path, settings: DrafterSettings) -> Opened:
+def _natively(folder: Path, settings: DrafterSettings, vocab_size: int) -> Opened:
     from covey.models.native import architecture
     from covey.models.native.model import NativeModel
     from covey.models.paged_stepper import NativeStepper
 
-    model = NativeModel(folder, numerics="fast", **_sizes(architecture.read(folder), settings, folder))
+    of = architecture.read(folder)
+    of = replace(of, vocab_size=min(of.vocab_size, vocab_size or of.vocab_size))
+    model = NativeModel(of, numerics="fast", **_sizes(of, settings, folder))
     return Opened(model, NativeStepper(model), _identity(folder, settings))
 
 
@@ -104,7 +107,7 @@ def threads_for(folder: Path) -> int:
     return cpu.cores() if weights >= LARGE else 1
 
 
-def _by_torch(folder: Path, settings: DrafterSettings, depth: int) -> Opened:
+def _by_torch(folder: Path, settings: DrafterSettings, depth: int, vocab_size: int) -> Opened:
     from covey.models.identity import of_model
     from covey.runtimes.opening import open_model
     from covey.target.runner import blocks_in
@@ -119,6 +122,7 @@ def _by_torch(folder: Path, settings: DrafterSettings, depth: int) -> Opened:
         block_size=BLOCK_SIZE,
         numerics="fast",
         max_pass_tokens=PASS_TOKENS,
+        vocab_size=vocab_size,
     )
     return Opened(model, torch_stepper(model, depth), of_model(folder, replace(settings, folders=())))
 

@@ -9,11 +9,16 @@ Knows no tensors: what to copy is given back to the caller.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from covey.contracts.types import NO_INTS, NO_STATES, Floats, Ints, Words
 from covey.kv.sequences import Sequence
+from covey.noise.noise import Index
+
+UNKNOWN = 0  # the token as which a drafter reads all that it lacks
+T = TypeVar("T", Ints, Index)
 
 
 @dataclass(slots=True, eq=False)
@@ -112,3 +117,8 @@ class Session:
                 break
             path.append(at)
         return path
+
+
+def readable(tokens: T, vocab_size: int) -> T:
+    """Return the tokens of a text as a drafter of `vocab_size` tokens reads them: its target may have more."""
+    return np.where(tokens < vocab_size, tokens, UNKNOWN)

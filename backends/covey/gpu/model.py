@@ -50,9 +50,11 @@ class DeviceModel:
         numerics: str = "fast",
         max_pass_tokens: int = 512,
         most_blocks: int = 0,
+        vocab_size: int = 0,
     ) -> None:
-        """Load the model; with `most_blocks` its KV memory can become so large."""
-        modules = modules_of(source, dtype=dtype, device=device)
+        """Load the model; with `most_blocks` its KV memory can become so large; with `vocab_size`, outputs from that id
+        on are cut off."""
+        modules = modules_of(source, dtype=dtype, device=device, vocab_size=vocab_size)
         name = str(modules.folder)
         if modules.config.model_type not in FAMILIES:
             raise UnsupportedModel(f"{name}: no kernels for models of type {modules.config.model_type}")

@@ -42,9 +42,11 @@ class PagedModel:
         numerics: str = "auto",
         max_pass_tokens: int = 512,
         most_blocks: int = 0,
+        vocab_size: int = 0,
     ) -> None:
-        """Load the model; with `most_blocks`, on a CPU, the pool can become so large."""
-        self._modules = modules = modules_of(source, dtype=dtype, device=device)
+        """Load the model; with `most_blocks`, on a CPU, the pool can become so large; with `vocab_size`, outputs from
+        that id on are cut off."""
+        self._modules = modules = modules_of(source, dtype=dtype, device=device, vocab_size=vocab_size)
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
         self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions

@@ -194,6 +194,13 @@ class Modules:
                     activations[repr(act)] = getattr(part, name)
         return list(activations.values())
 
+    def cut(self, vocab_size: int) -> None:
+        """Drop the outputs of all tokens from this id on."""
+        self.vocab_size, head = vocab_size, self.module.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.data[:vocab_size], requires_grad=False)
+        if head.bias is not None:
+            head.bias = torch.nn.Parameter(head.bias.data[:vocab_size], requires_grad=False)
+
     def trial(self, count: int) -> Ints:
         """Return `count` tokens from all over the vocabulary."""
         return ((np.arange(count) * 7919 + 11) % self.vocab_size).astype(np.int32)
@@ -261,9 +268,13 @@ Source: TypeAlias = "str | Path | Modules"
 """A folder with a model, or its modules."""
 
 
-def modules_of(source: Source, *, dtype: str, device: str) -> Modules:
-    """Return modules as they are, or those of a folder in that type, on that device."""
-    return source if isinstance(source, Modules) else Modules.read(source, dtype=dtype, device=device)
+def modules_of(source: Source, *, dtype: str, device: str, vocab_size: int = 0) -> Modules:
+    """Return modules as they are, or those of a folder in that type, on that device. With `vocab_size`, outputs from
+    that id on are cut off."""
+    modules = source if isinstance(source, Modules) else Modules.read(source, dtype=dtype, device=device)
+    if 0 < vocab_size < modules.vocab_size:
+        modules.cut(vocab_size)
+    return modules
 
 
 def shape_of(config: Any) -> Shape:

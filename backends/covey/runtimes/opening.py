@@ -33,10 +33,11 @@ def open_model(
     max_pass_tokens: int,
     tokens_per_row: int = 1,
     most_blocks: int = 0,
+    vocab_size: int = 0,
 ) -> Model:
     """Load a model: on a GPU by kernels of our own, which cost less where numerics need not be invariant; elsewhere,
     and for families that the kernels do not compute, by PyTorch's. Most passes will have up to `tokens_per_row`.
-    With `most_blocks` the pool can become so large."""
+    With `most_blocks` the pool can become so large; with `vocab_size`, outputs from that id on are cut off."""
     chosen = choose_device(device)
     on_gpu = chosen.type == "cuda"
 
@@ -50,6 +51,7 @@ def open_model(
             numerics="fast" if on_gpu and numerics == "auto" else numerics,
             max_pass_tokens=max_pass_tokens,
             most_blocks=most_blocks,
+            vocab_size=vocab_size,
         )
 
     if on_gpu:

@@ -12,10 +12,11 @@ from covey.text.grammar import Words
 
 
 def constrained(logits: Logits, rows: Index, allowed: Sequence[Words | None]) -> Logits:
-    """Return logits of which the given rows have -inf for each token that is not allowed; None allows nothing."""
+    """Return logits of which the given rows have -inf for each token that is not allowed; None allows nothing. What is
+    allowed may name more tokens than there are logits."""
     vocab = logits.shape[1]
     nothing = np.zeros(-(-vocab // 32), np.uint32)
-    words = np.stack([nothing if each is None else each for each in allowed])
+    words = np.stack([nothing if each is None else each[: len(nothing)] for each in allowed])
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=vocab)
     where = beside(rows, logits)
     logits = copied(logits)

@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Collection
 
-from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, TargetInfo
+from covey.contracts.types import DrafterInfo, TargetInfo
 from covey.loop.engine import Engine
 from covey.requests.roster import MOVED, Roster, State
 
@@ -78,11 +78,11 @@ class DrafterFacts:
 
 
 def is_foreign(name: str, own: DrafterInfo, info: TargetInfo) -> bool:
-    """Return whether a drafter has another vocabulary than the target, or reads other states; log it if so."""
+    """Return whether a drafter may propose tokens that the target lacks, or reads other states; log it if so."""
     if own.state_width not in (0, info.state_width):
         log.error("drafter %s is not used: it reads the target's states, and target.head does not name it", name)
         return True
-    if own.vocab_size in (ANY_VOCABULARY, info.vocab_size):
+    if own.vocab_size <= info.vocab_size:
         return False
     told = name, own.vocab_size, info.model, info.vocab_size
     log.error("drafter %s is not used: its vocabulary has %d tokens, that of %s has %d", *told)

@@ -23,13 +23,14 @@ from typing import Protocol
 
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.profile import Profile
-from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork, Ints
+from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Ints, Open
 from covey.process.private import private_text
 from covey.star.callers import LEAST_SECRET, token_of
 from covey.star.calls import plainly
 from covey.tritonio.grpc import GrpcModel, Tls, Unreachable
 from covey.wire import codec
 from covey.wire.ledger import MOST_TAGS
+from covey_client.wire import BAN
 
 log = logging.getLogger("covey.star")
 
@@ -39,6 +40,7 @@ FIRST_PROBE, LONGEST_PROBE = 0.1, 1.0  # seconds between questions to a place th
 LOOKS = 1.0  # seconds between those to a place that is not the chosen one
 READ_SECONDS = 10.0  # for a call that reads
 HORIZON = 100  # calls in which a change of place must have paid
+MOST_SURPLUS = 4096  # tokens of a drafter that its target lacks: padding, as a rule
 LEAST = 0.002  # seconds of a call that another place must save
 REPLAY = 0.0002  # seconds that a token of a replayed text is taken to cost
 
@@ -98,7 +100,8 @@ class RemoteDrafter:
             self._ask(place)
         if place.down or place.facts is None:
             raise PortError(f"{self._name}: {place.model.name} {place.problem}")
-        return replace(place.facts, model=self._name, resident_bytes=0)
+        vocab_size = min(place.facts.vocab_size, self._vocab_size or place.facts.vocab_size)
+        return replace(place.facts, model=self._name, vocab_size=vocab_size, resident_bytes=0)
 
     def draft(self, work: DraftWork) -> DraftReply:
         now = self._now()
@@ -141,7 +144,8 @@ class RemoteDrafter:
     def _send(self, place: Place, work: DraftWork, started: float) -> DraftReply:
         left = SHARE * (work.patience or self._deadline) if work.judging is None else READ_SECONDS
         frees, place.frees = place.frees, ()
-        sent = replace(work, frees=frees + work.frees, patience=left if work.judging is None else 0.0)
+        opens = tuple(self._opened(place, opening) for opening in work.opens)
+        sent = replace(work, opens=opens, frees=frees + work.frees, patience=left if work.judging is None else 0.0)
         message = codec.encode(sent)
         codec.seal(message, self._token)
         try:
@@ -161,6 +165,13 @@ class RemoteDrafter:
             self._fell(place, str(error))
             raise
         return reply
+
+    def _opened(self, place: Place, opening: Open) -> Open:
+        """Return the opening with a ban on every token that the drafter has and the target lacks."""
+        if place.facts is None or not 0 < self._vocab_size < place.facts.vocab_size:
+            return opening
+        bans = tuple((token, BAN) for token in range(self._vocab_size, place.facts.vocab_size))
+        return replace(opening, sampling=replace(opening.sampling, logit_bias=opening.sampling.logit_bias + bans))
 
     def _fell(self, place: Place, problem: str) -> None:
         with self._wake:
@@ -190,7 +201,7 @@ class RemoteDrafter:
         try:
             started = self._now()
             facts = codec.decode_drafter_info(place.model.exchange(message, INFO_SECONDS))
-            if facts.vocab_size not in (ANY_VOCABULARY, self._vocab_size) and self._vocab_size:
+            if self._vocab_size and facts.vocab_size > self._vocab_size + MOST_SURPLUS:
                 raise PortError(f"its vocabulary has {facts.vocab_size} tokens, the target's {self._vocab_size}")
         except Exception as error:  # the thread that looks outlives whatever is answered
             problem = str(error) if isinstance(error, PortError) else f"{type(error).__name__}: {error}"

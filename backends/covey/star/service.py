@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from covey.contracts.errors import CoveyError, PortError
 from covey.contracts.ports import Drafter, SharedDrafter
-from covey.contracts.types import ANY_VOCABULARY, DrafterInfo, DraftReply, DraftWork
+from covey.contracts.types import DrafterInfo, DraftReply, DraftWork
 from covey.star.accounts import Accounts
 from covey.star.callers import HERE
 from covey.star.calls import Answered, Call, plainly
@@ -48,7 +48,6 @@ class DraftService:
     ) -> None:
         self._drafter = drafter
         self._together = drafter.draft_together if isinstance(drafter, SharedDrafter) else None
-        self._vocab_size = drafter.info().vocab_size if self._together is not None else ANY_VOCABULARY
         self._queue = DraftQueue(limits or QueueLimits(), weights)
         self._speed = Speed()
         self._accounts = Accounts()
@@ -77,8 +76,6 @@ class DraftService:
         """Serve the call in this thread if its sender is alone; else return None, and do nothing. Raises CoveyError
         when the drafter fails."""
         call = Call(work, caller, self._now())
-        if not self._fits(work):
-            raise self._too_many_tokens()
         with self._changed:
             self._part(call.arrived)
             if self._stopped or self._serving or len(self._queue) or any(who != call.who for who in self._accounts):
@@ -100,8 +97,6 @@ class DraftService:
                 refusal = PortError("the drafter is stopping")
             elif self._queue.count(call.who) >= MOST_WAITING:
                 refusal = PortError(f"{MOST_WAITING} calls of this sender wait already")
-            elif not self._fits(work):
-                refusal = self._too_many_tokens()
             elif max(call.arrived, self._free) + self._speed.seconds(call.beams, 1) > call.due:
                 self._accounts.called(call)
                 refusal = self._late(call, call.arrived)
@@ -252,15 +247,6 @@ class DraftService:
         """Forget senders that are silent."""
         for who in self._accounts.gone(now, {call.who for call in self._serving + self._queue.calls()}):
             self._queue.forget(who)
-
-    def _too_many_tokens(self) -> PortError:
-        return PortError(f"the drafter's vocabulary has {self._vocab_size} tokens, the message more")
-
-    def _fits(self, work: DraftWork) -> bool:
-        """Return whether the drafter knows all tokens: an unknown one would break it for those who are joined."""
-        most = self._vocab_size
-        parts = (work.tokens, *(opening.tokens for opening in work.opens))
-        return most == ANY_VOCABULARY or all(int(part.max(initial=0)) < most for part in parts)
 
     def _missed(self, call: Call) -> tuple[int, ...]:
         """Return what the call's sender freed with messages that the drafter was not told of. Does not mutate."""

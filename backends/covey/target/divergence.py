@@ -31,8 +31,10 @@ def block_divergence(logits: Logits, table: SettingsTable, settings: Ints, trees
         return found
     places, nodes = np.unique(parent_places(trees), return_index=True)
     setting = settings[places]
-    q_ids = np.clip(trees.q_ids[nodes].astype(np.int64), 0, logits.shape[1] - 1)
+    vocab, q_ids = logits.shape[1], trees.q_ids[nodes].astype(np.int64)
     q = _at_temperature_one(trees.q_probs[nodes].astype(np.float64), table, setting)
+    q[(q_ids < 0) | (q_ids >= vocab)] = 0.0  # another target's, for which it drafts as well
+    q_ids = np.clip(q_ids, 0, vocab - 1)
     part = plain(logits)
     part = log_softmax(part[beside(places.astype(np.int64), part)])
     picked = host(part[beside(np.arange(len(places))[:, None], part), beside(q_ids, part)])

@@ -106,7 +106,8 @@ def problem(grammar: str, tokenizer: LLTokenizer) -> str:
 
 @lru_cache(maxsize=16)
 def tokenizer_of(folder: str, vocab_size: int, end_ids: tuple[int, ...]) -> LLTokenizer:
-    """Return the folder's tokenizer as grammars need it. Raises SettingError where that cannot be had."""
+    """Return the folder's tokenizer as grammars need it: of at least `vocab_size` tokens. Raises SettingError where it
+    cannot be had."""
     from llguidance import LLTokenizer
 
     tokenizer = load_tokenizer(folder)
@@ -114,13 +115,14 @@ def tokenizer_of(folder: str, vocab_size: int, end_ids: tuple[int, ...]) -> LLTo
         raise SettingError(f"{folder}: it has no tokenizer")
     if not end_ids:
         raise SettingError(f"{folder}: its model has no token that ends a text")
-    described = tokenizer.to_str()
-    if tokenizer.get_vocab_size() > vocab_size:  # added tokens that the model lacks
+    described, known = tokenizer.to_str(), 1 + max(tokenizer.get_vocab().values(), default=-1)
+    if known > vocab_size:  # added tokens that the model lacks
         made = json.loads(described)
         made["added_tokens"] = [each for each in made["added_tokens"] if each["id"] < vocab_size]
         described = json.dumps(made)
+    known = max(known, vocab_size)
     try:
-        return LLTokenizer(described, n_vocab=vocab_size, eos_token=list(end_ids))
+        return LLTokenizer(described, n_vocab=known, eos_token=[each for each in end_ids if each < known])
     except Exception as error:  # what the library raises has no common base
         raise SettingError(f"{folder}: grammars cannot read its tokenizer: {error}") from None
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from covey.contracts.errors import SettingError
 from covey.text.model_folder import has_file, read_object
 from covey.text.tokenization import load_tokenizer
+
+log = logging.getLogger("covey.text")
 
 UNKNOWN = 0  # the size where the folder does not say
 
@@ -26,19 +31,30 @@ def size(folder: str | Path) -> int:
 
 def misfit(drafter: str | Path, target: str | Path) -> str:
     """Return what keeps the model in folder `drafter` from drafting for that in `target`, as in "it has ..."; "" when
-    it can, and when the files do not tell."""
+    it can. The sizes may differ, as outputs of one family are padded to several, if the tokenizers agree. Models of one
+    size without tokenizers are taken to agree. Added tokens may differ, as chat models have more of them."""
     own, wanted = size(drafter), size(target)
-    if UNKNOWN not in (own, wanted) and own != wanted:
-        return f"a vocabulary of {own} tokens, {target} one of {wanted}"
-    return "" if _same_tokens(Path(drafter), Path(target)) else f"another tokenizer than {target}"
-
-
-def _same_tokens(one: Path, other: Path) -> bool:
-    """Return whether ids mean the same in both folders. Added tokens may have other names: of one family, chat models
-    have more of them. True where a folder has no tokenizer."""
-    files = [folder / "tokenizer.json" for folder in (one, other)]
+    folders = Path(drafter), Path(target)
+    files = [folder / "tokenizer.json" for folder in folders]
     if all(has_file(path) for path in files) and files[0].read_bytes() == files[1].read_bytes():
-        return True
-    tokenizers = [load_tokenizer(folder) for folder in (one, other)]
-    words = [tokenizer.get_vocab(with_added_tokens=False) for tokenizer in tokenizers if tokenizer is not None]
-    return len(words) < 2 or words[0] == words[1]
+        return ""
+    one, other = (load_tokenizer(folder) for folder in folders)
+    if one is None or other is None:
+        if UNKNOWN in (own, wanted) or own == wanted:
+            return ""
+        return f"a vocabulary of {own} tokens, {target} one of {wanted}, and no tokenizers to compare"
+    if not _agree(one, other, with_added_tokens=False):
+        return f"another tokenizer than {target}"
+    if not _agree(one, other, with_added_tokens=True):
+        log.warning("%s and %s have other added tokens: the target refuses most drafts of those", drafter, target)
+    return ""
+
+
+def _agree(one: Tokenizer, other: Tokenizer, *, with_added_tokens: bool) -> bool:
+    """Return whether there are ids that both have, and each of them is the same text."""
+    mine, theirs = (
+        {token: text for text, token in each.get_vocab(with_added_tokens=with_added_tokens).items()}
+        for each in (one, other)
+    )
+    common = mine.keys() & theirs.keys()
+    return bool(common) and all(mine[token] == theirs[token] for token in common)

@@ -107,12 +107,12 @@ class Weights:
             matrix, scales, biases = (_in_turns(*pair) for pair in zip(*parts))
         else:
             matrix, scales, biases = (np.concatenate(each) for each in zip(*parts))
-        after[0], after[1] = scales, biases
-        count, width = matrix.shape
+        count, width = after.shape[1], matrix.shape[1]  # a head may have more rows than there are tokens to draft
+        after[0], after[1] = scales[:count], biases[:count]
         padded: npt.NDArray[Any] = np.zeros((whole(count), whole(width)), matrix.dtype)
         if self._kind == BYTES:
             padded[:] = 128
-        padded[:count, :width] = matrix
+        padded[:count, :width] = matrix[:count]
         step = {PAIRS: np.uint32, BYTES: np.uint32}.get(self._kind, matrix.dtype)
         steps = padded.view(step).reshape(len(padded) // COLUMNS, COLUMNS, -1)
         here = self._memory[self._taken : self._taken + padded.nbytes]
