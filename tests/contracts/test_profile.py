@@ -55,6 +55,8 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ('[speculation]\ntable = ["1:2", "1:3"]', "speculation.table: got '1:3'"),
         ('[speculation]\ntable = ["1:7"]', "speculation.table: got '1:7', allowed: depths up to"),
         ('[speculation]\npolicy = "table"\nmax_depth = 2', "speculation.table: got '1:5'"),
+        ('[front]\nproxies = ["nginx"]', "front.proxies: got 'nginx', allowed: addresses or networks"),
+        ('[front]\nproxies = ["10.0.0.1/8"]', "front.proxies: 10.0.0.1/8 has host bits set; allowed: addresses"),
         ("[target\n", "not valid TOML"),
     ],
 )

@@ -18,6 +18,7 @@ from covey.contracts.profile import FrontSettings
 from covey.front.connection_limit import ConnectionLimit
 from covey.front.failures import NoKey, TooMany, refused
 from covey.front.keys import Key, Keys
+from covey.front.proxies import Proxies
 from covey_client.errors import Overloaded
 
 BURST_SECONDS = 4.0  # of the rate, that a caller may save up
@@ -46,8 +47,9 @@ class Admission:
     def __init__(self, settings: FrontSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._now = settings, now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> tokens, and when
+        self.proxies = Proxies(settings.proxies)
         bounds = settings.connections, settings.message_bytes
-        self.connections = ConnectionLimit(*bounds, "connections", now)
+        self.connections = ConnectionLimit(*bounds, "connections", now, self.proxies.trusted)
         self.calls = ConnectionLimit(*bounds, "calls", now)
         self._requests: Counter[str] = Counter()
         self._reads: OrderedDict[str, float] = OrderedDict()  # address, or key -> when all that it has sent is read
