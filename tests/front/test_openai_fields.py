@@ -44,6 +44,15 @@ def test_what_a_body_does_not_say_is_sampled_as_the_model_recommends() -> None:
     assert read({"temperature": 0.2, "top_p": 0.9}, temperature=0, top_p=None) == {"temperature": 0, "top_p": 0.9}
 
 
+def test_each_choice_draws_by_a_seed_of_its_own_that_follows_from_the_request_s() -> None:
+    seeds = [fields.of_choice({"seed": 7}, number)["seed"] for number in range(4)]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 4
+    assert seeds == [fields.of_choice({"seed": 7}, number)["seed"] for number in range(4)]
+    assert fields.of_choice({"seed": 8}, 1)["seed"] != seeds[1]
+    assert "seed" not in fields.of_choice({}, 1), "the server draws it"
+
+
 def test_a_json_object_is_no_number() -> None:
     assert settings(response_format={"type": "json_object"}) == {"grammar_json": '{"type": "object"}'}
 

@@ -149,14 +149,15 @@ class Admission:
         if reader in self._reads:
             self._reads[reader] -= self._read_seconds
 
-    def charge(self, caller: str, size: int = 0) -> None:
-        """Take a request's weight from the caller's bucket; raises TooMany."""
+    def charge(self, caller: str, size: int = 0, *, requests: float = 1.0) -> None:
+        """Take a request's weight from the caller's bucket, or with `requests` 0 that of its size alone; raises
+        TooMany."""
         key, now = self._key(caller), self._now()
         rate = key.rate if key is not None and key.rate else self._settings.rate
         full = max(1.0, rate * BURST_SECONDS) + self._settings.message_bytes / WEIGHT_BYTES
         tokens, at = self._buckets.pop(caller, (full, now))
         tokens = min(full, tokens + rate * (now - at))
-        weight = 1.0 + size / WEIGHT_BYTES
+        weight = requests + size / WEIGHT_BYTES
         self._buckets[caller] = (tokens - weight if tokens >= weight else tokens, now)
         if len(self._buckets) > MOST_CALLERS:
             self._buckets.popitem(last=False)

@@ -91,9 +91,9 @@ class Posted:
             self._gateway.announced(call.caller, call.job.size)
             self._gateway.admission.refund_read(call.caller.name)
             body = await _body(receive)
-            if len(body) != call.job.size:  # a chunked one's length is known now, and is charged as one more request
+            if len(body) != call.job.size:  # a chunked one's length is known now
                 call.job = replace(call.job, size=len(body))
-                self._gateway.admission.charge(call.caller.name, len(body))
+                self._gateway.admission.charge(call.caller.name, len(body), requests=0)
             admitted.enter_context(self._gateway.admitted(call.caller))
             await _unless_gone(receive, self._answering(call, body))
 
