@@ -62,7 +62,7 @@ def add(parser: Any) -> None:
         "--tokens", default="", help="MIN:MAX length of answers that nothing else says (default: 16:64)"
     )
     parser.add_argument("--context", type=int, default=2048, help=f"clip synthetic requests to so many tokens {USUAL}")
-    parser.add_argument("--slo", action="append", default=[], help="NAME:WEIGHT:TTFT_MS:TPOT_MS, may be repeated")
+    parser.add_argument("--slo", action="append", default=[], help="NAME:WEIGHT:TPOT_MS:TTFT_MS, may be repeated")
     parser.add_argument("--mix", default="", help="instead: COPILOT/CHAT/SUMMARY of the server's classes, as 60/20/20")
     parser.add_argument("--send-slo", action="store_true", help="tell the server of each request's service level")
     parser.add_argument("--temperature", type=float, default=0.0, help=f"of every request {USUAL}")

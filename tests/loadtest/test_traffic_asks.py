@@ -86,7 +86,7 @@ def test_a_file_without_prompts_is_named(tmp_path: Path) -> None:
 
 
 def test_levels_are_chosen_by_weight() -> None:
-    found = levels.parse(["fast:3:100:20", "slow:1:5000:200"])
+    found = levels.parse(["fast:3:20:100", "slow:1:200:5000"])
     assert found[0] == levels.Level("fast", 3.0, 0.1, 0.02)
     rng = random.Random(1)
     counts = Counter(levels.choose(found, rng).name for _ in range(4000))

@@ -99,8 +99,9 @@ class SchedulerSettings:
 @dataclass(frozen=True, slots=True)
 class SloSettings:
     classes: tuple[str, ...] = setting(
-        objectives.CLASSES,
-        "latency classes, NAME:TPOT:TTFT in milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
+        (),
+        f"latency classes beside {', '.join(objectives.CLASSES)}, or instead of one of these: NAME:TPOT:TTFT in "
+        "milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
         pattern=objectives.ENTRY,
     )
 
