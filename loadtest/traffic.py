@@ -123,6 +123,8 @@ class Traffic:
 
     def _measured(self, blank: Record, ask: RequestContent, objective: dict[str, Any]) -> Record:
         settings: dict[str, Any] = self.plan.settings | objective | {"max_tokens": ask.max_tokens}
+        if self.plan.tenant:
+            settings["tenant"] = f"{self.plan.tenant} {ask.turn}"
         if ask.exact:
             settings["min_tokens"] = ask.max_tokens
         first: float | None = None

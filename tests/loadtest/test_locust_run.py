@@ -9,6 +9,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -207,6 +208,25 @@ def sent(server: Server, tmp_path: Path, prompt: str) -> Sent:
     found.traffic.send(Arrival(time.monotonic() - 1.0))
     found.traffic.close()
     return found
+
+
+def test_each_turn_of_the_prompts_is_a_tenant_of_the_run_s_own(canned_server: Running, tmp_path: Path) -> None:
+    """Else lookups would replay what they were answered before. A request that is cut leaves its tenant's name."""
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"category": "one", "turns": ["slow 400"]}))
+    for more, names in (([], 2), (["--repeat"], 0)):
+        given = command_line().parse_args(words(canned_server[0], path, *more))
+        found = Sent(plan(given, seconds=1.0, grace=0.0))
+        before = set(canned_server[1].marks.glob("loadtest *"))
+        threads = [threading.Thread(target=found.traffic.send, args=[Arrival(time.monotonic())]) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        found.traffic.close()
+        for thread in threads:
+            thread.join()
+        until(lambda: len(set(canned_server[1].marks.glob("loadtest *")) - before) == names)  # noqa: B023
+        assert found.traffic.plan.described["repeat"] is bool(more)
 
 
 def test_events_of_an_answer(canned_server: Running, tmp_path: Path) -> None:

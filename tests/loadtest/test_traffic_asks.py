@@ -37,6 +37,16 @@ def test_own_prompts_of_all_domains_or_of_those_named() -> None:
     assert all(ask.prompt in prompts.load("math") for ask in asked("own:math"))
 
 
+def test_no_prompt_repeats_before_all_were_asked() -> None:
+    own = [prompt for texts in questions.unformed().values() for prompt in texts]
+    found = asked("own", count=2 * len(own))
+    first, second = found[: len(own)], found[len(own) :]
+    for turn, each in enumerate((first, second)):
+        assert Counter(ask.prompt for ask in each) == Counter(own)
+        assert {ask.turn for ask in each} == {turn}
+    assert [ask.prompt for ask in first] != [ask.prompt for ask in second]
+
+
 def test_a_traces_length_wins() -> None:
     assert {ask.max_tokens for ask in asked("own", Arrival(0.0, 50, 17))} == {17}
 
