@@ -135,6 +135,7 @@ def test_every_drafter_that_is_loaded_drafts(real: Server) -> None:
 
     def drafted() -> bool:
         found = status.read(real.http_url, real.metrics_url.split("/")[2]).samples
+        assert all(sample.value >= 0 for sample in found)
         by_name = MetricsSnapshot(0.0, found).by("covey_spec_decode_num_draft_tokens_total", "drafter")
         return all(by_name.get(name) for name in (*real.options.deployment().speculation.drafters, "lookup"))
 

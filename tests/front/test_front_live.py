@@ -214,6 +214,17 @@ def test_a_chunked_body_is_read_and_the_next_request_on_its_connection(front: Fr
             assert said.get("output_ids", answer.status) == wanted
 
 
+def test_each_body_may_have_thousands_of_chunks(front: Front) -> None:
+    host, _, port = front.http_url.partition(":")
+    body = b'{"text_input": "count 1"}'.ljust(http_protocol.MOST_CHUNKS - 100)
+    with closing(http.client.HTTPConnection(host, int(port), timeout=30)) as connection:
+        for _ in range(2):
+            connection.request("POST", GENERATE, (bytes([each]) for each in body), encode_chunked=True)
+            answer = connection.getresponse()
+            assert answer.status == 200
+            answer.read()
+
+
 def test_who_asks_through_a_trusted_proxy_is_a_caller_of_its_own(
     canned_server: tuple[Server, Any], tmp_path: Path
 ) -> None:
