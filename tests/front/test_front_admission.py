@@ -62,6 +62,17 @@ def test_a_refused_caller_is_never_told_to_ask_again_at_once() -> None:
     assert retry_after(InvalidRequest("try again in 3 s")) is None
 
 
+def test_requests_that_are_admitted_wait_for_no_turn_and_others_do() -> None:
+    admission = Admission(FrontSettings(), Clock())
+    for _ in range(1000):
+        assert admission.charge_read("a") == 0.0
+        admission.refund_read("a")
+    waits = [admission.charge_read("b") for _ in range(1000)]
+    assert waits[0] == 0.0
+    assert waits == sorted(waits)
+    assert waits[-1] > 1.0
+
+
 def test_long_messages_weigh_more() -> None:
     admission = Admission(SETTINGS, Clock())
     for _ in range(10):

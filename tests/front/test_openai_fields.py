@@ -53,6 +53,17 @@ def test_each_choice_draws_by_a_seed_of_its_own_that_follows_from_the_request_s(
     assert "seed" not in fields.of_choice({}, 1), "the server draws it"
 
 
+def test_only_seeds_that_have_64_bits_are_mapped() -> None:
+    """Others are refused by their range, where a request is built."""
+
+    def seed(value: int) -> Any:
+        return fields.read({"seed": value}, chat=True, most_tokens=256, sampling={}).settings["seed"]
+
+    assert [seed(value) for value in (0, -1, -(1 << 63))] == [0, (1 << 64) - 1, 1 << 63]
+    for value in (1 << 64, -(1 << 63) - 1):
+        assert seed(value) == value
+
+
 def test_a_json_object_is_no_number() -> None:
     assert settings(response_format={"type": "json_object"}) == {"grammar_json": '{"type": "object"}'}
 
