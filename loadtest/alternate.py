@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from covey.contracts.profile import find, written
 from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.progress import Steps
+from loadtest.arrivals import Arrival
+from loadtest.asks import AnswerLengths, Texts
 from loadtest.bench.session import Wanted, served
 from loadtest.bench.statistics import interval
 from loadtest.questions import Prompt
@@ -40,6 +42,7 @@ else:
     import tomli as tomllib
 
 TOKENS = 48
+LENGTHS = AnswerLengths(TOKENS, TOKENS)
 
 
 def changed(profile: Mapping[str, Any], settings: str) -> tuple[str, dict[str, str]]:
@@ -56,6 +59,14 @@ def changed(profile: Mapping[str, Any], settings: str) -> tuple[str, dict[str, s
     return written(sections), variables
 
 
+def asks(texts: Sequence[Prompt], turn: int, caller: int) -> Iterator[tuple[Prompt, dict[str, Any]]]:
+    """Yield what a caller asks in one turn, without end. No tenant is asked twice: its lookups would replay answers."""
+    drawn, source = random.Random(f"{turn} {caller}"), Texts([("", text) for text in texts], LENGTHS)
+    while True:
+        ask = source.ask(Arrival(0.0), drawn)
+        yield ask.prompt, {"seed": drawn.getrandbits(31), "tenant": f"{turn} {caller} {ask.turn}"}
+
+
 def rate(
     url: str, texts: Sequence[Prompt], callers: int, seconds: float, turn: int, settings: Mapping[str, Any]
 ) -> float:
@@ -63,11 +74,11 @@ def rate(
     until = time.monotonic() + seconds
 
     def ask(caller: int) -> float:
-        tokens, started, drawn = 0, time.monotonic(), random.Random(f"{turn} {caller}")
+        tokens, started, own = 0, time.monotonic(), asks(texts, turn, caller)
         with Client(url) as client:
             while time.monotonic() < until:
-                text, seed = drawn.choice(texts), drawn.getrandbits(31)
-                tokens += len(client.generate(text, min_tokens=TOKENS, max_tokens=TOKENS, seed=seed, **settings).tokens)
+                text, more = next(own)
+                tokens += len(client.generate(text, min_tokens=TOKENS, max_tokens=TOKENS, **more, **settings).tokens)
         return tokens / (time.monotonic() - started)
 
     with ThreadPoolExecutor(callers) as threads:

@@ -32,6 +32,7 @@ class RequestContent:
     max_tokens: int
     exact: bool = False  # the answer must have max_tokens, whatever the model would rather
     topic: str = ""
+    turn: int = 0  # how often the source had asked all of its prompts before
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,23 @@ class Source(Protocol):
     def ask(self, arrival: Arrival, rng: random.Random) -> RequestContent: ...
 
 
-@dataclass(frozen=True)
 class Texts:
-    """Chooses prompts with their topics; answers are as long as the trace says, or as `lengths` draws."""
+    """Asks all prompts in an order drawn anew for each turn; answers are as long as the trace says, or as `lengths`
+    draws."""
 
-    rows: Sequence[tuple[str, Prompt]]  # topic, prompt
-    lengths: AnswerLengths
+    def __init__(self, rows: Sequence[tuple[str, Prompt]], lengths: AnswerLengths) -> None:
+        """`rows` are topics and prompts."""
+        self._rows, self._lengths = rows, lengths
+        self._left: list[tuple[str, Prompt]] = []
+        self._turns = 0
 
     def ask(self, arrival: Arrival, rng: random.Random) -> RequestContent:
-        topic, prompt = rng.choice(self.rows)
-        tokens = arrival.output_tokens or self.lengths.draw(rng)
-        return RequestContent(prompt, min(tokens, self.lengths.context // 2), topic=topic)
+        if not self._left:
+            self._left = rng.sample(self._rows, len(self._rows))
+            self._turns += 1
+        topic, prompt = self._left.pop()
+        tokens = arrival.output_tokens or self._lengths.draw(rng)
+        return RequestContent(prompt, min(tokens, self._lengths.context // 2), topic=topic, turn=self._turns - 1)
 
 
 @dataclass(frozen=True)

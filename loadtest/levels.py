@@ -77,7 +77,7 @@ def as_served(level: Level, readings: Sequence[MetricsSnapshot]) -> Level:
 
 
 def parse(texts: Sequence[str]) -> tuple[Level, ...]:
-    """Return the levels of `NAME:WEIGHT:TTFT_MS:TPOT_MS` each, or the usual ones. Raises SettingError."""
+    """Return the levels of `NAME:WEIGHT:TPOT_MS:TTFT_MS` each, or the usual ones. Raises SettingError."""
     found = tuple(_one(text) for text in texts) or DEFAULT
     if len({level.name for level in found}) != len(found):
         raise SettingError("slo: each name may be given once")
@@ -91,9 +91,9 @@ def choose(levels: Sequence[Level], rng: random.Random) -> Level:
 def _one(text: str) -> Level:
     name, *numbers = text.split(":")
     try:
-        weight, ttft, tpot = (float(number) for number in numbers)
+        weight, tpot, ttft = (float(number) for number in numbers)
     except ValueError:
-        raise SettingError(f"slo: got {text!r}, allowed: NAME:WEIGHT:TTFT_MS:TPOT_MS") from None
+        raise SettingError(f"slo: got {text!r}, allowed: NAME:WEIGHT:TPOT_MS:TTFT_MS") from None
     if not name or not (weight > 0 and ttft > 0 and tpot > 0):
         raise SettingError(f"slo: got {text!r}, allowed: a name and three numbers above 0")
     return Level(name, weight, ttft / 1000, tpot / 1000)

@@ -44,6 +44,7 @@ def _prepare(environment: Any, **_more: Any) -> None:
         plan,
         lambda _record: None,
         environment.events.request.fire,
+        users.times(environment),
         clock=lambda: time.monotonic() - began[0],
         pause=gevent.sleep,
     )

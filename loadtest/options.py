@@ -39,6 +39,7 @@ class Plan:
     send_slo: bool
     levels: tuple[levels.Level, ...]
     settings: dict[str, Any]  # of requests, by wire name
+    tenant: str  # begins the names of this run's tenants, one for each turn of the prompts; "": none is named
     described: dict[str, Any]  # for the report: what was asked, without paths
 
     def rng(self, purpose: str) -> random.Random:
@@ -62,11 +63,14 @@ def add(parser: Any) -> None:
         "--tokens", default="", help="MIN:MAX length of answers that nothing else says (default: 16:64)"
     )
     parser.add_argument("--context", type=int, default=2048, help=f"clip synthetic requests to so many tokens {USUAL}")
-    parser.add_argument("--slo", action="append", default=[], help="NAME:WEIGHT:TTFT_MS:TPOT_MS, may be repeated")
+    parser.add_argument("--slo", action="append", default=[], help="NAME:WEIGHT:TPOT_MS:TTFT_MS, may be repeated")
     parser.add_argument("--mix", default="", help="instead: COPILOT/CHAT/SUMMARY of the server's classes, as 60/20/20")
     parser.add_argument("--send-slo", action="store_true", help="tell the server of each request's service level")
     parser.add_argument("--temperature", type=float, default=0.0, help=f"of every request {USUAL}")
     parser.add_argument("--speculation", default="", help="auto, off or fixed:k, of every request")
+    parser.add_argument(
+        "--repeat", action="store_true", help="name no tenants: lookups replay earlier answers to a prompt that repeats"
+    )
     parser.add_argument("--request-timeout", type=float, default=120.0, help=f"seconds for a whole answer {USUAL}")
     parser.add_argument("--seed", type=int, default=1, help=f"of arrivals, prompts and levels {USUAL}")
 
@@ -136,6 +140,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
         send_slo=given.send_slo,
         levels=chosen,
         settings=settings,
+        tenant="" if given.repeat else f"loadtest {time.time_ns():x}",
         described={
             "started": time.strftime("%Y-%m-%d %H:%M:%S"),
             "server": grpc.target,
@@ -147,6 +152,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
             "answer_tokens": tokens,
             "mix": given.mix or None,
             "send_slo": given.send_slo,
+            "repeat": given.repeat,
             "seconds": seconds,
             "seed": given.seed,
             **settings,

@@ -35,7 +35,8 @@ def run(plan: Plan, folder: Path) -> bool:
     clock = clock_from_now()
     environment = Environment()
     with Recorder(folder, plan.described, plan.levels) as recorder:
-        traffic = Traffic(plan, recorder.request, environment.events.request.fire, clock=clock, pause=gevent.sleep)
+        told = environment.events.request.fire, users.times(environment)
+        traffic = Traffic(plan, recorder.request, *told, clock=clock, pause=gevent.sleep)
         environment.traffic = traffic
         environment.user_classes = users.classes(plan)
         runner = environment.create_local_runner()

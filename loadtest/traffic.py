@@ -21,8 +21,10 @@ from loadtest.options import Plan
 from loadtest.records import Record
 
 Fire = Callable[..., None]  # Locust's request event
+Time = Callable[[str, float], None]  # adds milliseconds to a row of their own
 BACK_OFF_SECONDS = 0.5  # a closed user's pause after a refusal, so that it does not hammer a server that is down
 UNFINISHED = "unfinished"
+PROTOCOL = "grpc"
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Traffic:
         plan: Plan,
         record: Callable[[Record], None],
         fire: Fire,
+        time: Time,
         *,
         clock: Callable[[], float],
         pause: Callable[[float], object],
@@ -63,7 +66,7 @@ class Traffic:
         self.stopped = False  # closed users and arrivals end
         self.given_up = False  # what is still under way counts as unfinished
         self._record = record
-        self._fire = fire
+        self._fire, self._time = fire, time
         self._clock = clock
         self._pause = pause
         self._lock = threading.Lock()
@@ -120,6 +123,8 @@ class Traffic:
 
     def _measured(self, blank: Record, ask: RequestContent, objective: dict[str, Any]) -> Record:
         settings: dict[str, Any] = self.plan.settings | objective | {"max_tokens": ask.max_tokens}
+        if self.plan.tenant:
+            settings["tenant"] = f"{self.plan.tenant} {ask.turn}"
         if ask.exact:
             settings["min_tokens"] = ask.max_tokens
         first: float | None = None
@@ -155,22 +160,19 @@ class Traffic:
         )
 
     def _report(self, record: Record) -> None:
-        """Report to Locust's events: ttft and tpot if there are any, e2e of everything, with its failure."""
+        """Report to Locust: times of a first and of later tokens, if there are any, and one event of the request."""
         if record.outcome == UNFINISHED:
             return
         timings: Mapping[str, float | None] = {"ttft": record.ttft, "tpot": record.tpot}
         for name, seconds in timings.items():
             if seconds is not None and not record.failed:
-                self._event(record, name, seconds, None)
-        failure = CoveyClientError(f"{record.outcome}: {record.error}") if record.failed else None
-        self._event(record, "e2e", record.e2e if record.e2e is not None else self._clock() - record.at, failure)
-
-    def _event(self, record: Record, name: str, seconds: float, failure: Exception | None) -> None:
+                self._time(f"{record.level} {name}", seconds * 1000)
+        e2e = record.e2e if record.e2e is not None else self._clock() - record.at
         self._fire(
-            request_type="grpc",
-            name=f"{record.level} {name}",
-            response_time=seconds * 1000,
+            request_type=PROTOCOL,
+            name=f"{record.level} e2e",
+            response_time=e2e * 1000,
             response_length=record.output_tokens,
-            exception=failure,
+            exception=CoveyClientError(f"{record.outcome}: {record.error}") if record.failed else None,
             context={"level": record.level, "topic": record.topic},
         )

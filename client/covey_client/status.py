@@ -15,6 +15,28 @@ from covey_client.errors import ConnectionLost, ServerError
 
 PREFIX = "covey_"
 INFO = "covey_target_info"
+KEY = (  # the figures to look at first
+    "covey_requests_running",
+    "covey_requests_waiting",
+    "covey_requests_total",
+    "covey_requests_total{outcome=error}",
+    "covey_requests_total{outcome=refused}",
+    "covey_prompt_tokens_total",
+    "covey_prefix_cache_hit_tokens_total",
+    "covey_generation_tokens_total",
+    "covey_time_to_first_token_seconds_mean",
+    "covey_time_per_output_token_seconds_mean",
+    "covey_request_queue_seconds_mean",
+    "covey_request_seconds_mean",
+    "covey_kv_blocks{state=free}",
+    "covey_kv_blocks{state=used}",
+    "covey_preemptions_total",
+    "covey_rounds_total",
+    "covey_spec_decode_num_draft_tokens_total",
+    "covey_spec_decode_num_accepted_tokens_total",
+    "covey_drafter_failures_total",
+    "covey_set_aside_total",
+)
 ALL = "+Inf"  # the last bucket of counters that are a histogram
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
 _OWN_LABELS = ("model", "version")
@@ -104,6 +126,17 @@ def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
         if found.get(counted):
             found[counted.replace("_count", "_mean", 1)] = total / found[counted]
     return dict(sorted(found.items()))
+
+
+def key_figures(found: Mapping[str, float]) -> dict[str, float]:
+    """Return those of `figures` that `KEY` names, in its order, summed over the labels that it leaves out. A total of
+    nothing is 0; a mean of nothing is left out."""
+    shown = {}
+    for key in KEY:
+        values = [value for name, value in found.items() if key in (name, name.partition("{")[0])]
+        if values or key.partition("{")[0].endswith("_total"):
+            shown[key] = sum(values)
+    return shown
 
 
 def _models(address: Address, body: bytes) -> tuple[ModelStatus, ...]:

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from loadtest.attack.messages import Messages
 
-STATUSES = {200, 400, 404, 405, 408, 411, 413, 415, 429, 431, 501, 503, 504}
+STATUSES = {200, 400, 404, 405, 408, 413, 415, 429, 431, 501, 503, 504}
 Code = grpc.StatusCode
 CODES = {
     *(Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.RESOURCE_EXHAUSTED, Code.UNIMPLEMENTED, Code.UNAVAILABLE),

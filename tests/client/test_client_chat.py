@@ -10,7 +10,7 @@ import pytest
 from covey_client import InvalidRequest
 from covey_client.chat import Template, of_folder
 from covey_client.cli import main
-from covey_client.status import Status, figures, parse
+from covey_client.status import KEY, ModelStatus, Status, figures, parse
 
 
 def test_the_template_of_a_model_folder(tmp_path: Path) -> None:
@@ -53,6 +53,38 @@ def test_figures_of_the_metrics_port() -> None:
     }
 
 
+def test_status_shows_the_figures_that_matter_and_all_of_them_if_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also while nothing has been asked yet: totals are then 0."""
+    idle = 'covey_requests_running{model="covey"} 0\ncovey_kv_blocks{model="covey",state="free"} 9\n'
+    drafts = "".join(
+        f'covey_spec_decode_num_draft_tokens_total{{model="covey",drafter="{name}"}} 4\n' for name in ("a", "b")
+    )
+    rest = 'covey_planner_rounds_total{model="covey",depth="0",why="best"} 7\n'
+    models = (ModelStatus("covey", "READY"), ModelStatus("draft_chat", ""))
+
+    def shown(page: str, *words: str) -> dict[str, str]:
+        monkeypatch.setattr("covey_client.status.read", lambda *_: Status(True, models, parse(page)))
+        assert main(["status", "--url", "localhost:1", *words]) == 0
+        rows = (line.split() for line in capsys.readouterr().out.splitlines())
+        return {row[0]: row[-1] for row in rows if len(row) >= 2}
+
+    found = shown(idle)
+    assert (found["covey_requests_running"], found["covey_requests_total"]) == ("0", "0")
+    assert "covey_requests_total{outcome=error}" in found
+    assert "covey_time_to_first_token_seconds_mean" not in found
+    found = shown(idle + drafts + METRICS + rest)
+    assert found["covey_requests_total"] == "4"
+    assert found["covey_spec_decode_num_draft_tokens_total"] == "8"
+    assert sum(name.startswith("covey_") for name in found) <= 20 == len(KEY)
+    assert not {"covey_planner_rounds_total{depth=0,why=best}", "draft_chat"} & found.keys()
+    found = shown(idle + drafts + METRICS + rest, "--all")
+    assert found["covey_planner_rounds_total{depth=0,why=best}"] == "7"
+    assert found["covey_spec_decode_num_draft_tokens_total{drafter=a}"] == "4"
+    assert "draft_chat" in found
+
+
 def test_labels_are_whole_on_a_narrow_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,5 +93,5 @@ def test_labels_are_whole_on_a_narrow_screen(
     samples = parse(f'{long}{{model="covey",drafter="draft_general",position="5"}} 7\n')
     looked = Status(True, (), samples)
     monkeypatch.setattr("covey_client.status.read", lambda *_: looked)
-    assert main(["status", "--url", "localhost:1"]) == 0
+    assert main(["status", "--url", "localhost:1", "--all"]) == 0
     assert f"{long}{{drafter=draft_general,position=5}}" in "".join(capsys.readouterr().out.replace("7", "").split())

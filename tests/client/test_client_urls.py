@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from covey.server import Server
-from covey_client import running, status
+from covey_client import InvalidRequest, running, secret, status
 from covey_client.address import Address
 from covey_client.cli import main, parser
 from covey_client.commands import flags
@@ -29,6 +29,26 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where this user's servers say where they listen; none runs."""
     monkeypatch.setattr(running, "folder", lambda: tmp_path)
     return tmp_path
+
+
+def test_a_secret_comes_from_the_environment_or_from_the_file_that_it_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "secret"
+    path.write_text("of the file\n")
+    monkeypatch.delenv(secret.VARIABLE, raising=False)
+    monkeypatch.setenv(secret.FILE_VARIABLE, str(path))
+    assert secret.given() == "of the file"
+    monkeypatch.setenv(secret.VARIABLE, "itself")
+    assert secret.given() == "itself"
+    monkeypatch.delenv(secret.VARIABLE)
+    for missing in (False, True):
+        if missing:
+            path.unlink()
+        else:
+            path.write_text("")
+        with pytest.raises(InvalidRequest, match=secret.FILE_VARIABLE):
+            secret.given()
 
 
 @pytest.fixture

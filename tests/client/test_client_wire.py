@@ -95,6 +95,17 @@ def test_an_answer_is_read() -> None:
     assert Completion.join([chunk, chunk]).text == "éé"
 
 
+def test_alternatives_come_by_place_and_in_their_order() -> None:
+    top = {"top_ids": (9, 4, 7, 1, 2, 3), "top_log_probs": (-0.1, -2.0, -3.0, -0.5, -1.0, -4.0)}
+    scored = {"prompt_top_ids": (5, 6), "prompt_top_log_probs": (-1.0, -2.0)}
+    chunk = Chunk("ab", (9, 1), (-0.1, -0.5), "", 0, Usage(), **top, prompt_log_probs=(-1.0,), **scored)  # type: ignore[arg-type]
+    assert chunk.top == (((9, -0.1), (4, -2.0), (7, -3.0)), ((1, -0.5), (2, -1.0), (3, -4.0)))
+    assert chunk.prompt_top == (((5, -1.0), (6, -2.0)),)
+    joined = Completion.join([chunk, chunk])
+    assert joined.top == chunk.top * 2
+    assert Chunk("ab", (9, 1), (), "", 0, Usage()).top == ((), ())
+
+
 def test_an_answer_that_is_none() -> None:
     message = service_pb2.ModelInferResponse()
     message.outputs.add(name="logits", datatype="FP32", shape=[1])

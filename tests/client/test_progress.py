@@ -29,6 +29,12 @@ def test_quick_steps_share_lines() -> None:
         assert list(bar.track(range(100), description="samples")) == list(range(100))
     assert len(lines(console)) == 1
     assert lines(console)[0].startswith("samples: ")
+    console = Console(file=io.StringIO())
+    with Steps(console, apart=3600.0) as bar:
+        task = bar.add_task("steps", total=4)
+        for step in range(1, 5):
+            bar.update(task, completed=step)
+    assert [line.partition(",")[0] for line in lines(console)] == ["steps: 25 %"]
 
 
 def test_what_is_done_meanwhile_is_said_first() -> None:

@@ -104,6 +104,7 @@ def test_the_text_is_what_it_would_have_been(seed: int) -> None:
     rng, asked = random.Random(seed), list[object]()
     found = Completion.join(Stream(*broken(rng, Call, asked)))
     assert (found.text, found.tokens, found.log_probs) == (TEXT, WHOLE, tuple(map(float, WHOLE)))
+    assert found.top == tuple(tuple((2 * token + beside,) * 2 for beside in (0, 1)) for token in WHOLE)
     assert found.prompt_ids == (4, 5)
     assert len(asked) == 7
     assert asked[0] is None
@@ -149,6 +150,29 @@ def test_the_same_text_of_other_tokens_is_another_answer() -> None:
     resumption.request()
     with pytest.raises(ConnectionLost, match="another one"):
         resumption.new(other[0])
+
+
+def test_rests_grow_and_begin_anew_when_something_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey_client.resumption.FIRST_REST", 0.25)
+    monkeypatch.setattr("covey_client.resumption.LONGEST_REST", 0.75)
+    resumption = Resumption(lambda _settings: Request({}), {})
+    assert [resumption.rest(ConnectionLost("gone")) for _ in range(3)] == [0.25, 0.5, 0.75]
+    assert resumption.new(Chunk("a", (1,), (), "", 7, Usage()))
+    assert resumption.rest(ConnectionLost("gone")) == 0.25
+
+
+def test_what_the_first_response_had_of_the_prompt_does_not_come_again() -> None:
+    scores = {
+        "prompt_ids": (4, 5),
+        "prompt_log_probs": (-1.0,),
+        "prompt_top_ids": (5,),
+        "prompt_top_log_probs": (-1.0,),
+    }
+    resumption = Resumption(lambda _settings: Request({}), {})
+    resumption.new(Chunk("a", (1,), (), "", 7, Usage(), **scores))  # type: ignore[arg-type]
+    resumption.request()
+    again = resumption.new(Chunk("ab", (1, 2), (), "", 7, Usage(), **scores))  # type: ignore[arg-type]
+    assert again == Chunk("b", (2,), (), "", 7, Usage())
 
 
 def test_patience_has_an_end() -> None:

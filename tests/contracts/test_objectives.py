@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from covey.requests.active import ActiveRequest
 from covey.requests.rounds import RoundRecord
 from covey.requests.scheduler import PATIENCE, Scheduler
 from covey_client.costs.table import CostTable
+from loadtest import levels
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
 from tests.static_planner import StaticPlanner
 
@@ -70,6 +72,22 @@ def test_a_request_s_own_numbers_stand_before_its_class_s() -> None:
     assert classes.objective("", 0.0, 20.0).label == "custom"
     assert classes.objective("", 0.0, 0.0) == Objective()
     assert not Objective().label
+
+
+def test_a_profile_s_classes_stand_beside_the_built_in_ones(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[slo]\nclasses = ['search:20:300', 'chat:40:800']\n")
+    classes = Classes(load(str(path)).slo.classes)
+    assert classes.names == ("interactive", "chat", "batch", "search")
+    assert classes.objective("search", 0.0, 0.0) == Objective("search", 0.3, 0.02)
+    assert classes.objective("chat", 0.0, 0.0) == Objective("chat", 0.8, 0.04)
+    assert classes.objective("batch", 0.0, 0.0) == Objective("batch", 15.0, 0.15)
+
+
+def test_profiles_and_load_tests_write_the_time_per_token_before_that_to_the_first() -> None:
+    (level,) = levels.parse(["search:3:20:300"])
+    own = Classes(["search:20:300"]).objective("search", 0.0, 0.0)
+    assert (level.weight, level.tpot, level.ttft) == (3.0, own.tpot, own.ttft)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,14 @@ def test_shipped_profiles_load(path: Path) -> None:
     assert "covey" in loaded.models or loaded.star.callers, "it has a target, or drafts for other servers'"
 
 
+def test_the_default_profile_loads_no_drafter_that_only_requests_which_name_it_ask() -> None:
+    """Policy `fixed` of drafters has the first one draft for all others."""
+    loaded = profile.load("smollm2")
+    assert loaded.speculation.drafter_policy == "fixed"
+    assert [name for name in loaded.models if name.startswith("draft_")] == list(loaded.speculation.drafters)
+    assert len(loaded.speculation.drafters) == 1
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
     tables, found = profile.read(path.stem)
@@ -55,6 +63,8 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ('[speculation]\ntable = ["1:2", "1:3"]', "speculation.table: got '1:3'"),
         ('[speculation]\ntable = ["1:7"]', "speculation.table: got '1:7', allowed: depths up to"),
         ('[speculation]\npolicy = "table"\nmax_depth = 2', "speculation.table: got '1:5'"),
+        ('[front]\nproxies = ["nginx"]', "front.proxies: got 'nginx', allowed: addresses or networks"),
+        ('[front]\nproxies = ["10.0.0.1/8"]', "front.proxies: 10.0.0.1/8 has host bits set; allowed: addresses"),
         ("[target\n", "not valid TOML"),
     ],
 )

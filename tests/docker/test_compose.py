@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,66 @@ def test_the_entrypoint_refuses_to_start_without_a_secret(tmp_path: Path, named:
     )
     assert ran.returncode == 2
     assert ran.stderr.startswith(said.format(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("drafter", "more"), [("", []), ("Qwen/Small", ["--drafter", "/models/Qwen/Small"])], ids=["none", "one"]
+)
+def test_the_entrypoint_starts_with_the_drafter_that_is_named(tmp_path: Path, drafter: str, more: list[str]) -> None:
+    (tmp_path / "python").write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
+    (tmp_path / "python").chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        secret.VARIABLE: "a secret",
+        "COVEY_TARGET_FOLDER": "/models/Qwen/Large",
+        "COVEY_DRAFTER": drafter,
+    }
+    with (tmp_path / "words").open(
+        "w"
+    ) as out:  # a pipe would stay open: the log's reader has it until this is waited for
+        subprocess.run([DOCKER / "entrypoint"], env=environment, check=True, stdout=out, timeout=20)
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[words.index("--model") :] == ["--model", "/models/Qwen/Large", *more]
+
+
+@pytest.mark.parametrize(("drafter", "fetched"), [("", ["big"]), ("org/small", ["big", "org/small"])])
+def test_models_are_fetched_by_name_with_their_chat_templates(tmp_path: Path, drafter: str, fetched: list[str]) -> None:
+    """A library that writes down what it is asked for takes the place of the hub's."""
+    hub = (
+        "def snapshot_download(name, local_dir, allow_patterns):\n    print('got', name, local_dir, *allow_patterns)\n"
+    )
+    (tmp_path / "huggingface_hub.py").write_text(hub)
+    (script,) = services(DOCKER / "compose.huggingface.yaml")["fetch"]["command"]
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"TARGET": "big", "DRAFTER": drafter, "PYTHONPATH": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    got = [line.split()[1:] for line in ran.stdout.splitlines() if line.startswith("got")]
+    assert [(name, folder) for name, folder, *_ in got] == [(name, f"/models/{name}") for name in fetched]
+    assert all("*.jinja" in patterns for _, _, *patterns in got)
+
+
+def test_a_drafter_is_used_only_where_one_is_named() -> None:
+    found = services(DOCKER / "compose.huggingface.yaml")
+    assert found["fetch"]["environment"]["DRAFTER"] == "${COVEY_HF_DRAFTER:-}"
+    assert found["covey"]["environment"]["COVEY_DRAFTER"] == "${COVEY_HF_DRAFTER:-}"
+    target = found["fetch"]["environment"]["TARGET"]
+    assert found["covey"]["environment"]["COVEY_TARGET_FOLDER"] == f"/models/{target}"
+    assert "draft_general" not in profile.load("qwen2.5-1.5b").models
+
+
+def test_the_profile_on_the_page_loads_with_keys_from_the_folder_that_compose_mounts(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", (DOCKER / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "shared.toml").write_text(text)
+    front = profile.load(str(tmp_path / "shared.toml")).front
+    assert "./own:/run/covey:ro,z" in services(DOCKER / "compose.yaml")["covey"]["volumes"]
+    assert (DOCKER / "own").is_dir()
+    assert Path(front.keys).parent == Path("/run/covey")
+    assert front.proxies
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import yaml
 from covey.contracts import profile
 from covey.process.private import private_text
 from covey.server.process import LEAVE_SECONDS
+from loadtest.options import command_line
 from tests.docker.charts import CHART, EVERYTHING, helm, merged, of_kind, pods, render, values
 
 DOCKERFILE = (CHART.parent / "Dockerfile").read_text(encoding="utf-8")
@@ -111,6 +112,14 @@ def test_nothing_is_root_or_may_become_it(objects: list[dict[str, Any]]) -> None
         assert security["readOnlyRootFilesystem"] is True, where
         assert security["allowPrivilegeEscalation"] is False, where
         assert security["capabilities"] == {"drop": ["ALL"]}, where
+
+
+def test_the_load_test_names_no_more_tenants_than_a_front_takes_of_one_address(objects: list[dict[str, Any]]) -> None:
+    (job,) = [each for each in objects if each["kind"] == "Job" and each["metadata"]["name"].endswith("-loadtest")]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    given = command_line().parse_args(container["args"])
+    assert given.url.endswith(":8011")
+    assert given.repeat
 
 
 def test_everything_is_bounded(objects: list[dict[str, Any]]) -> None:

@@ -117,6 +117,26 @@ def test_covey_s_own_fields_and_what_drafting_brought(asking: openai.OpenAI) -> 
     assert found["mean_acceptance_length"] == pytest.approx(1 + accepted / found["num_spec_steps"])
 
 
+def test_grammars_stop_words_and_biases_work_by_covey_s_own_names(asking: openai.OpenAI, direct: Client) -> None:
+    def said(**own: Any) -> str | None:
+        found = asking.chat.completions.create(
+            model="covey", messages=MESSAGES, max_tokens=LENGTH, temperature=0, extra_body=own
+        )
+        return found.choices[0].message.content
+
+    plain = said() or ""
+    assert said(grammar_regex="(yes|no)!") in ("yes!", "no!")
+    assert said(grammar_lark='start: "left" | "right"') in ("left", "right")
+    assert json.loads(said(grammar_json='{"enum": [17, 42]}') or "") in (17, 42)
+    word = plain.split()[2]
+    assert said(stop_words=[word]) == plain[: plain.index(word)]
+    first = direct.generate(PROMPT, max_tokens=1).tokens[0]
+    asked = {"model": "covey", "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
+    biased = {"logit_bias_ids": [first], "logit_bias": [-100]}
+    texts = [asking.completions.create(**asked, extra_body=own).choices[0].text for own in ({}, biased)]  # type: ignore[call-overload]
+    assert texts[0] != texts[1]
+
+
 def test_the_likeliest_tokens_and_an_output_that_fits_a_schema(asking: openai.OpenAI, direct: Client) -> None:
     own = direct.generate(PROMPT, max_tokens=8, temperature=1.0, seed=7, return_log_probs=True, top_logprobs=2)
     said = asking.completions.create(model="covey", prompt=PROMPT, max_tokens=8, seed=7, logprobs=2)

@@ -15,9 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from covey import prompts
 from covey.server import FREE_PORTS, Options, Server, StartError, bundled, default_model
 from covey.server.front import Front
-from covey_client import Client
+from covey_client import Client, status
+from covey_client.rates import MetricsSnapshot
 from loadtest import questions
 from tests.fronts import fronting, library
+from tests.waiting import until
 
 HERE = bundled.folder(Options().state)
 pytestmark = [
@@ -123,6 +125,21 @@ def test_greedy_text_is_the_one_of_transformers_with_drafts_and_without(
         drafted = client.generate(prompt, max_tokens=32, speculation="fixed:4")
     assert drafted.tokens == plain.tokens
     assert list(plain.tokens) == reference(prompt, plain.tokens)
+
+
+def test_every_drafter_that_is_loaded_drafts(real: Server) -> None:
+    prompts_of_its_own = [f"Count from {start} to {start + 9}:" for start in (1, 21, 41)]
+    with Client(real.grpc_url) as client:
+        for prompt in prompts_of_its_own:
+            client.generate(prompt, max_tokens=48)
+
+    def drafted() -> bool:
+        found = status.read(real.http_url, real.metrics_url.split("/")[2]).samples
+        assert all(sample.value >= 0 for sample in found)
+        by_name = MetricsSnapshot(0.0, found).by("covey_spec_decode_num_draft_tokens_total", "drafter")
+        return all(by_name.get(name) for name in (*real.options.deployment().speculation.drafters, "lookup"))
+
+    until(drafted)
 
 
 def test_structured_answers_fit_their_schema(asking: openai.OpenAI) -> None:

@@ -56,6 +56,23 @@ def test_a_caller_has_its_rate_and_what_it_saved_and_others_their_own() -> None:
         asked(admission, "a")
 
 
+def test_a_refused_caller_is_never_told_to_ask_again_at_once() -> None:
+    for said, seconds in (("try again in 0 s", 1), ("try again in 3 s", 3), ("busy", 1)):
+        assert retry_after(Overloaded(said)) == seconds
+    assert retry_after(InvalidRequest("try again in 3 s")) is None
+
+
+def test_requests_that_are_admitted_wait_for_no_turn_and_others_do() -> None:
+    admission = Admission(FrontSettings(), Clock())
+    for _ in range(1000):
+        assert admission.charge_read("a") == 0.0
+        admission.refund_read("a")
+    waits = [admission.charge_read("b") for _ in range(1000)]
+    assert waits[0] == 0.0
+    assert waits == sorted(waits)
+    assert waits[-1] > 1.0
+
+
 def test_long_messages_weigh_more() -> None:
     admission = Admission(SETTINGS, Clock())
     for _ in range(10):
@@ -130,6 +147,29 @@ def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "client": ("a", 1)}
     asyncio.run(Posted(gateway, answering)(scope, receive, send))
     assert in_flight[-2:] == [1, 0]
+
+
+def test_a_body_whose_length_was_not_announced_is_charged_when_it_is_here() -> None:
+    admission = Admission(FrontSettings(rate=0.01, message_bytes=1 << 16), Clock())  # 1 request, and 64 KiB
+    gateway: Any = SimpleNamespace(
+        admission=admission,
+        announced=lambda caller, size: admission.announce(caller.name, size),
+        admitted=lambda caller: admission.in_flight(caller.name),
+    )
+    sizes: list[int] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": bytes(40 << 10), "more_body": False}
+
+    async def answering(call: HttpCall, _body: bytes) -> None:
+        sizes.append(call.job.size)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "client": ("a", 1)}
+    asyncio.run(Posted(gateway, answering)(scope, receive, lambda _message: asyncio.sleep(0)))
+    assert sizes == [40 << 10]
+    with pytest.raises(TooMany):
+        asyncio.run(Posted(gateway, answering)(scope, receive, lambda _message: asyncio.sleep(0)))
+    assert len(sizes) == 1
 
 
 def test_an_address_is_a_tenant_and_may_name_a_few_others() -> None:

@@ -67,6 +67,40 @@ def test_every_door_rebuilds_the_same_request() -> None:
     assert over_json.stream
 
 
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_message_has_the_data_of_each_of_its_tensors_or_of_none(more: int) -> None:
+    message = message_of(GOOD)
+    if more > 0:
+        message.raw_input_contents.append(b"")
+    else:
+        message.raw_input_contents.pop()
+    with pytest.raises(InvalidRequest, match=f"one for each of {len(message.inputs)} inputs, or none"):
+        grpc_bodies.inference(message, PROMPT_BYTES)
+
+
+def test_lists_within_lists_are_values_up_to_a_depth() -> None:
+    def read(data: Any) -> list[int]:
+        tensor = {"name": "input_ids", "datatype": "INT32", "shape": [2], "data": data}
+        found = http_bodies.inference("covey_unary", json.dumps({"inputs": [tensor]}).encode(), None, PROMPT_BYTES)
+        return list(found[0].prompt)  # type: ignore[arg-type]
+
+    assert read([[1], [2]]) == read([[[[[1, 2]]]]]) == [1, 2]
+    for wrong in ([[[[[[1, 2]]]]]], [1, [2]]):
+        with pytest.raises(InvalidRequest, match="allowed: a list of values"):
+            read(wrong)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["\0" * 9000, b"\xff" * 9000, 10**5000, [1] * 9000, {"a": 1}, 1e300],
+    ids=["text", "bytes", "int", "list", "object", "float"],
+)
+def test_an_error_shows_the_beginning_of_a_value_alone(value: object) -> None:
+    said = str(failures.refused("x", value, "less"))
+    assert said.startswith("x: got ")
+    assert len(said) <= failures.MOST_SHOWN + len("x: got , allowed: less")
+
+
 @pytest.mark.parametrize("binary", [True, False])
 def test_tritonclient_s_own_bodies_are_read(binary: bool) -> None:
     arrays = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import logging
 import os
@@ -202,6 +203,67 @@ def test_statuses(front: Front) -> None:
     assert (found["output_ids"], found["drafters"]) == ([0], [])
 
 
+def test_a_chunked_body_is_read_and_the_next_request_on_its_connection(front: Front) -> None:
+    host, _, port = front.http_url.partition(":")
+    with closing(http.client.HTTPConnection(host, int(port), timeout=30)) as connection:
+        for chunks in ([b'{"text_input"', b": ", b'"count 2"}'], [b'{"text_input": "count 1"}'], [b"{}"]):
+            connection.request("POST", GENERATE, iter(chunks), encode_chunked=True)
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+            wanted = 400 if chunks == [b"{}"] else [0, 1][: len(chunks)]
+            assert said.get("output_ids", answer.status) == wanted
+
+
+def test_each_body_may_have_thousands_of_chunks(front: Front) -> None:
+    host, _, port = front.http_url.partition(":")
+    body = b'{"text_input": "count 1"}'.ljust(http_protocol.MOST_CHUNKS - 100)
+    with closing(http.client.HTTPConnection(host, int(port), timeout=30)) as connection:
+        for _ in range(2):
+            connection.request("POST", GENERATE, (bytes([each]) for each in body), encode_chunked=True)
+            answer = connection.getresponse()
+            assert answer.status == 200
+            answer.read()
+
+
+def test_who_asks_through_a_trusted_proxy_is_a_caller_of_its_own(
+    canned_server: tuple[Server, Any], tmp_path: Path
+) -> None:
+    """Each has a rate, and is a tenant, by its address; no other peer is believed."""
+    profile = tmp_path / "behind.toml"
+    profile.write_text(PROFILE.replace("rate = 1000.0", 'rate = 0.01\nmessage_bytes = 1024\nproxies = ["127.0.0.1"]'))
+    body = json.dumps({"text_input": "settings"}).encode()
+    with fronting(canned_server[0], profile=str(profile)) as front:
+
+        def asked(client: str) -> Any:
+            status, said, _ = call(front, "POST", GENERATE, body, **{"X-Forwarded-For": client})
+            return json.loads(json.loads(said)["text_output"])["tenant"] if status == 200 else status
+
+        for client in ("8.8.8.8", "1.1.1.1, 8.8.4.4"):
+            assert asked(client) == f"address {client.split()[-1]}"
+            assert asked(client) == 429
+        for client, code in (("8.8.8.8", "UNAVAILABLE"), ("9.9.9.9", "")):
+            request = service_pb2.ModelInferRequest(model_name="covey_unary")
+            request.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(
+                b"count 1"
+            )
+            with grpc.insecure_channel(front.grpc_url) as channel:
+                method = channel.unary_unary(
+                    "/inference.GRPCInferenceService/ModelInfer",
+                    request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+                )
+                metadata = (("x-forwarded-for", client),)
+                if code:
+                    with pytest.raises(grpc.RpcError, match=code):
+                        method(request, metadata=metadata, timeout=30)
+                else:
+                    assert method(request, metadata=metadata, timeout=30)
+        with socket.create_connection(
+            ("127.0.0.1", int(front.http_url.rpartition(":")[2])), 10, ("127.0.0.2", 0)
+        ) as peer:
+            peer.sendall(JSON_HEAD + b"X-Forwarded-For: 7.7.7.7\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            assert b"address 127.0.0.2" in peer.recv(4096)
+
+
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 @pytest.mark.parametrize("prompt", ["slow 400", "hang"])
 def test_a_caller_that_leaves_cancels(
@@ -229,7 +291,14 @@ def test_a_caller_that_leaves_cancels(
 
 JSON_HEAD = f"POST {GENERATE} HTTP/1.1\r\nHost: x\r\n".encode()
 ATTACKS: dict[str, tuple[bytes, bytes]] = {
-    "600,000 chunks": (JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 600_000, b" 411 "),
+    "600,000 chunks": (JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 600_000, b" 413 "),
+    "chunks without end": (
+        JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + (b"8000\r\n" + b"[" * 0x8000 + b"\r\n") * 80,
+        b" 413 ",
+    ),
+    "half of the chunks": (JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", b" 408 "),
+    "a coding that nobody reads": (JSON_HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n", b" 501 "),
+    "chunks and a length": (JSON_HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}", b" 400 "),
     "endless header": (b"GET /v2 HTTP/1.1\r\nA: " + b"x" * 10_000_000, b" 431 "),
     "endless headers": (b"GET /v2 HTTP/1.1\r\n" + b"a:b\r\n" * 1_000_000, b" 431 "),
     "many headers": (b"GET /v2 HTTP/1.1\r\nHost: x\r\n" + b"a:b\r\n" * 1000 + b"\r\n", b" 431 "),

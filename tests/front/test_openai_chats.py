@@ -8,7 +8,7 @@ import pytest
 
 from covey.front.openai import prompts
 from covey.front.openai.pieces import Offsets, Piece
-from covey.front.openai.shapes import log_probs
+from covey.front.openai.shapes import log_probs, metrics, usage
 from covey_client.errors import InvalidRequest
 from covey_client.response import Chunk, Usage
 
@@ -46,6 +46,31 @@ def test_a_template_is_told_how_much_to_think() -> None:
     assert prompts.template_settings(none)["enable_thinking"] is True
     with pytest.raises(InvalidRequest, match="reasoning_effort: got 5"):
         prompts.template_settings({"reasoning_effort": 5})
+
+
+def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
+    each = Usage(input_tokens=10, reused_tokens=4, output_tokens=3)
+    assert usage([each] * 4, n=2) == {
+        "prompt_tokens": 20,
+        "completion_tokens": 12,
+        "total_tokens": 32,
+        "prompt_tokens_details": {"cached_tokens": 8},
+    }
+
+
+def test_figures_of_drafting_are_of_all_choices_together() -> None:
+    """The first drafts took 0, 1 and 1 tokens, and the other choice's one took 2, each with the target's own."""
+    some = Usage(draft_tokens=6, accepted_draft_tokens=2, acceptance_histogram=(1, 2))
+    more = Usage(draft_tokens=2, accepted_draft_tokens=2, acceptance_histogram=(0, 0, 1))
+    chunks = [Chunk("", (), (), "eos", 1, each) for each in (some, more, Usage())]
+    assert metrics(chunks)["metrics"]["speculative_decoding"] == {
+        "mean_acceptance_length": 2.0,
+        "draft_acceptance_rate": 0.5,
+        "acceptance_histogram": [1, 2, 1],
+        "num_spec_steps": 4,
+        "num_draft_tokens": 8,
+        "num_accepted_draft_tokens": 4,
+    }
 
 
 @pytest.mark.parametrize("reason", ["eos", "length", ""])

@@ -44,8 +44,66 @@ def test_what_a_body_does_not_say_is_sampled_as_the_model_recommends() -> None:
     assert read({"temperature": 0.2, "top_p": 0.9}, temperature=0, top_p=None) == {"temperature": 0, "top_p": 0.9}
 
 
+def test_each_choice_draws_by_a_seed_of_its_own_that_follows_from_the_request_s() -> None:
+    seeds = [fields.of_choice({"seed": 7}, number)["seed"] for number in range(4)]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 4
+    assert seeds == [fields.of_choice({"seed": 7}, number)["seed"] for number in range(4)]
+    assert fields.of_choice({"seed": 8}, 1)["seed"] != seeds[1]
+    assert "seed" not in fields.of_choice({}, 1), "the server draws it"
+
+
+def test_only_seeds_that_have_64_bits_are_mapped() -> None:
+    """Others are refused by their range, where a request is built."""
+
+    def seed(value: int) -> Any:
+        return fields.read({"seed": value}, chat=True, most_tokens=256, sampling={}).settings["seed"]
+
+    assert [seed(value) for value in (0, -1, -(1 << 63))] == [0, (1 << 64) - 1, 1 << 63]
+    for value in (1 << 64, -(1 << 63) - 1):
+        assert seed(value) == value
+
+
 def test_a_json_object_is_no_number() -> None:
     assert settings(response_format={"type": "json_object"}) == {"grammar_json": '{"type": "object"}'}
+
+
+@pytest.mark.parametrize(
+    ("body", "own"),
+    [
+        *(({name: "a"}, {name: "a"}) for name in fields.GRAMMAR_FIELDS),
+        ({"grammar_json": "", "grammar_regex": "a"}, {"grammar_regex": "a"}),
+        ({"stop_words": ["a"]}, {"stop_words": ["a"]}),
+        ({"stop_words": "a", "stop": "b"}, {"stop_words": ["b", "a"]}),
+        ({"logit_bias_ids": [5], "logit_bias": [-1.5]}, {"logit_bias_ids": [5], "logit_bias": [-1.5]}),
+        ({"logit_bias_ids": [], "logit_bias": {"5": 1}}, {"logit_bias_ids": [5], "logit_bias": [1]}),
+    ],
+)
+def test_covey_s_own_fields_work_under_their_own_names(body: dict[str, Any], own: dict[str, Any]) -> None:
+    assert fields.read(body, chat=True, most_tokens=256, sampling={}).settings == {"temperature": 1.0, **own}
+
+
+@pytest.mark.parametrize(
+    ("field", "body"),
+    [
+        ("logit_bias_ids", {"logit_bias_ids": [5]}),
+        ("logit_bias_ids", {"logit_bias_ids": [5], "logit_bias": {"5": 1}}),
+        ("logit_bias_ids", {"logit_bias_ids": 5, "logit_bias": [1]}),
+        ("logit_bias", {"logit_bias": [1]}),
+        ("stop_words", {"stop_words": 5}),
+        ("grammar_regex", {"grammar_regex": 5}),
+        ("response_format", {"grammar_regex": "a", "grammar_json": "{}"}),
+        ("response_format", {"grammar_regex": "a", "response_format": {"type": "json_object"}}),
+        ("return_log_probs", {"return_log_probs": True}),
+        ("return_prompt_log_probs", {"return_prompt_log_probs": True}),
+        ("exclude_input_in_output", {"exclude_input_in_output": False}),
+        ("num_prompt_tokens", {"num_prompt_tokens": 3}),
+    ],
+)
+def test_an_own_field_that_would_have_no_effect_is_refused(field: str, body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        fields.read(body, chat=True, most_tokens=256, sampling={})
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -73,6 +131,9 @@ def test_what_would_be_lost_of_a_grammar_is_refused(body: dict[str, Any]) -> Non
         ({"structured_outputs": {"regex": "("}}, "grammar_regex", "structured_outputs"),
         ({"response_format": {}}, "grammar", "response_format"),
         ({"messages": []}, "prompt", "messages"),
+        ({"stop": ["a"]}, "stop_words", "stop"),
+        *(({name: "("}, name, name) for name in ("return_log_probs", *fields.COMBINED)),
+        ({"grammar_regex": "(", "tools": [1]}, "grammar_lark", "tools"),
     ],
 )
 def test_an_error_has_the_name_that_the_body_has(body: dict[str, Any], own: str, theirs: str) -> None:

@@ -91,6 +91,9 @@ def test_fields_are_sent_on_by_covey_s_names(asking: openai.OpenAI) -> None:
     biased = sent(asking, logit_bias={"5": -100})
     assert (biased["logit_bias_ids"], biased["logit_bias"]) == (5, -100.0)
     assert sent(asking, logprobs=3)["top_logprobs"] == 3
+    own = {"grammar_regex": "a+", "stop_words": ["a"], "logit_bias_ids": [5], "logit_bias": [-100]}
+    biased = sent(asking, extra_body=own)
+    assert {name: biased[name] for name in own} == {**own, "logit_bias_ids": 5, "logit_bias": -100.0}
 
 
 def test_an_echo_with_log_probs_scores_the_prompt(asking: openai.OpenAI) -> None:

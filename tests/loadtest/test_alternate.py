@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from loadtest.alternate import changed, shown, tomllib
+from itertools import islice
+
+from loadtest.alternate import asks, changed, shown, tomllib
 
 
 def test_settings_change_a_profile_and_the_environment() -> None:
@@ -16,6 +18,17 @@ def test_settings_change_a_profile_and_the_environment() -> None:
     assert variables == {"GOMP_X": "3"}
     assert profile["target"] == {"threads": 1, "dtype": "auto"}
     assert tomllib.loads(changed(profile, "")[0]) == profile
+
+
+def test_servers_are_asked_the_same_and_no_tenant_is_asked_a_prompt_twice() -> None:
+    texts = ["a", "b", "c"]
+    asked = [
+        (turn, caller, *each) for turn in (0, 1) for caller in (0, 1) for each in islice(asks(texts, turn, caller), 7)
+    ]
+    assert len({(text, more["tenant"]) for _, _, text, more in asked}) == len(asked)
+    assert list(islice(asks(texts, 1, 0), 7)) == [
+        tuple(rest) for turn, caller, *rest in asked if (turn, caller) == (1, 0)
+    ]
 
 
 def test_ratios_are_of_what_was_asked_within_a_turn() -> None:

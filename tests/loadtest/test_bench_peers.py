@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import sys
 import time
@@ -186,7 +187,12 @@ def test_every_ratio_is_of_one_turn() -> None:
 
 def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
     session = Session("peers", Wanted(tmp_path / "out.json"), Console(quiet=True), PeerRuns().summary)
-    peers.show(session.write(), Console(quiet=True))
+    found, shown = session.write(), io.StringIO()
+    for label in peers.TEMPERATURES:
+        assert found[label] == {"tokens_per_second": {}, "over": {}}
+    assert not found.get("failures")
+    peers.show(found, Console(file=shown))
+    assert not shown.getvalue(), "no table of nothing"
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_starts(tmp_path: Path) -> None:

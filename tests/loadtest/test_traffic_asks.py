@@ -37,6 +37,16 @@ def test_own_prompts_of_all_domains_or_of_those_named() -> None:
     assert all(ask.prompt in prompts.load("math") for ask in asked("own:math"))
 
 
+def test_no_prompt_repeats_before_all_were_asked() -> None:
+    own = [prompt for texts in questions.unformed().values() for prompt in texts]
+    found = asked("own", count=2 * len(own))
+    first, second = found[: len(own)], found[len(own) :]
+    for turn, each in enumerate((first, second)):
+        assert Counter(ask.prompt for ask in each) == Counter(own)
+        assert {ask.turn for ask in each} == {turn}
+    assert [ask.prompt for ask in first] != [ask.prompt for ask in second]
+
+
 def test_a_traces_length_wins() -> None:
     assert {ask.max_tokens for ask in asked("own", Arrival(0.0, 50, 17))} == {17}
 
@@ -86,7 +96,7 @@ def test_a_file_without_prompts_is_named(tmp_path: Path) -> None:
 
 
 def test_levels_are_chosen_by_weight() -> None:
-    found = levels.parse(["fast:3:100:20", "slow:1:5000:200"])
+    found = levels.parse(["fast:3:20:100", "slow:1:200:5000"])
     assert found[0] == levels.Level("fast", 3.0, 0.1, 0.02)
     rng = random.Random(1)
     counts = Counter(levels.choose(found, rng).name for _ in range(4000))

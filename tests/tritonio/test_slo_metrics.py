@@ -12,6 +12,7 @@ import pytest
 from covey.contracts.errors import Overloaded, PortError
 from covey.contracts.types import NO_OBJECTIVE, Finish, Objective, Progress
 from covey.text.streaming import Streamer
+from covey_client.status import KEY
 from tests.fakes import ManualClock
 from tests.serving.worlds import Outlet
 from tests.tritonio.adapters import load
@@ -167,3 +168,11 @@ def test_the_counters_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert totals["covey_slo_requests_total", "fast", "refused"] == 1
     assert totals["covey_requests_total", "", "refused"] == 5
     assert sum(totals["covey_slo_requests_total", name, "unfinished"] for name in counted) > 0
+
+
+def test_the_figures_that_status_shows_first_are_metrics_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    load(monkeypatch, "orchestrator")
+    from covey.tritonio.metrics import COUNTERS, GAUGES, HISTOGRAMS
+
+    means = (f"{name}_mean" for name in HISTOGRAMS)
+    assert {key.partition("{")[0] for key in KEY} <= {*COUNTERS, *GAUGES, *means}

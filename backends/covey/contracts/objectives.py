@@ -42,9 +42,10 @@ class SloClass:
 class Classes:
     """The classes of one deployment, and its baseline. Any thread may ask."""
 
-    def __init__(self, entries: Iterable[str] = CLASSES, baseline: Callable[[], float | None] = lambda: None) -> None:
-        """`baseline` gives seconds per token, or None where they are not known yet."""
-        self._by_name = {each.name: each for each in map(SloClass.read, entries)}
+    def __init__(self, entries: Iterable[str] = (), baseline: Callable[[], float | None] = lambda: None) -> None:
+        """`entries` add to `CLASSES`, or replace those of the same name. `baseline` gives seconds per token, or None
+        where they are not known yet."""
+        self._by_name = {each.name: each for each in map(SloClass.read, (*CLASSES, *entries))}
         self._baseline = baseline
 
     @property

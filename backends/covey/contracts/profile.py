@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -98,8 +99,9 @@ class SchedulerSettings:
 @dataclass(frozen=True, slots=True)
 class SloSettings:
     classes: tuple[str, ...] = setting(
-        objectives.CLASSES,
-        "latency classes, NAME:TPOT:TTFT in milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
+        (),
+        f"latency classes beside {', '.join(objectives.CLASSES)}, or instead of one of these: NAME:TPOT:TTFT in "
+        "milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
         pattern=objectives.ENTRY,
     )
 
@@ -124,6 +126,11 @@ class FrontSettings:
     read_seconds: float = setting(10.0, "until an HTTP request must be here whole", low=0.1, high=3600.0)
     answer_seconds: float = setting(600.0, "until an answer must be complete", low=1.0, high=86400.0)
     keys: str = setting("", "file of API keys, its owner's alone (docs/security.md); empty: whoever reaches it may ask")
+    proxies: tuple[str, ...] = setting(
+        (),
+        "addresses or networks of proxies whose X-Forwarded-For says who asks, as 10.0.0.0/8",
+        pattern=r"[0-9a-fA-F.:]+(/\d{1,3})?",
+    )
     origins: tuple[str, ...] = setting(
         (), "web pages that a browser lets ask, as https://host[:port], or * for all", pattern=r"\*|https?://[^/\s]+"
     )
@@ -347,6 +354,11 @@ def _check_together(profile: Profile) -> None:
             f"speculation.drafter_policy: got {speculation.drafter_policy!r}, allowed behind fixed: one of "
             f"speculation.drafters, {', '.join(drafters) or 'of which there is none'}"
         )
+    for entry in profile.front.proxies:
+        try:
+            ip_network(entry)
+        except ValueError as error:
+            raise SettingError(f"front.proxies: {error}; allowed: addresses and networks, as 10.0.0.0/8") from None
     names = [entry.split(":")[0] for entry in profile.slo.classes]
     twice = [name for name in names if names.count(name) > 1 or name == CUSTOM]
     if twice:

@@ -10,5 +10,5 @@ __main__.py   serves both ports until it is told to stop
   gRPC        grpc_service.py and grpc_bodies.py
   both        inference_request.py checks the request; gateway.py sends it on, and gives its answer's chunks back;
               upstream.py is the server behind, asked as a client asks it (`covey_client.async_client`)
-  limits      admission.py, keys.py, fair_queue.py
+  limits      admission.py, keys.py, proxies.py, fair_queue.py
 """

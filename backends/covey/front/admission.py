@@ -18,6 +18,7 @@ from covey.contracts.profile import FrontSettings
 from covey.front.connection_limit import ConnectionLimit
 from covey.front.failures import NoKey, TooMany, refused
 from covey.front.keys import Key, Keys
+from covey.front.proxies import Proxies
 from covey_client.errors import Overloaded
 
 BURST_SECONDS = 4.0  # of the rate, that a caller may save up
@@ -46,8 +47,9 @@ class Admission:
     def __init__(self, settings: FrontSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._now = settings, now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> tokens, and when
+        self.proxies = Proxies(settings.proxies)
         bounds = settings.connections, settings.message_bytes
-        self.connections = ConnectionLimit(*bounds, "connections", now)
+        self.connections = ConnectionLimit(*bounds, "connections", now, self.proxies.trusted)
         self.calls = ConnectionLimit(*bounds, "calls", now)
         self._requests: Counter[str] = Counter()
         self._reads: OrderedDict[str, float] = OrderedDict()  # address, or key -> when all that it has sent is read
@@ -147,14 +149,15 @@ class Admission:
         if reader in self._reads:
             self._reads[reader] -= self._read_seconds
 
-    def charge(self, caller: str, size: int = 0) -> None:
-        """Take a request's weight from the caller's bucket; raises TooMany."""
+    def charge(self, caller: str, size: int = 0, *, requests: float = 1.0) -> None:
+        """Take a request's weight from the caller's bucket, or with `requests` 0 that of its size alone; raises
+        TooMany."""
         key, now = self._key(caller), self._now()
         rate = key.rate if key is not None and key.rate else self._settings.rate
         full = max(1.0, rate * BURST_SECONDS) + self._settings.message_bytes / WEIGHT_BYTES
         tokens, at = self._buckets.pop(caller, (full, now))
         tokens = min(full, tokens + rate * (now - at))
-        weight = 1.0 + size / WEIGHT_BYTES
+        weight = requests + size / WEIGHT_BYTES
         self._buckets[caller] = (tokens - weight if tokens >= weight else tokens, now)
         if len(self._buckets) > MOST_CALLERS:
             self._buckets.popitem(last=False)

@@ -46,17 +46,26 @@ class Slot:
 class ConnectionLimit:
     """Owns the slots in use, and how many bytes of unfinished requests they hold."""
 
-    def __init__(self, most: int, message_bytes: int, what: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        most: int,
+        message_bytes: int,
+        what: str,
+        now: Callable[[], float] = time.monotonic,
+        shared: Callable[[str], bool] = lambda _address: False,
+    ) -> None:
+        """An address that is `shared`, as a proxy's, may have all of what others may have half of."""
         self._most, self._bytes, self._what = most, WAITING_MESSAGES * message_bytes, what
-        self.now = now
+        self.now, self._shared = now, shared
         self._slots: dict[str, dict[Slot, None]] = {}  # by address
         self._held: Counter[str] = Counter()  # bytes of requests that are not whole, by address
 
     def acquire(self, address: str, cut: Callable[[str], None]) -> Slot:
         """Return a slot; `cut` is called with the reason if it is taken back while it waits. Raises TooMany."""
         own = self._slots.get(address, {})
-        if len(own) >= self._most // 2 and not self._cut(own):
-            raise TooMany(f"more than {self._most // 2} {self._what} of one address; try again in 1 s")
+        most = self._share(self._most, address)
+        if len(own) >= most and not self._cut(own):
+            raise TooMany(f"more than {most} {self._what} of one address; try again in 1 s")
         if sum(map(len, self._slots.values())) >= self._most:
             waiting = max((_waiting(each) for each in self._slots.values()), key=len)
             if not self._cut(waiting if len(waiting) > len(own) else own):
@@ -81,10 +90,13 @@ class ConnectionLimit:
         self._held[slot.address] += more
         if self._held[slot.address] <= 0:
             del self._held[slot.address]
-        while self._held[slot.address] > self._bytes // 2 or self._held.total() > self._bytes:
+        while self._held[slot.address] > self._share(self._bytes, slot.address) or self._held.total() > self._bytes:
             most = max(self._held, key=lambda address: self._held[address])
             if not self._cut([each for each in self._slots[most] if each.bytes]):
                 return
+
+    def _share(self, whole: int, address: str) -> int:
+        return whole if self._shared(address) else whole // 2
 
     def _cut(self, slots: Collection[Slot]) -> bool:
         """Cut the slot that has waited longest; False if none waits."""

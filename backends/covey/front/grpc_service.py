@@ -14,7 +14,7 @@ import grpc.aio  # type: ignore[import-untyped]
 from google.protobuf import json_format  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
-from covey.front import answers, failures, grpc_bodies
+from covey.front import answers, failures, grpc_bodies, proxies
 from covey.front.admission import Caller
 from covey.front.connection_limit import ConnectionLimit, Slot
 from covey.front.failures import TooMany
@@ -80,19 +80,19 @@ class Service:
         return service_pb2.ModelReadyResponse(ready=self._gateway.ready)
 
     async def metadata(self, _data: bytes, context: Any) -> Any:
-        self._gateway.admission.charge(_address(context))
+        self._gateway.admission.charge(self.address(context))
         return service_pb2.ServerMetadataResponse(
             name=answers.NAME, version=VERSION, extensions=list(answers.EXTENSIONS)
         )
 
     async def model_metadata(self, data: bytes, context: Any) -> Any:
-        self._gateway.admission.charge(_address(context), len(data))
+        self._gateway.admission.charge(self.address(context), len(data))
         message = grpc_bodies.parsed(service_pb2.ModelMetadataRequest, data)
         described = answers.metadata(served(message.name, message.version))
         return json_format.ParseDict(described, service_pb2.ModelMetadataResponse())
 
     async def model_config(self, data: bytes, context: Any) -> Any:
-        self._gateway.admission.charge(_address(context), len(data))
+        self._gateway.admission.charge(self.address(context), len(data))
         message = grpc_bodies.parsed(service_pb2.ModelConfigRequest, data)
         described = answers.config(served(message.name, message.version))
         return json_format.ParseDict({"config": described}, service_pb2.ModelConfigResponse())
@@ -134,11 +134,16 @@ class Service:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def turn(self, context: Any) -> None:
-        await self._gateway.admission.turn(_address(context), _authorization(context))
+        await self._gateway.admission.turn(self.address(context), _authorization(context))
+
+    def address(self, context: Any) -> str:
+        """Return the address of the client, which may be behind a trusted proxy."""
+        said = [value for key, value in context.invocation_metadata() or () if key == proxies.HEADER]
+        return self._gateway.admission.proxies.client(_peer(context), map(str, said))
 
     def _who(self, context: Any) -> Caller:
         """Return the caller. Raises NoKey."""
-        return self._gateway.admission.caller(_address(context), _authorization(context))
+        return self._gateway.admission.caller(self.address(context), _authorization(context))
 
     async def _one(self, data: bytes, context: Any, writing: asyncio.Lock) -> None:
         """Answer one request of a stream, with all its responses."""
@@ -210,7 +215,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
         async def answer(messages: AsyncIterator[bytes], context: Any) -> bytes:
             begin_drawn()
             try:
-                async with _slot(calls, _address(context)) as slot:
+                async with _slot(calls, service.address(context)) as slot:
                     data = await _first(messages, seconds)
                     await service.turn(context)
                     slot.serve()
@@ -224,7 +229,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
 
     async def stream(messages: AsyncIterator[bytes], context: Any) -> None:
         try:
-            async with _slot(calls, _address(context)) as slot:
+            async with _slot(calls, service.address(context)) as slot:
                 await service.stream(messages, context, slot)
         except CoveyClientError as error:
             await context.abort(failures.kind(error).grpc, failures.text(error))
@@ -256,6 +261,6 @@ def _authorization(context: Any) -> str:
     return said if isinstance(said, str) else ""
 
 
-def _address(context: Any) -> str:
+def _peer(context: Any) -> str:
     """Return the address of "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5"."""
     return unquote(context.peer().partition(":")[2]).rpartition(":")[0].strip("[]")

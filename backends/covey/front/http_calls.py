@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -90,6 +91,9 @@ class Posted:
             self._gateway.announced(call.caller, call.job.size)
             self._gateway.admission.refund_read(call.caller.name)
             body = await _body(receive)
+            if len(body) != call.job.size:  # a chunked one's length is known now
+                call.job = replace(call.job, size=len(body))
+                self._gateway.admission.charge(call.caller.name, len(body), requests=0)
             admitted.enter_context(self._gateway.admitted(call.caller))
             await _unless_gone(receive, self._answering(call, body))
 

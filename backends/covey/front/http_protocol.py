@@ -2,7 +2,7 @@
 and the time that a request may take to arrive. uvicorn's own settings bound the connections of all addresses together,
 and neither bodies nor that time.
 
-Bodies come with their length. Chunked ones are refused: a chunk of one byte costs a parser as much as one of many.
+A chunk of one byte costs a parser as much as one of many, so that the number of chunks is bounded, too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 
 from covey.contracts.profile import FrontSettings
+from covey.front import proxies
 from covey.front.admission import Admission
 from covey.front.connection_limit import Slot
 from covey.front.failures import TooMany
@@ -26,6 +27,7 @@ from covey.front.openai import errors
 
 HEADER_BYTES = 16 << 10
 MOST_HEADERS = 64
+MOST_CHUNKS = 4096  # of one body
 SLOW_READER_SECONDS = 60.0  # in which a caller must read something of what waits for it
 LINGER_SECONDS = 1.0  # in which a refused sender may find the answer before the connection is cut
 
@@ -42,6 +44,7 @@ class BoundedConnection(h11.Connection):
         self._most = most
         self.problem = 400, "this is no HTTP/1.1"
         self.path = ""  # of the last request
+        self._came = self._chunks = 0  # of its body
 
     def next_event(self) -> Any:
         try:
@@ -52,15 +55,23 @@ class BoundedConnection(h11.Connection):
             raise
         if isinstance(event, h11.Request):
             self.path = event.target.decode("latin-1").partition("?")[0]
+            self._came = self._chunks = 0
             self._check(event)
+        elif isinstance(event, h11.Data):
+            self._came += len(event.data)
+            self._chunks += event.chunk_start
+            if self._came > self._most:
+                self._refuse(413, f"got a chunked body of more bytes, allowed: at most {self._most}")
+            if self._chunks > MOST_CHUNKS:
+                self._refuse(413, f"got a body of more chunks, allowed: at most {MOST_CHUNKS}")
         return event
 
     def _check(self, request: h11.Request) -> None:
         headers = dict(request.headers)
         if len(request.headers) > MOST_HEADERS:
             self._refuse(431, f"got {len(request.headers)} headers, allowed: at most {MOST_HEADERS}")
-        if b"transfer-encoding" in headers:
-            self._refuse(411, "got a chunked body, allowed: one with a Content-Length")
+        if b"transfer-encoding" in headers and b"content-length" in headers:  # a proxy may have believed the other one
+            self._refuse(400, "got a chunked body with a Content-Length, allowed: one of them")
         if headers.get(b"content-encoding", b"identity") != b"identity":
             self._refuse(415, "got a compressed body, allowed: one without a Content-Encoding")
         if int(headers.get(b"content-length", 0)) > self._most:
@@ -128,6 +139,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def _address(self) -> str:
+        """Return the peer's address, which is a proxy's where there is one."""
         return self.client[0] if self.client else ""
 
     async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,8 +147,10 @@ class BoundedProtocol(H11Protocol):
         arrived, and nothing stays of one whose sender has gone."""
         if self.cycle.disconnected:
             return
-        authorization = Headers(scope=scope).get("authorization", "")
-        turn = self._turn = asyncio.ensure_future(self.admission.turn(self._address, authorization))
+        headers = Headers(scope=scope)
+        client = self.admission.proxies.client(self._address, headers.getlist(proxies.HEADER))
+        scope["client"] = client, 0
+        turn = self._turn = asyncio.ensure_future(self.admission.turn(client, headers.get("authorization", "")))
         try:
             await asyncio.wait([turn])
             if turn.cancelled():

@@ -22,7 +22,8 @@ def add(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser("status", help="readiness, models, key figures", description="Ask a server.")
     flags.add_http_url(parser)
     flags.add_metrics_url(parser)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="all figures, for programs")
+    parser.add_argument("--all", action="store_true", help="all figures, and models that are not loaded")
     parser.add_argument(
         "--decisions",
         type=int,
@@ -49,7 +50,7 @@ def run(given: argparse.Namespace) -> int:
         }
         print(json.dumps(shown))
     else:
-        _print(found)
+        _print(found, whole=given.all)
     return 0 if found.ready else 1
 
 
@@ -66,7 +67,7 @@ def _decisions(given: argparse.Namespace) -> int:
     return 0
 
 
-def _print(found: status.Status) -> None:
+def _print(found: status.Status, *, whole: bool) -> None:
     console = Console()
     console.print("[green]ready[/green]" if found.ready else "[red]not ready[/red]")
     if found.served:
@@ -88,15 +89,19 @@ def _print(found: status.Status) -> None:
         )
     else:
         table = Table("model", "state", "reason", box=None)
-        for model in found.models:
+        for model in found.models if whole else (each for each in found.models if each.state):
             colour = _COLOURS.get(model.state, "dim")
             table.add_row(model.name, f"[{colour}]{model.state or 'not loaded'}[/{colour}]", model.reason)
         console.print(table)
     figures = status.figures(found.samples)
+    if figures and not whole:
+        figures = status.key_figures(figures)
     if figures:
         table = Table(Column("figure", overflow="fold"), "value", box=None)  # labels stand at a long name's end
         for name, value in figures.items():
             table.add_row(name, f"{value:.6g}")
         console.print(table)
+        if not whole:
+            console.print("--all shows the other figures, and these by drafter, outcome and reason")
     else:
         console.print("no figures: the metrics port does not answer, or nothing has been served")

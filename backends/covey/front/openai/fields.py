@@ -21,8 +21,8 @@ DELIVERED = (
     *("exclude_input_in_output", "num_prompt_tokens"),
 )
 GRAMMAR_FIELDS = ("grammar_json", "grammar_regex", "grammar_lark")
-TRANSLATED = ("stop_words", "logit_bias", "logit_bias_ids", *GRAMMAR_FIELDS)
-OWN = frozenset(INPUT_BY_NAME) - {*DELIVERED, *TRANSLATED}
+COMBINED = ("stop_words", "logit_bias", "logit_bias_ids", *GRAMMAR_FIELDS)  # OpenAI's fields may say the same
+OWN = frozenset(INPUT_BY_NAME) - {*DELIVERED, *COMBINED}
 DEFAULTS = {"temperature": 1.0}  # OpenAI's, where it is not Covey's
 STRUCTURED = "structured_outputs"  # vLLM's
 GUIDED = ("guided_json", "guided_regex", "guided_grammar", "guided_choice")  # its older names
@@ -55,6 +55,18 @@ INSTEAD = {
     "prompt_logprobs": "echo and logprobs of /v1/completions",
     "suffix": "a prompt with the model's own tokens for what is to be filled in",
 }
+# Covey's fields that a route decides by another one: allowed as they are without it.
+DECIDED: Mapping[str, tuple[Any, ...]] = {
+    "exclude_input_in_output": (True,),
+    "num_prompt_tokens": (),
+    "return_log_probs": (False,),
+    SCORES: (False,),
+}
+DECIDED_BY = {
+    "exclude_input_in_output": "echo of /v1/completions",
+    "return_log_probs": "logprobs",
+    SCORES: "echo and logprobs of /v1/completions",
+}
 ANY_OBJECT = '{"type": "object"}'  # as `json_object` promises
 IN_STRUCTURED = {
     "json": "grammar_json",
@@ -85,10 +97,11 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Map
     model's makers would have it drawn. Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "server")
+    check_only(given, DECIDED, DECIDED_BY, "route")
     settings = DEFAULTS | dict(sampling) | {name: given[name] for name in OWN if name in given}
     if "max_completion_tokens" in given:
         settings["max_tokens"] = given["max_completion_tokens"]
-    if stops := _stops(given.get("stop", [])):
+    if stops := _stops(given):
         settings["stop_words"] = stops
     if settings.get("top_k") == -1:  # vLLM's word for all
         settings["top_k"] = 0
@@ -100,7 +113,7 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Map
     log_probs = top is not None
     if log_probs:
         settings |= {"return_log_probs": True, "top_logprobs": top}
-    settings |= _bias(given.get("logit_bias", {})) | _grammar(given)
+    settings |= _bias(given) | _grammar(given)
     if not chat and _flag(given, "echo"):
         settings |= {"exclude_input_in_output": False, **({SCORES: True} if log_probs else {})}
     if settings.get("max_tokens") == 0 and SCORES not in settings:
@@ -135,10 +148,15 @@ def of_choice(settings: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     return {**settings, "seed": derived(settings["seed"], number)} if number and "seed" in settings else settings
 
 
-def _stops(value: Any) -> Any:
-    if isinstance(value, str):
-        value = [value]
-    return [word for word in value if word != ""] if isinstance(value, list) else value
+def _stops(given: Mapping[str, Any]) -> list[Any]:
+    """Return the texts of `stop` and of `stop_words`, each a text or a list. Raises InvalidRequest."""
+    found: list[Any] = []
+    for name in ("stop", "stop_words"):
+        value = given.get(name, [])
+        if not isinstance(value, (str, list)):
+            raise refused(name, value, "a text or a list of texts")
+        found += [value] if isinstance(value, str) else value
+    return [word for word in found if word != ""]
 
 
 def _seed(value: int) -> int:
@@ -159,10 +177,15 @@ def _top_log_probs(given: Mapping[str, Any], chat: bool) -> Any:
     return None
 
 
-def _bias(value: Any) -> dict[str, Any]:
-    """Return OpenAI's object of token ids, which JSON makes texts of, as two lists."""
+def _bias(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Covey's two lists as they are, or OpenAI's object, whose token ids JSON makes texts of, as such lists."""
+    value, ids = given.get("logit_bias", {}), given.get("logit_bias_ids", [])
+    if ids != []:
+        if not isinstance(ids, list) or not isinstance(value, list) or len(ids) != len(value):
+            raise refused("logit_bias_ids", ids, "a list, beside a list logit_bias of the same length")
+        return {"logit_bias_ids": ids, "logit_bias": value}
     if not isinstance(value, dict) or not all(name.isdecimal() and len(name) < 11 for name in value):
-        raise refused("logit_bias", value, "an object from token ids to numbers")
+        raise refused("logit_bias", value, "an object from token ids to numbers, or a list beside logit_bias_ids")
     if len(value) > MAX_BIASES:
         raise refused("logit_bias", value, f"at most {MAX_BIASES} tokens")
     return {"logit_bias_ids": [int(name) for name in value], "logit_bias": list(value.values())} if value else {}
@@ -171,6 +194,11 @@ def _bias(value: Any) -> dict[str, Any]:
 def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the one grammar that the output has to fit. Raises InvalidRequest where there are several."""
     found = _structured(given.get(STRUCTURED, {}))
+    for name in GRAMMAR_FIELDS:
+        if not isinstance(given.get(name, ""), str):
+            raise refused(name, given[name], "a text")
+        if given.get(name):
+            found.append((name, given[name]))
     wanted = given.get("response_format", {"type": "text"})
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind == "json_object":
@@ -183,7 +211,9 @@ def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
     elif kind != "text":
         raise refused("response_format", kind, "an object with the type text, json_object or json_schema")
     if len(found) > 1:
-        raise refused("response_format", f"{len(found)} grammars", f"one, with {STRUCTURED}")
+        own = [name for name in GRAMMAR_FIELDS if given.get(name)]
+        with_these = ", ".join((*own, STRUCTURED))
+        raise refused("response_format", f"{len(found)} grammars", f"one, with {with_these}")
     return dict(found)
 
 
@@ -236,7 +266,9 @@ def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> In
     back |= {"logit_bias_ids": "logit_bias", "max_tokens": said(("max_completion_tokens",), "max_tokens")}
     back["grammar_json"] = said((STRUCTURED,), "response_format")
     back["grammar_regex"] = STRUCTURED
-    back["grammar_lark"] = back["grammar"] = said(("tools", STRUCTURED), "response_format")
+    back["grammar"] = said(("tools", STRUCTURED), "response_format")
+    back |= {name: name for name in back if name in (*COMBINED, *DECIDED) and body.get(name) is not None}
+    back["grammar_lark"] = said(("tools", "grammar_lark", STRUCTURED), "response_format")
     back |= dict.fromkeys((*PROMPT, "prompt"), "messages" if chat else "prompt") | (
         {} if chat else {"top_logprobs": "logprobs"}
     )

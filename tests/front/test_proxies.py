@@ -1,0 +1,46 @@
+"""Whom a front takes for the caller behind proxies."""
+
+from __future__ import annotations
+
+import pytest
+
+from covey.contracts.profile import FrontSettings
+from covey.front.admission import Admission
+from covey.front.failures import TooMany
+from covey.front.proxies import Proxies
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("9.9.9.9", ["1.1.1.1"], "9.9.9.9"),
+        ("10.0.0.5", [], "10.0.0.5"),
+        ("10.0.0.5", ["1.1.1.1"], "1.1.1.1"),
+        ("10.0.0.5", ["1.1.1.1, 8.8.8.8"], "8.8.8.8"),
+        ("10.0.0.5", ["1.1.1.1", "8.8.8.8,10.0.0.9"], "8.8.8.8"),
+        ("10.0.0.5", ["10.0.0.7"], "10.0.0.7"),
+        ("10.0.0.5", ["1.1.1.1, unknown"], "10.0.0.5"),
+        ("10.0.0.5", ["1.1.1.1:4711"], "1.1.1.1"),
+        ("::ffff:10.0.0.5", ["[2001:db8::1]:4711"], "2001:db8::1"),
+        ("fd00::2", ["1.1.1.1"], "1.1.1.1"),
+        ("fd00::3", ["1.1.1.1"], "fd00::3"),
+        ("", ["1.1.1.1"], ""),
+    ],
+)
+def test_the_last_address_that_is_no_trusted_proxy_s_is_the_client(
+    peer: str, forwarded: list[str], client: str
+) -> None:
+    assert Proxies(["10.0.0.0/8", "fd00::2"]).client(peer, forwarded) == client
+
+
+def test_a_trusted_proxy_may_have_all_connections_and_another_address_half() -> None:
+    limit = Admission(FrontSettings(connections=4, proxies=("10.0.0.5",))).connections
+    for _ in range(2):
+        limit.acquire("9.9.9.9", print).serve()
+    with pytest.raises(TooMany, match="more than 2 connections of one address"):
+        limit.acquire("9.9.9.9", print)
+    limit = Admission(FrontSettings(connections=4, proxies=("10.0.0.5",))).connections
+    for _ in range(4):
+        limit.acquire("10.0.0.5", print).serve()
+    with pytest.raises(TooMany, match="more than 4 connections"):
+        limit.acquire("10.0.0.5", print)
