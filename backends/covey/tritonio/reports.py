@@ -58,7 +58,6 @@ class Reports:
         self._count = 0
         self._facts = {
             **{key: value for key, value in asdict(info).items() if key not in ("epoch", "folder", "identity")},
-            "longest": info.longest,
             "profile": profile.name,
             "policy": self._policy,
             "max_depth": profile.speculation.max_depth,
