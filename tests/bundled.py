@@ -36,7 +36,7 @@ SAMPLINGS = {
     "hot": Sampling(temperature=1.0, top_p=0.95),
 }
 MAX_DEPTH, MAX_WIDTH, MAX_BATCH = 8, 4, 32
-SETTINGS = profile.load("demo-cpu")
+SETTINGS = profile.with_tokens(profile.load("demo-cpu"), 1 << 16)
 if torch.cuda.is_available():  # where that is not what comes by itself
     SETTINGS = replace(SETTINGS, target=replace(SETTINGS.target, numerics="invariant"))
 BUDGET = MAX_BATCH * (1 + MAX_DEPTH * MAX_WIDTH) + 224  # the largest trees for a full batch, and prompts beside them

@@ -17,7 +17,7 @@ from rich.console import Console
 from transformers import PreTrainedModel
 
 from covey.contracts.errors import SettingError
-from covey.server import preflight
+from covey.process.footprint import available
 from covey_training import architecture, chains, distil, head_model, own, texts
 from covey_training.head_model import Head
 from covey_training.numbers import fastest, mixed
@@ -81,7 +81,7 @@ def lessons(
     head: Head, target: PreTrainedModel, windows: torch.Tensor, options: argparse.Namespace
 ) -> Callable[[int, float], distil.Loss]:
     """Return the function that gives a step's loss, on windows of the step's own."""
-    states = States(head, target, windows, preflight.available_memory() // 2)
+    states = States(head, target, windows, available() // 2)
 
     def loss(step: int, progress: float) -> distil.Loss:
         chosen = distil.rows_of_step(step, options.rows, len(windows), options.seed)

@@ -41,6 +41,7 @@ REFUSED = {
     "star.callers": "nobody asks this process for drafts",
     "star.servers": f"servers are named in {WHERE}.drafters",
 }
+KV_MB = 32  # of each drafter: what is free here is vLLM's
 NEEDS_TARGET = "ucb-bd"  # drafter policies that compare the drafter's distributions with the target's
 
 
@@ -127,7 +128,8 @@ def _profile(tables: JsonDict, drafters: Mapping[str, str], depth: int) -> Profi
         if key in (tables.get(section) or {}):
             raise SettingError(f"{WHERE}: {setting} is refused: {reason}")
     own = {"max_depth": depth, "drafter_policy": COVEY, **(tables.get("speculation") or {})}
-    found = profile.of_tables({**tables, "speculation": own}, "vllm", WHERE)
+    drafter = {"kv_memory_mb": KV_MB, **(tables.get("drafter") or {})}
+    found = profile.of_tables({**tables, "speculation": own, "drafter": drafter}, "vllm", WHERE)
     speculation = found.speculation
     if speculation.policy == "adaserve":
         raise SettingError(f"{WHERE}: speculation.policy adaserve is refused: {REFUSED['speculation.adaserve']}")

@@ -82,7 +82,7 @@ def test_explain_has_every_setting_with_value_default_meaning_and_origin(
         "target.kv_memory_mb",
         "target.run_ahead",
     }
-    assert rows["target.kv_memory_mb"]["default"] == 256
+    assert rows["target.kv_memory_mb"]["default"] == 0
     assert rows["target.block_size"]["origin"] == "default"
     assert rows["target.block_size"]["allowed"] == "1 to 256"
     assert rows["target.dtype"]["allowed"].startswith("auto, bfloat16")
@@ -93,7 +93,8 @@ def test_explain_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     path.write_text('description = "mine"\n[target]\nkv_memory_mb = 64\n[scheduler]\nmax_running = 64\n')
     assert main(["profiles", "explain", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "kv_memory_mb = 64  (file, default 256)\n    memory of the KV pool [1 to 4,194,304]\n" in out
+    meaning = "memory of the KV pool; 0: what target.memory leaves [0 to 4,194,304]"
+    assert f"kv_memory_mb = 64  (file, default 0)\n    {meaning}\n" in out
     assert "run_ahead = true  (default)\n" in out
     assert "max_running = 64  (file)\n" in out
     assert "\n[target]\n" in out

@@ -42,7 +42,7 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ("surprise = 1", "unknown key 'surprise'"),
         ('targets = ["small=small.toml"]', "targets: a server has one target: start a server with each"),
         ("[target]\nblock_size = 0", "target.block_size: got 0, allowed: 1 to 256"),
-        ("[target]\nkv_memory_mb = -3", "target.kv_memory_mb: got -3, allowed: 1 to 4194304"),
+        ("[target]\nkv_memory_mb = -3", "target.kv_memory_mb: got -3, allowed: 0 to 4194304"),
         ("[target]\nblock_size = true", "target.block_size: got True, allowed: int"),
         ('[target]\ndtype = "int4"', "target.dtype: got 'int4', allowed: auto, bfloat16"),
         ("[target]\nthreads = 1.5", "target.threads: got 1.5, allowed: int"),

@@ -22,7 +22,7 @@ from tests.bundled import MODELS
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
-SETTINGS = profile.load("demo-head")
+SETTINGS = profile.with_tokens(profile.load("demo-head"), 1 << 16)
 TARGET, HEAD = (MODELS / name / "1" for name in ("target", SETTINGS.target.head))
 DEPTH, LENGTH, BUDGET = 5, 48, 512
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from covey.contracts.errors import SettingError
-from covey.contracts.profile import Profile, TargetSettings
+from covey.contracts.profile import Profile
 from covey.contracts.types import RowStatus, Sampling
 from covey.drafters import load_drafter
 from covey.models.model import PagedModel
 from covey.models.native.model import NativeModel
-from covey.target.runner import blocks_in
 from covey.wire.ledger import new_origin
 from tests.drafters.drafting import Sender, Text, paths_of, rows_of
 from tests.drafters.neural_reference import TINY, VOCAB, Reference, load, text
@@ -147,8 +146,3 @@ def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
     assert load_drafter("neural", folder, folder, profile, name="draft").info().vocab_size == VOCAB
     with pytest.raises(SettingError, match="neural, ngram, suffix"):
         load_drafter("psychic", folder, folder, profile, name="draft")
-
-
-def test_memory_without_room_for_a_block_is_refused(folder: Path) -> None:
-    with pytest.raises(SettingError, match=r"drafter\.kv_memory_mb: one KV block"):
-        blocks_in(100, folder, TargetSettings(), "drafter")

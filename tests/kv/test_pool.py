@@ -49,6 +49,21 @@ def test_kept_blocks_are_found_shared_and_evicted_oldest_first() -> None:
     assert pool.find(hashes) == blocks[:2]
 
 
+def test_kept_blocks_give_way_before_memory_is_taken_that_others_may_need() -> None:
+    room = True
+    pool = BlockPool(6, lambda: room)
+    first = pool.take(3)
+    assert first == [0, 1, 2]
+    for block in first[:2]:
+        pool.publish(block, bytes([block]))
+    pool.release(first)
+    room = False
+    assert pool.take(2) == [2, 1], "what has been used, then what is kept; of one chain the end goes first"
+    assert pool.take(3) == [0, 3, 4], "requests have what they need all the same"
+    room = True
+    pool.check()
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30), total=st.integers(1, 24))
 def test_contents_are_followed_through_growing_and_contracting(seed: int, total: int) -> None:

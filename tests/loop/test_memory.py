@@ -200,7 +200,6 @@ def test_a_burst_has_drafters_leave_and_calm_brings_them_back() -> None:
     server.run(2)
     assert set(server.states().values()) == {State.UNLOADED}
     assert server.engine.total_blocks == server.pool.blocks == LEAST + (SIZES["one"] + SIZES["two"]) // BLOCK
-    assert server.engine.lasting_blocks == LEAST
     alone = Server(Never())
     alone.submit(40, tokens=60)
     alone.finish()

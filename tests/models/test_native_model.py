@@ -238,7 +238,7 @@ def test_keys_have_the_same_bits_however_a_text_was_read(tmp_path: Path) -> None
     (row,) = prompts(np.random.default_rng(2), 97, 90)
     kept = []
     for size in (1, 16, 64, 90):
-        model.pool.clear()
+        model.pool.reserve.clear()
         reader = Reader(model, [row], seed=1)
         for start in range(0, 90, size):
             reader.read([(0, start, min(start + size, 90))])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.models import reserve
 from covey.models.reserve import Reserve
+from covey.process import footprint
 from tests.waiting import until
 
 
@@ -56,56 +56,27 @@ def test_what_stays_keeps_its_contents_and_what_comes_back_is_zero(sizes: list[i
     assert (pool.bytes[:, -1] == 7).all(), "the spare block is where it was"
 
 
-def test_memory_comes_from_the_system_and_goes_back_to_it() -> None:
+def test_memory_is_the_system_s_until_it_is_used_and_again_when_it_is_given_up() -> None:
     pool = made(256, 4096, block=2048)
     size = pool.bytes_per_block
     assert size == 8 * 2048
-    assert resident(pool) == pytest.approx(256 * size, rel=0.1)
-    until(lambda: pool.grow(4096) == 4096)
-    assert resident(pool) == pytest.approx(4096 * size, rel=0.1), "populated, before anybody touches it"
+    assert pool.grow(4096) == 4096
+    assert not pool.bytes[:, ::64, 0].any()
+    assert resident(pool) < 64 * size, "what is only read is not there"
+    pool.bytes[:, :4096] = 1
+    assert resident(pool) == pytest.approx(4096 * size, rel=0.1)
     until(lambda: pool.shrink(256))
     assert resident(pool) == pytest.approx(256 * size, rel=0.1)
+    pool.clear()
+    assert resident(pool) == 0
+    assert not pool.bytes[:, :256].any()
 
 
-def test_growth_is_refused_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pool = made(4, 4096)
-    monkeypatch.setattr(reserve, "MEMORY", tmp_path / "meminfo")
-    (tmp_path / "meminfo").write_text("MemTotal: 999999 kB\nMemAvailable:   65536 kB\n")
-    with pytest.raises(MemoryError, match="0 MB are left"):
+def test_growth_is_refused_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, left = made(4, 4096), 64 << 20
+    monkeypatch.setattr(footprint, "available", lambda: left)
+    with pytest.raises(MemoryError, match="to grow by 3 MB, and 0 MB are left"):
         pool.grow(4096)
-    with pytest.raises(MemoryError, match="to grow by 4 MB, and 0 MB are left"):
-        made(4096, 4096)
     assert pool.blocks == 4
-    (tmp_path / "meminfo").write_text("MemAvailable:   165536 kB\n")
-    until(lambda: pool.grow(4096) == 4096)
-
-
-def test_what_the_kernel_refuses_is_said_and_another_try_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = made(4, 4096)
-    refuse = True
-    populate = pool._populate
-
-    def short(address: int, size: int) -> None:
-        if refuse:
-            raise MemoryError("no pages")
-        populate(address, size)
-
-    monkeypatch.setattr(pool, "_populate", short)
-
-    def grown() -> bool:
-        return pool.grow(4096) == 4096
-
-    with pytest.raises(MemoryError, match="no pages"):
-        until(grown)
-    assert pool.blocks == 4
-    refuse = False
-    until(grown)
-
-
-def test_memory_of_an_older_kernel_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reserve, "POPULATE_WRITE", 9999)
-    pool = made(4, 4096)
-    pool.bytes[:, :4] = 3
-    until(lambda: pool.grow(500) == 500)
-    assert (pool.bytes[:, :4] == 3).all()
-    assert not pool.bytes[:, 4:500].any()
+    left = 128 << 20
+    assert pool.grow(4096) == 4096

@@ -99,7 +99,7 @@ def test_a_target_s_process_imports_no_torch() -> None:
 
 
 def test_a_machine_without_a_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(runtimes, "_DRIVERS", (tmp_path / "none",))
+    monkeypatch.setattr(runtimes, "DRIVERS", (tmp_path / "none",))
     assert runtime_of(TARGET, TargetSettings(device="auto")) == "native"
 
 
@@ -108,7 +108,7 @@ def test_a_head_is_looked_for_beside_its_target_s_entry_wherever_the_target_lies
 ) -> None:
     opened: dict[str, object] = {}
     monkeypatch.setattr(TargetRunner, "load", lambda folder, _settings, **given: opened.update(given, folder=folder))
-    settings = profile.TargetSettings(head="draft_head")
+    settings = profile.TargetSettings(head="draft_head", kv_blocks=1)
     load_target(tmp_path, profile.Profile("a", target=settings), name="target", entry="/models/target/1")
     assert (opened["folder"], opened["head"]) == (tmp_path, "/models/draft_head/1")
     named = profile.DrafterSettings(folders=("draft_head:/elsewhere",))

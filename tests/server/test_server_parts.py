@@ -17,6 +17,7 @@ import torch
 
 from covey.care import processes
 from covey.contracts.errors import SettingError
+from covey.process.footprint import available
 from covey.server import (
     FREE,
     FREE_PORTS,
@@ -169,7 +170,7 @@ def _weights(folder: Path, elements: int, dtype: str = "F32") -> Path:
     return folder
 
 
-def test_weights_that_are_missing_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_missing(tmp_path: Path) -> None:
     def check(folder: Path) -> None:
         preflight.weights(Options(model=str(folder)), ("target",))
 
@@ -181,23 +182,31 @@ def test_weights_that_are_missing_or_too_large(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(SettingError, match="no safetensors weights"):
         check(tmp_path)
     check(_weights(tmp_path, 1000))
-    monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 30)
-    with pytest.raises(StartError, match=r"not enough memory: .* 2\.2 GiB, 1\.0 GiB"):
-        check(_weights(tmp_path, 1 << 30))
     (tmp_path / "model.safetensors").write_bytes(b"short")
     with pytest.raises(SettingError, match="cannot be read as safetensors"):
         check(tmp_path)
 
 
+def test_a_model_that_does_not_fit_is_refused_by_its_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "available", lambda: 1 << 30)
+    reckoned = (
+        r"not enough memory on cpu: weights take 4\.00 GiB \(target 4\.00\), processes 0\.75 and KV of 1024 tokens "
+        r"1\.00; 1\.00 GiB are free, of which target\.memory takes 0\.85"
+    )
+    with pytest.raises(StartError, match=reckoned):
+        preflight.memory(Options(model=str(_weights(tmp_path, 1 << 30))), ("target",))
+
+
 def test_kv_memory_that_the_machine_does_not_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 30)
-    monkeypatch.setattr(preflight, "ACCELERATORS", ())
-    chosen, model = tmp_path / "own.toml", str(_weights(tmp_path / "model", 1000))
-    chosen.write_text('models = ["target"]\n[target]\nkv_memory_mb = 700\n')
-    preflight.weights(Options(profile=str(chosen), model=model), ("target",))
-    chosen.write_text('models = ["target"]\n[target]\nkv_memory_mb = 800\n')
-    with pytest.raises(StartError, match=r"kv_memory_mb of profile .* is 800, and beside the weights 767 MB are left"):
-        preflight.weights(Options(profile=str(chosen), model=model), ("target",))
+    monkeypatch.setattr(preflight, "available", lambda: 1 << 30)
+    chosen, asked = tmp_path / "own.toml", 'models = ["target"]\n[target]\ndtype = "float32"\nkv_memory_mb = {}\n'
+    chosen.write_text(asked.format(200))
+    assert preflight.memory(Options(profile=str(chosen)), ("target",)) == (200 << 20) // 3072
+    chosen.write_text(asked.format(300))
+    with pytest.raises(StartError, match=r"KV of 102400 tokens 0\.29; 1\.00 GiB are free, all of which may be taken"):
+        preflight.memory(Options(profile=str(chosen)), ("target",))
 
 
 def test_a_drafter_without_its_weights_is_refused_by_name(tmp_path: Path) -> None:
@@ -210,11 +219,7 @@ def test_a_drafter_without_its_weights_is_refused_by_name(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("section", ["target", "drafter"])
-def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded(
-    tmp_path: Path, section: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if section == "drafter":  # one import of torch has shown what torch says
-        monkeypatch.setattr(preflight, "LOOK_FOR_GPU", "raise SystemExit(1)")
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path: Path, section: str) -> None:
     chosen = tmp_path / "own.toml"
     text = 'models = ["target", "covey", "draft_code"]\n[speculation]\ndrafters = ["draft_code"]\n'
     chosen.write_text(f'{text}[{section}]\ndevice = "cuda"\n')
@@ -228,12 +233,13 @@ def test_available_memory_is_the_machine_s_or_the_container_s(tmp_path: Path) ->
     (tmp_path / "proc").mkdir()
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   4 kB\n")
-    assert preflight.available_memory(tmp_path) == 4096
+    assert available(tmp_path) == 4096
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("3000\n")
     (tmp_path / "sys/fs/cgroup/memory.current").write_text("1000\n")
-    assert preflight.available_memory(tmp_path) == 2000
+    (tmp_path / "sys/fs/cgroup/memory.stat").write_text("active_file 7\ninactive_file 600\n")
+    assert available(tmp_path) == 2600, "files that are only cached are given up"
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
-    assert preflight.available_memory(tmp_path) == 4096
+    assert available(tmp_path) == 4096
 
 
 def test_models_come_from_the_profile_and_must_have_a_folder(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from covey.contracts import profile
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Sampling
-from covey.drafters.neural import NeuralDrafter
+from covey.drafters import load_drafter
 from covey.loop.configuration import EngineConfig
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
-from covey.target.runner import TargetRunner
+from covey.target.opening import load_target
 from covey.text.tokenization import load_tokenizer
 from covey_training.__main__ import main
 from covey_training.aligned import SIZES, Pair, build, default_layers, save, shape
@@ -144,8 +144,8 @@ def test_saved_folders_load_and_give_the_same_logits(pairs: Callable[[float], Pa
 def test_the_saved_profile_serves_the_pair_and_accepts_as_often(folder: Path) -> None:
     chosen = profile.load(str(folder / "aligned.toml"))
     assert (MODELS / DRAFTER / "config.pbtxt").is_file()
-    target = TargetRunner.load(chosen.target.folder, chosen.target, token_budget=256, name="target")
-    drafter = NeuralDrafter.load(chosen.drafter.folder_of(DRAFTER), chosen.drafter, name=DRAFTER)
+    target = load_target(chosen.target.folder, chosen, name="target")
+    drafter = load_drafter("neural", chosen.drafter.folder_of(DRAFTER), chosen.target.folder, chosen, name=DRAFTER)
     assert drafter.info().vocab_size == target.info().vocab_size == 512
     sink = Collector()
     engine = Engine(

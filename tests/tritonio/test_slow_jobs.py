@@ -94,8 +94,7 @@ def test_a_bomb_is_refused_by_its_length() -> None:
     tokenizer = Counting()
     info = HashTarget().info()
     parser = fields.RequestParser(tokenizer, info, LimitSettings(), Roster((), ManualClock()))  # type: ignore[arg-type]
-    context = min(info.max_positions, info.total_blocks * info.block_size)
-    text = b" " * (int(context * longest_token(TOKENIZER)) + 1)
+    text = b" " * (int(info.longest * longest_token(TOKENIZER)) + 1)
     tensors = {"text_input": np.array([text], np.object_)}
     with pytest.raises(BadField, match=rf"text_input: got '{len(text)} bytes', allowed: prompts of at most"):
         parser.prompt_bytes(tensors.get)

@@ -72,7 +72,7 @@ class DyingEngine(MagicMock):
 
 
 def test_a_request_that_comes_while_the_engine_dies_is_failed(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = DyingEngine(die=threading.Event(), total_blocks=64, lasting_blocks=64)
+    engine = DyingEngine(die=threading.Event(), total_blocks=64)
     monkeypatch.setattr(build, "Engine", lambda *_arguments, **_named: engine)
     monkeypatch.setattr(Streamer, "fail_all", lambda *_arguments: None)  # it was called just before
     monkeypatch.setattr(life, "STOP_SECONDS", 0.1)

@@ -33,10 +33,12 @@ PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
 DRAFTER_VARIABLE = "COVEY_DRAFTER_FOLDER"
 DTYPE_VARIABLE = "COVEY_DTYPE"
+TOKENS_VARIABLE = "COVEY_KV_TOKENS"  # of every KV pool whose size the profile does not say
 LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # drafters of the profile that the launcher did not load, by commas
 DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
 DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
+BLOCK = 32  # tokens of a KV block
 GENERAL = "draft_general"  # the entry that runs a drafter which is named by its folder alone
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
 
@@ -80,11 +82,23 @@ class TargetSettings:
         choices=("auto", "native", "torch"),
     )
     threads: int = setting(0, "threads that the target computes with; 0: one per core", low=0, high=1024)
-    block_size: int = setting(32, "tokens in a KV block; the native runtime's have 32", low=1, high=256)
-    kv_memory_mb: int = setting(256, "memory of the KV pool", low=1, high=1 << 22)
-    kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
+    block_size: int = setting(BLOCK, "tokens in a KV block; the native runtime's have 32", low=1, high=256)
+    memory: float = setting(
+        0.85,
+        "share of the memory that is free on each device at the start: for weights, drafters, and a KV pool of up to "
+        "max_running of the longest requests",
+        low=0.01,
+        high=1.0,
+    )
+    kv_memory_mb: int = setting(0, "memory of the KV pool; 0: what target.memory leaves", low=0, high=1 << 22)
+    kv_blocks: int = setting(0, "blocks in the KV pool; 0: as many as its memory holds", low=0, high=1 << 26)
     head: str = setting("", "the drafter that reads this target's states, an EAGLE-3 head; empty: none does")
     run_ahead: bool = setting(True, "compute the next plain pass while the answer to the last one travels")
+
+    @property
+    def names_size(self) -> bool:
+        """Return whether the profile says how large the pool is."""
+        return self.kv_blocks + self.kv_memory_mb > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +221,10 @@ class DrafterSettings:
         choices=DTYPES,
     )
     device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
-    kv_memory_mb: int = setting(32, "KV memory of each neural drafter", low=1, high=1 << 20)
-    kv_blocks: int = setting(0, "KV blocks of each; 0: as many as kv_memory_mb holds", low=0, high=1 << 26)
+    kv_memory_mb: int = setting(
+        0, "KV memory of each neural drafter; 0: for as many tokens as the target's pool holds", low=0, high=1 << 20
+    )
+    kv_blocks: int = setting(0, "KV blocks of each, of 32 tokens; 0: as many as its memory holds", low=0, high=1 << 26)
     folders: tuple[str, ...] = setting(
         (), "NAME:FOLDER of neural drafters that are not in their model's version folder", pattern=r"[\w.-]+:.+"
     )
@@ -217,6 +233,11 @@ class DrafterSettings:
     suffix_store_tokens: int = setting(
         65536, "tokens of finished requests that the suffix drafter keeps for each tenant", low=0, high=1 << 26
     )
+
+    @property
+    def names_size(self) -> bool:
+        """Return whether the profile says how large their pools are."""
+        return self.kv_blocks + self.kv_memory_mb > 0
 
     def folder_of(self, name: str) -> str:
         """Return the folder of that drafter by `folders`; "" where it says nothing."""
@@ -437,6 +458,7 @@ def from_environment() -> Profile:
         threads = 0 if profile.name == DEFAULT_PROFILE else target.threads  # its number is for the bundled model
         profile = dataclasses.replace(profile, target=dataclasses.replace(target, folder=folder, threads=threads))
     profile = with_dtype(profile, os.environ.get(DTYPE_VARIABLE, ""))
+    profile = with_tokens(profile, int(os.environ.get(TOKENS_VARIABLE, "0")))
     drafter = os.environ.get(DRAFTER_VARIABLE)
     return without(with_drafter(profile, drafter) if drafter else profile, left_out())
 
@@ -453,6 +475,17 @@ def with_dtype(profile: Profile, dtype: str) -> Profile:
     if dtype not in DTYPES:
         raise SettingError(f"dtype: got {dtype!r}, allowed: {', '.join(DTYPES)}")
     return dataclasses.replace(profile, target=dataclasses.replace(profile.target, dtype=dtype))
+
+
+def with_tokens(profile: Profile, tokens: int) -> Profile:
+    """Return the same deployment with room for so many tokens in each KV pool whose size it does not say; 0 leaves
+    it."""
+    target, drafter = profile.target, profile.drafter
+    if tokens and not target.names_size:
+        target = dataclasses.replace(target, kv_blocks=max(1, tokens // target.block_size))
+    if tokens and not drafter.names_size:
+        drafter = dataclasses.replace(drafter, kv_blocks=-(-tokens // BLOCK))
+    return dataclasses.replace(profile, target=target, drafter=drafter)
 
 
 def with_drafter(profile: Profile, folder: str) -> Profile:

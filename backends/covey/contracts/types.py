@@ -433,6 +433,16 @@ class TargetInfo:
     weight_type: str = ""  # as weights lie in memory; `dtype` is the type that is computed in
     processor: str = ""  # that its code was made for
 
+    @property
+    def pool_tokens(self) -> int:
+        """Return how many tokens the KV pool holds, whatever becomes of it."""
+        return (self.least_blocks or self.total_blocks) * self.block_size
+
+    @property
+    def longest(self) -> int:
+        """Return how many tokens a request may have, prompt and output together."""
+        return min(self.max_positions, self.pool_tokens)
+
 
 ANY_VOCABULARY = 0  # of a drafter that looks tokens up
 

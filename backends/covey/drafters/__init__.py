@@ -10,6 +10,7 @@ from covey.contracts.clock import RealClock
 from covey.contracts.errors import SettingError
 from covey.contracts.ports import Clock, Drafter
 from covey.contracts.profile import DrafterSettings, Profile
+from covey.runtimes import budget
 from covey.text import vocabulary
 
 
@@ -50,5 +51,16 @@ def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Pro
         misfit = vocabulary.misfit(folder, target)
         if misfit:
             raise SettingError(f"{name}: {folder} has {misfit}; a drafter must have its target's tokens")
+        if chosen is registry.DRAFTERS[kind] and not profile.drafter.names_size:
+            profile = budget.sized(profile, _measure(kind, Path(folder), target, profile))
     drafter: Drafter = registry.make(chosen.made_by, Setting(name, folder, target, profile, RealClock()))
     return drafter
+
+
+def _measure(kind: str, folder: Path, target: str | Path, profile: Profile) -> budget.Part:
+    """Return the model that says how large the drafter's pool is: the target if its own size is named."""
+    own = profile.drafter
+    if profile.target.names_size:
+        return budget.of_target(target, profile.target, budget.gpu(profile.target.device))
+    head_of = Path(target) if kind == "head" else None
+    return budget.of_drafter(str(folder), folder, own, budget.gpu(own.device), head_of)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from covey import gpu
 from covey.contracts.errors import SettingError, UnsupportedModel
-from covey.contracts.profile import DrafterSettings, TargetSettings
+from covey.contracts.profile import BLOCK, DrafterSettings
 from covey.models.identity import files_of, identity
 from covey.process import cpu
+from covey.runtimes import budget
 from covey.runtimes.choice import has_gpu
 
 if TYPE_CHECKING:
-    from covey.models.native.architecture import Architecture
     from covey.models.paged_stepper import PagedStepper
     from covey.models.stepper import Stepper
     from covey.runtimes.opening import Model
@@ -29,7 +29,6 @@ log = logging.getLogger("covey.drafter")
 
 LARGE = 32 << 20  # bytes of weights, which a second thread reads faster; for fewer it has to be woken
 PASS_TOKENS = 512  # in one pass; rows that do not fit into one are drafted for in several groups
-BLOCK_SIZE = 16  # tokens in a KV block of a drafter that PyTorch runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def open_head(folder: Path, target: Path, settings: DrafterSettings) -> Opened:
     if settings.device == "cuda":
         raise SettingError(f"drafter.device: got 'cuda', but heads are computed on a CPU: {folder}")
     head = heads.read(folder, target)
-    model = HeadModel(head, **_sizes(head.of, settings, folder))
+    model = HeadModel(head, **_sizes(folder, settings, target))
     return Opened(model, HeadStepper(model), _identity(folder, settings), model.width)
 
 
@@ -72,33 +71,38 @@ def _natively(folder: Path, settings: DrafterSettings, vocab_size: int) -> Opene
 
     of = architecture.read(folder)
     of = replace(of, vocab_size=min(of.vocab_size, vocab_size or of.vocab_size))
-    model = NativeModel(of, numerics="fast", **_sizes(of, settings, folder))
+    model = NativeModel(of, numerics="fast", **_sizes(folder, settings))
     return Opened(model, NativeStepper(model), _identity(folder, settings))
 
 
-def _sizes(of: Architecture, settings: DrafterSettings, folder: Path) -> dict[str, Any]:
+def _sizes(folder: Path, settings: DrafterSettings, target: Path | None = None) -> dict[str, Any]:
     """Return the type that a drafter is computed in natively, its KV blocks, threads, and tokens of a pass."""
     from covey.models.native import SMALL
-    from covey.models.native.model import block_bytes
 
     dtype = SMALL if settings.dtype == "auto" else settings.dtype  # no drafter's proposals were worse for it
-    one = block_bytes(of, dtype)
-    blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // one
-    if not blocks:
-        raise SettingError(f"drafter.kv_memory_mb: one KV block of {folder} takes {one} bytes; give it more")
     return {
         "dtype": dtype,
-        "blocks": blocks,
+        "blocks": _blocks(folder, settings, target),
         "threads": threads_for(folder),
         "max_pass_tokens": PASS_TOKENS,
         "most_blocks": 0,
     }
 
 
+def _blocks(folder: Path, settings: DrafterSettings, target: Path | None = None) -> int:
+    part = budget.of_drafter(str(folder), folder, settings, budget.gpu(settings.device), target)
+    return budget.blocks(part, BLOCK, "drafter")
+
+
+def _timed(settings: DrafterSettings) -> DrafterSettings:
+    """Return the settings that timings depend on."""
+    return replace(settings, folders=(), kv_memory_mb=0, kv_blocks=0)
+
+
 def _identity(folder: Path, settings: DrafterSettings) -> str:
     from covey.models.native.model import code
 
-    return identity([replace(settings, folders=()), code()], files_of(folder))
+    return identity([_timed(settings), code()], files_of(folder))
 
 
 def threads_for(folder: Path) -> int:
@@ -110,21 +114,18 @@ def threads_for(folder: Path) -> int:
 def _by_torch(folder: Path, settings: DrafterSettings, depth: int, vocab_size: int) -> Opened:
     from covey.models.identity import of_model
     from covey.runtimes.opening import open_model
-    from covey.target.runner import blocks_in
 
-    alike = TargetSettings(runtime="torch", dtype=settings.dtype, device=settings.device, block_size=BLOCK_SIZE)
-    blocks = settings.kv_blocks or blocks_in(settings.kv_memory_mb << 20, folder, alike, "drafter")
     model = open_model(
         folder,
         dtype=settings.dtype,
         device=settings.device,
-        blocks=blocks,
-        block_size=BLOCK_SIZE,
+        blocks=_blocks(folder, settings),
+        block_size=BLOCK,
         numerics="fast",
         max_pass_tokens=PASS_TOKENS,
         vocab_size=vocab_size,
     )
-    return Opened(model, torch_stepper(model, depth), of_model(folder, replace(settings, folders=())))
+    return Opened(model, torch_stepper(model, depth), of_model(folder, _timed(settings)))
 
 
 def torch_stepper(model: Model, depth: int = 0) -> PagedStepper:

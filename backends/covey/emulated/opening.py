@@ -25,6 +25,8 @@ def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedT
     settings, emulated = profile.target, profile.emulated
     block_bytes = settings.block_size * emulated.kv_token_bytes
     blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // block_bytes
+    if not settings.names_size:
+        blocks = -(-profile.scheduler.max_running * emulated.max_positions // settings.block_size)
     if blocks < 1:
         raise SettingError(
             f"target.kv_memory_mb: {settings.kv_memory_mb} MB hold no block of {block_bytes} bytes: give more"

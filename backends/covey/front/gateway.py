@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,9 @@ from covey.front.openai.workers import Workers
 from covey.front.upstream import Upstream
 from covey.text import model_folder
 from covey_client.async_client import AsyncStream
-from covey_client.errors import Overloaded
+from covey_client.errors import CoveyClientError, Overloaded
 from covey_client.response import Completion
+from covey_client.status import INFO, parse
 from covey_client.wire import MODEL
 
 
@@ -55,6 +56,13 @@ class Gateway:
         if name not in self.names:
             raise NotServed(str(refused("model", name, ", ".join(self.names))), "model")
         return str(name)
+
+    async def longest(self) -> int | None:
+        """Return how many tokens a request may have, prompt and output together; None where the server is away."""
+        with suppress(CoveyClientError):
+            samples = parse((await self.upstream.metrics()).decode(errors="replace"), INFO)
+            return next((int(each.labels["longest"]) for each in samples if "longest" in each.labels), None)
+        return None
 
     @property
     def ready(self) -> bool:

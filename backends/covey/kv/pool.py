@@ -2,7 +2,7 @@
 
     free   never used or forgotten: on the free list
     kept   owned by nobody, but its contents are known by hash: handed out again to a prompt that starts alike, or
-           evicted, oldest first, when the free list is empty
+           evicted, oldest first, when the free list is empty, or memory short for blocks that were never used
     owned  reference count above zero
 
 Knows no tensors and no requests: callers hold the block ids.
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -38,8 +39,10 @@ def chain_hashes(
 class BlockPool:
     """Owns the reference counts and the hash index of `total` blocks."""
 
-    def __init__(self, total: int) -> None:
-        self.total = total
+    def __init__(self, total: int, roomy: Callable[[], bool] = lambda: True) -> None:
+        """`roomy` says whether there is memory to spare for blocks that were never used."""
+        self.total, self._roomy = total, roomy
+        self._used = 0  # how many of the first blocks have been used
         self._free = list(range(total - 1, -1, -1))
         self._owners = np.zeros(total, np.int32)
         self._hash_of: dict[int, BlockHash] = {}
@@ -81,9 +84,11 @@ class BlockPool:
         if count > self.available:
             return None
         blocks = []
+        roomy = cache(self._roomy)
         for _ in range(count):
-            if self._free:
+            if self._free and (not self._kept or self._free[-1] < self._used or roomy()):
                 block = self._free.pop()
+                self._used = max(self._used, block + 1)
             else:
                 block, _nothing = self._kept.popitem(last=False)
                 self._forget(block)
@@ -148,7 +153,7 @@ class BlockPool:
         self._kept = OrderedDict((moved.get(block, block), None) for block in self._kept)
         self._hash_of = {moved.get(block, block): key for block, key in self._hash_of.items()}
         self._block_of = {key: block for block, key in self._hash_of.items()}
-        self.total = total
+        self.total, self._used = total, min(self._used, total)
         return list(moved), list(moved.values())
 
     def check(self, owned: Iterable[Sequence[int]] | None = None) -> None:

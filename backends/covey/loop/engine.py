@@ -91,7 +91,6 @@ class Engine:
         info = config.info or target.info()
         self._free_blocks = info.total_blocks
         self._total_blocks = info.total_blocks
-        self._least_blocks = info.least_blocks
         self._epoch = info.epoch
         self._sequence = 0
         self._failures = 0
@@ -144,11 +143,6 @@ class Engine:
     def total_blocks(self) -> int:
         """Return the size of the target's KV pool, as the target said last."""
         return self._total_blocks
-
-    @property
-    def lasting_blocks(self) -> int:
-        """Return how many blocks the pool will have at least, whatever becomes of it: what one request may need."""
-        return self._least_blocks or self._total_blocks
 
     # ---- the engine's own thread ------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.ports import Clock, Drafter, Target
 from covey.contracts.profile import Profile
-from covey.loop.measure_rounds import Bench
+from covey.loop.measure_rounds import PROMPT, ROOM, Bench
 from covey.planner.cost_table import load_costs
 from covey_client.costs.table import CostTable
 
@@ -103,10 +103,12 @@ class Curves:
         """Return the file of the curves; None where nothing can be kept, or where the target or a drafter has no
         identity."""
         speculation, scheduler = self._profile.speculation, self._profile.scheduler
-        identities = [("target", self._target.info().identity), *who.items()]
+        info = self._target.info()
+        identities = [("target", info.identity), *who.items()]
         if self._folder is None or not all(identity for _, identity in identities):
             return None
-        limits = [VERSION, speculation.max_depth, scheduler.max_running, scheduler.token_budget]
+        rows = min(scheduler.max_running, info.total_blocks * info.block_size // (PROMPT + ROOM))
+        limits = [VERSION, speculation.max_depth, rows, scheduler.token_budget]
         digest = hashlib.sha256(json.dumps([limits, identities]).encode()).hexdigest()
         return self._folder / f"{digest[:32]}.json"
 

@@ -56,9 +56,9 @@ class PagedModel:
         self._tiling = Tiling()
         heads, dim = 2 * self.shape.kv_heads, self.shape.head_dim
         self._blocks, self._reserve = blocks, None
-        if most_blocks >= blocks and self.torch_device.type == "cpu":
+        if self.torch_device.type == "cpu":
             size = block_size * dim * self.torch_dtype.itemsize
-            self._reserve = Reserve(modules.layers * heads, size, blocks=blocks, most=most_blocks)
+            self._reserve = Reserve(modules.layers * heads, size, blocks=blocks, most=max(blocks, most_blocks))
             whole = torch.frombuffer(self._reserve.map, dtype=self.torch_dtype)
             self._pool = whole.view(modules.layers, heads, -1, dim)
         else:
@@ -77,8 +77,10 @@ class PagedModel:
                 f"numerics: invariant is not to be had for {modules.folder} in {self.dtype} on this {self.device}; "
                 "use auto or fast, or dtype bfloat16 on a CPU with BF16 instructions"
             )
-        self._pool[:, :, : blocks * block_size] = 0
-        self._pool[:, :, self.padding_slot :] = 0
+        if self._reserve is None:
+            self._pool.zero_()
+        else:
+            self._reserve.clear()
 
     @property
     def blocks(self) -> int:
@@ -163,12 +165,17 @@ class PagedModel:
         move = (torch.from_numpy(np.ascontiguousarray(a)).to(self.torch_device) for a in (tokens, positions))
         return *move, torch.from_numpy(slots.astype(np.int64)).to(self.torch_device), plan  # type: ignore[return-value]
 
+    @property
+    def _longest(self) -> int:
+        """Return how many tokens a text has at most."""
+        return min(self.max_positions, self.blocks * self.block_size)
+
     def _make_invariant(self) -> bool:
         """Take products' shapes under which no token's result depends on its company, where there are any."""
         modules, matrices = self._modules, self._matrices()
         sizes = sorted((matrix.width, matrix.count) for matrix in matrices)
         about = modules.described(), self.shape, self.dtype, self.device, sizes
-        limits = self.max_positions, self.blocks, self.block_size, self.max_pass_tokens
+        limits = self._longest, self.block_size, self.max_pass_tokens
         tiling = verdict(kept_folder("numerics"), here(*about, *limits), lambda: self._find_tiling(matrices), Tiling)
         self._tiling = tiling or Tiling()
         return tiling is not None
@@ -176,9 +183,8 @@ class PagedModel:
     @torch.inference_mode()
     def _find_tiling(self, matrices: list[Matrix]) -> Tiling | None:
         dtype, device = self.torch_dtype, self.torch_device
-        longest = min(self.max_positions, self.blocks * self.block_size)
         for tiling in attention_tilings(self.shape, self.block_size):
-            same = attention_agreement(self.shape, tiling, longest, dtype, device, block_size=self.block_size)
+            same = attention_agreement(self.shape, tiling, self._longest, dtype, device, block_size=self.block_size)
             if same > 0:
                 room = Room(
                     self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens, tiling.span

@@ -1,11 +1,11 @@
 """KV memory on a CPU that grows and shrinks where it is: addresses for the largest pool, pages for the blocks in use.
 
-    each plane    |<-- blocks: have pages -->|<-- room to grow: addresses only -->| spare blocks: pages when used |
+    each plane    |<-- blocks: pages when first used -->|<-- room to grow -->| spare blocks |
 
 A plane is what lies together of a pool, such as one layer's keys. A slot's address never changes and nothing is copied
 when the pool grows: tensors over the whole of it stay valid. It is an anonymous private mapping: pages that are given
-up are the system's again at once, and are zero when they come back, which unused KV memory must be. Pages come and go
-in a thread of their own, so that no pass waits for them.
+up are the system's again at once, and are zero when they come back, which unused KV memory must be. They go in a thread
+of their own, so that no pass waits for that.
 
 Knows no sequences, no owners and no numbers. A block must be free before it is given up, and is not to be used before
 `blocks` says that it is there.
@@ -14,30 +14,26 @@ Knows no sequences, no owners and no numbers. A block must be free before it is 
 from __future__ import annotations
 
 import ctypes
-import errno
 import math
 import mmap
 import os
-from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 
 import numpy as np
 
 from covey.contracts.types import Ints
+from covey.process import footprint
 from covey.process.worker import Thread
 
-POPULATE_WRITE, HUGE_PAGES, NO_HUGE_PAGES = 23, 14, 15  # MADV_POPULATE_WRITE (Linux 5.14), ...
+HUGE_PAGES, NO_HUGE_PAGES = 14, 15  # MADV_HUGEPAGE, MADV_NOHUGEPAGE
 NO_RESERVE = 0x4000  # MAP_NORESERVE
-PIECE = 8 << 20  # bytes that get pages at once: what is there so far can be used meanwhile
 CACHED = 1 << 19  # bytes of blocks that are moved at once
 SPARE = 64 << 20  # bytes that are left to everybody else
-MEMORY = Path("/proc/meminfo")
 
 
 class Reserve:
-    """`bytes`: [planes, blocks, bytes of a block in a plane], with pages for `blocks` blocks; one more lies behind
-    the room to grow, the last one of each plane. One thread calls."""
+    """`bytes`: [planes, blocks, bytes of a block in a plane], of which the first `blocks` blocks may be used; one more
+    lies behind the room to grow, the last one of each plane. One thread calls."""
 
     def __init__(self, planes: int, block: int, *, blocks: int, most: int) -> None:
         self._block = block
@@ -58,24 +54,23 @@ class Reserve:
         self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         # Where blocks come and go a huge page would hold thousands of them.
         self._libc.madvise(self._start, len(self.map), HUGE_PAGES if most <= blocks else NO_HUGE_PAGES)
-        self.blocks = 0
-        self._afford(blocks)  # pages that are not there would end this process, or another one
+        self.blocks = blocks
         self._worker = Thread("kv-pages")
         self._moving: Future[None] | None = None
-        self._add(blocks)
 
     @property
     def bytes_per_block(self) -> int:
         return self._planes * self._block
 
     def grow(self, blocks: int) -> int:
-        """Have pages for so many blocks before long. Returns how many can be used by now; raises MemoryError where
-        there is no memory for them."""
-        if not self._settled():
-            return self.blocks
-        if blocks > self.blocks:
-            self._afford(min(blocks, self.most))
-            self._moving = self._worker.submit(self._add, min(blocks, self.most))
+        """Have so many blocks. Returns how many can be used by now; raises MemoryError where there is no memory for
+        them."""
+        if self._settled() and blocks > self.blocks:
+            wanted = (min(blocks, self.most) - self.blocks) * self.bytes_per_block
+            left = footprint.available() - SPARE
+            if wanted > left:
+                raise MemoryError(f"the KV pool is to grow by {wanted >> 20} MB, and {max(0, left) >> 20} MB are left")
+            self.blocks = min(blocks, self.most)
         return self.blocks
 
     def shrink(self, blocks: int) -> bool:
@@ -96,14 +91,12 @@ class Reserve:
             for start in range(0, len(sources), size):
                 plane[destinations[start : start + size]] = plane[sources[start : start + size]]
 
-    def _afford(self, blocks: int) -> None:
-        """Raise MemoryError where there is no memory for so many blocks."""
-        wanted, left = (blocks - self.blocks) * self.bytes_per_block, available() - SPARE
-        if wanted > left:
-            raise MemoryError(f"the KV pool is to grow by {wanted >> 20} MB, and {max(0, left) >> 20} MB are left")
+    def clear(self) -> None:
+        """Set everything to zero, and give up its pages."""
+        self._release(0, len(self.map))
 
     def _settled(self) -> bool:
-        """Return whether no pages are on their way. Raises MemoryError where they did not come."""
+        """Return whether no pages are on their way to the system. Raises MemoryError where they did not go."""
         if self._moving is not None:
             if not self._moving.done():
                 return False
@@ -111,40 +104,15 @@ class Reserve:
             done.result()
         return True
 
-    def _add(self, blocks: int) -> None:
-        step = self._up(max(1, PIECE // self.bytes_per_block))
-        for start in range(self.blocks, blocks, step):
-            stop = min(start + step, blocks)
-            self._each(self._up(start), self._up(stop), self._populate)
-            self.blocks = stop
-
     def _drop(self, last: int) -> None:
-        whole = self._up(self.blocks)
+        whole, last = self._up(self.blocks), self._up(last)
         self.bytes[:, self.blocks : whole] = 0  # they share pages with blocks that stay
-        self._each(whole, self._up(last), self._release)
+        for plane in range(self._planes if whole < last else 0):
+            self._release(plane * self._plane + whole * self._block, (last - whole) * self._block)
 
-    def _each(self, start: int, stop: int, act: Callable[[int, int], None]) -> None:
-        """Call `act` for the pages of these blocks in each plane."""
-        if start < stop:
-            for plane in range(self._planes):
-                act(self._start + plane * self._plane + start * self._block, (stop - start) * self._block)
-
-    def _populate(self, address: int, size: int) -> None:
-        if self._libc.madvise(address, size, POPULATE_WRITE):
-            problem = ctypes.get_errno()
-            if problem != errno.EINVAL:
-                raise MemoryError(f"no pages for KV memory: {os.strerror(problem)}")
-            ctypes.memset(address, 0, size)  # the kernel is older
-
-    def _release(self, address: int, size: int) -> None:
-        if self._libc.madvise(address, size, mmap.MADV_DONTNEED):
+    def _release(self, offset: int, size: int) -> None:
+        if self._libc.madvise(self._start + offset, size, mmap.MADV_DONTNEED):
             raise MemoryError(f"KV memory is not given back: {os.strerror(ctypes.get_errno())}")
 
     def _up(self, blocks: int) -> int:
         return -(-blocks // self._grain) * self._grain
-
-
-def available() -> int:
-    """Return how many bytes the system can still give."""
-    line = next(line for line in MEMORY.read_text().splitlines() if line.startswith("MemAvailable"))
-    return int(line.split()[1]) << 10

@@ -13,7 +13,7 @@ from covey.models import dtypes
 from covey.models.native import BLOCK, KINDS, architecture, compiled
 
 NATIVE, TORCH = "native", "torch"
-_DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 
 
 def runtime_of(folder: str | Path, settings: TargetSettings) -> str:
@@ -42,9 +42,14 @@ def why_not(folder: str | Path, settings: TargetSettings) -> str:
     return compiled.ensure([compiled.variant_of(of, dtype)])
 
 
+def may_have_gpu() -> bool:
+    """Return whether there is a driver, without which PyTorch sees no GPU."""
+    return any(path.exists() for path in DRIVERS)
+
+
 def has_gpu() -> bool:
-    """Return whether PyTorch sees a GPU, which it cannot without a driver."""
-    if not any(path.exists() for path in _DRIVERS):
+    """Return whether PyTorch sees a GPU."""
+    if not may_have_gpu():
         return False
     import torch
 

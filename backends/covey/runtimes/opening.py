@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -71,4 +72,6 @@ def _by_kernels(
     if not isinstance(found, str):
         return found
     log.warning("%s: PyTorch's own kernels run this model, slower than ours would: %s", folder, found)
+    gc.collect()  # both pools would not fit
+    torch.cuda.empty_cache()
     return None

@@ -23,6 +23,7 @@ from covey_client.running import RunningServer
 
 STOPPED, DIED, NOT_STARTED = 0, 1, 2
 LOOK_SECONDS = 0.5
+LOG_SECONDS = 1.0  # in which the log has what the server said before it was ready
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,13 +58,20 @@ def main(arguments: Sequence[str]) -> int:
     ports = options.grpc_port, options.http_port, options.metrics_port
     running = RunningServer(reachable(options.host), *ports, os.getpid(), options.front_http_port or 0)
     running.write()
-    say(ready_message(options, str(server.log_file), server.left_out, log.serving(server.log_text())), sys.stdout)
+    say(ready_message(options, str(server.log_file), server.left_out, _serving(server)), sys.stdout)
     try:
         return _serve(server, frontend)
     finally:
         running.forget()
         if frontend is not None:
             frontend.stop()
+
+
+def _serving(server: Server) -> str:
+    until = time.monotonic() + LOG_SECONDS
+    while not (said := log.serving(server.log_text())) and time.monotonic() < until:
+        time.sleep(LOG_SECONDS / 20)
+    return said
 
 
 def _serve(server: Server, frontend: front.Front | None) -> int:

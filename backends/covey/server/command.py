@@ -16,6 +16,7 @@ from covey.contracts.profile import (
     FOLDER_VARIABLE,
     LEFT_OUT_VARIABLE,
     PROFILE_VARIABLE,
+    TOKENS_VARIABLE,
 )
 from covey.process.private import KEPT_VARIABLE, private_folder
 from covey.server.backend_dir import OWN_LIBRARY
@@ -72,9 +73,11 @@ def command(
     return [*words, *options.extra]
 
 
-def environment(options: Options, installation: Installation, left_out: Iterable[str] = ()) -> dict[str, str]:
+def environment(
+    options: Options, installation: Installation, left_out: Iterable[str] = (), tokens: int = 0
+) -> dict[str, str]:
     """Return this process's environment, with what the stubs need to find this interpreter and its packages. `left_out`
-    has the drafters that are not loaded."""
+    has the drafters that are not loaded; KV pools whose size the profile does not say have room for `tokens`."""
     values = dict(os.environ)
     for key, value in (PASSIVE | COMPILED).items():
         values.setdefault(key, value)
@@ -92,6 +95,7 @@ def environment(options: Options, installation: Installation, left_out: Iterable
         values[DTYPE_VARIABLE] = options.dtype
     if options.drafter:
         values[DRAFTER_VARIABLE] = str(Path(options.drafter).resolve())
+    values[TOKENS_VARIABLE] = str(tokens)
     values[LEFT_OUT_VARIABLE] = ",".join(left_out)
     values[KEPT_VARIABLE] = str(private_folder(options.kept_folder()))  # what is read from it is believed
     values[HTTP_VARIABLE] = f"{reachable(options.host)}:{options.http_port}"

@@ -12,7 +12,7 @@ _CODE = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupport
 _CLASS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|UnsupportedModel): ")
 _KILLED = re.compile(r"Stub process '(\S+?)(?:_\d+){2}' is not healthy|Timed out occurred while waiting for the stub")
 _FATAL = re.compile(r"^error: (?:creating server: )?(.*)", re.MULTILINE)
-_SERVING = re.compile(r"covey\.orchestrator: serving \S+: (.*? numerics.*?); \d+ KV blocks")
+_SERVING = re.compile(r"covey\.orchestrator: serving \S+: (.*? numerics.*? in the KV pool)")
 _HARMLESS = ("CudaDriverHelper", "pinned", "CUDA driver version is insufficient")  # said wherever there is no GPU
 _LINE = re.compile(r'^E\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
 

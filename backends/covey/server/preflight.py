@@ -7,7 +7,6 @@ import ipaddress
 import re
 import resource
 import socket
-import subprocess
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +17,9 @@ from covey.contracts import profile, registry
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models import comparison, dtypes, heads, refusals, stored
 from covey.models.native import architecture, compiled
-from covey.process import interpreter
+from covey.process.footprint import available
+from covey.runtimes import budget
+from covey.runtimes.choice import may_have_gpu
 from covey.server.errors import StartError
 from covey.server.options import FREE, Options
 from covey.text import vocabulary
@@ -29,9 +30,6 @@ PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "ME
 PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # in config.pbtxt
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 TEXT_MODELS = frozenset({"tokenize", "detokenize", "ensemble"})  # do nothing without a tokenizer
-LOOK_FOR_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))  # where KV memory is on the device
-HEADROOM = 256 << 20  # interpreters, torch and a smallest KV pool, beside the weights
 
 FILES, FILES_OF_MODEL = 128, 4  # tritonserver has 79 open with 14 models; each caller's connection is one more
 ADDRESSES = 4 << 30  # tritonserver has 2.7 GiB with 14 models on two cores; a process with PyTorch has as much
@@ -124,8 +122,7 @@ def _check_limit(kind: int, needed: int) -> None:
 
 
 def weights(options: Options, wanted: tuple[str, ...]) -> None:
-    """Refuse a target, or a named drafter, whose folder says that it cannot be served, and a target whose weights do
-    not fit in memory."""
+    """Refuse a target, or a named drafter, whose folder says that it cannot be served."""
     target = options.deployment().target
     if target.kind == "emulated":
         if options.model or options.drafter:
@@ -145,7 +142,7 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
             raise StartError(f"{name}: {error}") from None
     if not (options.model or target.folder) and ("target" not in wanted or not has_file(folder / "config.json")):
         return  # none, or another backend's target
-    found = _servable(folder)
+    _servable(folder)
     if not any(has_file(folder / name) for name in TOKENIZERS) and not TEXT_MODELS.isdisjoint(wanted):
         without = ", ".join(name for name in wanted if name in TEXT_MODELS)
         raise StartError(
@@ -153,39 +150,39 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
             f"{without} out of models of profile {options.profile}"
         )
     _same_vocabulary(folder)
-    needed = sum(_bytes_in_memory(tensor) for tensor in found.values()) + HEADROOM
-    available = available_memory()
-    if needed > available:
-        raise StartError(
-            f"not enough memory: {folder} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are available"
-        )
-    _check_limit(resource.RLIMIT_AS, ADDRESSES + needed)
-    on_cpu = target.device == "cpu" or (target.device == "auto" and not any(map(Path.exists, ACCELERATORS)))
-    if on_cpu and not target.kv_blocks and needed + (target.kv_memory_mb << 20) > available:
-        raise StartError(
-            f"not enough memory: target.kv_memory_mb of profile {options.profile} is {target.kv_memory_mb}, and beside "
-            f"the weights {(available - needed) >> 20} MB are left"
-        )
 
 
-def gpu(options: Options, wanted: tuple[str, ...]) -> None:
-    """Refuse a profile that wants a GPU where torch sees none. A process of its own asks torch, whose import takes
-    seconds, and only if a GPU is wanted."""
-    settings = options.deployment()
+def memory(options: Options, wanted: tuple[str, ...]) -> int:
+    """Return how many tokens each KV pool has room for whose size the profile does not say; 0 where there is none.
+    Raises StartError for a GPU that torch does not see, and where models do not fit into memory."""
+    settings, folder = options.deployment(), target_folder(options)
     if settings.target.kind == "emulated":
-        return
-    devices = {"target.device": settings.target.device}
-    if _drafter_folders(options, wanted):
+        return 0
+    drafters = _drafter_folders(options, wanted)
+    has_target = "target" in wanted and has_file(folder / "config.json")
+    devices = {"target.device": settings.target.device} if has_target else {}
+    if drafters:
         devices["drafter.device"] = settings.drafter.device
+    if not devices:
+        return 0
+    gpu = budget.Gpu() if set(devices.values()) == {"cpu"} else budget.gpu_seen_apart()
     asking = [name for name, device in devices.items() if device == "cuda"]
-    if (
-        asking
-        and subprocess.run([interpreter.python(), "-c", LOOK_FOR_GPU], check=False, capture_output=True).returncode
-    ):
+    if asking and not gpu.free:
         raise StartError(
             f"profile {options.profile}: {', '.join(asking)}: got 'cuda', but torch sees no GPU here: start it on a "
             "machine with one and a CUDA build of torch, or take auto or cpu"
         )
+    head = drafters.get(settings.target.head)
+    taps = heads.read(head, folder).fc.shape[1] if head else 0
+    parts = [budget.of_target(folder, settings.target, gpu, taps)] if has_target else []
+    for name, own in drafters.items():
+        parts.append(budget.of_drafter(name, own, settings.drafter, gpu, folder if _is_head(own) else None))
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    addresses = available() if most == resource.RLIM_INFINITY else most - ADDRESSES
+    try:
+        return budget.tokens(parts, {budget.CPU: min(available(), addresses), budget.GPU: gpu.free}, settings)
+    except SettingError as error:
+        raise StartError(f"profile {options.profile}: {error}") from None
 
 
 def _drafter_folders(options: Options, wanted: tuple[str, ...]) -> dict[str, Path]:
@@ -211,8 +208,8 @@ def _check_states(options: Options, head: str) -> None:
         raise SettingError(f"a head drafts by the target's states: say [target] head = {head!r} in the profile")
 
 
-def _servable(folder: Path) -> dict[str, stored.Stored]:
-    """Return the tensors of a model's weights; refuses a model that cannot be served."""
+def _servable(folder: Path) -> None:
+    """Refuse a model that cannot be served."""
     config = refusals.servable(folder)
     files = refusals.weight_files(folder)
     found = stored.tensors(files)
@@ -222,7 +219,6 @@ def _servable(folder: Path) -> dict[str, stored.Stored]:
     comparison.check(folder, config, found)
     with contextlib.suppress(UnsupportedModel):  # PyTorch may serve it
         architecture.read(folder)
-    return found
 
 
 def _same_vocabulary(folder: Path) -> None:
@@ -235,11 +231,6 @@ def _same_vocabulary(folder: Path) -> None:
     )
     if known != vocabulary.UNKNOWN and words > known:
         raise StartError(f"{folder}: its tokenizer has {words} tokens, its model {known}: copy both from one model")
-
-
-def _bytes_in_memory(tensor: stored.Stored) -> int:
-    """Return the bytes of the weights at two bytes a number, the narrowest type in which they are loaded."""
-    return tensor.size // (2 if tensor.dtype in ("F32", "F64") else 1)
 
 
 def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
@@ -277,7 +268,7 @@ def variants(options: Options, wanted: tuple[str, ...]) -> set[str]:
     settings = options.deployment()
     target = settings.target
     found: set[str] = set()
-    if target.kind == "emulated" or any(map(Path.exists, ACCELERATORS)):
+    if target.kind == "emulated" or may_have_gpu():
         return found
     own = target_folder(options)
     with suppress(SettingError):  # another backend's target, or another family, which PyTorch computes
@@ -292,15 +283,3 @@ def target_folder(options: Options) -> Path:
     """Return the folder of the target's files, whether there are any or not."""
     named = options.model or options.deployment().target.folder
     return Path(named) if named else options.repository_folder() / "target" / "1"
-
-
-def available_memory(root: Path = Path("/")) -> int:
-    """Return the bytes of memory that this machine, or its container, has available."""
-    match = re.search(r"MemAvailable:\s+(\d+) kB", (root / "proc/meminfo").read_text())
-    available = int(match[1]) * 1024 if match else 1 << 62
-    group = root / "sys/fs/cgroup"
-    try:
-        limit, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
-    except (OSError, ValueError):
-        return available
-    return available if limit == "max" else min(available, int(limit) - used)

@@ -136,9 +136,9 @@ class Server:
         self.models = preflight.models(self.options)
         preflight.limits(self.models)
         preflight.weights(self.options, self.models)
-        preflight.gpu(self.options, self.models)
         self.left_out = preflight.left_out(self.options, self.models)
         self.models = tuple(name for name in self.models if name not in self.left_out)
+        tokens = preflight.memory(self.options, self.models)
         self._compile()
         self.options, ports = port_claim.settle(self.options)
         where = self.options.http_port, self.options.host
@@ -160,7 +160,7 @@ class Server:
                 self._process = unseen.start(
                     words,
                     self._secret,
-                    env=command.environment(settled, triton, self.left_out),
+                    env=command.environment(settled, triton, self.left_out, tokens),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

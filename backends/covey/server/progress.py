@@ -81,7 +81,8 @@ def _front(options: Options) -> tuple[str, str]:
 def ready_message(
     options: Options, log_file: str, left_out: Mapping[str, str] = MappingProxyType({}), serving: str = ""
 ) -> str:
-    """Return the commands to paste. `serving` is the type and mode of the target, as the orchestrator logged them."""
+    """Return the commands to paste. `serving` is the type, mode and room of the target, as the orchestrator logged
+    them."""
     host = reachable(options.host)
     http = f"{host}:{options.http_port}"
     flags = "" if options.grpc_port == Options.grpc_port else f" --url {host}:{options.grpc_port}"

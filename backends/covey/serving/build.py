@@ -124,13 +124,13 @@ class Builder:
             info,
             chosen.limits,
             roster,
-            lambda: engine.lasting_blocks,
             classes,
             chosen.tenants.priorities,
             grammars=Verdicts(compiler.compiled),
         )
         streamer.start(engine)
-        log.info("serving %s: %s; %d KV blocks", info.model, _computed(info), info.total_blocks)
+        room = f"{info.longest} tokens in a request, {info.pool_tokens} in the KV pool"
+        log.info("serving %s: %s; up to %s", info.model, _computed(info), room)
         return Service(engine, memory, streamer, parser, reports, compiler)
 
     def _companion(self) -> Callable[[Open], Companion] | None:

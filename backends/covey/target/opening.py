@@ -8,6 +8,7 @@ from covey.contracts.clock import RealClock
 from covey.contracts.ports import Target
 from covey.contracts.profile import Profile
 from covey.emulated import opening as emulation
+from covey.runtimes import budget
 
 
 def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str | Path = "") -> Target:
@@ -17,10 +18,11 @@ def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str |
         return emulation.load_target(folder, profile, RealClock())
     from covey.target.runner import TargetRunner, most_blocks, typed
 
+    if not profile.target.names_size:
+        profile = budget.sized(profile, budget.of_target(folder, profile.target, budget.gpu(profile.target.device)))
     depth = profile.speculation.max_depth if profile.speculation.drafters else 0
-    budget = profile.scheduler.token_budget
     most = most_blocks(folder, typed(folder, profile.target)) if profile.memory.policy != "off" else 0
     named = profile.target.head
     head = named and (profile.drafter.folder_of(named) or str(Path(entry or folder).parents[1] / named / "1"))
-    sizes = {"token_budget": budget, "depth": depth, "most_blocks": most}
+    sizes = {"token_budget": profile.scheduler.token_budget, "depth": depth, "most_blocks": most}
     return TargetRunner.load(folder, profile.target, **sizes, name=name, head=head)

@@ -40,7 +40,8 @@ from covey.kv.sequences import Sequence, Sequences
 from covey.models import dtypes, heads
 from covey.models.identity import files_of, identity, of_model
 from covey.noise.arrays import Logits, plain, select
-from covey.process import cpu
+from covey.process import cpu, footprint
+from covey.runtimes import budget
 from covey.runtimes.choice import NATIVE, TORCH, runtime_of, why_not
 from covey.runtimes.compute import Compute
 from covey.runtimes.resizing import resize
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from covey.models.heads import Taps
     from covey.runtimes.resizing import AnyModel
 
+LEFT = 10  # a tenth of the memory that was free is left to others, before kept blocks are
 log = logging.getLogger("covey.target")
 
 
@@ -80,7 +82,9 @@ class TargetRunner:
         self._model = model
         self._maker = model if isinstance(model, heads.StateMaker) and model.state_width else None
         self._thread = Compute() if compute is None else compute
-        self._sequences = Sequences(BlockPool(blocks), block_size, reuse=reuse)
+        floor = footprint.available() // LEFT if model.device == "cpu" else 0  # a GPU gave it all when it was loaded
+        pool = BlockPool(blocks, lambda: not floor or footprint.available() > floor)
+        self._sequences = Sequences(pool, block_size, reuse=reuse)
         self._settings = SettingsTable()
         self._grammars = Grammars(folder, model.vocab_size)
         # Exclusive: the caller counts the blocks, and preempts its own requests when they run out.
@@ -145,7 +149,7 @@ class TargetRunner:
             name=name,
             folder=str(folder),
             run_ahead=settings.run_ahead,
-            identity=_identity(folder, replace(settings, folder="")),
+            identity=_identity(folder, replace(settings, folder="", memory=1.0, kv_memory_mb=0, kv_blocks=0)),
             compute=compute,
         )
 
@@ -470,9 +474,8 @@ def open_target(
         compute = Compute(threads)  # first of all: what is known of a model is known with so many threads
         build = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
         given |= {"dtype": settings.dtype, "device": settings.device, "block_size": settings.block_size}
-    blocks = settings.kv_blocks or blocks_in(
-        settings.kv_memory_mb << 20, folder, settings, "target", 0 if taps is None else taps.numbers
-    )
+    part = budget.of_target(folder, settings, budget.gpu(settings.device), 0 if taps is None else taps.numbers)
+    blocks = budget.blocks(part, settings.block_size, "target")
     model = compute.run(build, folder, blocks=blocks, **given)
     if model.device.startswith("cuda"):
         compute.run(_warm_up_draws, model.vocab_size)
@@ -503,15 +506,6 @@ def _warm_up_draws(vocab: int) -> None:
     draw(torch.zeros(2, vocab, device=device), table, settings, np.ones(2, np.int32))
 
 
-def blocks_in(memory: int, folder: str | Path, settings: TargetSettings, section: str, taps: int = 0) -> int:
-    """Return how many KV blocks of the folder's model, whose slots keep so many numbers of taps, fit in `memory` bytes
-    of each device, which the profile's `section` gives."""
-    block = block_bytes(folder, settings, taps)
-    if memory < block:
-        raise SettingError(f"{section}.kv_memory_mb: one KV block of {folder} takes {block} bytes; give it more")
-    return memory // block
-
-
 def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
     """Return the settings with the type that the folder's model is served in, and the runtime that serves it."""
     runtime = runtime_of(folder, settings)
@@ -533,20 +527,5 @@ def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
 
         if choose_device(settings.device).type == "cuda":
             memory = torch.cuda.mem_get_info()[1]
-    return min(memory // block_bytes(folder, settings), (1 << 31) // settings.block_size - (1 << 16))
-
-
-def block_bytes(folder: str | Path, settings: TargetSettings, taps: int = 0) -> int:
-    """Return how many bytes of each device one KV block of the folder's model takes, with so many numbers of taps."""
-    if settings.runtime == NATIVE:
-        from covey.models.native import architecture
-        from covey.models.native.model import block_bytes as bytes_of
-
-        return bytes_of(architecture.read(Path(folder)), settings.dtype, taps)
-    from covey.models.loading import choose_device, choose_dtype, read_config
-    from covey.models.modules import shape_of
-
-    config = read_config(Path(folder))
-    shape = shape_of(config)
-    dtype = choose_dtype(settings.dtype, choose_device(settings.device))
-    return 2 * int(config.num_hidden_layers) * shape.kv_heads * shape.head_dim * settings.block_size * dtype.itemsize
+    token = budget.of_target(folder, settings, budget.gpu(settings.device)).token
+    return min(memory // token, budget.MOST) // settings.block_size

@@ -62,21 +62,19 @@ class RequestParser:
         info: TargetInfo,
         limits: LimitSettings,
         roster: Roster,
-        total_blocks: Callable[[], int] | None = None,
         classes: Classes | None = None,
         priorities: Iterable[str] = ("*:1000",),
         *,
         grammars: Verdicts | None = None,
     ) -> None:
-        """`total_blocks` says how many the pool has now; without it, as many as `info` says. `classes` are those of
-        latency; without them, the usual ones. `priorities` says how high each tenant may ask, as `tenants.priorities`.
-        `grammars` compiles them; without it, who asks for one does."""
+        """`classes` are those of latency; without them, the usual ones. `priorities` says how high each tenant may ask,
+        as `tenants.priorities`. `grammars` compiles them; without it, who asks for one does."""
         self._grammars = grammars or Verdicts(self._compiled_here)
         self._tokenizer = tokenizer
         self._info = info
         self._limits = limits
         self._roster = roster
-        self._total_blocks = total_blocks or (lambda: info.total_blocks)
+        self._context = info.longest
         self._classes = classes or Classes()
         self._priorities = numbers(priorities)
         self._longest_token = math.inf if tokenizer is None else longest_token(tokenizer)
@@ -94,7 +92,7 @@ class RequestParser:
         if (text is None) == (ids is None):
             raise BadField("text_input", text, "exactly one of text_input and input_ids")
         prompt = self._prompt(text) if text is not None else self._ids(ids)
-        left = self._context() - len(prompt)
+        left = self._context - len(prompt)
         max_tokens = read.integer("max_tokens", default=max(1, min(self._limits.max_tokens, left)))
         self._check_room(len(prompt), max_tokens)
         scores = "return_prompt_log_probs"
@@ -144,8 +142,8 @@ class RequestParser:
         text = raw.reshape(-1)[0]
         check_prompt(text, self._limits)
         size = len(text)
-        if size > self._context() * self._longest_token:
-            allowed = f"prompts of at most {self._context() - 1} tokens (the context)"
+        if size > self._context * self._longest_token:
+            allowed = f"prompts of at most {self._context - 1} tokens (the context)"
             raise BadField("text_input", f"{size} bytes", allowed)
         return size
 
@@ -188,7 +186,7 @@ class RequestParser:
         raise BadField(field, first, allowed if name is None else f"{allowed}: the model lacks this one, {name!r}")
 
     def _check_room(self, prompt: int, max_tokens: int) -> None:
-        context = self._context()
+        context = self._context
         if prompt >= context:
             raise BadField("text_input", f"{prompt} tokens", f"prompts of at most {context - 1} tokens (the context)")
         if prompt + max_tokens > context:
@@ -197,9 +195,6 @@ class RequestParser:
                 max_tokens,
                 f"at most {context - prompt} after a prompt of {prompt} tokens (the context is {context})",
             )
-
-    def _context(self) -> int:
-        return min(self._info.max_positions, self._total_blocks() * self._info.block_size)
 
     def _check_priority(self, tenant: str, priority: int) -> None:
         highest = int(self._priorities.get(tenant, self._priorities.get(ANY, 0)))

@@ -176,7 +176,8 @@ class Metrics:
                 end_tokens=", ".join(map(str, info.end_ids)),
                 sampling_defaults=", ".join(f"{name} {value}" for name, value in folder.sampling.items()),
                 chat_template="yes" if folder.has_chat_template else "no",
-                max_positions=str(info.max_positions),
+                longest=str(info.longest),
+                pool_tokens=str(info.pool_tokens),
             )
 
     def round(self, record: RoundRecord) -> None:

@@ -20,7 +20,6 @@ ROOM = """
 max_running = 128
 token_budget = 1024
 """
-KV_TOKENS = 1 << 16  # the size of the profile's pools: 64 requests of a thousand tokens
 
 
 def check_free(folder: Path) -> None:
@@ -79,7 +78,6 @@ models = {json.dumps(models)}
 [target]
 folder = {json.dumps(str(folder / TARGET))}
 dtype = "{dtype}"
-kv_memory_mb = {kv_memory(pair.target)}
 {ROOM if pair.target.device.type == "cuda" else ""}
 [speculation]
 drafters = ["{DRAFTER}"]
@@ -87,14 +85,5 @@ drafters = ["{DRAFTER}"]
 [drafter]
 dtype = "auto"
 device = "auto"
-kv_memory_mb = {kv_memory(pair.drafter)}
 folders = [{json.dumps(f"{DRAFTER}:{folder / DRAFTER}")}]
 """
-
-
-def kv_memory(model: PreTrainedModel) -> int:
-    """Return the MiB of keys and values of KV_TOKENS tokens."""
-    config = model.config
-    head = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    token: int = 2 * config.num_hidden_layers * config.num_key_value_heads * head * model.dtype.itemsize
-    return max(1, token * KV_TOKENS >> 20)

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from covey.contracts.errors import SettingError
-from covey.server.preflight import available_memory
+from covey.process.footprint import available
 from covey_training.aligned.shapes import SPECIAL
 
 SHARPNESS = 2.0  # standard deviation of attention scores: a few tokens of a context weigh most
@@ -33,7 +33,7 @@ def blank(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) ->
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     needed = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
-    if device.type == "cpu" and needed > available_memory():
+    if device.type == "cpu" and needed > available():
         raise SettingError(f"not enough memory: the target needs {needed / 2**30:.1f} GiB, choose another size")
     model.to_empty(device=device)
     with torch.device(device):

@@ -75,7 +75,10 @@ def _print(found: status.Status, *, whole: bool) -> None:
         console.print(f"{served['target']}: on {served['device']}, {served['dtype']}, numerics {served['numerics']}")
         ends = f"tokens {served['end_tokens']} end a text" if served.get("end_tokens") else "no token ends a text"
         template = "chat template" if served.get("chat_template") == "yes" else "no chat template"
-        console.print(f"up to {served.get('max_positions', '?')} tokens; {ends}; {template}", highlight=False)
+        if "longest" in served:
+            room = f"up to {served['longest']} tokens in a request, {served['pool_tokens']} in the KV pool"
+            console.print(room, highlight=False)
+        console.print(f"{ends}; {template}", highlight=False)
     if found.served.get("sampling_defaults"):
         console.print(f"requests to /v1 that do not say how: {found.served['sampling_defaults']}", highlight=False)
     if found.served.get("left_out"):

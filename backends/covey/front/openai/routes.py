@@ -35,7 +35,7 @@ async def tokenize(call: HttpCall, body: bytes) -> None:
         if not isinstance(special, (bool, type(None))):
             raise refused("add_special_tokens", special, "true or false")
         count, tokens = await texts.encode(call.job, text, special=special is not False)
-    told = json.dumps({"count": count, "max_model_len": texts.context()}).encode()
+    told = json.dumps({"count": count, "max_model_len": await call.gateway.longest()}).encode()
     await call.answer(b'%s, "tokens": %s}' % (told[:-1], tokens), JSON)
 
 
@@ -51,17 +51,18 @@ async def detokenize(call: HttpCall, body: bytes) -> None:
 def routes(gateway: Gateway, health: Callable[[Request], Awaitable[Response]]) -> list[BaseRoute]:
     started = int(time.time())
 
-    def described(name: str) -> dict[str, Any]:
-        length = gateway.texts.context()
+    def described(name: str, length: int | None) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": started, "owned_by": "covey", "max_model_len": length}
 
     async def models(request: Request) -> Response:
         gateway.admission.charge(caller_of(gateway, request).name)
-        return JSONResponse({"object": "list", "data": [described(name) for name in gateway.names]})
+        length = await gateway.longest()
+        return JSONResponse({"object": "list", "data": [described(name, length) for name in gateway.names]})
 
     async def model(request: Request) -> Response:
         gateway.admission.charge(caller_of(gateway, request).name)
-        return JSONResponse(described(gateway.served(request.path_params["model"])))
+        named = gateway.served(request.path_params["model"])
+        return JSONResponse(described(named, await gateway.longest()))
 
     return [
         Route("/health", health),

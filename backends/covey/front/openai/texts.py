@@ -14,7 +14,7 @@ from covey.front.fair_queue import Job
 from covey.front.openai.forms import Form
 from covey.front.openai.marks import Marks
 from covey.front.openai.pieces import Piece, Pieces
-from covey.front.openai.text_processor import Prompt, configuration, tokenizer
+from covey.front.openai.text_processor import Prompt, tokenizer
 from covey.front.openai.workers import Workers
 from covey_client.errors import InvalidRequest
 
@@ -64,13 +64,6 @@ class Texts:
         """Return each token's own text and bytes."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: {each: self._pieces.of(each) for each in ids})
-
-    def context(self) -> int | None:
-        """Return how many tokens the model can read, as its configuration says."""
-        try:
-            return int(configuration(Path(self._folder))["max_position_embeddings"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-            return None
 
     @cached_property
     def _pieces(self) -> Pieces:

@@ -9,9 +9,11 @@ transformers' modules, faster than their products at the few rows of decoding, a
     tasks       who does which
     weights, pool, model    what passes read, what they write, and who runs them
 
-`architecture` says which models these are; it and this file import no Numba, which takes a quarter of a second.
+`architecture` says which models these are, `sizes` what memory they take; both and this file import no Numba, which
+takes a quarter of a second.
 """
 
 BLOCK = 32  # slots of a block
+LANES = 16  # of a vector, in float32
 KINDS = ("bfloat16", "float32")  # types that targets are computed in
 SMALL = "int8"  # drafters' products: weights and activations in bytes

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from covey.models.native import BLOCK
-from covey.models.native.tiles import FLOATS, LANES, LINE, PAIRS, WIDENED, Tile, call, most_rows
+from covey.models.native import BLOCK, LANES
+from covey.models.native.tiles import FLOATS, LINE, PAIRS, WIDENED, Tile, call, most_rows
 from covey.models.native.words import Array, bits_of, compiled, compiled_largest, compiled_sum, number_of
 
 SLOTS = BLOCK

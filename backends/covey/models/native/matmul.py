@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from covey.models.native.tiles import BYTES, GROUP, LANES, PAIRS, WIDE, WIDENED, Tile, call, most_rows
+from covey.models.native import LANES
+from covey.models.native.tiles import BYTES, GROUP, PAIRS, WIDE, WIDENED, Tile, call, most_rows
 from covey.models.native.words import Array, compiled, rounded
 
 COLUMNS = 64  # of a panel

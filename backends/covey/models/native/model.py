@@ -20,15 +20,15 @@ from covey.contracts.types import Floats, Ints, Words
 from covey.models.agreement import Room, passes_agree
 from covey.models.identity import identity
 from covey.models.lanes import Lanes, Pass
-from covey.models.native import KINDS, SMALL, architecture, attention, compiled, matmul, tiles
+from covey.models.native import KINDS, LANES, SMALL, architecture, attention, compiled, matmul, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS, Compared, Seen
 from covey.models.native.chains import Columns, Draws, chain
 from covey.models.native.matmul import COLUMNS, Multiplied, Rows
-from covey.models.native.pool import KeyValuePool, planes_of_taps
+from covey.models.native.pool import KeyValuePool
 from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work, run
 from covey.models.native.tasks import LINE, Team
-from covey.models.native.tiles import BYTES, FLOATS, GROUP, LANES, PAIRS, WIDENED, Tile
+from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS, WIDENED, Tile
 from covey.models.native.weights import Weights, whole, words
 from covey.models.native.words import leave_compiler
 from covey.models.stepper import Race
@@ -41,6 +41,7 @@ from covey.process.worker import Thread
 if TYPE_CHECKING:
     from covey.models.heads import Taps
 
+TRIED = 64  # blocks in which passes are compared
 TOGETHER = 12  # rows of a task of attention: queries times the heads that share keys
 
 
@@ -237,14 +238,14 @@ class NativeModel:
     def _agrees(self) -> bool:
         """Return whether results are the same whatever else a pass computes, as they are meant to be."""
         facts = asdict(replace(self._of, weights={}, end_ids=()))
-        limits = self.blocks, self.max_pass_tokens, self.threads, self.dtype
+        limits = self.max_pass_tokens, self.threads, self.dtype
         key = identity([facts, limits, self.weight_type, code()])
         return verdict(kept_folder("numerics"), key, self._try, Found) is not None
 
     def _try(self) -> Found | None:
-        room = Room(self.vocab_size, self.max_positions, self.blocks, SLOTS, self.max_pass_tokens)
+        room = Room(self.vocab_size, self.max_positions, min(self.blocks, TRIED), SLOTS, self.max_pass_tokens)
         agree = passes_agree(lambda work: self.forward(work).copy(), room)
-        self.pool.clear()
+        self.pool.reserve.clear()
         return Found() if agree else None
 
 
@@ -268,13 +269,6 @@ def code() -> list[object]:
     files = sorted([*Path(__file__).parent.glob("*.py"), Path(__file__).parents[1] / "agreement.py"])
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     return [numba.__version__, llvmlite.__version__, sorted(cpu.features()), texts]
-
-
-def block_bytes(of: Architecture, dtype: str, taps: int = 0) -> int:
-    """Return the bytes of one KV block of a model, whose slots keep so many numbers of taps, too."""
-    number = 4 if dtype == "float32" else 2
-    plane = of.kv_heads * whole(of.head_dim, LANES) * SLOTS * number
-    return (2 * of.layers + planes_of_taps(taps, plane)) * plane
 
 
 def _shape(of: Architecture, kind: int, seen: int) -> Shape:

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.contracts.types import Ints, Words
+from covey.models.native import LANES
 from covey.models.native.attention import SLOTS
-from covey.models.native.tiles import FLOATS, LANES, PAIRS
+from covey.models.native.sizes import planes_of_taps
+from covey.models.native.tiles import FLOATS, PAIRS
 from covey.models.reserve import Reserve
 
 
@@ -57,12 +59,3 @@ class KeyValuePool:
         """Return the numbers that are kept in the slots, [slots, numbers]."""
         found = self.taps[:, slots // SLOTS, slots % SLOTS].swapaxes(0, 1)
         return found.reshape(len(slots), len(self.taps) * self.taps.shape[3])[:, : self._numbers]
-
-    def clear(self) -> None:
-        """Sets everything that may be used to zero."""
-        self.reserve.bytes[:, : self.reserve.blocks] = 0
-
-
-def planes_of_taps(numbers: int, size: int) -> int:
-    """Return how many planes with blocks of `size` bytes are needed to keep so many numbers of each slot."""
-    return -(-numbers * 2 * SLOTS // size)

@@ -26,11 +26,11 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from covey.models.native import LANES
 from covey.models.native.words import CPU, BFloat16, code_of
 from covey.process import cpu
 
 PAIRS, WIDENED, FLOATS, BYTES = range(4)
-LANES = 16  # of a vector, in float32
 GROUP = 64  # numbers of a row of bytes that share a scale
 
 _I16, _I32, _I64 = (ir.IntType(bits) for bits in (16, 32, 64))

@@ -1,0 +1,30 @@
+"""The bytes of memory that a model takes here, by its architecture."""
+
+from __future__ import annotations
+
+import math
+
+from covey.models.native import BLOCK, LANES, SMALL
+from covey.models.native.architecture import Architecture
+from covey.process import cpu
+
+
+def block_bytes(of: Architecture, dtype: str, taps: int = 0) -> int:
+    """Return the bytes of one KV block of a model whose slots also keep so many numbers of taps."""
+    number = 4 if dtype == "float32" else 2
+    plane = of.kv_heads * -(-of.head_dim // LANES) * LANES * BLOCK * number
+    return (2 * of.layers + planes_of_taps(taps, plane)) * plane
+
+
+def planes_of_taps(numbers: int, size: int) -> int:
+    """Return how many planes with blocks of `size` bytes are needed to keep so many numbers of each slot."""
+    return -(-numbers * 2 * BLOCK // size)
+
+
+def weight_bytes(of: Architecture, dtype: str) -> int:
+    """Return the bytes of a model's weights as passes read them. Matrices in bfloat16 stay so in a float32 model."""
+    matrices = {tensor.dtype for tensor in of.weights.values() if len(tensor.shape) == 2}
+    number = 4 if dtype == "float32" and matrices != {"BF16"} else 2
+    if dtype == SMALL and "avx512vnni" in cpu.features():
+        number = 1
+    return number * sum(math.prod(tensor.shape) for tensor in of.weights.values())

@@ -1,0 +1,48 @@
+"""The length that a server tells is the one that its requests are held to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.contracts.clock import RealClock
+from covey.contracts.types import Request
+from covey.loop.configuration import EngineConfig
+from covey.loop.engine import Engine
+from covey.requests.roster import Roster
+from covey.requests.scheduler import Scheduler
+from covey.target.opening import load_target
+from covey.tritonio.fields import BadField, RequestParser
+from tests.bundled import MODELS, SETTINGS
+from tests.fakes import Collector, ManualClock
+from tests.static_planner import StaticPlanner
+
+
+@pytest.mark.parametrize("blocks", [3, 100])
+def test_a_request_of_the_longest_length_is_answered_whole_and_a_longer_one_refused(blocks: int) -> None:
+    chosen = replace(SETTINGS, target=replace(SETTINGS.target, kv_blocks=blocks))
+    target = load_target(MODELS / "target" / "1", chosen, name="target")
+    info = target.info()
+    assert info.longest == min(blocks * 32, 2048)
+    parser = RequestParser(None, info, chosen.limits, Roster((), ManualClock()))
+
+    def asked(prompt: int, output: int) -> Request:
+        given: dict[str, Any] = {"input_ids": np.full(prompt, 300, np.int32), "max_tokens": np.int32([output])}
+        given["min_tokens"] = given["max_tokens"]
+        return parser.parse(1, 0.0, given.get).request
+
+    with pytest.raises(BadField, match=re.escape(f"(the context is {info.longest})")):
+        asked(info.longest - 20, 21)
+    sink, scheduler = (
+        Collector(),
+        Scheduler(max_running=4, max_waiting=4, token_budget=256, growth_tokens=64, block_size=32),
+    )
+    engine = Engine(target, scheduler, StaticPlanner(0, 1), sink, RealClock(), EngineConfig({}))
+    engine.submit(asked(info.longest - 20, 20))
+    while engine.round():
+        pass
+    assert len(sink.tokens[1]) == 20
