@@ -1,4 +1,4 @@
-"""Tells whether a drafter speaks its target's tokens, by the files of their folders alone."""
+"""Tells from the model folders whether a drafter has its target's vocabulary."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from covey.contracts.errors import SettingError
 from covey.text.model_folder import has_file, read_object
 from covey.text.tokenization import load_tokenizer
 
-UNKNOWN = 0  # the size where the folder does not say
+UNKNOWN = 0  # the size if the folder does not tell it
 
 
 def size(folder: str | Path) -> int:
-    """Return how many tokens the folder's model knows, by its configuration."""
+    """Return the vocabulary size in the folder's configuration, or UNKNOWN."""
     path = Path(folder) / "config.json"
     if not has_file(path):
         return UNKNOWN
@@ -25,8 +25,8 @@ def size(folder: str | Path) -> int:
 
 
 def misfit(drafter: str | Path, target: str | Path) -> str:
-    """Return what keeps the model in folder `drafter` from drafting for that in `target`, as in "it has ..."; "" when
-    it can, and when the files do not tell."""
+    """Return why the model in folder `drafter` cannot draft for that in `target`, as the end of "it has ...". Return ""
+    if it can, or if the files do not tell."""
     own, wanted = size(drafter), size(target)
     if UNKNOWN not in (own, wanted) and own != wanted:
         return f"a vocabulary of {own} tokens, {target} one of {wanted}"
@@ -34,8 +34,8 @@ def misfit(drafter: str | Path, target: str | Path) -> str:
 
 
 def _same_tokens(one: Path, other: Path) -> bool:
-    """Return whether ids mean the same in both folders. Added tokens may have other names: of one family, chat models
-    have more of them. True where a folder has no tokenizer."""
+    """Return whether ids mean the same in both folders; True if a folder has no tokenizer. Added tokens may differ,
+    because chat models of a family have more of them."""
     files = [folder / "tokenizer.json" for folder in (one, other)]
     if all(has_file(path) for path in files) and files[0].read_bytes() == files[1].read_bytes():
         return True
