@@ -15,7 +15,7 @@ import numpy.typing as npt
 from covey.bandits.length import UNKNOWN, Forgetful, Outcome, Reason, Situation
 
 Array = npt.NDArray[np.float64]
-DELTA = 0.05  # how often the bound behind v may fail
+DELTA = 0.05  # probability that the bound in v fails
 
 
 class _Linear(Forgetful):

@@ -40,7 +40,7 @@ def beside(array: npt.NDArray[Any], like: Logits) -> Any:
 
 
 def select(values: Any, rows: npt.NDArray[np.int64]) -> Any:
-    """Return the given rows, each once and in ascending order."""
+    """Return the given rows, which must be unique and ascending."""
     return values if len(rows) == len(values) else values[beside(rows, values)]
 
 

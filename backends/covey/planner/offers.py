@@ -49,7 +49,7 @@ class Offers:
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
-        self._promised = 0.0  # by the offers that the last plan took
+        self._promised = 0.0  # tokens, by the offers in the last plan
 
     def taken(self, plan: Plan, rows: Sequence[ActiveRequest], each: float, planned: float, most: int) -> Plan:
         """Return the plan with the decoding rows' offers that are worth taking, at most `most` tokens of each (not

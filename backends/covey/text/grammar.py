@@ -94,7 +94,7 @@ def problem(grammar: str, tokenizer: LLTokenizer) -> str:
         words = np.frombuffer(matcher.compute_bitmask(), np.uint32)
         if matcher.is_error():
             why = str(matcher.get_error())
-            return why if at else f"no text fits it, as where a schema is its own definition, or too many do: {why}"
+            return why if at else f"no text fits it (such as a schema that only names itself), or too many do: {why}"
         allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
         going = allowed[~np.isin(allowed, tokenizer.eos_tokens)]
         if not len(going):
