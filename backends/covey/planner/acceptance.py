@@ -3,8 +3,8 @@
     a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
     E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
 
-Every draft that the drafter was asked for is a trial, even if it was not proposed or not verified. So E(k) counts only
-tokens in the pass. `filled` is the share of the requested drafts that were verified.
+Every draft that the drafter was asked for is a trial, even if it was not proposed or not verified. So E(k) is the yield
+of the drafts that reach the pass, and `filled` is their share of the requested ones.
 
 A position that was seldom reached leans on the one before it. So depth 5 has an estimate if depth 3 is well known.
 

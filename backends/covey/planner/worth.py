@@ -9,8 +9,8 @@ tokens(m) - speed * seconds(m) in the actual pass. So the selector verifies a no
 time would bring at that speed. It does not fill a pass merely because prompts make that long.
 
 Before that, late rows that can still meet their objective get the nodes they need: 1 + the sum of their paths must
-reach A(r). Cheap rows come first. The selector serves as many as leave most rows on time, since each makes the round
-longer. Rows that are ahead or hopeless get nothing beforehand, and their nodes count for less.
+reach A(r). Cheap rows come first. Each served row makes the round longer, so the selector serves the number of rows
+that leaves most of them on time. Rows that are ahead or hopeless get nothing beforehand, and their nodes count less.
 """
 
 from __future__ import annotations

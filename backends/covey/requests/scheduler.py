@@ -36,7 +36,7 @@ from covey.requests.trials import Trials
 PATIENCE = 10.0  # seconds
 GROWTH = 64  # tokens reserved for each running request's growth at admission
 LONGEST_REST = 60  # the most seconds that a refused caller is told to wait
-SPARED = 0.9  # share of the time that objectives allow a round that prompts may fill
+SPARED = 0.9  # prompts may fill this share of the time that objectives allow a round
 GRAMMARS = 8192  # bytes of new grammars in a pass, or one grammar: the longest take 50 ms to open, and others wait
 SCORED = 128  # prompt tokens with log-probabilities in a pass: each has a logit for every id of the vocabulary
 SPREAD = 8  # rounds over which a row's lead or delay is spread
