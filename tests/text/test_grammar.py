@@ -106,7 +106,7 @@ def test_what_cannot_be_compiled_says_why() -> None:
     assert "unclosed" in problem(of_regex("(ab"), tokenizer)
     assert "no text fits" in problem(of_schema('{"$ref": "#"}'), tokenizer)
     assert "objec" in problem(of_schema('{"type": "objec"}'), tokenizer)
-    with pytest.raises(SettingError, match="ends a text"):
+    with pytest.raises(SettingError, match="no end token"):
         tokenizer_of(FOLDER, VOCAB, ())
 
 

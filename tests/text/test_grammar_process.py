@@ -67,7 +67,7 @@ def test_an_answer_that_breaks_off_says_nothing_of_the_grammar(monkeypatch: pyte
     program.chmod(0o700)
     monkeypatch.setattr(interpreter, "python", lambda: str(program))
     made = Compiler(FOLDER, VOCAB)
-    with pytest.raises(Overloaded, match="away"):
+    with pytest.raises(Overloaded, match="does not answer"):
         made.compiled("grammar_json", "{}", ENDS)
     made.close()
 

@@ -210,7 +210,7 @@ def test_grammars_are_compiled_before_the_target_sees_them() -> None:
         ),
         (
             {"grammar_regex": b"a", "info": dataclasses.replace(here, folder=str(MODELS / "target" / "1"), end_ids=())},
-            "grammar_regex: .*no token that ends a text",
+            "grammar_regex: .*no end token",
         ),
     ):
         with pytest.raises(BadField, match=problem) as found:

@@ -1,1 +1,1 @@
-"""Bandits over draft depths: one small file each, told what happened and asked what to play next."""
+"""Bandits over draft depths, one small file each. They learn from a round's outcome and choose the next depth."""

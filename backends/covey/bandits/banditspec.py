@@ -1,9 +1,8 @@
-"""UCB over draft depths without any context, as BanditSpec's UCBSpec is used by Nightjar's comparison.
+"""UCB over draft depths without any context, as Nightjar's comparison uses BanditSpec's UCBSpec.
 
-Index: mean reward + sqrt(2 ln t / n), the reward being a row's tokens per second divided by the most seen so far, so
-that it lies in [0, 1]. Means are kept in tokens per second and divided when an arm is chosen, so that all rewards are
-on one scale when a faster round is seen. Every arm is played once first. Batch sizes share the means: that is the flaw
-on show.
+Index: mean reward + sqrt(2 ln t / n). The reward is a row's tokens per second divided by the most seen so far, so it
+lies in [0, 1]. Means are kept in tokens per second and divided at each choice. So all rewards stay on one scale when a
+faster round comes. Every arm is played once first. All batch sizes share the means, which is this policy's weakness.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""ADA-BINGREEDY as Nightjar compares itself with it: the same bins with neither batch sizes nor a price of switching.
+"""ADA-BINGREEDY, as in Nightjar's comparison: the same bins, but no batch sizes and no switching cost.
 
-One hierarchy and one set of means for all batch sizes, exploration 1/sqrt(b), mean latency per token. The tests for
-change that restart the original (Luo et al. 2018, "Efficient contextual bandits in non-stationary worlds") are left
-out, as Nightjar leaves them out. An arm never played counts as infinitely slow.
+It has one hierarchy and one set of means for all batch sizes, exploration 1/sqrt(b), and mean latency per token. Like
+Nightjar's version, it leaves out the tests for change that restart the original (Luo et al. 2018, "Efficient contextual
+bandits in non-stationary worlds"). An arm never played counts as infinitely slow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time cut into blocks and bins, as Nightjar and ADA-BINGREEDY do it (Nightjar v2, Algorithm 1; v1 is the same)."""
+"""Blocks and bins of rounds, as in Nightjar and ADA-BINGREEDY (Nightjar v2, Algorithm 1; v1 is the same)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class Bins:
     """j, H, b and tau of Algorithm 1, and the arm locked for the bin.
 
-    tau counts recorded rounds. A round that teaches nothing (prefill in it, no drafter) does not advance it, and the
-    arm drawn for the bin stays: with none of those it is Algorithm 1 to the letter.
+    tau counts recorded rounds. A round that teaches nothing (prefill in it, no drafter) does not advance tau or change
+    the bin's arm. Without such rounds this is exactly Algorithm 1.
     """
 
     __slots__ = ("arm", "bin", "block", "counter", "horizon")
@@ -20,7 +20,7 @@ class Bins:
         self.arm: int | None = None  # None at a bin's start (line 6)
 
     def advance(self) -> None:
-        """Count one round: lines 19 to 25. Squares are compared, so that H = 2^(j-1) never meets a rounded root."""
+        """Count one round: lines 19 to 25. Comparing squares avoids the rounded square root of H = 2^(j-1)."""
         self.counter += 1
         if self.counter * self.counter <= self.horizon:
             return

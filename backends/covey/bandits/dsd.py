@@ -1,11 +1,11 @@
 """DSD (SmartSpec): the depth with the best predicted goodput, from a latency regression and past acceptance.
 
     latency(n, k)  = c0 + c1 * n (k + 1) + c2 * k + c3 * n k          least squares over all rounds so far
-    tokens(n, k)   = n (1 - a^(k+1)) / (1 - a)                         a: moving average of accepted / looked at
+    tokens(n, k)   = n (1 - a^(k+1)) / (1 - a)                         a: moving average of accepted / tried
 
-Each depth is played once first, which is its profiling. Acceptance is measured only when something is drafted: once a
-bad spell makes depth 0 look best nothing is drafted, `a` stays, and depth 0 is chosen for ever. That deadlock is the
-published behaviour and is kept; `covey` and `nightjar` do not have it.
+Each depth is played once first, which is the paper's profiling. Acceptance is measured only in rounds with drafts. Once
+a bad spell makes depth 0 look best, there are no drafts, `a` stays, and depth 0 is chosen for ever. This deadlock is
+the published behaviour; `covey` and `nightjar` do not have it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DSD(Forgetful):
 
     def __init__(self, max_depth: int, acceptance: float = 0.7, memory: float = 0.05) -> None:
         self._acceptance = acceptance
-        self._memory = memory  # weight of a new round in the moving average; more while there are few
+        self._memory = memory  # weight of a new round in the moving average; more in the first rounds
         self._measured = 0
         self._untried = list(range(max_depth + 1))
         self._depths = np.arange(max_depth + 1.0)

@@ -1,4 +1,4 @@
-"""Policies that play one depth in all rounds (`off`, `fixed:k`), or one by batch size (`table`). They learn nothing."""
+"""Policies that play one depth always (`off`, `fixed:k`), or one for each batch size (`table`). They learn nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fixed(Forgetful):
 
 
 class Table(Forgetful):
-    """Implements `LengthPolicy`: the depth of the largest batch size in the table that the batch reaches."""
+    """Implements `LengthPolicy`: the depth listed for the largest batch size that the batch reaches."""
 
     patient = True
 

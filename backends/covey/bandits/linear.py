@@ -1,9 +1,8 @@
 """Contextual bandits that are linear in the batch size: LinUCB and linear Thompson sampling (disjoint models).
 
-Per depth a ridge regression of the reward on x = (1, B / batch_scale), the reward being a row's tokens per second
-divided by those of the first round seen, so that rewards are near 1 whatever the hardware. Every arm is played once
-first: a reward has no natural zero, and a prior of none would leave arms untried for ever. That speed is no line in B
-is the flaw on show.
+Each depth has a ridge regression of the reward on x = (1, B / batch_scale). The reward is a row's tokens per second
+divided by those of the first round, so it is near 1 on any hardware. Every arm is played once first, because a prior
+reward of 0 would leave arms untried for ever. Their weakness is that speed is not linear in B.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from covey.bandits.length import UNKNOWN, Forgetful, Outcome, Reason, Situation
 
 Array = npt.NDArray[np.float64]
-DELTA = 0.05  # how often the bound behind v may fail
+DELTA = 0.05  # probability that the bound in v fails
 
 
 class _Linear(Forgetful):
@@ -63,8 +62,8 @@ class _Linear(Forgetful):
 
 
 class LinUCB(_Linear):
-    """Implements `LengthPolicy`: theta'x + alpha sqrt(x' A^-1 x) (Li et al. 2010, Algorithm 1). The paper leaves alpha
-    to be tuned, its 1 + sqrt(ln(2 / delta) / 2) being too much in some uses; rewards being near 1, so is alpha."""
+    """Implements `LengthPolicy`: theta'x + alpha sqrt(x' A^-1 x) (Li et al. 2010, Algorithm 1). The paper says to tune
+    alpha, as its 1 + sqrt(ln(2 / delta) / 2) may be too large. Here alpha is 1, since rewards are near 1."""
 
     def __init__(self, max_depth: int, batch_scale: float = 32.0, alpha: float = 1.0) -> None:
         super().__init__(max_depth, batch_scale)
@@ -77,11 +76,11 @@ class LinUCB(_Linear):
 
 class LinTS(_Linear):
     """Implements `LengthPolicy`: theta drawn from N(theta, v^2 A^-1), v = R sqrt(9 d ln(t / delta)) (Agrawal and Goyal
-    2013, Algorithm 1 and section 2.2). Given x, that makes each score normal with mean theta'x and variance
-    v^2 x' A^-1 x, and so it is drawn.
+    2013, Algorithm 1 and section 2.2). Given x, each score is then normal with mean theta'x and variance v^2 x' A^-1 x,
+    so scores are drawn directly.
 
-    R bounds a reward's noise, here 0.1 at 32 rows and 0.5 at one: with these v is 1.3 to 7 after a thousand rounds and
-    play nearly random, for the sake of a bound in the worst case. 0.05 plays best in the replay and is what it gets."""
+    R bounds a reward's noise, here 0.1 at 32 rows and 0.5 at one. With these, v is 1.3 to 7 after 1,000 rounds, and
+    play is nearly random to satisfy a worst-case bound. So R is 0.05, which plays best in the replay."""
 
     def __init__(
         self, max_depth: int, rng: np.random.Generator, batch_scale: float = 32.0, noise: float = 0.05

@@ -1,6 +1,6 @@
-"""Nightjar: a bandit per batch size over draft depths, locked for bins, that prices switching drafting on.
+"""Nightjar: a bandit over draft depths for each batch size, which locks its arm for a bin and prices switching.
 
-Two versions of the paper, one Algorithm 1:
+Both versions of the paper share Algorithm 1:
 
              exploration at bin b    latency of an arm
     v2       1/b                     mean of 1/g             (equation 4 and the update below it)
@@ -8,14 +8,15 @@ Two versions of the paper, one Algorithm 1:
 
 Both exploit the argmin over gamma of latency + [gamma_prev = 0 and gamma > 0] C_switch(L_max, B) / gamma.
 
-C_switch they look up in a table, measured beforehand in batches whose requests have all missed as much, by L_max, the
-most that one request has missed, and batch size. So does this, by plain interpolation, and never refines it.
+The papers look C_switch up in a table that was measured beforehand with equal lags. Its keys are L_max, the longest lag
+of any request, and the batch size. So does this file, by linear interpolation, and never refines it.
 
-What the papers leave open, here: an arm never played at this batch size counts as infinitely slow (v1's goodput 0), so
-that only exploration tries it; with none played at all the draw is uniform. The first bin of every block explores, b
-being 1. Catch-up time of a round that switches drafting on is taken out of its latency: C_switch prices it already.
-While no drafter is to be had the arms shrink to {0} and nothing is recorded. Where less than the deepest draft is
-allowed, those allowed are the arms; a locked arm that is no longer among them is replaced as at a bin's start.
+This file decides what the papers leave open:
+- An arm never played at this batch size counts as infinitely slow (v1's goodput 0). Only exploration tries it. If no
+  arm was played, the draw is uniform. The first bin of every block explores, since b is 1.
+- The latency of a round that switches drafting on excludes its catch-up time, which C_switch prices already.
+- While no drafter is available, the only arm is 0, and nothing is recorded.
+- If the allowed depth is limited, the arms are the allowed ones. A locked arm above the limit is drawn again.
 """
 
 from __future__ import annotations
@@ -97,14 +98,14 @@ class Nightjar(Forgetful):
         return arms.latency
 
     def arms(self, rows: int) -> Arms:
-        """Return the state of one batch size, made when it is first met."""
+        """Return the state of one batch size; create it on first use."""
         state = self._batches.get(rows)
         if state is None:
             state = self._batches[rows] = Arms(self._depths)
         return state
 
     def _best(self, arms: Arms, situation: Situation) -> int:
-        """Return the depth of least loss by equation 4 (3 in v1), drawn where no loss is known; note why."""
+        """Return the depth of least loss by equation 4 (3 in v1), or a random one if no loss is known. Set `reason`."""
         losses = list(self.latencies(arms))
         if situation.previous == 0:
             cost = self._switch_cost(situation.lag, situation.rows)

@@ -1,8 +1,7 @@
 """TETRIS: draft deeper than is verified, and verify the tokens most likely to be accepted over the whole batch.
 
-Every row drafts `max_depth` tokens; of all drafts the best `rows * (max_depth - spare)` by path probability are
-verified, at least one per row's worth. Ranking is the planner's (`covey.planner.selection`). It has no off: that it
-drafts at any load is the published behaviour.
+Every row drafts `max_depth` tokens. The target verifies the best `rows * max(1, max_depth - SPARE)` of them by path
+probability, ranked in `covey.planner.selection`. As published, it drafts at any load.
 """
 
 from __future__ import annotations

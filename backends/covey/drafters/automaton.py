@@ -1,7 +1,7 @@
 """A suffix automaton that grows token by token and counts occurrences.
 
-A state stands for all runs of tokens that end at the same places; `link` leads to the longest suffix of them that ends
-in more places. Blumer et al. (1985); several texts may be read one after the other.
+A state stands for all runs of tokens that end at the same places. `link` leads to their longest suffix that ends in
+more places. See Blumer et al. (1985). Several texts may be read one after another.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ ROOT = 0
 
 
 class SuffixAutomaton:
-    """States are numbers, the root is 0. `counts[s]` is how often state s's runs occur; of a text that repeats itself
-    endlessly, at least `_CLIMB` of its suffixes are counted at each token."""
+    """States are numbers, the root is 0. `counts[s]` is how often the runs of state s occur. A token updates at most
+    `_CLIMB` states, which bounds its time in a text that repeats endlessly."""
 
     _CLIMB = 64
 
@@ -31,7 +31,7 @@ class SuffixAutomaton:
         self.read += 1
         last = self.last
         following = self.steps[last].get(token)
-        if following is not None:  # an earlier text went on alike
+        if following is not None:  # an earlier text continued in the same way
             exact = self.length[following] == self.length[last] + 1
             self.last = following if exact else self._split(last, token, following)
         else:
@@ -70,7 +70,7 @@ class SuffixAutomaton:
         return len(self.length) - 1
 
     def _split(self, at: int, token: int, state: int) -> int:
-        """Split off, and return, a state of its own for the shorter runs of `state`."""
+        """Split off a new state for the shorter runs of `state`, and return it."""
         clone = self._state(self.length[at] + 1, dict(self.steps[state]))
         self.link[clone], self.link[state] = self.link[state], clone
         self.counts[clone] = self.counts[state]

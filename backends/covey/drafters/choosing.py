@@ -1,10 +1,10 @@
-"""The choice of tokens from a neural drafter's logits, for all steps of one call under the coupled rule.
+"""Chooses tokens from a neural drafter's logits, for all steps of one call under the coupled rule.
 
 A child is ranked by log q + noise, by log q when greedy. Its score is the log of its share of exp(log q + noise) over
-all tokens: q's own probability when greedy and, when sampling, how clearly it wins the race that the target will run,
-which says more about acceptance than how likely it was before the noise was known. Bias and grammar are in q; penalties
-are ignored. The noise is in float32: the target draws with exactly rounded logarithms, but a proposal need only be
-likely, and float32 changes a winner about once in a million. The hash is `noise.py`'s own.
+all tokens. When greedy, that is q's probability. When sampling, it shows how clearly the child wins the race that the
+target will run, which predicts acceptance better than q does. q includes bias and grammar, but not penalties. The hash
+is `noise.py`'s, but the noise is in float32: a proposal need only be likely, and float32 changes a winner about once in
+a million draws.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from covey.sampling.constraint import constrained
 from covey.sampling.settings import SettingsTable
 from covey.text.grammar import Words
 
-Allowed = tuple[Index, list[Words | None]]  # lanes of constrained rows, and what their grammars leave in
-TINY = 1e-30  # added inside logarithms, so that none is of zero
-HEAD = 128  # so many of a row's largest logits are enough for most settings; other rows are sorted whole
+Allowed = tuple[Index, list[Words | None]]  # lanes of constrained rows, and the tokens that their grammars allow
+TINY = 1e-30  # added inside logarithms to avoid log(0)
+HEAD = 128  # largest logits of a row that suffice for most settings; other rows are sorted whole
 
 
 class Choosing:
@@ -40,7 +40,7 @@ class Choosing:
         self._biased = bool(table.biased[settings].any())
 
     def steered(self, logits: Floats, lanes: int = 1, allowed: Allowed | None = None) -> Floats:
-        """Return the first rows' logits as their requests change them, of which everything else here is to be asked."""
+        """Return the first rows' logits with grammar and bias applied; all other methods expect these."""
         if allowed is not None:
             logits = constrained(logits, *allowed)
         if not self._biased:
@@ -57,14 +57,14 @@ class Choosing:
             return tokens, -np.log(np.exp(raced - best[:, None]).sum(axis=1))
 
     def top(self, logits: Floats, step: int, width: int, lanes: int) -> tuple[Index, Floats]:
-        """Return the best `width` tokens of every lane as [rows * lanes, width], best first, and their scores; -inf for
-        one that the row's settings leave out."""
+        """Return the best `width` tokens of every lane as [rows * lanes, width], best first, and their scores, -inf for
+        tokens that the row's settings exclude."""
         raced = self._raced(logits, step, lanes)
         tokens, best = largest_of(raced, min(width, raced.shape[1]))
         return tokens, best - _log_total(raced)
 
     def log_q(self, logits: Floats, tokens: Index, lanes: int) -> Floats:
-        """Return log q of the tokens [rows * lanes, n], without the noise and regardless of what settings leave out."""
+        """Return log q of the tokens [rows * lanes, n], without noise and truncation."""
         if self._scale is not None:
             scale = self._scale[: len(logits) // lanes]
             logits = logits * (scale.repeat(lanes, 0) if lanes > 1 else scale)
@@ -72,7 +72,7 @@ class Choosing:
         return found
 
     def _raced(self, logits: Floats, step: int, lanes: int) -> Floats:
-        """Return logits / temperature + noise, -inf for tokens left out; the logits themselves for greedy rows."""
+        """Return logits / temperature + noise, -inf for truncated tokens; the plain logits for greedy rows."""
         if not len(self._hot):
             return logits
         rows = len(logits) // lanes
@@ -119,7 +119,7 @@ def _log_total(values: Floats) -> Floats:
 
 
 def least_kept(logits: Floats, table: SettingsTable, settings: Index) -> Floats:
-    """Return the smallest logit that each row's top-k, top-p and min-p leave in; all of several equal ones stay."""
+    """Return the smallest logit that each row's top-k, top-p and min-p keep; equal ones all stay."""
     vocab = logits.shape[1]
     least = np.empty(len(logits), np.float32)
     todo = np.arange(len(logits))

@@ -1,9 +1,8 @@
-"""What a text repeats, looked up beside all drafters, in the engine's own process.
+"""Offers drafts by looking up repetitions in a request's text, in the engine's own process.
 
-A lookup costs so little that it need not be chosen among drafters and tried: at each token that a request emits it is
-known whether what would have been offered was right, and so, before a round is planned, how many drafts of this very
-text will be accepted (`hit_rates`). The planner takes the offer where that is worth more than what it would do
-otherwise.
+A lookup is so cheap that it runs for each request, in addition to drafters. Each emitted token shows whether the last
+offer was right. So `hit_rates` tells how many drafts of this text will be accepted, before a round is planned. The
+planner takes an offer that is worth more than its own plan.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from covey.contracts.types import Offer, Open
 from covey.drafters.hit_rates import HitRates
 from covey.drafters.lookup import Child, LookupDrafter
 
-MOST = 4096  # last tokens that are read of a prompt, and kept of an output: each takes about 1 KiB of memory
-MANY = 16  # tokens: of more at once it is not asked what would have been offered
-LEAST = 0.2  # how likely the whole of a chain must be
+MOST = 4096  # last tokens read of a prompt, and kept of an output: each takes about 1 KiB of memory
+MANY = 16  # if more tokens come at once, their offers are not checked
+LEAST = 0.2  # the least probability that a whole chain is right
 
 
 class LookedUp:
     """Implements `covey.contracts.ports.Companion`."""
 
     def __init__(self, drafter: LookupDrafter, opening: Open, usual: HitRates) -> None:
-        """`usual` are the rates of all of the drafter's texts."""
+        """`usual` are the rates over all of the drafter's texts."""
         self._drafter = drafter
         self.lookup = drafter.open(opening)
         dropped = max(0, len(self.lookup.unread) - MOST)
@@ -33,7 +32,8 @@ class LookedUp:
         self.next: Child | None = None
 
     def open(self) -> None:
-        """Read the prompt. What others put out is not looked at: this thread may not be the one that changes it."""
+        """Read the prompt without looking up an offer. A lookup reads other requests' outputs without a lock, and
+        another thread may change them meanwhile."""
         self.lookup.extend(self.lookup.unread)
         self.lookup.unread.clear()
 

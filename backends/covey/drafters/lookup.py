@@ -1,8 +1,8 @@
-"""Drafters without weights: what a text's last tokens were followed by before, they are likely followed by again.
+"""Drafters without weights: tokens that followed the same last tokens before are likely to follow again.
 
-This is what n-gram and suffix drafters share: tags and their tokens behind `covey.contracts.ports.Drafter`, and the
-growing of trees. What is looked up where is a `Lookup`'s own. Proposals depend on tokens alone, so under the rejection
-rule, which takes chains only, each is proposed with certainty, and its q row says so.
+N-gram and suffix drafters share this: tags and their tokens behind `covey.contracts.ports.Drafter`, and growing trees.
+A `Lookup` decides what to look up. Proposals depend only on tokens, so a proposed token's q row gives it probability 1.
+Under the rejection rule trees are chains.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from covey_client.wire import BAN
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A token that followed a place, its estimated probability there, and the place behind it."""
+    """A token that followed a place, its estimated probability, and the place after it."""
 
     token: int
     share: float  # below 1
     place: Hashable
-    matched: int  # last tokens by which the place's likeliest child was found
+    matched: int  # length of the match that found the place's likeliest child
 
 
 def offer(shares: dict[int, float], counts: Iterable[tuple[int, int]], most: int) -> None:
     """Add the continuations of a shorter context to those of longer ones, at most `most` in all. Each context leaves
-    one part in (its count + 1) for what it never saw, and the next one shares that out."""
+    1 / (its count + 1) of the probability to unseen tokens, and the next context divides that."""
     candidates = list(counts)
     total = sum(count for _, count in candidates) + 1
     left = 1.0 - sum(shares.values())
@@ -59,7 +59,7 @@ def offer(shares: dict[int, float], counts: Iterable[tuple[int, int]], most: int
 
 
 class Lookup(ABC):
-    """The tokens of one tag and where in what is known they occur. What it is told waits until it is read."""
+    """The tokens of one tag and their earlier occurrences. New tokens wait in `unread` until they are read."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -74,7 +74,7 @@ class Lookup(ABC):
 
     @abstractmethod
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take new last tokens."""
+        """Append tokens to the text."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -86,10 +86,10 @@ class Lookup(ABC):
 
     @abstractmethod
     def children(self, place: Hashable, most: int) -> list[Child]:
-        """Return at most `most` tokens that may follow there, the likeliest first. Does not mutate."""
+        """Return at most `most` tokens that may follow a place, the likeliest first. Does not mutate."""
 
     def keep(self, count: int) -> None:
-        """Forget all tokens but the first `count`; rare, so the rest is simply read again."""
+        """Keep only the first `count` tokens; rare, so they are simply read again."""
         if count < len(self.tokens):
             kept = self.tokens[:count]
             self.clear()
@@ -97,12 +97,12 @@ class Lookup(ABC):
         del self.unread[count - len(self.tokens) :]
 
     def read(self, count: int) -> None:
-        """Take the next `count` of what it was told."""
+        """Read the next `count` unread tokens."""
         self.extend(self.unread[:count])
         del self.unread[:count]
 
     def judge(self, count: int, start: int) -> list[int]:
-        """Read as `read` does; return as hits what it would have proposed for each of them from position `start` on."""
+        """Read like `read`; return, from position `start` on, whether it would have proposed each token (`Hit`)."""
         hits: list[int] = []
         judged = min(count, max(0, len(self.tokens) + count - start))
         self.read(count - judged)
@@ -124,11 +124,11 @@ class LookupDrafter(ABC):
 
     @abstractmethod
     def opened(self, opening: Open) -> Lookup:
-        """Return a lookup for a new tag, which has read nothing yet."""
+        """Return an empty lookup for a new tag."""
 
     @abstractmethod
     def closed(self, lookup: Lookup) -> None:
-        """Take it that a tag's request has ended; what it read may serve others."""
+        """Handle the end of a tag's request; its text may serve others."""
 
     def info(self) -> DrafterInfo:
         return self._info
@@ -179,7 +179,7 @@ class LookupDrafter(ABC):
         return status, rows
 
     def open(self, opening: Open) -> Lookup:
-        """Return a lookup for a new request, which has read nothing of its text yet."""
+        """Return a lookup for a new request, all of whose text is unread."""
         lookup = self.opened(opening)
         lookup.chains = opening.sampling.rule is Rule.REJECTION
         lookup.num_prompt = opening.num_prompt
@@ -193,8 +193,8 @@ class LookupDrafter(ABC):
 
 
 def _judged(rows: Sequence[Lookup | None], judging: JudgeWork) -> Judged:
-    """Read within the budget. What a lookup would have proposed at a position depends on what it had read by then, so
-    only what is read now is judged; of prompts it has no opinion."""
+    """Read within the budget, and judge only the tokens read now: a lookup's proposal at a position depends on the text
+    read before it. It does not judge prompts."""
     budget, found = judging.budget, []
     for lookup, judge_from in zip(rows, judging.judge_from.tolist()):
         if lookup is None:
@@ -212,7 +212,7 @@ def _judged(rows: Sequence[Lookup | None], judging: JudgeWork) -> Judged:
 
 
 def grow(lookup: Lookup, depth: int, width: int) -> tuple[list[int], list[int], list[float]]:
-    """Return tokens, parents and log path shares of the beam of `width` that the lookup's children give."""
+    """Return tokens, parents and log path shares of a beam of `width` over the lookup's children."""
     tokens: list[int] = []
     parents: list[int] = []
     scores: list[float] = []

@@ -1,7 +1,7 @@
-"""Prompt lookup: what followed the last n tokens earlier in the request's own text, for the longest n that occurs.
+"""Prompt lookup: drafts the tokens that followed the last n tokens earlier in the text, for the longest n that occurs.
 
-Counts are kept for every n up to the longest, one update each per token, so that nothing is ever
-searched. The most frequent continuation goes first, the most recent among equals.
+Each token updates one count for every n up to the longest, so no search is needed. The most frequent continuation comes
+first, the most recent among equals.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Run = tuple[int, ...]
 
 
 class NgramLookup(Lookup):
-    """Counts of one tag's continuations. A place is the last tokens, as many as the longest n."""
+    """Counts of one tag's continuations. A place is a tuple of the last tokens, up to the longest n."""
 
     def __init__(self, longest: int) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ class NgramLookup(Lookup):
         return [Child(token, share, (*recent, token), matched) for token, share in shares.items()]
 
     def _by_length(self, place: Run) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        """Yield n, and the tokens that followed the place's last n tokens and how often, from the longest n on;
-        of the tokens the most frequent first, then the latest."""
+        """Yield n, and the tokens that followed the place's last n tokens with their counts, the longest n first. The
+        most frequent tokens come first, then the latest."""
         for start in range(len(place)):
             counts = self._after.get(place[start:])
             if counts:
@@ -69,7 +69,7 @@ class NgramDrafter(LookupDrafter):
         super().__init__(settings, name=name, vocab_size=vocab_size)
         self._longest = settings.ngram_max
 
-    def opened(self, opening: Open) -> Lookup:  # noqa: ARG002  # one tag knows nothing of others
+    def opened(self, opening: Open) -> Lookup:  # noqa: ARG002  # tags share nothing
         return NgramLookup(self._longest)
 
     def closed(self, lookup: Lookup) -> None:

@@ -1,7 +1,7 @@
-"""Chains and beams: the loops over a call's steps.
+"""Drafts chains and beams: the loops over a call's steps.
 
-Nodes are laid out level by level, `width` to a level, so that node n of a row is the n-th column after its pending
-ones. A place that no token took has token -1: one below a row's depth, or one that the row's settings left empty.
+Nodes are laid out level by level, `width` per level, so node n of a row is the n-th column after its pending ones. An
+unused place has token -1: it is below the row's depth, or the row's settings left it empty.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.settings import SettingsTable
 from covey.text.grammar import Grammar, Words
 
-DESCENT = 1e-6  # a child scores at least so much less than its parent, so that an order by score is an order by depth
+DESCENT = 1e-6  # the least difference between a parent's score and its child's, so that parents sort first
 
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """The nodes of all rows as [rows, steps * width], level by level; see `covey.contracts.types.Trees`. q rows are by
-    node."""
+    """The nodes of all rows as [rows, steps * width], level by level; see `covey.contracts.types.Trees`."""
 
     tokens: Ints
     parents: Ints
@@ -46,7 +45,7 @@ class Lattice:
         )
 
     def trees(self) -> Trees:
-        """Return the rows' trees, without the places that no token took."""
+        """Return the rows' trees, without unused places."""
         kept, parents = self.tokens >= 0, self.parents
         if not kept.all():
             place = np.cumsum(kept, axis=1, dtype=np.int32) - 1
@@ -64,9 +63,9 @@ class Lattice:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The inputs of rows of one width, the deepest first. `pending` [rows, n] are each row's last tokens, `positions`
+    """The inputs of rows of one width, the deepest first. `pending` [rows, n] holds each row's last tokens, `positions`
     the positions of the first proposals, `settings` the rows of the settings table. `rounds` and `rejection` (rows,
-    ascending) are of the rejection rule, which has width 1."""
+    ascending) are for the rejection rule, which has width 1."""
 
     pending: Index
     settings: Index
@@ -81,7 +80,7 @@ class Rows:
 
     @property
     def active(self) -> list[int]:
-        """Return how many rows go as deep as each step."""
+        """Return how many rows take part in each step."""
         counts: list[int] = (self.depths[:, None] > np.arange(self.depths[0])).sum(axis=0).tolist()
         return counts
 
@@ -100,7 +99,7 @@ def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows) -> Lattice
 
 
 def _plain_chains(table: SettingsTable, rows: Rows) -> bool:
-    """Return whether rows want nothing but the race's winners."""
+    """Return whether the race's winners alone suffice for all rows."""
     asked = rows.q_rows or rows.log_q or len(rows.rejection) > 0 or bool(rows.grammars)
     steered = table.truncated[rows.settings] | table.biased[rows.settings]
     return rows.width == 1 and not asked and not steered.any()
@@ -116,7 +115,7 @@ def _words(table: SettingsTable, rows: Rows) -> Ints:
 
 
 def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
-    """Return chains as a lattice; what lies below a row's depth is left out."""
+    """Return chains as a lattice, each cut at its row's depth."""
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), False, False)
     scores = np.minimum(shares, -DESCENT).cumsum(axis=1)
     inside = np.arange(tokens.shape[1]) < rows.depths[:, None]
@@ -126,7 +125,7 @@ def _as_lattice(tokens: Ints, shares: Floats, rows: Rows) -> Lattice:
 
 
 def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: Floats, rows: Rows) -> Lattice:
-    """Return the best child of each row's last node, as deep as the row goes."""
+    """Return each row's chain of best children, down to the row's depth."""
     shipped = rows.q_rows or len(rows.rejection) > 0
     lattice = Lattice.empty(len(rows.depths), int(rows.depths[0]), shipped, rows.log_q)
     chosen, total = np.zeros(0, np.int64), np.zeros(len(rows.depths), np.float32)
@@ -151,14 +150,14 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
         lattice.tokens[:count, step], lattice.scores[:count, step] = chosen, total
         if lattice.log_q is not None:
             likely = choosing.log_q(logits, chosen[:, None], 1)[:, 0]
-            likely[mine] = score[mine]  # drawn from what the settings leave of q
+            likely[mine] = score[mine]  # drawn from the truncated q
             lattice.log_q[:count, step] = likely + (lattice.log_q[:count, step - 1] if step else 0.0)
     return lattice
 
 
 def _allowed(grammars: Mapping[int, Grammar], lattice: Lattice, step: int, count: int, lanes: int) -> Allowed | None:
-    """Return the tokens that grammars allow behind each lane's path in the first rows. A path that no grammar goes on
-    from is refused as it is, and its lane is left alone."""
+    """Return the tokens that grammars allow after each lane's path in the first rows. Leave a lane out if its grammar
+    allows nothing: the target will refuse its path anyway."""
     where: list[int] = []
     found: list[Words | None] = []
     for row, grammar in grammars.items():

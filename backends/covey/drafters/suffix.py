@@ -1,7 +1,8 @@
-"""Longest-suffix lookup in the request's own text and in what its tenant's recent requests put out.
+"""Longest-suffix lookup in the request's own text and in the outputs of its tenant's recent requests.
 
-The text is one suffix automaton; a tenant's outputs are two, of which the older is dropped when the newer is full. A
-place is a state of each and how many last tokens it matches; the longest match says what may follow, by frequency.
+The text has one suffix automaton. A tenant's outputs have two; when the newer one is full, the older one is dropped. A
+place holds a state of each automaton and its number of matched tokens. The longest match gives the continuations, by
+frequency.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from covey.contracts.types import Open
 from covey.drafters.automaton import ROOT, SuffixAutomaton
 from covey.drafters.lookup import Child, Lookup, LookupDrafter, offer
 
-LONGEST = 24  # tokens of the longest context that is looked up
-FULL_STORES = 8  # that all tenants' may be as large as together; of more, whoever asked longest ago is forgotten
-LEAST = 64  # tokens that a store takes the memory of at least
+LONGEST = 24  # tokens of the longest context
+FULL_STORES = 8  # the most memory of all tenants, in full stores; beyond that the least recent tenant is evicted
+LEAST = 64  # tokens whose memory even an empty store is counted as
 Match = tuple[SuffixAutomaton, int, int]  # where, state, matched tokens
 
 
@@ -49,13 +50,14 @@ class SuffixLookup(Lookup):
     """The text of one tag and the store of its tenant."""
 
     def __init__(self, store: Store, stored: threading.Lock) -> None:
-        """`stored` is held while any store is read or added to."""
+        """`stored` is held while a store grows or a text is read. Only the thread in which stores grow asks for
+        children, which takes no lock."""
         super().__init__()
         self.store = store
         self._stored = stored
         self._own = SuffixAutomaton()
-        self._again = ROOT, 0  # where the longest of the last tokens are that also stand before, as state and length
-        self._followed: list[Match] = []  # the place in each of the store's automata where the tokens end
+        self._again = ROOT, 0  # state and length of the longest run of last tokens that occurred before
+        self._followed: list[Match] = []  # the match of the last tokens in each of the store's automata
 
     def clear(self) -> None:
         self.tokens.clear()
@@ -114,14 +116,14 @@ def _after(match: Match, token: int) -> Match:
 
 
 def _shorter(where: SuffixAutomaton, state: int) -> Match:
-    """Return the longest suffix of the state's runs that occurs in more places."""
+    """Return the match of the state's longest suffix that occurs in more places."""
     link = max(where.link[state], ROOT)
     return where, link, where.length[link]
 
 
 def _cut(match: Match, longest: int) -> Match:
-    """Return the same match, or where it is longer than `longest`, that much of it, in the state that holds it now:
-    what was read since may have split that."""
+    """Return the match, shortened to `longest` tokens, in the state that holds it now: later text may have split the
+    state."""
     where, state, length = match
     length = min(length, longest)
     while state > ROOT and where.length[where.link[state]] >= length:
@@ -135,9 +137,9 @@ class SuffixDrafter(LookupDrafter):
     def __init__(self, settings: DrafterSettings, *, name: str, vocab_size: int) -> None:
         super().__init__(settings, name=name, vocab_size=vocab_size)
         self._settings = settings
-        self._stores: OrderedDict[str, Store] = OrderedDict()  # the tenant whose request ended last is the last
-        self._size = 0  # of all of them
-        self._stored = threading.Lock()  # a text may be read in another thread than that in which others end
+        self._stores: OrderedDict[str, Store] = OrderedDict()  # the most recent tenant is last
+        self._size = 0  # of all stores
+        self._stored = threading.Lock()  # one thread may read a text while another ends requests
 
     def opened(self, opening: Open) -> Lookup:
         store = self._stores.get(opening.tenant) or Store(opening.tenant, self._settings.suffix_store_tokens)
@@ -153,7 +155,7 @@ class SuffixDrafter(LookupDrafter):
         self._forget()
 
     def _kept(self, store: Store) -> Store:
-        """Return the store of its tenant, which this one becomes where there is none."""
+        """Return the kept store of the tenant; keep this one if there is none."""
         if store.tenant not in self._stores:
             self._stores[store.tenant] = store
             self._size += store.size
@@ -161,7 +163,7 @@ class SuffixDrafter(LookupDrafter):
         return self._stores[store.tenant]
 
     def _forget(self) -> None:
-        """A tenant's name is whatever its callers say: anybody can be any number of them."""
+        """Evict the least recent stores beyond the limit. Callers choose tenant names, so there may be any number."""
         most = FULL_STORES * (self._settings.suffix_store_tokens + LEAST)
         while self._size > most:
             self._size -= self._stores.popitem(last=False)[1].size

@@ -1,10 +1,10 @@
-"""The rules by which drafters leave so that the KV pool can grow, and come back. Decides; `covey.loop.memory` performs.
+"""Decides when drafters unload so that the KV pool can grow, and when they reload. `covey.loop.memory` carries it out.
 
-    expand    rounds in a row in which memory is short, and drafts are not worth what they hold
-    contract  nothing waits, and the drafter's blocks and a margin are free, for a while
+    expand    memory is short for some consecutive rounds, and no drafter drafts
+    contract  no request waits, and the drafter's blocks and a margin are free
 
-The rule is Nightjar's (6.1): drafts are not worth it where nothing is drafted, and memory is short where fewer than a
-share of all blocks is free. Knows no ports and no names of drafters but as keys.
+The rule is Nightjar's (6.1). Memory is short if requests wait only for blocks, or the share of free blocks is below a
+threshold. Knows no ports, and drafters only by name.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-LOW = 0.1  # share of blocks below which too few are free
-PERSIST = 16  # rounds in a row that memory is short before a drafter leaves
-FELT = 4  # rounds after which a larger pool has let in whom it can
+LOW = 0.1  # share of free blocks below which memory is short
+PERSIST = 16  # consecutive rounds of short memory before a drafter unloads
+FELT = 4  # rounds until a larger pool has admitted the requests that fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Pressure:
     waiting: int = 0  # requests
     running: int = 0
     most_running: int = 0
-    drafters: Mapping[str, int] = field(default_factory=dict)  # rows that each of those that drafted had
+    drafters: Mapping[str, int] = field(default_factory=dict)  # rows that each drafter drafted for
 
     @property
     def starved(self) -> bool:
-        """Return whether requests wait for nothing but blocks."""
+        """Return whether requests wait only for blocks."""
         return self.waiting > 0 and self.running < self.most_running
 
     @property
@@ -40,62 +40,61 @@ class Pressure:
 
 @dataclass(slots=True)
 class Budget:
-    """The bytes that drafters and pool may hold of one device together: what the pool was loaded with and all drafters
-    held at first. `held` is what each drafter holds when it is there, and `first` what it held when that was first
-    known."""
+    """The bytes of one device that drafters and pool may hold together: the pool's at load plus all drafters' at first.
+    `held` is each drafter's bytes while loaded, and `first` the first value known."""
 
-    least: int  # blocks, that the pool always has
+    least: int  # blocks that the pool always has
     block_bytes: int
     held: dict[str, int] = field(default_factory=dict)
     first: dict[str, int] = field(default_factory=dict)
 
     @property
     def whole(self) -> int:
-        """Return the bytes of pool and drafters. They stay once all were there: one that died may come back larger."""
+        """Return the bytes of pool and drafters. They do not change after all drafters were loaded once."""
         return self.least * self.block_bytes + sum(self.first.values())
 
     def learn(self, name: str, held: int) -> None:
-        """Note what a drafter says it holds."""
+        """Note the bytes that a drafter reports."""
         self.held[name] = held
         if held:
             self.first.setdefault(name, held)
 
     def spare(self, resident: Collection[str]) -> int:
-        """Return the bytes that the least pool and these drafters leave; negative where they hold more by now."""
+        """Return the bytes that the least pool and these drafters leave; negative if they exceed the budget."""
         drafters = sum(self.held.get(name, 0) for name in resident)
         return self.whole - self.least * self.block_bytes - drafters
 
     def blocks(self, resident: Collection[str]) -> int:
-        """Return how many blocks the pool has with these drafters in memory, rounded down."""
+        """Return how many blocks the pool may have with these drafters in memory, rounded down."""
         spare = max(0, self.spare(resident))
         return self.least + (spare // self.block_bytes if self.block_bytes else 0)
 
 
 class Never:
-    """Says when drafters leave memory and come back: when they are told to and at no other time. Is told of every
-    round, in order; asking it changes nothing."""
+    """The policy without automatic moves: drafters unload and reload only on command. `note` must get every round in
+    order; `expands` and `contracts` do not mutate."""
 
     def note(self, pressure: Pressure) -> None:
         """Learn nothing."""
 
     def gave(self) -> None:
-        """Note that a drafter gave its bytes: the pool's gain is to be felt before another does."""
+        """Note that a drafter gave its bytes, so that the next one waits until the larger pool has an effect."""
 
     def expands(self, gain: int) -> bool:  # noqa: ARG002
-        """Return whether a drafter is to leave for so many blocks."""
+        """Return whether a drafter must unload to give the pool `gain` blocks."""
         return False
 
     def contracts(self, pressure: Pressure, needed: int) -> bool:  # noqa: ARG002
-        """Return whether the pool can spare so many blocks for a drafter."""
+        """Return whether the pool can spare `needed` blocks for a drafter."""
         return True
 
 
 class Thresholds(Never):
-    """Nightjar's: tau_low as a share of all blocks, T_persist in rounds."""
+    """Nightjar's rule: `low` is tau_low, a share of all blocks, and `persist` is T_persist, in rounds."""
 
     def __init__(self, low: float = LOW, persist: int = PERSIST) -> None:
         self._low, self._persist = low, persist
-        self._short = 0  # rounds in a row
+        self._short = 0  # consecutive rounds of short memory
 
     def note(self, pressure: Pressure) -> None:
         self._short = self._short + 1 if pressure.running and self._is_short(pressure) else 0

@@ -1,8 +1,8 @@
 """The block pool: every block is free, kept, or owned by one or more sequences.
 
-    free   never used or forgotten: on the free list
-    kept   owned by nobody, but its contents are known by hash: handed out again to a prompt that starts alike, or
-           evicted, oldest first, when the free list is empty, or memory short for blocks that were never used
+    free   never used, or forgotten: on the free list
+    kept   without owner, but in the prefix cache by its hash: reused by a prompt that starts the same, or evicted,
+           oldest first, when the free list is empty, or when memory is short and no block on it was ever used
     owned  reference count above zero
 
 Knows no tensors and no requests: callers hold the block ids.
@@ -73,14 +73,15 @@ class BlockPool:
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Own blocks that `find` returned, beside their other owners."""
+        """Add an owner to blocks that `find` returned."""
         for block in blocks:
             if self._owners[block] == 0:
                 del self._kept[block]
             self._owners[block] += 1
 
     def take(self, count: int) -> list[int] | None:
-        """Return `count` blocks of unknown contents, owned once each; None, and nothing changed, if there are fewer."""
+        """Return `count` blocks of unknown contents, owned once each. If there are fewer, change nothing and return
+        None."""
         if count > self.available:
             return None
         blocks = []
@@ -97,7 +98,7 @@ class BlockPool:
         return blocks
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Give up one ownership of each block. Later blocks of a chain are evicted before earlier ones."""
+        """Remove one owner of each block. Later blocks of a chain will be evicted before earlier ones."""
         for block in reversed(list(blocks)):
             self._owners[block] -= 1
             if self._owners[block] > 0:
@@ -108,13 +109,13 @@ class BlockPool:
                 self._free.append(block)
 
     def publish(self, block: int, key: BlockHash) -> None:
-        """Make an owned, full block's contents known. Of two blocks with equal contents the first stays known."""
+        """Add an owned, full block to the prefix cache. If two blocks have equal contents, the first stays there."""
         if key not in self._block_of and block not in self._hash_of:
             self._block_of[key] = block
             self._hash_of[block] = key
 
     def forget(self, blocks: Iterable[int]) -> tuple[list[int], list[int]]:
-        """Stop handing out the contents of these owned blocks. Return those with one owner, and the others."""
+        """Remove these owned blocks from the prefix cache. Return those with one owner, and the others."""
         parts: tuple[list[int], list[int]] = ([], [])
         for block in blocks:
             if block in self._hash_of:
@@ -123,7 +124,7 @@ class BlockPool:
         return parts
 
     def grow(self, count: int) -> None:
-        """Add `count` free blocks, with the ids after the last. They are taken last: contracting then moves less."""
+        """Add `count` free blocks, with the ids after the last. They are taken last, so `contract` moves less."""
         if count < 0:
             raise ValueError(f"count: got {count}, allowed: 0 or more")
         self._free[:0] = range(self.total + count - 1, self.total - 1, -1)
@@ -131,10 +132,10 @@ class BlockPool:
         self.total += count
 
     def contract(self, total: int) -> tuple[list[int], list[int]] | None:
-        """Have only `total` blocks: each owned or kept one from `total` on becomes a free one below, where the caller
-        must bring its contents before anything is written, and its number into every table. Kept ones that find no
-        room are forgotten, oldest first. Returns old ids and new ones; None, and nothing changed, if blocks in use
-        are too many."""
+        """Shrink the pool to `total` blocks, and return old ids and new ones. Each owned or kept block from `total` on
+        gets the id of a free one below. Before any write, the caller must move its contents there and renumber every
+        table. Kept blocks without room are forgotten, oldest first. If too many are owned, change nothing and return
+        None."""
         if not 1 <= total <= self.total:
             raise ValueError(f"total: got {total}, allowed: 1 to {self.total}")
         if self.owned > total:
@@ -157,8 +158,8 @@ class BlockPool:
         return list(moved), list(moved.values())
 
     def check(self, owned: Iterable[Sequence[int]] | None = None) -> None:
-        """Raise AssertionError unless every block is free, kept or owned, once; with `owned` (the tables of all
-        sequences) also unless the reference counts are exactly what those tables say."""
+        """Raise AssertionError unless every block is exactly one of free, kept or owned. With `owned`, the tables of
+        all sequences, also check that the reference counts match them."""
         free, kept = set(self._free), set(self._kept)
         assert len(free) == len(self._free), "a block is on the free list twice"
         assert not free & kept, "a block is both free and kept"

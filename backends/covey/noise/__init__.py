@@ -1,1 +1,1 @@
-"""Noise that depends on seed, position and token alone, over arrays of NumPy or PyTorch, with the same bits in both."""
+"""Noise that depends only on seed, position and token, in NumPy or PyTorch, with the same bits in both."""

@@ -1,7 +1,7 @@
-"""Rows of logits where they are: numpy's arrays on the host, whatever computed them, and PyTorch's tensors on a GPU.
+"""Functions over rows of logits: NumPy arrays on the host, or PyTorch tensors on a GPU.
 
-Operators, indices and sums say the same of both; what they say differently is here, so that all of sampling is written
-once and a process that computes nothing with PyTorch does not import it. Values are float32 or float64.
+Operators, indices and sums work alike for both. The other operations are here, so sampling is written once, and a
+process without PyTorch models does not import PyTorch. Values are float32 or float64.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 Logits: TypeAlias = Any  # an array or a tensor
-FEW = 32  # of a row's largest values; as many looks for the largest one cost less than an order
+FEW = 32  # up to this many largest values, repeated argmax is faster than sorting
 
 
 def plain(logits: Logits) -> Logits:
-    """Return the values in the form that is computed with: an array where they are on the host."""
+    """Return the values in the form to compute with: an array if they are on the host."""
     if isinstance(logits, np.ndarray):
         return np.ascontiguousarray(logits)
     if logits.dtype.itemsize < 4:
@@ -31,7 +31,7 @@ def host(values: Any) -> npt.NDArray[Any]:
 
 
 def beside(array: npt.NDArray[Any], like: Logits) -> Any:
-    """Return the array where `like` is, and of its kind."""
+    """Return the array on the device of `like`, and as its kind."""
     if isinstance(like, np.ndarray):
         return array
     import torch
@@ -40,7 +40,7 @@ def beside(array: npt.NDArray[Any], like: Logits) -> Any:
 
 
 def select(values: Any, rows: npt.NDArray[np.int64]) -> Any:
-    """Return the given rows, each once and in ascending order."""
+    """Return the given rows, which must be unique and ascending."""
     return values if len(rows) == len(values) else values[beside(rows, values)]
 
 
@@ -61,7 +61,7 @@ def of_type(values: Any, like: Any) -> Any:
 
 
 def words_like(values: Any) -> Any:
-    """Return room for a 32-bit word per value."""
+    """Return an uninitialised array of one 32-bit word per value."""
     if isinstance(values, np.ndarray):
         return np.empty(values.shape, np.int32)
     import torch
@@ -74,7 +74,7 @@ def exp(values: Any) -> Any:
 
 
 def log_softmax(values: Any) -> Any:
-    """Return the log-softmax along each row; NaN in a row that has no finite value, or another one beside those."""
+    """Return the log-softmax along each row; NaN in a row with NaN, +inf, or only -inf."""
     if not isinstance(values, np.ndarray):
         return values.log_softmax(1)
     with np.errstate(invalid="ignore"):
@@ -99,8 +99,8 @@ def largest(values: Any, width: int) -> npt.NDArray[Any]:
 
 
 def largest_of(values: npt.NDArray[Any], width: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Return the places of the `width` largest values of each row and the values, descending, the first of equal ones
-    first. Once nothing is above -inf it is always the same place."""
+    """Return the places of the `width` largest values of each row, and the values, descending; equal ones in their
+    order. When only -inf is left, the same place repeats."""
     left, every = values.copy(), np.arange(len(values))
     places, found = np.empty((len(values), width), np.int64), np.empty((len(values), width), values.dtype)
     for rank in range(width):

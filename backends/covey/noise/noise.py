@@ -1,13 +1,12 @@
-"""The one implementation of the noise that decides every draw, and the race that it decides.
+"""The one implementation of the noise that decides every draw, and of the race that it decides.
 
-Noise is a function of (seed, position, round, purpose, token) and of nothing else. Keys are derived on the host in 64
-bits, tokens are hashed in wrapping 32-bit integer arithmetic where the logits are, and the logarithms of what is
-left are taken in float64 with single-rounding additions, multiplications and divisions alone, on the host or by kernels
-that repeat them (`kernels/race.py`): the noise has the same bits on every device, with any number of threads and beside
-any other row.
+Noise is a function of only (seed, position, round, purpose, token). The host derives keys in 64 bits. Tokens are hashed
+in wrapping 32-bit integers, on the device of the logits. Logarithms are computed for the few tokens that can win, in
+float64, with only additions, multiplications and divisions, each rounded once. The host computes them, or kernels that
+repeat its steps (`kernels/race.py`). So the noise has the same bits on every device, with any threads and in any batch.
 
-A token's noise is Gumbel's, -log(-log(1 - v)) with v = (h + 0.5) / 2^31 and h its 31-bit hash, so it lies within
-(-3.1, 22.2): a token less likely than about 2^-32 of the best is never drawn. The token with the largest
+A token's noise is Gumbel's: -log(-log(1 - v)) with v = (h + 0.5) / 2^31, h being its 31-bit hash. It lies within
+(-3.1, 22.2), so a token less likely than about 2^-32 of the best is never drawn. The token with the largest
 logit / temperature + noise wins, the lowest id among equals. This module knows nothing of settings or requests.
 """
 
@@ -33,11 +32,11 @@ Reals = npt.NDArray[np.float64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SECOND = np.uint64(0xD1B54A32D192ED03)
 HASH_BITS = 31
-_CHUNK_ELEMENTS = 1 << 16  # hash, scratch and logits of a chunk fit a core's second-level cache
+_CHUNK_ELEMENTS = 1 << 16  # hash, scratch and logits of a chunk fit a core's L2 cache
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
-SLACK = 4096.0  # 2^23 is an octave: far above what float32 loses in the bound, far below what would cost survivors
-STEEPEST = 1e30  # tiny temperatures: a flatter bound keeps more tokens, never fewer
+SLACK = 4096.0  # 2^23 is an octave: far above the bound's float32 error, and too small to keep many more tokens
+STEEPEST = 1e30  # limits the slope for tiny temperatures: a flatter bound only keeps more tokens
 
 
 class Purpose(IntEnum):
@@ -61,14 +60,14 @@ def _scramble(words: Words) -> Words:
 
 
 def seed_words(seeds: Words) -> Words:
-    """Spread seeds, which are often small and adjacent, over 64 bits. `keys` wants them spread."""
+    """Return seeds, which are often small and adjacent, spread over 64 bits, as `keys` needs them."""
     return _scramble(np.asarray(seeds, np.uint64) + _GOLDEN)
 
 
 def keys(
     spread: Words, positions: npt.NDArray[np.int64], purpose: Purpose, rounds: npt.NDArray[np.int64] | None = None
 ) -> Words:
-    """Return a key per row. `positions` are below 2^32, `rounds` below 2^24: a counter never repeats within a seed."""
+    """Return a key per row. `positions` are below 2^32, `rounds` below 2^24, so no counter repeats within a seed."""
     counter = positions.astype(np.uint64)
     if rounds is not None:
         counter |= rounds.astype(np.uint64) << np.uint64(32)
@@ -113,9 +112,9 @@ def row_words(row_keys: Words) -> npt.NDArray[np.int32]:
 
 
 def hash_tokens(tokens: Any, words: Any, out: Any, scratch: Any) -> None:
-    """Write 31 uniform bits per row and token into `out`: arrays or tensors, all alike. The shift is arithmetic and so
-    merges each value with its complement: 31 of the 32 bits are left, which odd multiplication keeps uniform and the
-    mask selects."""
+    """Write 31 uniform bits per row and token into `out`; all arguments are arrays, or all are tensors. The arithmetic
+    shift merges each value with its complement, which leaves 31 of the 32 bits. Odd multiplication keeps them uniform,
+    and the mask selects them."""
     out[...] = tokens
     out ^= words[0]
     out *= words[1]
@@ -127,7 +126,7 @@ def hash_tokens(tokens: Any, words: Any, out: Any, scratch: Any) -> None:
 
 
 def _log(values: Reals) -> Reals:
-    """Return the natural logarithm to 1e-11 of its value, from correctly rounded operations only."""
+    """Return the natural logarithm with relative error 1e-11, computed only by correctly rounded operations."""
     mantissa, exponent = np.frexp(values)
     low = mantissa < 0.7071067811865476
     mantissa *= 1.0 + low
@@ -152,8 +151,8 @@ def gumbel(hashes: npt.NDArray[np.int32]) -> Reals:
 
 @dataclass(frozen=True, slots=True)
 class Entrants:
-    """The tokens of a race that can win, ordered by row, then id. `values` are their logits; `scores` are (logit - the
-    row's best logit) / temperature + noise."""
+    """The tokens of a race that can win, ordered by row, then id. `values` are their logits. A score is
+    (logit - the row's best logit) / temperature + noise."""
 
     rows: Index
     tokens: Index
@@ -164,14 +163,14 @@ class Entrants:
         return Entrants(self.rows[chosen], self.tokens[chosen], self.values[chosen], self.scores[chosen])
 
     def renumbered(self, numbers: Index) -> Entrants:
-        """Return the entrants with each row's new number, in the same order; rows numbered -1 are left out."""
+        """Return the entrants with new row numbers, in the same order, without rows numbered -1."""
         rows = numbers[self.rows]
         kept = np.flatnonzero(rows >= 0)
         return Entrants(rows[kept], self.tokens[kept], self.values[kept], self.scores[kept])
 
 
 def best_tokens(logits: Logits) -> tuple[Index, Reals]:
-    """Return each row's largest logit, the lowest id among equals, and its value; NaN where the row has a NaN."""
+    """Return each row's best token, the lowest id among equals, and its logit; NaN if the row has a NaN."""
     if isinstance(logits, np.ndarray):
         best = logits.argmax(axis=1)
         return best, logits[np.arange(len(best)), best].astype(np.float64)
@@ -179,13 +178,13 @@ def best_tokens(logits: Logits) -> tuple[Index, Reals]:
     values = logits.gather(1, index.unsqueeze(1)).squeeze(1)
     found, best_values = host(index), host(values).astype(np.float64)
     if logits.device.type == "cpu":
-        found = logits.numpy().argmax(axis=1)  # torch's is not sure to be the first of equals
+        found = logits.numpy().argmax(axis=1)  # torch may not return the first of equals
     return found, best_values
 
 
 def leading_tokens(logits: Logits, width: int) -> tuple[Index, Reals]:
-    """Return each row's `width` largest logits as [rows, width], descending, the lowest id first among equals; on a GPU
-    at the last place among equals any id, but the first is always the row's best token."""
+    """Return the tokens and logits of each row's `width` largest logits as [rows, width], descending, the lowest id
+    first among equals. On a GPU, the last place may hold any of equal ids. The first is always the best token."""
     width = min(width, logits.shape[1])
     if isinstance(logits, np.ndarray):
         places, largest = largest_of(logits, width)
@@ -211,11 +210,11 @@ def race(
     row_keys: Words,
     prune: bool = True,
 ) -> Entrants:
-    """Return everything that could win: each token whose score is not below the worst of the row's `leaders` ([rows,
-    w], best first, from `leading_tokens`), and so each row's w best, with a few more. `prune` False keeps all tokens.
+    """Return every token that could win: its score is not below the worst of the row's `leaders` ([rows, w], best
+    first, from `leading_tokens`). So these are each row's w best and a few more. `prune` False keeps all tokens.
 
     A token's noise is at most -log(v), so to reach a bar it needs log2(v) <= (x - bar) * log2(e). The bit pattern of
-    v as a float32, read as a number, bounds log2(v) from below: the dense part has no logarithm at all.
+    v as a float32, read as an integer, bounds log2(v) from below. So the dense part needs no logarithm.
     """
     rows, vocab = logits.shape
     on_host = isinstance(logits, np.ndarray)
@@ -256,23 +255,23 @@ def race(
 def _limits(
     leaders: Index, leader_values: Reals, temperatures: Reals, words: npt.NDArray[np.int32], vocab: int
 ) -> tuple[Reals, Reals]:
-    """Return slope and height, per row, of what 2^23 (127 + log2(v 2^31)) may be at most; no limit if `vocab` is 0."""
+    """Return slope and height of each row's upper limit of 2^23 (127 + log2(v 2^31)); no limit if `vocab` is 0."""
     octave = 2.0**23
     if not vocab:
         return np.zeros(len(leaders)), np.full(len(leaders), STEEPEST)
     hashes = np.empty(leaders.shape, np.int32)
     hash_tokens(token_words(vocab)[leaders], words, hashes, np.empty_like(hashes))
-    tail = np.log1p((hashes + 0.5) * -(2.0**-HASH_BITS))  # `SLACK` covers these logarithms' last bits too
+    tail = np.log1p((hashes + 0.5) * -(2.0**-HASH_BITS))  # `SLACK` also covers the error of these logarithms
     scores = (leader_values - leader_values[:, :1]) / temperatures[:, None] - np.log(-tail)
     slopes = np.minimum(octave * LOG2_E / temperatures, STEEPEST)
     return slopes, (127.0 + HASH_BITS - scores.min(axis=1) * LOG2_E) * octave + SLACK
 
 
 def winners(entrants: Entrants, rows: int) -> Index:
-    """Return the token of each row's best score, the lowest id among equals. Every row must have an entrant."""
+    """Return each row's token with the best score, the lowest id among equals. Every row must have an entrant."""
     starts = np.searchsorted(entrants.rows, np.arange(rows))
     top = np.maximum.reduceat(entrants.scores, starts)
     leading = np.flatnonzero(entrants.scores == top[entrants.rows])[::-1]
     won = np.empty(rows, np.int64)
-    won[entrants.rows[leading]] = entrants.tokens[leading]  # the last assignment, hence the lowest id, stays
+    won[entrants.rows[leading]] = entrants.tokens[leading]  # the last assignment wins: the lowest id
     return won

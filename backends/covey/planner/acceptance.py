@@ -3,26 +3,26 @@
     a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
     E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
 
-What a drafter was asked for and that was not verified is among the trials, be it not proposed or not selected: E(k) is
-of what is in the pass, and how much that is of what was asked for, `filled` says.
+Every draft that the drafter was asked for is a trial, even if it was not proposed or not verified. So E(k) is the yield
+of the drafts that reach the pass, and `filled` is their share of the requested ones.
 
-A position that was seldom reached leans on the one before it, so depth 5 is not a blank when depth 3 is known well.
+A position that was seldom reached leans on the one before it. So depth 5 has an estimate if depth 3 is well known.
 
-Forgetting alone would take thousands of rounds to follow a sudden change. So each trial is also asked whether it speaks
-for better or worse odds of acceptance at every position: a CUSUM test each, over all positions together
+Forgetting alone would take thousands of rounds to follow a sudden change. So two CUSUM tests, over all positions
+together, ask whether trials speak for better or for worse odds of acceptance:
 
     S = max(0, S + log(P(trials | odds times e^+-CHANGE) / P(trials | a)))       a change where S reaches ALARM
 
-and what was counted before S last was 0 is then forgotten at every position: where the drafter is seldom looked at,
-what is seen at first positions is the better witness. Where trials are independent, S gets there without a change less
-than once in e^ALARM rounds on average, however many trials a round has; a change by less than half as much is left to
-forgetting. Requests that differ among themselves are changes, too: with few rows they are followed one by one (some
-five alarms in a thousand rounds of one row whose requests' rates are spread as Beta(3, 2), two with four rows, none
-with 32), which is what a choice for these rows wants. While it is
-suspected that the drafter is better than it was, so much doubt is added that it is worth a try.
+After an alarm, the counts from before S was last 0 are forgotten at every position. If trials are independent, a false
+alarm comes less than once in e^ALARM rounds on average, for any number of trials per round. A change less than half as
+large is left to forgetting.
 
-A change that is young may soon be over. What is known fades, while nothing is tried, to half within as many rounds as
-it has held: a drafter that one request made look useless is tried again for the next, and ever more seldom.
+With few rows, requests that differ look like changes, and the estimate follows them one by one. That suits a choice for
+these rows. If the requests' rates follow Beta(3, 2), 1,000 rounds of one row raise some five alarms, of four rows two,
+of 32 rows none. Suspicion that the drafter became better adds enough doubt to make the policy try it.
+
+A recent change may soon be over. While nothing is tried, counts fade to half within as many rounds as the change has
+lasted. So a drafter that looked useless for one request is tried again for the next, and then ever more rarely.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ import math
 from collections.abc import Sequence
 
 MEMORY = 3000.0  # trials after which an old one counts 1/e
-IDLE = 5000.0  # rounds without any trial after which what is known counts half, where it is as old as that
-YOUNG = 50.0  # rounds that a change has lasted when it is noticed
+IDLE = 5000.0  # rounds without any trial after which counts of that age or older count half
+YOUNG = 50.0  # the age in rounds of a change when it is noticed
 LEAN = 4.0  # trials that the position before is worth
-FIRST = 0.7  # the first position before anything is seen
-CHANGE = 1.5  # the change of log odds looked for: about 0.8 to 0.5, or 0.3 to 0.65
-ALARM = 11.0  # once in 60,000 rounds at most: a step from 0.8 to 0.3 is noticed after some 20 rounds of one row
+FIRST = 0.7  # rate of the first position before anything is seen
+CHANGE = 1.5  # the change of log odds to detect: about 0.8 to 0.5, or 0.3 to 0.65
+ALARM = 11.0  # false once in 60,000 rounds at most; a step from 0.8 to 0.3 is noticed after some 20 rounds of one row
 
 
 class _Suspicion:
@@ -55,7 +55,7 @@ class _Suspicion:
         self.accepted = [0.0] * max_depth
 
     def weigh(self, trials: Sequence[tuple[int, int, int, float]]) -> bool:
-        """Weigh trials: position, rows looked at, accepted, expected rate. Returns whether it is certain."""
+        """Add trials: position, rows tried, accepted, expected rate. Returns whether this raises the alarm."""
         shift, more, evidence = self.shift, self.more, self.evidence
         for _, looked, right, rate in trials:
             evidence += shift * right - looked * math.log1p(rate * more)
@@ -69,7 +69,7 @@ class _Suspicion:
         return evidence >= ALARM
 
     def fade(self, keep: float) -> None:
-        """Weigh what was counted so far by the factor `keep`."""
+        """Multiply all counts by `keep`."""
         self.evidence *= keep
         self.offered = [count * keep for count in self.offered]
         self.accepted = [count * keep for count in self.accepted]
@@ -96,7 +96,7 @@ class Acceptance:
         self._current = False
 
     def update(self, offered: Sequence[int], accepted: Sequence[int]) -> None:
-        """Count rows that were looked at, and accepted, by position; there may be fewer positions than the deepest."""
+        """Count rows that were tried, and accepted, by position; deeper positions may be left out."""
         self._settle()
         places = enumerate(zip(offered, accepted, self.rates()))
         trials = [(index, looked, right, rate) for index, (looked, right, rate) in places if looked]
@@ -114,13 +114,13 @@ class Acceptance:
         self._changed()
 
     def fill(self, asked: int, verified: int) -> None:
-        """Note how many draft tokens were asked for and verified."""
+        """Count the draft tokens that were asked for and verified."""
         keep = max(0.0, 1.0 - asked / MEMORY)
         self._asked = self._asked * keep + asked
         self._verified = self._verified * keep + verified
 
     def filled(self, usual: float = 1.0) -> float:
-        """Return the share of the draft tokens asked for that are verified; `usual` as long as nothing is known."""
+        """Return the share of the requested draft tokens that are verified; `usual` before anything is known."""
         return (self._verified + LEAN * usual) / (self._asked + LEAN)
 
     def idle(self) -> None:
@@ -136,7 +136,7 @@ class Acceptance:
         return self._tokens, self._doubt
 
     def rates(self) -> list[float]:
-        """Return a_i by position. Does not mutate what is known."""
+        """Return a_i by position. Does not mutate the counts."""
         if self._rates is None:
             self._rates, lean = [], FIRST
             for offered, accepted in zip(self._offered, self._accepted):

@@ -1,13 +1,13 @@
 """AdaServe as published, with the corrections of `covey.trees.selection`.
 
-depth    d = clip(floor(B1 / (n + c1)) - 1, Dmin, Dmax)      its equation 8, n being the rows that decode
-width    w = clip(floor(B2 / n) + c2, 1, Wmax)               its equation 9
-select   rows in descending A(r), each its best nodes until 1 + the sum of their path probabilities reaches
-         min(A(r), d + 1), at most n_max of them with its root; then the best of all until B1 tokens are in the pass
+    depth    d = clip(floor(B1 / (n + c1)) - 1, Dmin, Dmax)      its equation 8, n being the rows that decode
+    width    w = clip(floor(B2 / n) + c2, 1, Wmax)               its equation 9
+    select   rows in descending A(r), each its best nodes until 1 + the sum of their path probabilities reaches
+             min(A(r), d + 1), at most n_max of them with its root; then the best of all until B1 tokens are in the pass
 
-Path probabilities are the drafter's own, not calibrated: products of q where it ships them, else of shares of the race.
-Unless `speculation.adaserve` gives them, B1 and B2 are how many tokens a pass takes at most `SLACK` times as long as
-over one.
+Path probabilities are the drafter's own, not calibrated: products of q if it ships q, else of shares of the race.
+Unless `speculation.adaserve` sets them, B1 and B2 are the largest number of tokens whose pass takes at most `SLACK`
+times as long as a pass over one token.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 SLACK = 1.2
-UNKNOWN = 64  # tokens of a pass where no cost table says anything
+UNKNOWN = 64  # the token budget without a cost table
 DEFAULTS = {"b1": 0, "b2": 0, "c1": 0, "c2": 0, "n_max": 8, "d_min": 1}
 ENTRY = rf"({'|'.join(DEFAULTS)})=\d{{1,5}}"
-MEMORY = 0.1  # weight of a new round in the mean of what rounds take
+MEMORY = 0.1  # weight of a new round in the mean round time
 
 
 def constants(entries: Iterable[str]) -> Mapping[str, int]:
-    """Return the constants of `speculation.adaserve` over the defaults; of one key the last entry counts."""
+    """Return the defaults, overridden by `speculation.adaserve`; the last entry of a key counts."""
     given = dict(entry.split("=") for entry in entries)
     wrong = [f"{key}={value}" for key, value in given.items() if not re.fullmatch(ENTRY, f"{key}={value}")]
     if wrong:
@@ -46,17 +46,17 @@ def constants(entries: Iterable[str]) -> Mapping[str, int]:
 
 
 def knee(costs: CostTable | None, slack: float = SLACK) -> int:
-    """Return how many tokens a pass takes at most `slack` times as long as over one."""
+    """Return the most tokens whose pass takes at most `slack` times as long as a pass over one token."""
     if costs is None or not costs.verify:
         return UNKNOWN
-    verify = Surface((1, tokens, seconds) for _, tokens, seconds in costs.verify)  # whatever the rows
+    verify = Surface((1, tokens, seconds) for _, tokens, seconds in costs.verify)  # over all numbers of rows
     limit, most = slack * verify(1, 1), max(tokens for _, tokens, _ in costs.verify)
     return max((tokens for tokens in range(1, most + 1) if verify(1, tokens) <= limit), default=1)
 
 
 def selected(ranked: Ranked, needs: Array, demands: Array, allowed: int, most: int, fixed: Flags) -> Flags:
-    """Return the nodes of both selections, at most `allowed`, with those `fixed`. `most` is n_max, which bounds a row
-    in the first selection alone."""
+    """Return the `fixed` nodes and those of both selections, at most `allowed`. `most` is n_max, which bounds a row
+    only in the first selection."""
     spare = allowed - int(np.count_nonzero(fixed))
     return filled(ranked, ranked.taken(customised(ranked, needs, demands, spare, most - 1)) | fixed, allowed)
 
@@ -92,7 +92,7 @@ class AdaServeSelector(TreeSelector):
     log_q = True
 
     def __init__(self, policy: AdaServe, drafters: Sequence[str], max_depth: int) -> None:
-        super().__init__(drafters, max_depth)  # counts what is not to depend on drawn tokens, and what is only shown
+        super().__init__(drafters, max_depth)  # calibration serves only hidden rows and metrics here
         self._policy = policy
         self._round_seconds = 0.0
 

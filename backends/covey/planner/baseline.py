@@ -1,7 +1,6 @@
-"""Knows the baseline: the time per token of one request that decodes plainly on an idle server, of which relative
-latency classes are multiples.
+"""Knows the baseline: the time per token of one request that decodes plainly on an idle server.
 
-A cost table has it. Where there is none, or it does not say, plain rounds of one row teach it as they come.
+Relative latency classes are multiples of it. It comes from the cost table, or else from plain rounds of one row.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from covey.requests.rounds import RoundRecord
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
-LEAST, MOST = 8, 64  # rounds that must have been seen before anything is said, and the last that are kept
+LEAST, MOST = 8, 64  # rounds that an estimate needs, and the last rounds that are kept
 
 
 class Baseline:
-    """Owns the baseline. Changed by the engine's thread; any thread may ask."""
+    """Owns the baseline. Only the engine's thread updates it; any thread may read `seconds`."""
 
     def __init__(self, costs: CostTable | None = None) -> None:
         self.seconds = None if costs is None else _token_seconds(costs)
@@ -25,7 +24,7 @@ class Baseline:
         self._seen: deque[float] = deque(maxlen=MOST)
 
     def update(self, record: RoundRecord) -> None:
-        """Learn from a round that is over, if it was a plain one of a single row."""
+        """Learn from a finished round, if it was a plain one of a single row."""
         if self._measured or (record.rows, record.decoding, record.emitted) != (1, 1, 1) or record.plan.depth.any():
             return
         if not record.waiting:
@@ -37,7 +36,7 @@ class Baseline:
 
 
 def _token_seconds(costs: CostTable) -> float | None:
-    """Return the table's time of a plain round of one row, else of its pass and overhead, else None."""
+    """Return the table's time of a plain round of one row, else that of its pass plus overhead, else None."""
     plain = dict(costs.plain)
     if 1 in plain:
         return plain[1]

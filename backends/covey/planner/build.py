@@ -37,12 +37,12 @@ def build(
     costs: CostTable | None = None,
     seed: int = 0,
 ) -> RoundPlanner:
-    """Build the planner. `drafters` are the usable ones; without any, every policy decodes plainly. `max_rows` is the
-    largest batch that the curves have knots for; larger ones are extrapolated."""
+    """Return a new planner. `drafters` are the usable ones; without any, every policy decodes plainly. `max_rows` is
+    the largest batch that the curves have knots for; larger ones are extrapolated."""
     max_depth = policies.fixed_depth(settings.policy) or settings.max_depth
     unknown = [name for name in drafters if costs is not None and name not in costs.draft]
     if costs is not None and unknown:
-        log.warning("cost table %s knows nothing of %s: learnt from nothing", costs.name, ", ".join(unknown))
+        log.warning("Cost table %s has no timings of %s; learning them from rounds", costs.name, ", ".join(unknown))
     first = next(iter(drafting(settings, drafters)), "")
     switch_costs = SwitchCosts(costs.switch if costs is not None else None, first)
     setting = policies.Setting(
@@ -75,7 +75,7 @@ def build(
 
 
 def drafting(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the drafters for requests that name none; the others draft when those are away."""
+    """Return the drafters for requests that name none. The others are their fallback."""
     name, _, own = settings.drafter_policy.partition(":")
     if name != "fixed":
         return tuple(names)
@@ -83,7 +83,7 @@ def drafting(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, 
 
 
 def measured(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the drafters whose cost curves the planner starts from; none if no policy uses what rounds take."""
+    """Return the drafters whose cost curves the planner starts from; none if no policy uses round times."""
     asked = policies.starts_from_costs(settings.policy) or settings.drafter_policy == COVEY
     return drafting(settings, names) if asked else ()
 
@@ -91,7 +91,7 @@ def measured(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, 
 def _expectations(
     settings: SpeculationSettings, drafters: Sequence[str], policy: LengthPolicy, setting: policies.Setting
 ) -> Expectations | None:
-    """Return what all parts of the planner expect of rounds: the policy's own, else new ones where a part wants any."""
+    """Return the expectations that all parts share: the policy's own, else new ones if a part needs them, else None."""
     if isinstance(policy, Covey):
         return policy.expectations
     if settings.selection == "worth" or (settings.drafter_policy == COVEY and len(drafters) > 1):
@@ -116,7 +116,7 @@ def _selector(
 
 
 def _together(names: Sequence[str], setting: policies.Setting, expectations: Expectations | None) -> DrafterPolicy:
-    """Return the policy that chooses the drafters of all rows together, where there is a choice."""
+    """Return the policy that chooses the drafters of all rows together, if there is a choice."""
     if len(names) < 2 or expectations is None:
         return First()
     fixed = policies.fixed_depth(setting.name)

@@ -1,10 +1,11 @@
-"""Calibrates what drafters say of their tokens: how likely a node is accepted if all before it were, by drafter, depth,
-rank among its siblings, and the drafter's own probability, which is usually too high.
+"""Calibrates the drafters' probabilities, which are usually too high.
+
+Estimates P(node accepted | ancestors accepted) by drafter, depth, rank among siblings, and the drafter's probability:
 
     p(depth, rank, bin) = (accepted + LEAN * said) / (offered + LEAN)      counted with forgetting
 
-`said` is what the drafter says of this very node. Under the rejection rule nothing may depend on the token
-that was drawn, and what is said of a node does: there a node is one of its depth, and no more.
+`said` is the drafter's probability of this node. It depends on the drawn token, and under the rejection rule nothing
+may depend on that. There only a node's depth counts.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import numpy as np
 from covey.contracts.types import Floats, Ints
 from covey.trees.paths import Flags, Index, Nodes
 
-MEMORY = 20000.0  # nodes that were looked at after which an old one counts 1/e
-LEAN = 4.0  # nodes that a drafter's own word is worth
-RANKS = 6  # the last one stands for all beyond
+MEMORY = 20000.0  # after this many nodes, an old one counts 1/e
+LEAN = 4.0  # nodes that a drafter's own probability is worth
+RANKS = 6  # the last one stands for all higher ranks
 EDGES = np.array([0.01, 0.03, 0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.87, 0.95, 0.99])
 STEPS = 1000
-BINS = np.searchsorted(EDGES, np.arange(STEPS + 1) / STEPS).astype(np.int32)  # of a probability in so many steps
-BLIND = len(EDGES) + 1  # the bin of nodes that nothing is said of, or may be
-UNSEEN = 0.5  # ... as long as none was seen
+BINS = np.searchsorted(EDGES, np.arange(STEPS + 1) / STEPS).astype(np.int32)  # the bin of each probability k / STEPS
+BLIND = len(EDGES) + 1  # the bin of nodes whose probability is unknown or must not be used
+UNSEEN = 0.5  # the probability of such nodes before any was seen
 
 
 class Calibration:
-    """Owns all counts and their estimates: a node is right with chance[cell] + trust[cell] * said."""
+    """Owns all counts and their estimates: P(accepted) = chance[cell] + trust[cell] * said."""
 
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self._drafters = {name: index for index, name in enumerate(drafters)}
@@ -55,7 +56,7 @@ class Calibration:
         return cells
 
     def own(self, cells: Index, said: Floats) -> Floats:
-        """Return each node's calibrated probability if all before it are right."""
+        """Return each node's calibrated probability, given that its ancestors are accepted."""
         found = self._trust.take(cells)
         found *= said
         found += self._chance.take(cells)
@@ -68,7 +69,7 @@ class Calibration:
         return np.fromiter((self._drafters.get(name, 0) for name in drafters), np.int64, len(drafters))
 
     def update(self, cells: Index, accepted: Flags) -> None:
-        """Count nodes whose parents were accepted, and which of them were accepted, too."""
+        """Count nodes whose parents were accepted, and which of these nodes were accepted."""
         keep = max(0.0, 1.0 - len(cells) / MEMORY)
         for total, weights in ((self._offered, None), (self._accepted, accepted)):
             total *= keep
@@ -76,7 +77,7 @@ class Calibration:
         self._weigh()
 
     def _weigh(self) -> None:
-        """Compute each cell's trust and correction; `UNSEEN` stands for what a cell without a statement says."""
+        """Compute each cell's trust and chance; blind cells have `UNSEEN` instead of a drafter's probability."""
         trust = LEAN / (self._offered + LEAN)
         chance = self._accepted / (self._offered + LEAN)
         unsaid = np.arange(len(trust)) % (BLIND + 1) == BLIND

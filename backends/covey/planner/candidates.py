@@ -1,4 +1,4 @@
-"""The candidate trees of a round as selectors see them: nodes, which of them may be dropped, and how likely each is."""
+"""The candidate trees of a round, as selectors see them: which nodes may be dropped, and how likely each one is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Candidates:
     nodes: Nodes
     said: Floats  # each node's own probability, by its drafter
     own: Floats  # the same, calibrated
-    hidden: Flags  # rows whose nodes must not be ranked by what is said of them
+    hidden: Flags  # rows whose nodes must not be ranked by these probabilities
     cells: Index  # where `Calibration` counts each node
     fixed_rows: Flags  # rows that ask for a depth themselves (`Standing.fixed`)
 
@@ -31,7 +31,7 @@ class Candidates:
     def of(
         cls, standing: Standing, trees: Trees, scores: Floats, drafters: Sequence[str], calibration: Calibration
     ) -> Candidates:
-        """Make candidates; `drafters` are by row, `scores` the nodes' log path scores, empty if not given."""
+        """Return the candidates; `drafters` are by row, `scores` the nodes' log path scores, or empty."""
         nodes = Nodes.of(trees)
         if len(scores):
             hidden, said = standing.hidden, nodes.own(scores)
@@ -41,7 +41,7 @@ class Candidates:
         return cls(trees, nodes, said, calibration.own(cells, said), hidden, cells, standing.fixed)
 
     def fixed(self) -> Flags:
-        """Return which nodes no selection may drop: those of rows that ask for a depth themselves."""
+        """Return the mask of nodes that no selection may drop: those of rows that ask for a depth themselves."""
         if not self.fixed_rows.any():
             return np.zeros(len(self.said), np.bool_)
         found: Flags = self.fixed_rows[self.nodes.row_of]
@@ -49,7 +49,7 @@ class Candidates:
 
 
 class TreeSelector:
-    """The base of selectors of single nodes. Owns calibration and totals; any thread may read `totals`."""
+    """The base class of selectors of single nodes. Owns calibration and totals; any thread may read `totals`."""
 
     log_q = False
     yields = False
@@ -57,21 +57,21 @@ class TreeSelector:
     def __init__(self, drafters: Sequence[str], max_depth: int) -> None:
         self.calibration = Calibration(drafters, max_depth)
         self.totals = SelectionTotals()
-        self._selected: tuple[Trees, Candidates, Flags] | None = None  # of the last round that drafted: what was kept
+        self._selected: tuple[Trees, Candidates, Flags] | None = None  # the last selection
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Yield metric, labels and value. Any thread may ask."""
+        """Yield metric, labels and value. Thread-safe."""
         return self.totals.figures()
 
     def keep(self, found: Candidates, kept: Flags, needs: Array, allowed: int) -> Trees:
-        """Return the trees to verify. `needs` holds A(r) of the rows that have an objective."""
+        """Return the trees to verify. `needs` holds A(r) of the rows with an objective."""
         trees = found.trees if kept.all() else found.trees.nodes(kept)
         self._selected = trees, found, kept
         self.totals.selected(len(kept), len(trees.tokens), allowed, needs)
         return trees
 
     def count(self, done: Round) -> None:
-        """Count what became of the nodes that were verified and whose parents were accepted."""
+        """Count which verified nodes were accepted, among those whose parents were."""
         if self._selected is None or self._selected[0] is not done.kept:
             return
         (trees, found, kept), reply = self._selected, done.reply

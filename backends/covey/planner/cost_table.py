@@ -9,7 +9,7 @@ from covey_client.costs.table import CostTable
 
 
 def load_costs(path: str | Path) -> CostTable:
-    """Read a cost table. Raises SettingError if the file is missing or is no cost table of this version."""
+    """Return a file's cost table. Raises SettingError if it is missing or no cost table of this version."""
     try:
         return CostTable.load(path)
     except (OSError, ValueError) as error:

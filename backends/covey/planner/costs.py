@@ -2,15 +2,16 @@
 
     T(n, k) = verify(n, n + drafts(k), 0) + [k > 0] drafting(k) + overhead(n)
     verify(n, t, p) = f(t + p) + g(n) + c p + [t > n] d
-                      piecewise linear between doublings; p of the tokens are prompts', and d is what plain passes save:
-                      they find caches as the one before left them, or are begun ahead of their time
+                      piecewise linear between doublings; p prompt tokens; d is what plain passes save: they find
+                      caches as the last pass left them, or the target begins them early
     drafting(k)     = max over drafters of draft(m, k) + c (sum of them - max)    m of the rows are its own
-    draft(m, k)     = call(m) + k step(m)    one such curve per drafter; a step is taken by the rows that draft so deep
+    draft(m, k)     = call(m) + k step(m)    one such curve per drafter; only rows that draft so deep take a step
 
-Drafters that are asked together take as long as the longest where each has a core, and as long as all of them where
-they share one: c, from 0 to 1, is measured where several draft whose own curves are known.
+Drafters that work at the same time take as long as the slowest if each has a core. If they share one core, they take as
+long as all of them in turn. c is 0 in the first case and 1 in the second. It is measured in rounds of several drafters
+whose own curves are known.
 
-A drafter's catch-up is not in here (`covey.planner.switching`).
+Catch-up is not part of it (`covey.planner.switching`).
 """
 
 from __future__ import annotations
@@ -29,22 +30,21 @@ from covey_client.costs.table import CostTable
 Shares = tuple[tuple[str, int], ...]  # rows that draft, by drafter
 Passes = tuple[int, ...]  # tokens in the pass, for each depth from 0
 CACHED = 256  # situations whose features are kept
-PROMPT = 0.3  # how far c may be from nothing, in slopes of f
-PAUSE = 0.1  # how far d may be from nothing, in passes over one row
-TOGETHER = 0.05  # weight of a new round in c
-READ, READ_STEP = 4096, 8  # tokens of prompts in a pass, how many are looked at
+PROMPT = 0.3  # prior deviation of a prompt token's c, in slopes of f
+PAUSE = 0.1  # prior deviation of d, in passes over one row
+TOGETHER = 0.05  # weight of a new round in the drafters' c
+READ, READ_STEP = 4096, 8  # the prompt tokens that an allowance considers: up to READ, in steps
 GUESS = 0.1  # a drafted token's time before any was drafted, in passes over one row
 
 
 def _shape(tokens: Array, table: CostTable | None) -> Array:
-    """Return the shape f of a pass over so many tokens, with f(1) = 1: from the table's passes with drafts, whatever
-    the rows, else a guess for an unknown device. Doubt is relative to it, so that a device unlike the guess would long
-    be taken for a guess gone wrong."""
+    """Return f at each number of `tokens`, scaled to f(1) = 1. It comes from the table's passes with drafts, over all
+    numbers of rows; without a table it is a guess for an unknown device."""
     cells = [cell for cell in table.verify if cell[0] < cell[1] or cell[1] == 1] if table is not None else []
     if len(cells) < 2:
         seconds_at: Array = 1.0 + tokens / 128.0
         return seconds_at
-    line = Surface((1, count, seconds) for _, count, seconds in cells)  # the mean of those with as many tokens
+    line = Surface((1, count, seconds) for _, count, seconds in cells)  # the mean of cells with equal tokens
     seconds_at = np.array([line(1, count) for count in tokens])
     return np.maximum(seconds_at / max(float(seconds_at[0]), 1e-9), 0.1)
 
@@ -68,7 +68,7 @@ class RoundCosts:
         self._verify = Regression(np.concatenate([shape, np.zeros(len(self._rows) + 2)]), doubt)
         self._overhead = Regression(np.ones(len(self._rows)), smooth(len(self._rows), 3.0, 0.5), noise=0.2)
         self._drafts: dict[str, Regression] = {}
-        self._alone: set[str] = set()  # drafters that were seen to draft with no other beside
+        self._alone: set[str] = set()  # drafters that were measured while no other drafted
         self._crowding = 0.0  # c
         self._rounds = 0
         if table is not None:
@@ -86,7 +86,7 @@ class RoundCosts:
 
     @property
     def measured(self) -> bool:
-        """Return whether anything was measured: before that, predictions compare depths and are no seconds."""
+        """Return whether anything was measured; before that, predictions only compare depths."""
         return self._verify.scaled
 
     def predict(self, rows: int, shares: Shares, passes: Passes) -> tuple[Array, Array]:
@@ -114,9 +114,9 @@ class RoundCosts:
         return PassCurve(rows, self._far, line, float(weights[-1]), float(weights[-2]) / 128.0)
 
     def prefill_allowance(self, rows: int, drafts: float, seconds: float) -> int:
-        """Return how many prompt tokens a pass over so many rows and drafts can compute within these seconds, and at
-        least those that are almost free: while a device waits for its weights, a token takes at most half of what it
-        takes in the longest passes."""
+        """Return how many prompt tokens fit into a pass over `rows` and `drafts` within `seconds`. At least return
+        those that are almost free: each takes at most half of its time in the longest passes, because the device
+        waits for its weights meanwhile."""
         prompts = np.arange(0, READ, READ_STEP)
         within = self.curve(rows).at(np.full(len(prompts), rows + drafts), prompts) <= seconds
         slopes = np.diff(self._verify.weights[: len(self._tokens)])
@@ -136,14 +136,14 @@ class RoundCosts:
         return seconds
 
     def more(self, rows: int, prefill: int, passes: Passes) -> Array:
-        """Return the seconds that so many prompt tokens add to the pass, for each depth from 0."""
+        """Return the seconds that `prefill` prompt tokens add to the pass, for each depth from 0."""
         plain = self._verifying(rows, passes)
         fuller = np.stack([self._verify_features(rows, tokens, prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
     def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
-        """Return the time of drafters that are asked together, from the seconds of each alone: a number each, or one
-        for each depth."""
+        """Return the time of drafters that work at the same time. `seconds` holds each drafter's time alone, as one
+        number or by depth."""
         longest = np.max(seconds, axis=0)
         together: Array = longest + self._crowding * (np.sum(seconds, axis=0) - longest)
         return together
@@ -170,12 +170,11 @@ class RoundCosts:
         overhead: float | None,
         rounds: int = 1,
     ) -> None:
-        """Learn from a round, or from so many that were alike and took so long on average. `draft` is the time of all
-        drafters together, without catch-up, and is ignored if none drafted. `overhead` is None if the round says
-        nothing about it."""
+        """Learn from a round, or from the means of `rounds` similar ones. `draft` is the time of all drafters together
+        without catch-up, ignored if none drafted. `overhead` is None if the round does not show it."""
         self._verify.update(self._verify_features(rows, verified, prefill), verify, rounds)
         self._rounds += overhead is not None
-        # It changes slowly, and each update takes time itself.
+        # Overhead changes slowly, and each update takes time itself.
         if overhead is not None and (rounds > 1 or self._rounds % 4 == 1):
             self._overhead.update(hat(rows, self._rows), overhead)
         if len(calls) == 1:
@@ -186,7 +185,7 @@ class RoundCosts:
             self._observe_several(calls, draft)
 
     def _observe_several(self, calls: Mapping[str, DraftCall], draft: float) -> None:
-        """Learn from a call beside others, whose time counts for a drafter's own curve only until it is seen alone."""
+        """Learn from simultaneous calls. They teach a drafter's own curve only until it is measured alone."""
         way = max(0.0, draft - max(call.seconds for call in calls.values()))
         alone = []
         for name, call in calls.items():

@@ -2,24 +2,22 @@
 
     value(k) = tokens(k) / seconds(k)          (covey.planner.expectations)
 
-Four rules make a choice of these values:
+Four rules turn these values into a choice:
 
-keep     Drafting stays off until the time lost by that, summed over rounds, has reached the drafters' catch-up. A large
-         gain is acted upon soon, a small one later, noise never; there is no threshold to fall off. For example,
-         rounds without drafts take 10 ms, and a depth promises 5 % more tokens per second. Each round adds 0.5 ms to
-         the debt. If catching up takes 3.6 ms, drafting begins after 8 rounds; a gain of 40 % would be acted upon after
-         one.
-explore  Exploration lives on a bank: a fixed share of all time goes in, the time an exploring round is expected to lose
-         goes out. The depth explored is the one whose value could be best of all, if its doubt allows it to be better
-         than the one in use. Doubt grows where nothing is measured: a drafter switched off is probed again, for ever.
-         What is left over goes, at five times the price, to the depth longest unplayed: doubt may be wrong too.
-         Across the line between drafting and none it lasts a few rounds. For example, rounds of 10 ms bring the bank
-         0.05 ms each (SHARE). A round of 15 ms at a depth expected to be a tenth slower loses 1.5 ms: one in 30.
-prefill  A pass with prompt tokens in it is long whatever the depth, so its own tokens per second say little. There the
-         depth is best that gains most over spending its time at the usual speed: max of tokens - speed * seconds. Its
-         parts are learnt from: drafting takes what it takes elsewhere, and passes filled by prompts show early what
-         large ones cost.
-forget   Every estimate forgets (see each), so drift is followed.
+keep     Drafting stays off until the time lost by that, summed over rounds, reaches the drafters' catch-up time. A
+         large gain is taken soon, a small one later, noise never; there is no threshold. For example, rounds without
+         drafts take 10 ms, and a depth promises 5 % more tokens per second. Each round adds 0.5 ms to the debt. If
+         catch-up takes 3.6 ms, drafting begins after 8 rounds; with a gain of 40 % it would begin after one.
+explore  A bank pays for exploration: a fixed share of all time goes in, and each exploring round's expected loss goes
+         out. The policy explores the depth whose optimistic value is best, if that beats the depth in use. Doubt grows
+         while a depth is not measured, so a drafter that was switched off is always probed again.
+         A full bank also pays, at five times the price, for the depth longest unplayed: doubt may be wrong.
+         Exploring from drafting to none, or back, lasts a few rounds. For example, rounds of 10 ms add 0.05 ms each
+         (SHARE). A round of 15 ms at a depth expected to be a tenth slower loses 1.5 ms: one in 30.
+prefill  A pass with prompt tokens is long at any depth, so its tokens per second say little. The best depth gains
+         most over spending its time at the usual speed: max of tokens - speed * seconds. The policy still learns from
+         its parts: drafting takes its usual time, and passes filled by prompts show early what large ones cost.
+forget   Every estimate forgets (see each), so it follows drift.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ from covey_client.costs.table import CostTable
 
 SHARE = 0.005  # share of all time that may be lost by exploring
 START = 5.0  # rounds' time in the bank at the start
-FULL = 3.0  # rounds' time in the bank from which on it is spent even where nothing is doubted
+FULL = 3.0  # rounds' time in the bank from which it is spent even if no depth is doubted
 PREMIUM = 5.0  # the price of that, in expected losses
 ACROSS = 4  # rounds of exploring from drafting to none, or back
-DEVIATIONS = 2.0  # a value could be as good as so many deviations above its estimate
-DRIFT = 1e-6  # variance that a depth's correction gains in each round in which the depth is not played
-STALE, LEAST = 1.3, 0.003  # a depth known about as well as the one in use is not explored: no more is to be learnt
+DEVIATIONS = 2.0  # an optimistic value is this many deviations above its estimate
+DRIFT = 1e-6  # variance that a depth gains in each round in which it is not played
+STALE, LEAST = 1.3, 0.003  # a depth is explored only if its doubt exceeds STALE times that of the one in use + LEAST
 
 
 class Covey:
@@ -60,7 +58,7 @@ class Covey:
         self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
         self._round = 0
         self._exploring, self._more = 0, 0  # a depth, and for how many more rounds
-        self._asked: tuple[Expected, int, int] | None = None  # what the last choice rests on
+        self._asked: tuple[Expected, int, int] | None = None  # the inputs of the last choice
         self.reason = Reason("")
 
     def prepare(self, situation: Situation) -> None:
@@ -70,7 +68,7 @@ class Covey:
         expected = self.expectations.of(situation)
         predicted = expected.latencies if self.expectations.measured else []
         if self._more:
-            # Beside prefill too: what is explored must not stop and begin again, and not outlast its price.
+            # With prefill as well: exploration must not stop and begin again, nor last longer than was paid for.
             self._more -= 1
             if self._exploring <= situation.ceiling:
                 self.reason = Reason("explore", predicted)
@@ -84,7 +82,7 @@ class Covey:
             return 0
         asked = expected, situation.ceiling, situation.previous
         if asked == self._asked and self.reason.word == "best":
-            return self._current  # nothing was learnt since
+            return self._current  # nothing new was learnt
         self._asked = asked
         best = max(range(situation.ceiling + 1), key=expected.values.__getitem__)
         restart = self._switch(situation) if situation.previous == 0 else 0.0
@@ -118,7 +116,7 @@ class Covey:
         gains = []
         for depth, more in enumerate(self.expectations.more(situation)[: situation.ceiling + 1]):
             time = expected.seconds[depth] + more
-            if depth > 0 and usual == 0 and situation.previous == 0:  # else it is owed whatever is done now
+            if depth > 0 and usual == 0 and situation.previous == 0:  # otherwise catch-up is due in any case
                 time += self._switch(situation)
             gains.append(expected.tokens[depth] - speed * time)
         return max(range(len(gains)), key=gains.__getitem__)
@@ -167,7 +165,7 @@ class Covey:
 
 
 def _crosses(before: int, depth: int) -> bool:
-    """Return whether a change of depth begins drafting or ends it: the first round after that teaches no costs."""
+    """Return whether a change of depth begins or ends drafting; the first round after that teaches no costs."""
     return (depth > 0) != (before > 0)
 
 

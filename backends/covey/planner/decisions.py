@@ -1,4 +1,4 @@
-"""Records the last choices and explains each in one line: the expected cost of every depth, and the real one."""
+"""Records the last decisions and explains each in one line, with the predicted and observed cost of every depth."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass
 from covey.contracts.types import JsonDict
 from covey.planner.lessons import Lesson
 
-CAPACITY = 256  # decisions that are kept
+CAPACITY = 256  # decisions
 MEMORY = 0.05  # weight of a new round in an arm's observed mean
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One round. `predicted` and `observed` are seconds per token by depth, infinite where nothing is known; `observed`
-    are moving means at this batch size, this round included when it was `learnt` from."""
+    """One round. `predicted` and `observed` are seconds per token by depth, infinite if unknown. `observed` are moving
+    means at this batch size; they include this round if it was `learnt` from."""
 
     round: int
     rows: int
@@ -29,11 +29,11 @@ class Decision:
     tokens: int
     learnt: bool
     drafters: tuple[tuple[str, str, int], ...]  # name, why, rows
-    chosen: int  # the depth that `why` is about; `depth` is less where no row could draft as deep
-    capped: str  # by what either is less than it could be
+    chosen: int  # the depth that the policy chose; `depth` is less if no row could draft so deep
+    capped: str  # the reason that limited one of the two, or ""
 
     def line(self) -> str:
-        """Return the decision in one line, for people."""
+        """Return the decision as one line of text."""
         arms = " ".join(
             f"{'>' if depth == self.depth else ''}{depth}:{_ms(predicted)}/{_ms(observed)}"
             for depth, (predicted, observed) in enumerate(zip(self.predicted, self.observed))
@@ -49,7 +49,7 @@ class Decision:
         )
 
     def plain(self) -> JsonDict:
-        """Return the decision as plain data for JSON, with null for what is not known."""
+        """Return the decision as plain data for JSON, with null for unknown values."""
         return asdict(self) | {
             "predicted": [_finite(value) for value in self.predicted],
             "observed": [_finite(value) for value in self.observed],
@@ -59,7 +59,7 @@ class Decision:
 
 
 class DecisionLog:
-    """Owns a ring of the last decisions, and each arm's observed mean."""
+    """Owns a ring of the last decisions, and the mean observed cost of each depth."""
 
     def __init__(self, depths: int) -> None:
         self._depths = depths
@@ -68,7 +68,7 @@ class DecisionLog:
         self._rounds = 0
 
     def add(self, lesson: Lesson, drafters: tuple[tuple[str, str, int], ...]) -> None:
-        """Record a round that a policy chose, and who drafted in it."""
+        """Record a round that a policy chose, with the drafters in it."""
         choice = lesson.choice
         rows, predicted = choice.situation.rows, choice.reason.predicted
         self._rounds += 1

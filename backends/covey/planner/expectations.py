@@ -1,8 +1,10 @@
 """Estimates the time and tokens of a round of each depth, learnt from all rounds at all batch sizes.
 
-tokens   = sum over drafters of rows * E(k), and one of each row that does not draft    (covey.planner.acceptance)
-seconds  = T(n, k)                     (covey.planner.costs)
-value(k) = tokens(k) / seconds(k)
+    tokens(k)  = sum over drafters of rows * E(k), and one of each row that does not draft
+    seconds(k) = T(n, k)
+    value(k)   = tokens(k) / seconds(k)
+
+E(k) comes from `covey.planner.acceptance`, T(n, k) from `covey.planner.costs`.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from covey.planner.pass_curve import PassCurve
 from covey.planner.regression import Array
 from covey_client.costs.table import CostTable
 
-# Plain rounds alike that are learnt together, if they are shorter than this: on few cores what learns is missing where
-# the target computes, and takes a 20th of such a round.
+# Plain rounds of one size that are learnt together, if they are shorter than SHORT seconds. On few cores learning takes
+# time from the target, a 20th of such a round.
 EACH, SHORT = 4, 0.005
 
 
@@ -41,26 +43,25 @@ class Expected:
 
 
 class Expectations:
-    """Owns the estimates; `of` remembers its last answer until something is learnt. Others may ask `costs`, not teach
-    them."""
+    """Owns the estimates; `of` remembers its last answer until something is learnt. Callers may read `costs` only."""
 
     def __init__(self, max_depth: int, max_rows: int, table: CostTable | None = None) -> None:
         self._max_depth = max_depth
         self.costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[str, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
-        # Whether a selector drops drafts: what requests are believed to emit with all of them does not hold then.
+        # Whether a selector drops drafts: then the requests' expected tokens, which assume all drafts, do not hold.
         self.selected = False
-        # Seconds of plain rounds that are learnt together: verification and overhead, by rows, and whether overheard.
+        # Plain rounds to learn together: seconds of verification and overhead, by rows and whether overheard.
         self._plain: dict[tuple[int, bool], list[tuple[float, float]]] = {}
 
     @property
     def measured(self) -> bool:
-        """Return whether anything was measured: before that, expectations compare depths and are no seconds."""
+        """Return whether anything was measured; before that, expectations only compare depths."""
         return self.costs.measured
 
     def of(self, situation: Situation) -> Expected:
-        """Return the expectations of a batch. Does not mutate what is known."""
+        """Return the expectations of a batch. Does not mutate the estimates."""
         key = situation.rows, situation.shares, situation.drafts, situation.width, situation.tokens
         if self._last is not None and self._last[0] == key:
             return self._last[1]
@@ -76,30 +77,28 @@ class Expectations:
         return expected
 
     def without_drafts(self, rows: int) -> Array:
-        """Return the seconds of a round in which all rows draft, without the drafting, by depth; equal if unknown."""
+        """Return the seconds of a round in which all rows draft, drafting excluded, by depth; all 1 if unknown."""
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
         return self.costs.without_drafts(rows, passes) if self.costs.measured else np.ones(self._max_depth + 1)
 
     def each_draft(self, rows: int) -> float:
-        """Return what a further draft of a row that drafts costs, in tokens of plain rounds; that a round has any is
-        not in it."""
+        """Return the cost of one more draft in a row that drafts, in tokens of plain rounds."""
         seconds = self.without_drafts(max(1, rows))
         return max(0.0, float(seconds[-1] - seconds[1]) / max(1, self._max_depth - 1) / float(seconds[0]))
 
     def gain(self, situation: Situation, depth: int) -> float:
-        """Return how many tokens more than in a plain round a row yields at that depth, less those that plain rounds
-        yield in the time that it takes longer."""
+        """Return how many tokens a row gains at that depth over plain rounds that take the same time."""
         expected, rows = self.of(situation), max(1, situation.rows)
         return expected.tokens[depth] / rows - expected.seconds[depth] / expected.seconds[0]
 
     def curve(self, rows: int) -> PassCurve:
-        """Return the time of rounds without drafting; before anything was measured its unit is the token."""
+        """Return the curve of rounds without drafting; its unit is the token before anything was measured."""
         if not self.measured:
             return PassCurve.unknown(rows)
         return self.costs.curve(rows, self.costs.overhead(rows))
 
     def plain(self, rows: int) -> float:
-        """Return the seconds of a round of so many rows with neither drafts nor prompts."""
+        """Return the seconds of a round of `rows` rows with neither drafts nor prompts."""
         return float(self.curve(rows).at(np.array([float(rows)]))[0])
 
     def more(self, situation: Situation) -> list[float]:
@@ -109,14 +108,14 @@ class Expectations:
         return added
 
     def update(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
-        """Learn from a round that shows what its depth costs; `usual` says that it was like those that follow it."""
+        """Learn from a round that shows the cost of its depth; `usual` is false for the first round after a switch."""
         if usual:
             overhead = max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds)
             self._observe(situation, depth, outcome, overhead)
         self._judge(situation, outcome)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
-        """Learn from a round that does not show what its depth costs, nor the overhead of rounds."""
+        """Learn from a round that shows neither the cost of its depth nor the overhead of rounds."""
         if usual:
             self._observe(situation, depth, outcome, None)
         self._judge(situation, outcome)
@@ -166,8 +165,8 @@ class Expectations:
                 self._accepted(name).idle()
 
     def _passes(self, situation: Situation) -> Passes:
-        """Return the tokens to be verified, by depth: of what a drafter is asked for, only what usually is. Of a tree
-        from which a selector drops nodes that is taken to be a chain until more is known, as its tokens are."""
+        """Return the tokens that the target will verify, by depth: the usual share of those that drafters are asked
+        for. If a selector drops nodes, a tree counts as a chain until more is known."""
         shares = situation.shares
         filled = 1.0
         if shares:
@@ -205,5 +204,5 @@ class Expectations:
 
 
 def _shares(situation: Situation) -> Shares:
-    """Return the rows that draft, by drafter: one without a name if the situation names none."""
+    """Return the rows that draft, by drafter; all rows under "" if the situation names no drafter."""
     return situation.shares or (("", max(1, situation.rows)),)

@@ -1,4 +1,4 @@
-"""A planner that may fail: from then on every row decodes plainly."""
+"""A fallback for a planner that fails: from then on every row decodes plainly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PART = "planner"
 
 
 class Guarded:
-    """Implements `Planner` around another one. All methods are set aside together when one fails: they share state."""
+    """Wraps a `Planner`. After one method fails, none is called again, since they share state."""
 
     def __init__(self, planner: Planner, guard: Guard) -> None:
         self._planner = planner
@@ -26,7 +26,7 @@ class Guarded:
         return _plain(len(batch.rows)) if plan is None else plan
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
-        """Return the selector's trees, or all drafts if selection has failed: the pass has room for them."""
+        """Return the selector's trees, or all drafts if it has failed: the pass has room for them."""
         kept = self._guard(PART, self._planner.select, batch, drafted, budget)
         return drafted.trees if kept is None else kept
 

@@ -1,10 +1,11 @@
-"""Turns a round that is over into what a length policy may learn from it.
+"""Turns a finished round into a lesson for the length policy.
 
-A round shows what a depth costs where every row drafted as deep as was chosen, or as it had room for: no row with a
-depth of its own or a drafter that cannot be asked, an answer from every drafter that was, and no prefill beside it.
-Any other one is overheard: it still shows what a pass over so many tokens takes, what drafting took and which drafts
-were right. An answer may be empty: that a drafter has nothing to offer is a lesson too, and a drafter that is late has
-not answered.
+A round shows the cost of a depth only if every row drafted to the chosen depth or to its own limit. No request may set
+its own depth, every drafter must be available and have answered, and the pass must hold no prefill. A policy overhears
+any other round: that still shows the time of the pass, the time of drafting, and which drafts were right.
+
+An empty answer counts as an answer, since it shows that the drafter has nothing to propose. A late drafter has not
+answered.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from covey.contracts.types import LOOKUP, Ints, RowStatus, Trees
 from covey.requests.rounds import Choice, Round
 from covey.trees.paths import Nodes
 
-READING = 0.1  # share of a round: a drafter that read for longer may have had no time left for all rows
+READING = 0.1  # share of a round: a drafter that read for longer may have had no time to draft for all rows
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A round as a length policy learns from it."""
+    """What a length policy learns from one round."""
 
     choice: Choice
-    depth: int  # the depth that was chosen; less where no row had room for more
-    played: int  # the deepest draft of any row whose drafter has answered
+    depth: int  # the chosen depth; less if no row had room for it
+    played: int  # the deepest draft of any row whose drafter answered
     drafted: bool  # whether any drafter answered
     seconds: float
     tokens: int
-    whole: bool  # whether it shows what the depth costs, and nothing else
+    whole: bool  # whether the round shows the cost of `depth`
     outcome: Outcome | None  # None: it teaches nothing
 
 
@@ -44,8 +45,8 @@ def drafted_in(done: Round) -> bool:
 
 
 def asked_in(done: Round) -> Ints:
-    """Return, by decoding row, how deep its drafter was asked to draft, -1 if the round says nothing of any drafter, as
-    where its own text offered the drafts, or where a drafter may have had no time left, having read for long."""
+    """Return the depth that each decoding row's drafter was asked for, -1 if the row says nothing about a drafter.
+    Examples: the drafts came from the row's own text, or the drafter read so long that it may have had no time."""
     rows = done.batch.decoding
     asked, proposed = done.plan.depth[:rows], done.drafted.trees.sizes[:rows]
     looked = done.drafted.answered[:rows] & (asked > 0) & (done.reply.status[:rows] == RowStatus.OK)
@@ -58,8 +59,8 @@ def asked_in(done: Round) -> Ints:
 
 
 def tried(done: Round) -> Ints:
-    """Return, by decoding row, how many of its drafter's drafts the round has tried, -1 as in `asked_in`. Drafts that
-    were not verified are not tried; drafts that the drafter did not propose are."""
+    """Return how many drafts of each decoding row the round has tried, -1 as in `asked_in`. Drafts that a selector
+    dropped are not tried; drafts that the drafter was asked for but did not propose are."""
     rows, depths = done.batch.decoding, asked_in(done)
     dropped = done.kept.sizes[:rows] < done.drafted.trees.sizes[:rows]
     if dropped.any():
@@ -68,7 +69,7 @@ def tried(done: Round) -> Ints:
 
 
 def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
-    """Return what a round in which rows decoded teaches."""
+    """Return the lesson of a round in which rows decoded."""
     batch = done.batch
     asked = done.plan.depth[: batch.decoding]
     deepest = int(asked.max())
@@ -82,7 +83,7 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
     answers = _answers(done) if deepest else {}
     complete = bool(done.emitted) and all(answers.values())
     played = int(np.where(done.drafted.answered[: batch.decoding], asked, 0).max()) if deepest else 0
-    seconds = max(done.times.whole, 1e-9)  # a clock by hand may stand still
+    seconds = max(done.times.whole, 1e-9)  # a manual clock may stand still
     outcome = None
     if done.emitted:
         names = [name for name, answered in answers.items() if answered]
@@ -94,7 +95,7 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
             catch_up_seconds=done.drafted.catch_up_seconds,
             verified=batch.decoding + len(done.kept.tokens),
             trials=_trials(done, names, max_depth) if names else {},
-            calls=_calls(done, names) if names and complete else {},  # else the round waited for no answer
+            calls=_calls(done, names) if names and complete else {},  # else draft time includes a wait for no answer
         )
     return Lesson(
         choice=choice,
@@ -109,8 +110,8 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
 
 
 def _answers(done: Round) -> dict[str, bool]:
-    """Return, by drafter that was asked, whether it has answered for at least one row. What texts offer is asked of
-    nobody."""
+    """Return, for each drafter that was asked, whether it answered for at least one row. Offers from texts ask no
+    drafter."""
     rows = done.batch.decoding
     asked, answered = done.plan.depth[:rows] > 0, done.drafted.answered[:rows]
     names = done.plan.drafter[:rows]
@@ -124,7 +125,7 @@ def _answers(done: Round) -> dict[str, bool]:
 
 
 def _by_drafter(done: Round, names: Iterable[str]) -> dict[str, npt.NDArray[np.bool_] | slice]:
-    """Return, by drafter, a mask of the decoding rows that it drafts for."""
+    """Return each drafter's mask of the decoding rows that it drafts for."""
     drafters = done.plan.drafter[: done.batch.decoding]
     if len(set(drafters)) == 1:
         return {name: slice(None) for name in names}
@@ -145,8 +146,8 @@ def _calls(done: Round, names: Iterable[str]) -> dict[str, DraftCall]:
 
 
 def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Trials]:
-    """Return, by drafter, how many rows' drafts were looked at and accepted, by position. What was not verified was
-    looked at in vain, as what was not proposed: the tokens of a round are those of what is in its pass."""
+    """Return each drafter's counts of rows whose drafts were tried and accepted, by position. A draft that was not
+    proposed or not verified counts as tried and not accepted, since the pass emits no token for it."""
     rows = done.batch.decoding
     depths = asked_in(done)
     looked = depths >= 0
@@ -161,7 +162,7 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Tria
 
 
 def tried_by_position(done: Round, max_depth: int) -> tuple[list[int], list[int]]:
-    """Return how many rows' drafts the round has tried, and accepted, by position, whoever made them."""
+    """Return how many rows' drafts the round has tried and accepted, by position, over all drafters."""
     depths, accepted = tried(done), done.reply.accepted[: done.batch.decoding]
     offered = np.clip(np.minimum(depths, accepted + 1), 0, max_depth)
     return _at_least(offered, max_depth), _at_least(np.clip(np.minimum(depths, accepted), 0, max_depth), max_depth)
@@ -179,7 +180,7 @@ def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, verifie
     right = _at_least(np.minimum(depths, accepted), max_depth)
     deepest = int(depths.max())
     asked, came = int(wanted.sum()), int(verified.sum())
-    if int(depths.min()) == deepest:  # as a rule: then who was accepted is who is looked at next
+    if int(depths.min()) == deepest:  # the usual case: rows accepted at one position are those tried at the next
         unseen = [0] * (max_depth - deepest)
         offered = [len(depths), *right[: deepest - 1], *unseen] if deepest else unseen
     else:

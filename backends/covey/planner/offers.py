@@ -1,17 +1,18 @@
-"""Takes offers of drafts from requests' own texts into the plan of a round, where they are worth more than what was
-planned.
+"""Replaces planned drafts of a row by drafts from its request's own text, if those are worth more.
 
-All is counted in tokens, of what plain decoding emits in the same time. A row takes as much of its offer as gains most,
-accepted(m) - each m, where `each` is what a draft costs by the curve of passes (`Expectations.each_draft`), if that is
-more than its planned drafts gain. That a round has any draft at all costs more, and no curve says how much: the target
-may have begun a plain pass ahead of its time, which is then made twice for the rows whose first draft was right. So it
-is measured, for each size of batch: rounds of n rows that took offers last
+Time is counted in tokens that plain decoding emits meanwhile. A row takes the length m of its offer that gains most,
+accepted(m) - each m, if that is more than its planned drafts gain. `each` is the cost of a draft on the curve of passes
+(`Expectations.each_draft`).
+
+The first draft of a round costs more, and no curve shows that. The target may have begun a plain pass early, and must
+then repeat it for rows whose first draft was right. So the cost is measured for each batch size: rounds of n rows that
+took offers cost
 
     cost   n (their seconds / plain rounds' seconds - 1)
 
-and brought a share of the tokens that they promised. Where nobody drafts else, offers are taken if they promise more
-than that. For example, plain rounds of 4 rows take 3 ms and those with offers 5 ms: the offers of all rows together
-must promise 2.7 tokens, or 3.3 where only .8 of what is promised comes.
+tokens, and brought a share of those they promised. If the round has no other drafts, offers must promise more than the
+cost. For example, plain rounds of 4 rows take 3 ms and those with offers 5 ms. Then the offers of all rows must promise
+2.7 tokens together, or 3.3 if only 80 % of the promised tokens come.
 """
 
 from __future__ import annotations
@@ -27,32 +28,32 @@ from covey.requests.rounds import Plan, Round
 
 WHY = "text"
 MEMORY = 0.05  # weight of a new round
-AGAIN = 200  # rounds whose offers were left, after which one is taken: what it costs may have changed
+AGAIN = 200  # after this many rounds without taking offers, they are tried: their cost may have changed
 USUAL = 0.5  # the cost before any was measured, in plain rounds
-FAR = 3.0  # a round that takes so many times as long tells of something else
+FAR = 3.0  # times a plain round: a longer round has another cause, and is clipped to this
 
 
 @dataclass(slots=True)
 class _Size:
-    """What is known of rounds of about so many rows."""
+    """The measurements of rounds of about one batch size."""
 
     plain: float = 0.0  # seconds
     cost: float = USUAL  # of a round with offers, in plain rounds
-    promised: float = 1.0  # tokens of a round's offers, and what came of them
+    promised: float = 1.0  # tokens that a round's offers promised, and tokens that came
     came: float = 1.0
-    left: int = 0  # rounds in a row whose offers were left
+    left: int = 0  # consecutive rounds whose offers were not taken
 
 
 class Offers:
-    """Owns what rounds with offers cost and bring, by the size of the batch."""
+    """Owns the cost and gain of rounds with offers, by batch size."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
-        self._promised = 0.0  # by the offers that the last plan took
+        self._promised = 0.0  # tokens, by the offers in the last plan
 
     def taken(self, plan: Plan, rows: Sequence[ActiveRequest], each: float, planned: float, most: int) -> Plan:
-        """Return the plan with what is taken of these decoding rows' offers, at most `most` tokens of each, which is at
-        least 0. `planned` are the tokens that a row of the policy's gains by its drafts."""
+        """Return the plan with the decoding rows' offers that are worth taking, at most `most` tokens of each (not
+        negative). `planned` is how many tokens a row gains by the policy's drafts."""
         found, gained, self._promised = dict[int, int](), 0.0, 0.0
         size = self._size(len(rows))
         offered = [
@@ -82,7 +83,7 @@ class Offers:
         return replace(plan, depth=depth, width=width, drafter=tuple(drafters), why=tuple(why))
 
     def learn(self, done: Round) -> None:
-        """Learn from a round, if nobody else drafted in it and it read no prompt."""
+        """Learn from a round, unless a drafter drafted in it or the target read prompts."""
         rows, drafted = done.batch.decoding, np.flatnonzero(done.plan.depth)
         if rows < len(done.batch.rows) or not rows or not done.emitted:
             return

@@ -1,4 +1,4 @@
-"""The time of a round of a given number of rows without drafting, by the tokens in its pass: a line between knots."""
+"""The time of a round without drafting, by the tokens in its pass, for one number of rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy.typing as npt
 from covey.planner.regression import Array
 
 Index = npt.NDArray[np.int64]
-FAR = 1e7  # tokens up to which the line beyond the last knot is drawn
+FAR = 1e7  # tokens up to which the last line extends
 
 
 @dataclass(frozen=True, slots=True)
 class PassCurve:
-    """The curve for `rows` rows. `drafts` are the seconds that a pass with drafts takes beyond the line, `prompt` those
-    of each token of a prompt."""
+    """A piecewise linear curve for `rows` rows. A pass with drafts takes `drafts` seconds more, each prompt token
+    `prompt` seconds more."""
 
     rows: int
     knots: Array
@@ -26,12 +26,12 @@ class PassCurve:
 
     @classmethod
     def unknown(cls, rows: int) -> PassCurve:
-        """Return the curve before anything was measured: time is in tokens."""
+        """Return the curve before anything was measured: its unit of time is the token."""
         ends = np.array([0.0, FAR])
         return cls(rows, ends, ends, 0.0, 0.0)
 
     def at(self, tokens: Array | Index | int, prefill: Index | int = 0) -> Array:
-        """Return the seconds of passes over so many tokens, and so many of prompts besides."""
+        """Return the seconds of passes over `tokens` and, in addition, `prefill` prompt tokens."""
         seconds: Array = np.interp(tokens + prefill, self.knots, self.seconds)
         if self.drafts:
             seconds = seconds + self.drafts * (tokens > self.rows)

@@ -14,25 +14,25 @@ class Planner(Protocol):
     """Chooses before a round, learns after it."""
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
-        """Return depth, width and drafter of each row. `budget` is the tokens of a pass. Rows past `batch.decoding`
-        must get depth 0. Does not mutate the batch."""
+        """Return depth, width and drafter of each row. `budget` is the most tokens of a pass. Rows past
+        `batch.decoding` must get depth 0. Does not mutate the batch."""
         ...
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
-        """Return the drafts that are worth verifying: these, or fewer of them. Does not mutate."""
+        """Return the drafts that are worth verifying: all or some of them. Does not mutate."""
         ...
 
     def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
-        """Return how many prompt tokens a pass over so many rows and drafts can compute within these seconds, or almost
-        for free; None if that is not known. However long the seconds are, a round may last no longer than a few plain
-        ones: rows without an objective wait for prompts, too. Selectors that yield draft in the time that is left
-        afterwards, unless rows that want a token each `tpot` seconds would not get them by plain rounds."""
+        """Return how many prompt tokens a pass over `rows` and `drafts` can compute within `seconds`, or almost for
+        free; None if unknown. In any case a round lasts no longer than a few plain ones, since rows without an
+        objective wait as well. A selector that yields drafts only in the time left after prompts, unless plain rounds
+        are too slow for the objective of one token per `tpot` seconds."""
         ...
 
     def learn(self, done: Round) -> None:
-        """Learn from a round that is over. What may wait is put off until `meanwhile`."""
+        """Learn from a finished round. Work that can wait is left to `meanwhile`."""
         ...
 
     def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
-        """Use the time in which drafters work on that plan of this batch."""
+        """Do pending work while drafters work on this plan of the batch."""
         ...

@@ -20,13 +20,13 @@ FIXED = "fixed:k"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The values that a policy may be made of: its constructor names those it needs."""
+    """The values that a policy's constructor may ask for by name."""
 
     name: str
     max_depth: int  # the deepest draft
     max_rows: int  # the largest batch
     rng: np.random.Generator
-    switch_costs: SwitchCosts  # C_switch of each drafter, refined; who needs it starts from measured costs
+    switch_costs: SwitchCosts  # C_switch of each drafter, refined
     table: Iterable[str] = ()  # speculation.table
     costs: CostTable | None = None
     max_width: int = 1  # of a tree
@@ -39,12 +39,12 @@ class Setting:
 
     @property
     def depths(self) -> Mapping[int, int]:
-        """Return pairs of a batch size and the depth that is due from it on."""
+        """Return the depth that holds from each listed batch size on."""
         return depths_by_batch(self.table, self.max_depth)
 
     @property
     def switch_cost(self) -> Callable[[int, int], float]:
-        """Return C_switch as published: the function of a table, measured beforehand."""
+        """Return C_switch as published: from a table that is measured once and not refined."""
         return self.switch_costs.measured
 
     @property
@@ -53,13 +53,13 @@ class Setting:
 
 
 def make(setting: Setting) -> LengthPolicy:
-    """Make the policy of that name; raises SettingError, which names the existing ones."""
+    """Return a new policy. Raises SettingError, which names the allowed ones, if its name is unknown."""
     made: LengthPolicy = registry.make(_made_by(setting.name), setting)
     return made
 
 
 def starts_from_costs(name: str) -> bool:
-    """Return whether the policy's first predictions rest on a cost table, if there is one."""
+    """Return whether the policy starts from a cost table, if there is one."""
     return not {"switch_cost", "switch_costs"}.isdisjoint(registry.needs(_made_by(name)))
 
 

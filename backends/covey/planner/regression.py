@@ -1,11 +1,11 @@
-"""A linear model of a time, refined by every measurement and never quite sure: Bayesian regression with forgetting.
+"""A linear model of a time, learnt by Bayesian regression with forgetting.
 
     y = phi . w + noise,   noise ~ N(0, (relative * |y|)^2),   w ~ N(m, P)
 
-Before each update P moves a little towards the prior covariance, which forgets old measurements where new ones come
-and lets doubt grow where none do; while errors keep one sign it forgets three hundred times faster. A measurement far
-off is pulled in to three deviations, so that a pause of the machine is not taken for a law. Until the first measurement
-only the curve's shape is known; the first one scales it.
+Before each update P moves a little towards the prior covariance. So old measurements are forgotten where new ones come,
+and doubt grows where none do. While errors keep one sign, forgetting is 300 times faster. Outliers are clipped to three
+deviations, so a pause of the machine does not spoil the model. Before the first measurement only the curve's shape is
+known; the first one scales it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-FORGETTING = 1e-5  # of what is known, at every measurement
-BIASED = 0.9  # four deviations of the moving average that chance alone gives
-HASTE = 300.0
+FORGETTING = 1e-5  # share of the information forgotten at every measurement
+BIASED = 0.9  # a moving average of errors beyond this is bias: four times its deviation by chance
+HASTE = 300.0  # factor of forgetting while errors are biased
 
 
 class Regression:
-    """A linear model; `shape` are weights up to a factor, `doubt` their covariance over its square."""
+    """A linear model; `shape` are the prior weights up to a factor, `doubt` their covariance over its square."""
 
     def __init__(self, shape: Array, doubt: Array, *, noise: float = 0.05) -> None:
         self._shape = shape
@@ -34,7 +34,7 @@ class Regression:
         self._scale(1.0)
 
     def assume(self, factor: float) -> None:
-        """Take the shape times `factor` for the truth until something is measured."""
+        """Predict `factor` times the shape until something is measured."""
         if not self.scaled:
             self._scale(factor)
 
@@ -49,12 +49,12 @@ class Regression:
         return means
 
     def variance(self, features: Array) -> Array:
-        """Return the predictions' variance, one per row of features, without the noise of a single measurement."""
+        """Return the predictions' variance, one per row of features, without measurement noise."""
         variances: Array = (np.dot(features, self._covariance) * features).sum(axis=1)
         return variances
 
     def update(self, features: Array, measured: float, times: int = 1) -> None:
-        """Learn from one measurement at one row of features, or from the mean of so many."""
+        """Learn from one measurement at one row of features, or from the mean of `times` measurements."""
         if not self.scaled:
             expected = float(np.dot(features, self._shape))
             if measured <= 0 or expected <= 0:
@@ -74,7 +74,7 @@ class Regression:
         noise = square * self._noise / times
         total = float(np.dot(features, spread)) + noise
         limit = 3.0 * math.sqrt(total)
-        # Noise is learnt from errors within reach, so that precise machines are believed sooner than jittery ones.
+        # Noise is learnt from clipped errors, so that measurements of precise machines weigh more.
         ratio = times * min(error * error, limit * limit) / (total / noise) / square
         self._noise += 0.01 * times * (max(ratio, 1e-5) - self._noise)
         error = min(limit, max(-limit, error))
@@ -83,7 +83,7 @@ class Regression:
         covariance -= spread[:, None] * (spread / total)
 
     def believe(self, features: Array, measured: float) -> None:
-        """Learn from a measurement made with care, of which nothing is pulled in."""
+        """Learn from a careful measurement, which is not clipped."""
         if not self.scaled:
             self.update(features, measured)
             return
@@ -99,7 +99,7 @@ class Regression:
 
 
 def hat(value: float, knots: Array) -> Array:
-    """Return the weights of the knots for linear interpolation at `value`; beyond the last knot the line goes on."""
+    """Return the weights of the knots for linear interpolation at `value`; beyond the last knot, extrapolate."""
     index = min(max(1, int(np.searchsorted(knots, value))), len(knots) - 1)
     weight = (value - knots[index - 1]) / (knots[index] - knots[index - 1])
     weights = np.zeros(len(knots))
@@ -108,13 +108,13 @@ def hat(value: float, knots: Array) -> Array:
 
 
 def smooth(knots: int, reach: float, deviation: float) -> Array:
-    """Return the prior covariance of values at neighbouring knots: alike within `reach` knots, free beyond."""
+    """Return the prior covariance of values at knots: similar within `reach` knots, independent beyond."""
     distance = np.abs(np.subtract.outer(np.arange(knots), np.arange(knots)))
     covariance: Array = np.multiply(deviation**2, np.exp(-distance / reach))
     return covariance
 
 
 def doublings(most: int) -> Array:
-    """Return the knots 1, 2, 4 ... up to at least `most`; two at the least."""
+    """Return the knots 1, 2, 4 ... up to at least `most`; at least two knots."""
     knots: Array = np.power(2.0, np.arange(max(2, math.ceil(math.log2(max(1, most))) + 1)))
     return knots

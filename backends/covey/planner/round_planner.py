@@ -1,7 +1,6 @@
-"""The planner of a round: it asks the policies where their answers matter, lays the depth out over rows, and has the
-policies learn.
+"""Plans a round: asks the policies, applies their depth to each row, and has them learn.
 
-C_switch is refined by every catch-up that was measured after a pause, whatever the policy.
+Every catch-up that was measured after a pause refines C_switch, with any policy.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from covey.requests.roster import Roster
 from covey.requests.rounds import Choice, Drafted, Plan, Round
 from covey.requests.scheduler import Batch
 
-# A round with prompts lasts as many plain ones at most. Rows that decode get a third of the time. Where none does, a
-# pass that is ten times as long spends a tenth of it on what one token costs, and a newcomer waits for its end.
+# The longest round with prompts, in plain rounds. With STRETCH, decoding rows keep a third of the throughput. With
+# ALONE, when no row decodes, a tenth of a pass pays its fixed cost; longer ones would make newcomers wait.
 STRETCH, ALONE = 3.0, 10.0
 BRIEF = 0.1  # seconds that prompts alone may always take
 
 
 class RoundPlanner:
-    """Implements `Planner`. Owns what surrounds the policy, not what that learns. Any thread may read `decisions` and
-    `totals`; the rest is the engine's."""
+    """Implements `Planner`. Each policy owns what it learns. Any thread may read `decisions` and `totals`; the rest is
+    for the engine's thread."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class RoundPlanner:
         drafters: DrafterPolicy | None = None,
         expectations: Expectations | None = None,
     ) -> None:
-        """`expectations` are the policy's own if it has any, and else taught here."""
+        """`expectations` are the policy's own if it has any; otherwise the planner teaches them."""
         self.policy = policy
         self.decisions = DecisionLog(max_depth + 1)
         self.totals = PlannerTotals()
@@ -60,8 +59,8 @@ class RoundPlanner:
         self._expectations = expectations
         self._teaches = expectations is not None and not isinstance(policy, Covey)
         overhears: object = type(policy).overhear
-        self._listens = overhears is not Forgetful.overhear  # to rounds that it was not asked about, too
-        self._previous = 0  # the deepest draft of the last round that decoded, where the policy had one made
+        self._listens = overhears is not Forgetful.overhear  # even to rounds that it was not asked about
+        self._previous = 0  # the deepest draft of the last round that decoded; 0 if the policy chose no drafts
         self._unlearnt: Round | None = None
         self._offers = Offers()
 
@@ -81,7 +80,7 @@ class RoundPlanner:
         choice = Choice(situation, depth, reason, self._previous, cap)
         judges = self._drafters.judges(batch, assigned, roster)
         plan = replace(plan, why=assigned.why)
-        if reason.word != "explore":  # what is explored is paid for
+        if reason.word != "explore":  # offers would replace the drafts that exploration pays for
             plan = self._with_offers(plan, batch, situation, depth, budget)
         return replace(
             plan,
@@ -92,7 +91,7 @@ class RoundPlanner:
         )
 
     def _with_offers(self, plan: Plan, batch: Batch, situation: Situation, depth: int, budget: int) -> Plan:
-        """Return the plan with what texts offer, if rounds have been measured that tell what drafts cost."""
+        """Return the plan with offers from texts, if the cost of drafts has been measured."""
         rows, expectations = batch.rows[: batch.decoding], self._expectations
         if expectations is None or not expectations.measured or all(active.offer is None for active in rows):
             return plan
@@ -114,14 +113,14 @@ class RoundPlanner:
         return costs.prefill_allowance(max(1, rows), drafts, min(seconds, longest))
 
     def learn(self, done: Round) -> None:
-        """Learn from a round; with a patient policy, from one that drafted while the next one drafts."""
+        """Learn from a round. With a patient policy, learn from a round that drafted only while the next one drafts."""
         self._catch_up()
         self._offers.learn(done)
         if not self._drafters.patient and done.plan.choice is not None:
             self._drafters.learn(done)
         drafted = drafted_in(done)
         if done.batch.decoding:
-            # What requests ask for is not the policy's.
+            # Depths that requests ask for are not the policy's choice.
             own = done.plan.choice is not None and done.plan.choice.depth > 0
             self._previous = int(done.plan.depth[: done.batch.decoding].max()) if drafted and own else 0
         self._unlearnt = done

@@ -1,4 +1,4 @@
-"""Lays the batch's depth out over its rows: first what a request asks for itself, then its room and the budget."""
+"""Applies the batch's depth to each row: a request's own depth comes first, then its room and the budget limit it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def spare(batch: Batch, budget: int) -> int:
 
 
 def own_depth(active: ActiveRequest, batch: Batch, deepest: int) -> int | None:
-    """Return the depth that the request itself asks for; None if it leaves that to the policy. If several tenants share
-    the server it is no more than `deepest`, the policy's own most, since others wait for every step."""
+    """Return the depth that the request asks for; None if it leaves that to the policy. If several tenants share the
+    server, cap it at the policy's maximum, `deepest`, since others wait for every step."""
     speculation = active.request.speculation
     if speculation == "auto":
         return None
@@ -30,12 +30,12 @@ def own_depth(active: ActiveRequest, batch: Batch, deepest: int) -> int | None:
 
 
 def named(batch: Batch, roster: Roster) -> tuple[str, ...]:
-    """Return each decoding row's drafter if no policy chooses: the one that its request names, else the first."""
+    """Return each decoding row's drafter without a drafter policy: the one that its request names, else the first."""
     return tuple(roster.drafter_of(active.request.drafter) for active in batch.rows[: batch.decoding])
 
 
 def capped(batch: Batch, plan: Plan, depth: int, ceiling: int, deepest: int) -> str:
-    """Return what kept all rows from the chosen depth, or the choice from any of 0 to `deepest`; "" if nothing."""
+    """Return what kept all rows below the chosen depth, or the choice below `deepest`; "" if nothing did."""
     most = int(plan.depth[: batch.decoding].max(initial=0))
     if most < depth:
         unfixed = [each for each in batch.rows[: batch.decoding] if each.request.speculation == "auto"]
@@ -46,7 +46,7 @@ def capped(batch: Batch, plan: Plan, depth: int, ceiling: int, deepest: int) -> 
 def draft_tokens(
     batch: Batch, drafters: Sequence[str], roster: Roster, budget: int, depths: int, width: int
 ) -> tuple[int, ...]:
-    """Return how many tokens all rows are asked to draft if `lay_out` lays out each depth from 0 to `depths`."""
+    """Return how many tokens all rows would be asked to draft by `lay_out`, for each depth from 0 to `depths`."""
     serving = {name for name in roster.names if roster.serves(name)}
     mine = [active for active, name in zip(batch.rows, drafters) if name in serving]
     most = spare(batch, budget)
@@ -68,9 +68,10 @@ def lay_out(
     width: int,
     deepest: int = MAX_DRAFT_TOKENS,
 ) -> Plan:
-    """Give every decoding row that asks for no depth `depth`, clipped to what it may still emit, to what its drafter
-    can hold and to the budget; under the rejection rule as chains, the only trees that it verifies. `drafters` are the
-    decoding rows' own; rows whose drafter cannot be asked decode plainly. `deepest` is as in `own_depth`."""
+    """Return a plan with `depth` for every decoding row that asks for none itself. Each depth is clipped to the tokens
+    that the row may still emit, to its drafter's positions and to the budget. Under the rejection rule all trees are
+    chains. Rows whose drafter is unavailable decode plainly. `drafters` are by decoding row; `deepest` is as in
+    `own_depth`."""
     rows = len(batch.rows)
     depths, widths, names = [0] * rows, [1] * rows, [""] * rows
     serving = {name: roster.positions(name) for name in roster.names if roster.serves(name)}

@@ -1,7 +1,7 @@
 """Selects which drafts of a batch are verified: all of them, or the best by path probability (TETRIS).
 
-Under the rejection rule what is verified may not depend on drawn tokens, and a drafted token's probability does: there
-a draft is ranked by how often drafts at its position have been accepted so far.
+Under the rejection rule, selection must not depend on drawn tokens, and so not on their probabilities. There a draft is
+ranked by how often drafts at its position have been accepted so far.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Figures = Iterator[tuple[str, dict[str, str], float]]
 class Selector(Protocol):
     """Chooses which of a round's drafts the target verifies."""
 
-    log_q: bool  # whether it ranks them by what drafters take them for, noise apart
-    yields: bool  # whether it drops drafts where prompts leave a pass no time, but for those that rows need
+    log_q: bool  # whether it ranks them by the drafters' probabilities, without noise
+    yields: bool  # whether it drops drafts that no row needs when prompts leave the pass no time
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         """Return the trees to verify: see `Planner.select`."""
         ...
 
     def learn(self, done: Round, outcome: Outcome) -> None:
-        """Learn from what came of a round."""
+        """Learn from a finished round."""
         ...
 
     def figures(self) -> Figures:
-        """Yield metric, labels and value. Any thread may ask."""
+        """Yield metric, labels and value. Thread-safe."""
         ...
 
 
@@ -58,7 +58,7 @@ class VerifyAll:
 
 
 class BestOfBatch(VerifyAll):
-    """Implements `Selector`: the best drafts of a batch are verified, so many a row on average."""
+    """Implements `Selector`: verifies the best drafts of a batch, `per_row` for each row on average."""
 
     def __init__(self, per_row: int, max_depth: int) -> None:
         self._per_row, self._max_depth = per_row, max_depth
@@ -75,7 +75,7 @@ class BestOfBatch(VerifyAll):
 
 def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees:
     """Return the `keep` best nodes of the rows that leave their depth to the policy, and all nodes of the others.
-    `rates` are acceptance by position. A node's parent is never worse and comes first, so what is kept is connected."""
+    `rates` are acceptance by position. A node's parent is never worse and comes first, so trees stay connected."""
     if len(trees.tokens) <= keep:
         return trees
     sizes = trees.sizes

@@ -21,7 +21,7 @@ class SelectionTotals:
         self._needs = np.zeros(len(LABELS), np.int64)
 
     def selected(self, proposed: int, selected: int, allowed: int, needs: Array) -> None:
-        """Count a selection. `needs` are A(r) of rows with an objective, `allowed` nodes had room."""
+        """Count a selection. `needs` are A(r) of rows with an objective; `allowed` nodes had room."""
         self._nodes["proposed"] += proposed
         self._nodes["selected"] += selected
         self._budget["used"] += selected

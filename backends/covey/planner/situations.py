@@ -16,8 +16,8 @@ from covey.requests.scheduler import Batch
 def situation_of(
     batch: Batch, assigned: Assignment, roster: Roster, budget: int, previous: int, *, max_depth: int, width: int
 ) -> Situation:
-    """Return the batch, whose decoding rows have these drafters, as the policy sees it. It has no `shares` if no row
-    leaves its depth to the policy, and neither shares nor rows if there are no drafters."""
+    """Return the batch, with its assigned drafters, as the length policy sees it. It has no `shares` if no row leaves
+    its depth to the policy, and neither shares nor rows if there are no drafters."""
     drafters = assigned.drafters
     if not roster.names:
         return Situation(0, 0)
@@ -27,7 +27,7 @@ def situation_of(
     mine: list[int] = []
     lag = 0
     alike = True  # every row drafts a chain of the policy's depth
-    served = False  # somebody could draft
+    served = False  # some row's drafter is available
     for row, (active, name) in enumerate(zip(batch.rows, drafters)):
         if active.request.speculation != "auto" or active.num_tokens >= roster.positions(name):
             alike = False
@@ -64,8 +64,8 @@ def situation_of(
 
 
 def _believed(assigned: Assignment, rows: Sequence[int], plain: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return what these rows are believed to emit together with so many `plain` ones, and its relative deviation, by
-    depth; empty where that is not known by the row."""
+    """Return the expected tokens of these rows and `plain` plain ones together, and their relative deviation, by depth.
+    Both are empty if the assignment has none."""
     if assigned.tokens is None or assigned.doubt is None:
         return (), ()
     tokens, doubt = assigned.tokens[rows], assigned.doubt[rows]

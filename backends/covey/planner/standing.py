@@ -1,6 +1,4 @@
-"""Says, in arrays for selectors, how each row of a batch stands with its objective: how much time it has left for its
-next tokens, and whether its objective can still be met.
-"""
+"""Tells selectors how each row stands with its latency objective: the tokens it needs, and whether it is hopeless."""
 
 from __future__ import annotations
 
@@ -16,22 +14,22 @@ from covey.trees.paths import Array, Flags, Index
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The rows of one batch. Those that decode and have a TPOT objective are its `timed` rows; the arrays behind
-    `timed` are aligned with it."""
+    """The rows of one batch. `timed` are the decoding rows with a TPOT objective; the arrays below it follow its
+    order."""
 
     fixed: Flags  # rows that ask for a depth themselves, whose drafts are not dropped
     hidden: Flags  # rows whose drafts must not be ranked by their tokens
     timed: Index
     tpot: Array  # the objective, in seconds per token
     seconds_since: Array  # since the first token; -inf before it
-    tokens_since: Array  # behind the first one
-    hopeless: Flags  # the objective is beyond reach
+    tokens_since: Array  # emitted after the first token
+    hopeless: Flags  # the objective can no longer be met
 
     @classmethod
     def of(cls, batch: Batch) -> Standing:
         rows, now = batch.rows, batch.now
         timed = [row for row in range(batch.decoding) if rows[row].request.objective.tpot < math.inf]
-        # Where a row waits for its first token, it is in no need of its next one.
+        # A row that waits for its first token does not need its next one yet.
         actives = [(active, active.first_token) for active in (rows[row] for row in timed)]
         return cls(
             np.array([active.request.speculation != "auto" for active in rows], np.bool_),
@@ -44,8 +42,8 @@ class Standing:
         )
 
     def needs(self, round_seconds: float) -> Array:
-        """Return AdaServe's A(r) = (l + t_round) / TPOT - o of the timed rows: how many tokens each needs of a round
-        that takes so long, to be within its objective then. Negative for a row that is ahead or has no token yet.
+        """Return the tokens that each timed row needs from a round of this length to meet its objective. This is
+        AdaServe's A(r) = (l + t_round) / TPOT - o, negative for a row that is ahead or has no token yet.
 
-        l and o count from the first decode step, so o leaves out the first token, which the prompt's pass brought."""
+        l and o count from the first decode step, so o leaves out the first token, which the prompt's pass emits."""
         return (self.seconds_since + round_seconds) / self.tpot - self.tokens_since

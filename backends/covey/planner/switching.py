@@ -1,8 +1,8 @@
 """Estimates C_switch(lag, batch): the time a drafter takes to read tokens it has missed, before it can draft again.
 
-A table over knots of lag and batch size, interpolated between them, that starts from a cost table where there is one
-and is refined by every catch-up the drafter measures. Before either it is zero: nothing is known, nothing is charged.
-Nightjar v2, section 4.2, "Prefill Cost Modeling"; its table is measured once and never refined.
+It is a table over lag and batch size with linear interpolation. It starts from the cost table, if there is one, and
+every measured catch-up refines it. Without any measurement it is zero. See Nightjar v2, section 4.2, "Prefill Cost
+Modeling"; the paper's table is measured once and never refined.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class SwitchCost:
             self.observe(lag, rows, seconds)
 
     def __call__(self, lag: int, rows: int) -> float:
-        """Return the seconds. Does not mutate what is known."""
+        """Return the seconds. Does not mutate."""
         if not self._model.scaled or lag <= 0:
             return 0.0
         return max(0.0, float(self._model.mean(self._features(lag, rows))))
 
     def observe(self, lag: int, rows: int, seconds: float) -> None:
-        """Learn how long a catch-up over such a lag took."""
+        """Learn from a measured catch-up."""
         if lag > 0 and rows > 0 and seconds > 0:
             self._model.update(self._features(lag, rows), seconds)
 
@@ -47,18 +47,18 @@ class SwitchCost:
 
 
 class SwitchCosts:
-    """Owns each drafter's own switching costs."""
+    """Owns the switching costs of all drafters."""
 
     def __init__(self, measured: Mapping[str, Iterable[Cell]] | None = None, first: str = "") -> None:
-        """`first` is the drafter that policies which know only one ask about."""
+        """`first` is the drafter for policies that know only one."""
         cells = {name: tuple(cells) for name, cells in (measured or {}).items()}
         self._of = {name: SwitchCost(each) for name, each in cells.items()}
         own = cells.get(first, ())
         self.measured: Callable[[int, int], float] = Surface(own) if own else _nothing
-        """Of the first drafter as it was measured beforehand, never refined."""
+        """The first drafter's costs as measured beforehand, never refined."""
 
     def of(self, drafter: str) -> SwitchCost:
-        """Return a drafter's costs, which are made when they are first asked for."""
+        """Return a drafter's costs; create them on first use."""
         if drafter not in self._of:
             self._of[drafter] = SwitchCost()
         return self._of[drafter]

@@ -21,7 +21,7 @@ class PlannerTotals:
         self._lost = 0.0
 
     def add(self, depth: int, reason: Reason, *, ceiling: int, switch: str, tokens: int, seconds: float | None) -> None:
-        """Count a choice. `switch` is on, off or empty; `seconds` None if they do not show its cost."""
+        """Count a choice. `switch` is on, off or empty; `seconds` is None if the round does not show its cost."""
         self._rounds[depth, reason.word] += 1
         if switch:
             self._switches[switch] += 1
@@ -34,7 +34,7 @@ class PlannerTotals:
             self._observed += seconds
 
     def draft(self, rows: Mapping[tuple[str, str], int]) -> None:
-        """Count how many rows of a round were each drafter's, by drafter and reason."""
+        """Count the rows of a round, by drafter and reason."""
         self._drafters.update(rows)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -4,14 +4,13 @@ Nodes are ranked by calibrated path probability. With n rows and the best m node
 
     tokens(m) = n + sum of the best m paths          seconds(m) = drafting + verify(n + m) + overhead
 
-on the measured curves. The speed to be had is the largest tokens(m) / seconds(m) without prompts in the pass; m is
-where tokens(m) - speed * seconds(m) is largest, in the pass as it is. So a node is verified if it brings more than the
-time it takes would bring otherwise, and a pass that prompts make long is not filled for being long already.
+on the measured curves. The reachable speed is the largest tokens(m) / seconds(m) of a pass without prompts. m maximises
+tokens(m) - speed * seconds(m) in the actual pass. So the selector verifies a node if it brings more tokens than its
+time would bring at that speed. It does not fill a pass merely because prompts make that long.
 
-Before that, rows whose objective can still be met are given what they need, 1 + the sum of their paths reaching A(r):
-as many rows, the cheapest first, as are on time in a round that is longer by just these nodes and has room for them. A
-row that is hopeless or ahead is given nothing beforehand, and its nodes count for less where they take time: what is
-not theirs by need goes to others. Without objectives nothing of this happens.
+Before that, late rows that can still meet their objective get the nodes they need: 1 + the sum of their paths must
+reach A(r). Cheap rows come first. Each served row makes the round longer, so the selector serves the number of rows
+that leaves most of them on time. Rows that are ahead or hopeless get nothing beforehand, and their nodes count less.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from covey.requests.scheduler import Batch
 from covey.trees.paths import Array, Flags, Index
 from covey.trees.selection import ROUNDING
 
-GIVEN = 0.7  # what a token counts for of a row that is ahead of its objective, or hopeless
-SLIGHT = 0.01  # a path less likely is not looked at: it would bring next to nothing if it cost nothing
-FAINT = 0.05  # a path less likely is no help in need
+GIVEN = 0.7  # weight of a token of a row that is ahead of its objective, or hopeless
+SLIGHT = 0.01  # less likely paths are skipped: even at no cost they would bring next to nothing
+FAINT = 0.05  # less likely paths do not help a late row
 
 
 class WorthSelector(TreeSelector):
-    """Implements `Selector`: what rows need for their objectives first, then whatever is worth its time."""
+    """Implements `Selector`: first nodes that rows need for their objectives, then all that are worth their time."""
 
     yields = True
 
@@ -58,7 +57,7 @@ class WorthSelector(TreeSelector):
         prefill = int(batch.chunk[batch.decoding :].sum())
 
         def seconds(nodes: Index | int, prompts: int = prefill) -> Array:
-            """Return the time of rounds that verify so many nodes."""
+            """Return the time of rounds that verify `nodes` nodes."""
             return drafting + curve.at(nodes + batch.decoding, prompts)
 
         needs = standing.needs(float(seconds(np.count_nonzero(kept))))
@@ -87,15 +86,16 @@ class WorthSelector(TreeSelector):
         self.count(done)
 
     def _most(self, tokens: float, best: Floats, plain: Array, now: Array) -> int:
-        """Return how many of the best nodes to verify beside those that bring `tokens`, roots included."""
+        """Return how many of the best nodes to verify, in addition to those that bring `tokens`, roots included."""
         brought = np.full(len(best) + 1, tokens)
         brought[1:] += best.cumsum(dtype=np.float64)
         speed = float((brought / plain).max())
         return int((brought - speed * now).argmax())
 
     def _weights(self, standing: Standing, needs: Array, rows: int) -> tuple[Floats | None, Array | None]:
-        """Return the weight of a token of each row, None if all are equal, and A(r) of the rows that are late, can
-        still meet their objective and leave their depth to the policy, None if there are none."""
+        """Return the weight of each row's tokens, and A(r) of the rows to serve first, 0 for the others. Those rows are
+        late, can still meet their objective, and do not fix their depth. None stands for equal weights, and for no
+        such rows."""
         weight = due = None
         given = (needs <= 0.0) | standing.hopeless
         if given.any():
@@ -118,7 +118,7 @@ class WorthSelector(TreeSelector):
         room: int,
         kept: Flags,
     ) -> None:
-        """Keep the nodes that rows need to be on time, for as many rows as then are."""
+        """Keep the nodes that late rows need, for the number of rows at which most rows are on time."""
         near = ((paths >= FAINT) & (due > 0.0).repeat(trees.sizes)).nonzero()[0]
         if not len(near):
             return
@@ -137,11 +137,11 @@ class WorthSelector(TreeSelector):
         nodes = np.zeros(len(order) + 1, np.int64)
         nodes[1:] = counts[order].cumsum()
         nodes += np.count_nonzero(kept)
-        # With k rows served the round takes longer, and all of them need more for that.
+        # The more rows are served, the longer the round takes, and the more tokens each of them needs.
         times = seconds(nodes)
         longer = np.where(nodes[1:] > room, np.inf, times[1:] - times[0])
         tpot = standing.tpot[standing.timed.searchsorted(order)]
-        margin = (got - due)[order] * tpot  # seconds by which it may last longer
+        margin = (got - due)[order] * tpot  # seconds by which the round may last longer
         places = np.arange(len(order))
         met = ((margin >= longer[:, None]) & (places <= places[:, None])).sum(axis=1)
         if met.max() > 0:

@@ -1,1 +1,1 @@
-"""The parts that every process needs, whatever it serves: threads, guards, private files, log lines."""
+"""The parts that every process needs: threads, guards, private files, log lines."""

@@ -1,7 +1,7 @@
-"""The CPU that code is made for, and the share of it that this process may use.
+"""The CPU that code is compiled for, and the share of it that this process may use.
 
-`COVEY_CPU=haswell` names a lesser CPU than this one. Compiled code, PyTorch, oneDNN and OpenBLAS then use only its
-instructions, so one machine can test what others run.
+`COVEY_CPU=haswell` names an older CPU than this one. Compiled code, PyTorch, oneDNN and OpenBLAS then use only its
+instructions, so one machine can test the code of others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CPUINFO, GROUPS = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup")
 _V3 = frozenset({"avx2", "bmi2", "f16c", "fma"})
 _AVX512 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
 _VNNI = _AVX512 | {"avx512vnni"}
-KNOWN: dict[str, frozenset[str]] = {  # LLVM's names of CPUs and of what they have
+KNOWN: dict[str, frozenset[str]] = {  # LLVM's names of CPUs and features
     "nehalem": frozenset(),
     "haswell": _V3,
     "znver2": _V3,
@@ -31,8 +31,8 @@ KNOWN: dict[str, frozenset[str]] = {  # LLVM's names of CPUs and of what they ha
     "znver4": _VNNI | {"avx512bf16"},
     "sapphirerapids": _VNNI | {"avx512bf16", "amx-bf16"},
 }
-_ASKED = frozenset().union(*KNOWN.values(), {"bf16"})  # that one is of ARM
-_LEVELS = {  # from the best on: a feature, how people call it, and how oneDNN and PyTorch are kept to it
+_ASKED = frozenset().union(*KNOWN.values(), {"bf16"})  # bf16 is ARM's
+_LEVELS = {  # best first: a feature, its usual name, and the settings that limit oneDNN and PyTorch to it
     "amx-bf16": ("AMX", "AVX512_CORE_AMX", "avx512"),
     "avx512bf16": ("AVX-512 BF16", "AVX512_CORE_BF16", "avx512"),
     "avx512vnni": ("AVX-512 VNNI", "AVX512_CORE_VNNI", "avx512"),
@@ -44,7 +44,7 @@ _OPENBLAS = {"avx512bf16": "Cooperlake", "avx512f": "SkylakeX", "avx2": "Haswell
 
 
 def chosen() -> str:
-    """Return the CPU that COVEY_CPU names, "" where it names none. Raises SettingError for one that is not known."""
+    """Return the CPU that COVEY_CPU names, or "". Raises SettingError if it is not known."""
     name = os.environ.get(VARIABLE, "")
     if name and name not in KNOWN:
         raise SettingError(f"{VARIABLE}: got {name!r}, allowed: {', '.join(KNOWN)}")
@@ -52,7 +52,7 @@ def chosen() -> str:
 
 
 def features() -> frozenset[str]:
-    """Return the instruction sets that code may use, by LLVM's names. Sets that no code asks for are left out."""
+    """Return the instruction sets that code may use, by LLVM's names, without those that no code asks for."""
     name = chosen()
     return KNOWN[name] if name else _own()
 
@@ -74,30 +74,30 @@ def check() -> None:
 
 
 def label() -> str:
-    """Return what to call the CPU that code is made for: its name, its best instructions, and the cores to use."""
+    """Return a label of the CPU that code is compiled for: its name, best instructions, and the cores to use."""
     level = _LEVELS[_best(_LEVELS)][0]
     threads = f"{cores()} core{'s' if cores() > 1 else ''}"
     return f"{chosen()} ({level}; {VARIABLE}; {threads})" if chosen() else f"{_model()} ({level}; {threads})"
 
 
 def key() -> str:
-    """Return a digest under which code that was made for this CPU is kept."""
+    """Return a digest under which compiled code for this CPU is kept."""
     lines = [chosen()] if chosen() else described()
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 
 def described(cpuinfo: Path = CPUINFO) -> list[str]:
-    """Return the lines by which Linux tells one kind of CPU from another."""
+    """Return the lines of /proc/cpuinfo that identify the kind of CPU."""
     try:
         lines = re.findall(r"^(?:model name|flags|Features)\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)
-    except OSError:  # no Linux: what Python knows must do
+    except OSError:  # no Linux
         lines = [platform.processor()]
     return sorted({*lines, *filter(None, [chosen()])})
 
 
 def take_lesser() -> None:
-    """Keep the libraries of this process and of its children to the CPU that COVEY_CPU names. They read these variables
-    when they are loaded. A variable that is set already stays."""
+    """Limit the libraries of this process and its children to the CPU that COVEY_CPU names. Call it before they load,
+    because they read these variables then. A variable that is already set stays."""
     if not KNOWN.get(os.environ.get(VARIABLE, ""), _ASKED) <= _own():  # none is named, or one that `check` refuses
         return
     _, onednn, torch = _LEVELS[_best(_LEVELS)]
@@ -109,12 +109,12 @@ def take_lesser() -> None:
 
 def cores() -> int:
     """Return how many threads this process can run at once: one for each CPU, or fewer if its control group has a
-    quota. A quota is rounded down: a pass waits for its slowest thread, which the quota would stop in turns."""
+    quota. A quota is rounded down, because a pass would wait for a thread that the quota stops."""
     return max(1, int(min(len(os.sched_getaffinity(0)), _quota())))
 
 
 def _quota(groups: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> float:
-    """Return the least number of CPUs that a control group of this process allows, infinite where none limits it."""
+    """Return the least number of CPUs that a control group of this process allows, infinite without a limit."""
     found = [math.inf]
     try:
         lines = own.read_text().splitlines()

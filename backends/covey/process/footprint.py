@@ -1,4 +1,4 @@
-"""The memory of this machine: what this process alone holds, and what is available."""
+"""Measures memory: what only this process holds, and what the machine has available."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ ROLLUP = Path("/proc/self/smaps_rollup")
 
 
 def private_bytes() -> int:
-    """Return the bytes of the machine's memory that are this process' alone. Pages that it shares, libraries' most of
-    all, stay as long as others have them."""
+    """Return the bytes of memory that only this process holds. Shared pages, mostly of libraries, do not count."""
     lines = (line.split() for line in ROLLUP.read_text().splitlines()[1:])
     return sum(int(line[1]) << 10 for line in lines if line[0].startswith("Private_"))
 

@@ -1,11 +1,10 @@
-"""A guard around what a server can do without: parts that only plan, learn or observe, whose failure must end nothing
-else.
+"""A guard around optional parts of a server: parts that only plan, learn or observe must not break serving.
 
-    plan = guard("planner", planner.plan, batch)      None from when the planner first raised: decode plainly
-    guard("observer", observe, record)                from then on nothing is observed
+    plan = guard("planner", planner.plan, batch)      None after the planner raised once: decode plainly
+    guard("observer", observe, record)                does nothing after the observer raised once
 
-A part that raised is never called again, as what it knows may be half changed. That is logged once, with where it
-happened, and `covey_set_aside_total` counts it.
+A part that raised is never called again, because its state may be half changed. The error is logged once with its
+traceback, and `covey_set_aside_total` counts it.
 """
 
 from __future__ import annotations
@@ -21,18 +20,17 @@ Result = TypeVar("Result")
 
 
 class Guard:
-    """Owns which parts are set aside. Any thread may call."""
+    """Owns the set of failed parts. Thread-safe."""
 
     def __init__(self, *, strict: bool = False) -> None:
-        """With `strict` nothing is set aside, and errors are raised: for tests and benches, whose numbers would be of
-        another planner than they name."""
+        """With `strict` errors are raised. Tests and benches need this, or they would measure a fallback."""
         self._strict = strict
         self._aside: dict[str, None] = {}
 
     def __call__(
         self, part: str, call: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
     ) -> Result | None:
-        """Return what the call returns; None where the part is set aside, which an error does."""
+        """Return the result of the call; None if the part fails now or failed before."""
         if part in self._aside:
             return None
         try:
@@ -41,11 +39,11 @@ class Guard:
             if self._strict:
                 raise
             self._aside[part] = None
-            log.exception("%s failed and is set aside until this process ends: %r", part, error)
+            log.exception("%s failed and stays off until this process restarts: %r", part, error)
             return None
 
     def around(self, part: str, call: Callable[Given, Result]) -> Callable[Given, Result | None]:
-        """Return the call as it is made through the guard."""
+        """Return a function that makes the call through the guard."""
 
         def guarded(*given: Given.args, **named: Given.kwargs) -> Result | None:
             return self(part, call, *given, **named)
@@ -54,7 +52,7 @@ class Guard:
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """Return the parts that are set aside. Does not mutate."""
+        """Return the failed parts. Does not mutate."""
         return tuple(self._aside)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:

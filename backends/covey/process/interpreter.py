@@ -1,4 +1,4 @@
-"""Says how a process of ours starts another one that runs Python, also where it is no Python interpreter itself."""
+"""Tells how to start another Python process, even from a program that embeds Python."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def python() -> str:
-    """Return this interpreter; where another program embeds it, the one that it was taken from."""
+    """Return the path of this interpreter, or of the installed one if another program embeds Python."""
     own = Path(sys.executable or "")
     return str(own if own.name.startswith("python") else Path(sys.prefix) / "bin" / "python3")
 
 
 def environment(without: Iterable[str] = ()) -> dict[str, str]:
-    """Return our environment, but for secrets and these variables; `covey` is found as here."""
+    """Return an environment for it, without these variables and COVEY_ ones, which may hold secrets."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COVEY_") and name not in without}
     paths = [str(Path(__file__).parents[2]), kept.get("PYTHONPATH", "")]
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

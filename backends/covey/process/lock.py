@@ -1,5 +1,5 @@
-"""Locked files by which processes of one machine know that another one lives: a lock ends with the last process that
-inherited it, however it ends."""
+"""File locks that show whether another process of this machine is alive. The system releases a lock when the last
+process that inherited it has ended."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def lock(path: Path) -> int | None:
-    """Lock the file, which is made if it is not there, and return its handle; None if another process has locked it."""
+    """Lock the file and return its descriptor; None if another process holds the lock. Create the file if missing."""
     while True:
-        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)  # some lie where others may put links
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)  # the folder may allow others to add links
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -21,4 +21,4 @@ def lock(path: Path) -> int | None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(fd)):
                 return fd
-        os.close(fd)  # whoever had it removed the file meanwhile
+        os.close(fd)  # the last holder removed the file meanwhile

@@ -1,7 +1,7 @@
-"""Which requests a log line is about: what is logged inside `about` names them at its end.
+"""Adds the names of requests to log lines: a line logged inside `about` ends with them.
 
-One request has one name from the front to the target: the front draws it and sends it as the Triton request's id,
-messages to the target and to drafters open a tag with it. A caller's own id is taken where it can do a log no harm;
+A request has one name from the front to the target. The front draws it and sends it as the Triton request's id, and
+messages that open a tag carry it on to the target and to drafters. A caller's own id is used if it is safe in a log;
 else the name is the tag.
 """
 
@@ -23,7 +23,7 @@ _names: ContextVar[Names] = ContextVar("names", default=tuple)
 
 @contextmanager
 def about(names: Names) -> Iterator[None]:
-    """Have what is logged name these requests; `names` is called where something is logged, and nowhere else."""
+    """Add these requests' names to lines logged in this block. `names` is called only when a line is logged."""
     token = _names.set(names)
     try:
         yield
@@ -32,14 +32,14 @@ def about(names: Names) -> Iterator[None]:
 
 
 def begin_drawn() -> str:
-    """Have all that follows in this task be about a new request; return its name, which is drawn."""
+    """Draw a name for a new request, use it for the rest of this task, and return it."""
     name = uuid.uuid4().hex
     _names.set(lambda: (name,))
     return name
 
 
 def current() -> Names:
-    """Return what `about` was told last, for what is logged later or by another thread."""
+    """Return the current names, for lines logged later or by another thread."""
     return _names.get()
 
 
@@ -51,11 +51,11 @@ def told(text: str) -> str:
 
 
 def only() -> str:
-    """Return the request that this is about; "" where it is about none, or several."""
+    """Return the name of the current request; "" if there is none, or several."""
     names = list(_names.get()())
     return names[0] if len(names) == 1 else ""
 
 
 def safe(name: object) -> str:
-    """Return what a caller calls its request, where it may stand in a log; else ""."""
+    """Return the caller's name of its request if it is safe in a log, else ""."""
     return name if isinstance(name, str) and _SAFE.fullmatch(name) else ""

@@ -1,4 +1,4 @@
-"""Limits how many log lines of a kind are written: whoever can cause one can cause a million."""
+"""Limits how many log lines of a kind are written, since a client that causes one can cause a million."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import threading
 import time
 from collections.abc import Callable
 
-MOST, SECONDS = 20, 10.0  # lines of a kind in so long
+MOST, SECONDS = 20, 10.0  # at most MOST lines of a kind in SECONDS seconds
 
 
 class Rate:
-    """Lets few lines of each kind through. A kind is what the code says, not what a caller sent."""
+    """Limits the lines of each kind. A kind is a text of the code, not a caller's."""
 
     def __init__(self, most: int = MOST, seconds: float = SECONDS, now: Callable[[], float] = time.monotonic) -> None:
         self._most, self._seconds, self._now = most, seconds, now
-        self._kinds: dict[str, tuple[float, int]] = {}  # when its time began, and lines since
+        self._kinds: dict[str, tuple[float, int]] = {}  # start of its period, and lines since
         self._lock = threading.Lock()
 
     def passes(self, kind: str, text: str) -> str | None:
-        """Return the line to write, which says how many were left out before it; None for one that is left out."""
+        """Return the line to write, with the number of lines left out before it; None to leave it out."""
         now = self._now()
         with self._lock:
             began, lines = self._kinds.get(kind, (now, 0))

@@ -1,4 +1,4 @@
-"""Folders that hold what this user's processes run or believe, and files that hold their secrets."""
+"""Private folders for code and data that this user's processes trust, and files with secrets."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 from covey.contracts.errors import SettingError
 from covey_client.files import distrust
 
-KEPT_VARIABLE = "COVEY_KEPT"  # the folder in which a server keeps what outlives it: measured curves, findings of models
+KEPT_VARIABLE = "COVEY_KEPT"  # the folder of data that outlives a server: measured curves, findings about models
 
 
 def kept_folder(part: str) -> Path | None:
-    """Return the part of this server's private folder, which the launcher names; None where none did. Not made yet."""
+    """Return that part of the folder that the launcher names; None without a name. The part may not exist yet."""
     named = os.environ.get(KEPT_VARIABLE)
     return Path(named) / part if named else None
 
 
 def private_folder(path: Path) -> Path:
-    """Makes the folder, for this user alone; SettingError when one is there that others own or may change."""
+    """Create the folder for this user only, and return it. Raises SettingError if others own it or may change it."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return checked(path)
 
 
 def checked(path: Path) -> Path:
-    """Return the folder, which must be there already."""
+    """Return an existing folder. Raises SettingError if others own it or may change it."""
     reason = distrust(path)
     if reason:
         raise SettingError(reason)
@@ -37,7 +37,7 @@ def checked(path: Path) -> Path:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Yield a folder to fill, which becomes `final` as a whole or not at all. Another process may be quicker."""
+    """Yield a folder to fill, which becomes `final` atomically. Another process may create `final` first."""
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
     try:
         yield building
@@ -52,19 +52,19 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 
 def private_text(path: str | Path) -> str:
-    """Return the text of a file. Raises SettingError where it cannot be read, or others may read it."""
+    """Return the text of a file. Raises SettingError if it cannot be read, or others may read it."""
     try:
         with open(path, encoding="utf-8-sig") as file:
-            mode, text = os.fstat(file.fileno()).st_mode, file.read()  # of one file, also where it is being replaced
+            mode, text = os.fstat(file.fileno()).st_mode, file.read()  # both of one file, even if it is replaced now
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: cannot be read: {error}") from None
     if mode & 0o077:
-        raise SettingError(f"{path}: others may read it, and it holds secrets: chmod 600 {path}")
+        raise SettingError(f"{path} holds secrets, but others may read it: run chmod 600 {path}")
     return text
 
 
 def lines(text: str, path: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the words of each line of a file's text that has some, beside `#` and what follows it, and where it is."""
+    """Yield the place and words of each line of a file's text, without comments (`#`) and empty lines."""
     for number, line in enumerate(text.splitlines(), 1):
         if words := line.partition("#")[0].split():
             yield f"{path}, line {number}", words

@@ -1,5 +1,5 @@
-"""A bounded wait that loses no cancellation, which `asyncio.wait_for` does where the result is there just then, up to
-Python 3.11."""
+"""A wait with a timeout that loses no cancellation. Up to Python 3.11, `asyncio.wait_for` may lose one that comes
+together with the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 async def within(seconds: float, coming: Awaitable[Result]) -> Result:
-    """Return the result, or cancel what is not there in time and raise asyncio.TimeoutError."""
+    """Return the result. Cancel it and raise asyncio.TimeoutError if it takes longer."""
     task = asyncio.ensure_future(coming)
     try:
         if not (await asyncio.wait({task}, timeout=seconds))[0]:

@@ -1,4 +1,4 @@
-"""A thread that runs calls one after the other, and that nobody has to wait for: for calls that may never return."""
+"""A thread that runs calls one after another. Calls may hang, since the process need not wait for the thread."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Worker(Protocol):
     """Runs calls."""
 
     def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
-        """The call is made after those before it."""
+        """Queue a call; calls run in order."""
         ...
 
     def close(self) -> None:
-        """Take no more calls; those that were taken are made."""
+        """Accept no more calls; queued calls still run."""
         ...
 
 
 class Thread:
-    """Implements `Worker`. Starts with its first call, and ends when nobody holds this any more. A process ends without
-    waiting for what this is stuck in, which it would for a `ThreadPoolExecutor`'s thread."""
+    """Implements `Worker`. The thread starts with the first call and ends after this object is collected. Unlike a
+    `ThreadPoolExecutor`'s thread, it does not keep the process alive if it hangs."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -42,7 +42,7 @@ class Thread:
 
     def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
         future: Future[R] = Future()
-        context = copy_context()  # what the call logs is about the same requests
+        context = copy_context()  # log lines of the call name the same requests
         self._calls.put((future, lambda given: context.run(call, given), argument))
         if self._thread is None:
             self._thread = threading.Thread(target=_run, args=(self._name, self._calls), name=self._name, daemon=True)
@@ -54,14 +54,15 @@ class Thread:
 
 
 def _run(name: str, calls: Calls) -> None:
-    with contextlib.suppress(OSError):  # a name is for whoever looks
-        NAME.write_text(name)  # the system's own, which threads that this one starts take over
+    with contextlib.suppress(OSError):  # the name only helps debugging
+        NAME.write_text(name)  # the system's name, which child threads inherit
     while _one(calls):
         pass
 
 
 def _one(calls: Calls) -> bool:
-    """Make one call; return False at the end. In a frame of its own: a thread that waits holds nothing of the last."""
+    """Make one call; return False at the end. This is a separate frame, so a waiting thread keeps no references to the
+    last call."""
     waiting = calls.get()
     if waiting is None:
         return False

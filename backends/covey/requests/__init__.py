@@ -1,1 +1,1 @@
-"""The running and waiting requests, who is admitted, and a round as a value. Knows no models."""
+"""Running and waiting requests, their admission, and a round as a value. Knows no models."""

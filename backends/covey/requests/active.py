@@ -1,6 +1,6 @@
-"""One request and its progress: what it may still emit, what drafters have seen of it, and when its next token is due.
+"""One request and its progress: its output, the tokens that drafters have seen, and its next token's deadline.
 
-Knows no other request and no clock: whoever asks says what time it is, in the seconds of the request's arrival.
+Knows no other request and no clock: callers pass the time, on the same clock as the request's arrival.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from covey.contracts.types import (
 
 @dataclass(slots=True)
 class TextJudgement:
-    """The judgement of a drafter that has read a request's text: see `covey.contracts.types.Judged`."""
+    """A drafter's judgement of a request's text that it read: see `covey.contracts.types.Judged`."""
 
     read: int = 0  # tokens
     start: int = 0  # position of the first hit
@@ -41,11 +41,11 @@ class TextJudgement:
 
     @property
     def end(self) -> int:
-        """Return the position behind the last hit."""
+        """Return the position after the last hit."""
         return self.start + len(self.hits)
 
     def add(self, read: int, first: int, hits: list[int], prompt_log_q: float, prompt_tokens: int) -> None:
-        """Add what the drafter read. Hits behind a gap replace earlier ones: only contiguous ones tell of rounds."""
+        """Add newly read text. Hits after a gap replace earlier ones, because only contiguous hits show rounds."""
         self.read = read
         if hits and first != self.end:
             self.start, self.hits = first, []
@@ -56,32 +56,32 @@ class TextJudgement:
 
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
-    """A request and its progress. Changed by the scheduler and, while a round is in flight, by the engine alone."""
+    """A request and its progress. The scheduler changes it; while a round is in flight, only the engine does."""
 
     request: Request
     output: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0  # tokens with KV on the target
     opened: bool = False  # the target knows the tag
-    open_sent: bool = False  # an opening was sent: the target may hold the tag, whatever became of the pass
+    open_sent: bool = False  # an opening was sent: the target may hold the tag, even if the pass failed
     reused: int = 0
-    scores: list[Scores] = field(default_factory=list)  # of its prompt, of which its listener has not been told
-    scored: int = 0  # tokens of its prompt, behind the first
+    scores: list[Scores] = field(default_factory=list)  # of its prompt, not yet sent to its listener
+    scored: int = 0  # tokens of its prompt, the first not counted
     rounds: int = 0  # verify rounds
     drafted: int = 0
     accepted: int = 0
-    acceptance: list[int] = field(default_factory=list)  # place j: drafts of which j tokens were accepted
+    acceptance: list[int] = field(default_factory=list)  # [j]: drafts of which j tokens were accepted
     by_drafter: dict[str, tuple[int, int]] = field(default_factory=dict)  # drafted, accepted
-    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request that it was told
-    judgements: dict[str, TextJudgement] = field(default_factory=dict)  # what drafters that read it said of its text
+    seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request sent to it
+    judgements: dict[str, TextJudgement] = field(default_factory=dict)  # by drafters that read its text
     states: Words = field(default_factory=lambda: NO_STATES)  # the target's, of positions from `first_state` on
     first_state: int = 0
-    belief: Any = None  # what a planner has learnt of it; nobody else looks
-    text: Any = None  # what follows its text (`covey.loop.lookups`); nobody else looks
-    offer: Offer | None = None  # the last that its text made
+    belief: Any = None  # private to the planner: its estimates of this request
+    text: Any = None  # private to `covey.loop.lookups`: its index of this text
+    offer: Offer | None = None  # the last drafts from its own text
     admitted: float | None = None  # when it first ran
     first_token: float | None = None  # when it came
     deaths: int = 0  # of the target in passes over it, since its last token
-    due: float = 0.0  # what the scheduler last ordered it by
+    due: float = 0.0  # the scheduler's key when it last ordered it
 
     @property
     def key(self) -> int:
@@ -98,20 +98,20 @@ class ActiveRequest:
         return self.request.max_tokens - len(self.output)
 
     def add_states(self, first: int, states: Words, wanted: int) -> None:
-        """Take the target's states of the positions from `first` on. Those before `wanted` are not wanted any more."""
+        """Add the target's states of the positions from `first` on. Drop those before `wanted`."""
         if len(self.states) and first == self.first_state + len(self.states):
             first, states = self.first_state, np.concatenate([self.states, states])
         dropped = min(max(0, wanted - first), len(states))
         self.first_state, self.states = first + dropped, states[dropped:]
 
     def next_state(self, wanted: int) -> int:
-        """Return the first position, from `wanted` on, whose state is not here."""
+        """Return the first position, from `wanted` on, whose state is missing."""
         end = self.first_state + len(self.states)
         return end if self.first_state <= wanted < end else wanted
 
     @property
     def decoding(self) -> bool:
-        """Return whether the next pass computes the request's last token that has no KV, and so yields a new one."""
+        """Return whether only the request's last token lacks KV, so that its next pass yields a new token."""
         return self.opened and self.num_tokens - self.num_cached_tokens == 1
 
     @property
@@ -120,7 +120,7 @@ class ActiveRequest:
         return self.request.sampling.prompt_logprobs and self.scored < self.request.num_prompt - 1
 
     def score(self, scores: Scores) -> None:
-        """Take the prompt's log-probabilities up to where KV reaches. After a replay some are known."""
+        """Add the prompt's log-probabilities up to the end of its KV. After a replay, skip the known ones."""
         behind = min(self.num_cached_tokens, self.request.num_prompt - 1)
         new = behind - self.scored
         if new > 0:
@@ -129,15 +129,15 @@ class ActiveRequest:
 
     @property
     def deadline(self) -> float:
-        """Return when its next token must come for the objective to be met; infinite without an objective."""
+        """Return the deadline of its next token under the objective; infinite without an objective."""
         objective, request = self.request.objective, self.request
         if self.first_token is None:
             return request.arrival + objective.ttft
         return self.first_token + objective.tpot * len(self.output)
 
     def hopeless(self, now: float, fastest: float) -> bool:
-        """Return whether the request's objective is missed, or will be even if each token that it may still emit takes
-        only `fastest` seconds."""
+        """Return whether the request's objective is missed, or will be missed even if each further token takes only
+        `fastest` seconds."""
         objective, request = self.request.objective, self.request
         if self.first_token is None:
             return now + fastest > self.deadline
@@ -154,7 +154,7 @@ class ActiveRequest:
         self.rounds += 1
 
     def count_draft(self, drafter: str, drafted: int, accepted: int) -> None:
-        """Count one draft that was verified."""
+        """Count one verified draft."""
         before = self.by_drafter.get(drafter, (0, 0))
         self.by_drafter[drafter] = before[0] + drafted, before[1] + accepted
         self.drafted += drafted
@@ -177,7 +177,7 @@ class ActiveRequest:
         error: Exception | None = None,
         top: Top = NO_TOP,
     ) -> Progress:
-        """Return the request's progress with new tokens, for its listener. Scores that it tells are forgotten."""
+        """Return the request's progress with new tokens, for its listener. Scores in it are dropped here."""
         return Progress(
             self.key,
             tokens,
@@ -196,16 +196,16 @@ class ActiveRequest:
         )
 
     def _taken_scores(self) -> Scores:
-        """Return the log-probabilities that its listener has not been told, and forget them."""
+        """Return the log-probabilities that its listener has not got yet, and drop them."""
         scores, self.scores = self.scores, []
         return Scores.joined(scores) if scores else NO_SCORES
 
     def last_word(self, finish: Finish, error: Exception | None = None) -> Progress:
-        """Return the request's progress when it ends without new tokens."""
+        """Return the last progress of a request that ends without new tokens."""
         return self.progress(NO_INTS, NO_FLOATS, finish, error)
 
     def opening(self) -> Open:
-        """Return the message that opens it on a target or drafter that does not know its tag."""
+        """Return the message that opens its tag on a target or drafter."""
         request, sampling = self.request, self.request.sampling
         if sampling.prompt_logprobs and not self.scoring:
             sampling = replace(sampling, prompt_logprobs=False)  # its KV may be reused
@@ -213,8 +213,8 @@ class ActiveRequest:
 
 
 def crop(active: ActiveRequest, tokens: list[int]) -> tuple[list[int], Finish | None]:
-    """Return which of the newly committed tokens a request keeps, and how it ends with them, if it does. An end token
-    is kept as the last; everything past `max_tokens` is dropped."""
+    """Return the newly committed tokens that a request keeps, and why it ends with them, or None. An end token is the
+    last one kept; tokens past `max_tokens` are dropped."""
     room, ends = active.room, active.request.sampling.end_ids
     kept = tokens[:room]
     if ends:

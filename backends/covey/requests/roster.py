@@ -1,4 +1,4 @@
-"""The roster says which drafters there are, and which of them can be asked now.
+"""The roster lists all drafters, and knows which of them are available now.
 
     SERVING --late--> LATE --its call ended--> RESTING or SERVING
        |                |
@@ -7,10 +7,9 @@
     any of them --> UNLOADING --> UNLOADED --> LOADING --it came--> RESTING or SERVING      (covey.loop.memory)
     any of them --its process ended--> ENDED --it came--> RESTING or SERVING                (covey.care)
 
-A drafter that failed or was late rests, longer each time, so that a dead one does not cost every round its deadline; a
-late one is not asked before its call has ended, either. One whose call ended well starts with the shortest rest again.
-One that has no place for this engine rests as long as it says.
-One that reads can be asked to draft: it does when it has read.
+A drafter that failed or was late rests, with exponential backoff, so a dead one does not delay every round. A late one
+also rests until its call has ended. A successful call resets the backoff. A drafter that has no place for this engine
+rests as long as it says. A drafter that reads is available: it drafts after reading.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ class State(enum.Enum):
     LATE = "late"  # a call has not ended
     RESTING = "resting"
     ABSENT = "absent"  # there is no drafter of that name
-    UNLOADING = "unloading"  # its process is to end
+    UNLOADING = "unloading"  # its process will end
     UNLOADED = "unloaded"
-    LOADING = "loading"  # or waits for another try
-    ENDED = "ended"  # its process has, and somebody brings it back
+    LOADING = "loading"  # or waits for a retry
+    ENDED = "ended"  # its process has ended, and `covey.care` restarts it
 
 
-MOVED = (State.UNLOADING, State.UNLOADED, State.LOADING)  # by elastic memory, on the way out or in
+MOVED = (State.UNLOADING, State.UNLOADED, State.LOADING)  # by elastic memory
 
 
 @dataclass(slots=True)
@@ -46,13 +45,13 @@ class _Entry:
     rests_until: float = -1.0
     next_rest: float = FIRST_REST
     facts: DrafterInfo | None = None
-    away: State | None = None  # why it is not there
-    lost: float = -math.inf  # when a process of it was last seen to end
+    away: State | None = None  # the reason if it is not loaded
+    lost: float = -math.inf  # when its process was last seen to end
 
 
 class Roster:
-    """Owns every drafter's state and facts. The engine's thread changes states; any may ask, and note arrivals,
-    ends and refusals."""
+    """Owns every drafter's state and facts. The engine's thread changes states. Any thread may read them, and note
+    that a drafter came, ended or declined."""
 
     def __init__(self, names: Iterable[str], clock: Clock) -> None:
         self._clock = clock
@@ -64,7 +63,7 @@ class Roster:
         return tuple(self._entries)
 
     def drafter_of(self, wanted: str) -> str:
-        """Return the drafter of a request if no policy chooses: `wanted`, or the first, or ""."""
+        """Return the drafter of a request without a policy: `wanted`, or the first, or ""."""
         return wanted or next(iter(self._entries), "")
 
     def state(self, name: str) -> State:
@@ -82,24 +81,24 @@ class Roster:
         return {name: self.state(name).value for name in self._entries}
 
     def serves(self, name: str) -> bool:
-        """Return whether the drafter can be asked."""
+        """Return whether the drafter is available."""
         return self.state(name) is State.SERVING
 
     def came(self, name: str, facts: DrafterInfo) -> None:
-        """Note that a drafter has come, and what it says of itself."""
+        """Note that a drafter was loaded, with its facts."""
         self._entries[name].facts = facts
         self._entries[name].away = None
 
     def ended_since(self, name: str, asked: float) -> bool:
-        """Return whether the process that was asked at that time is known to have ended. Does not mutate."""
+        """Return whether the drafter's process ended after the time `asked`. Does not mutate."""
         return asked <= self._entries[name].lost
 
     def facts(self, name: str) -> DrafterInfo | None:
-        """Return what the drafter says of itself; None while it is not there. Does not mutate."""
+        """Return the drafter's facts; None while it is not loaded. Does not mutate."""
         return self._entries[name].facts
 
     def positions(self, name: str) -> float:
-        """Return the longest text, drafts included, that it can hold; infinite if unknown. Does not mutate."""
+        """Return the longest text that it can hold, drafts included; infinite if unknown. Does not mutate."""
         entry = self._entries.get(name)
         return math.inf if entry is None or entry.facts is None else entry.facts.max_positions
 
@@ -108,7 +107,7 @@ class Roster:
         self._entries[name].away, self._entries[name].facts = state, None
 
     def gone(self, name: str) -> None:
-        """Note that the drafter's process has ended, and answers nothing more."""
+        """Note that the drafter's process has ended."""
         self.moves(name, State.ENDED)
         self._entries[name].lost = self._clock.now()
 
@@ -123,14 +122,14 @@ class Roster:
             )
 
     def declined(self, name: str, seconds: float) -> None:
-        """Note that a drafter does not serve this engine for so long."""
+        """Note that a drafter declines to serve this engine for `seconds`."""
         self._entries[name].rests_until = self._clock.now() + seconds
 
     def answered(self, name: str) -> None:
         self._entries[name].next_rest = FIRST_REST
 
     def late(self, name: str) -> None:
-        """Note that the drafter's call is late: it is asked again when that has ended and it has rested."""
+        """Note that the drafter's call is late. It is not asked again before the call has ended and it has rested."""
         self._entries[name].late = True
         self.failed(name)
 

@@ -1,8 +1,8 @@
-"""One round as a value: what was planned, drafted and verified, and what came of it.
+"""One round as a value: its plan, drafts, verified drafts and result.
 
     Batch --plan--> Plan --draft--> Drafted --select--> kept --verify--> TargetReply, all of it: Round --learn-->
 
-Whoever learns from rounds is given the whole of one and needs to remember nothing from call to call.
+Parts that learn from a round get all of it, so they need to remember nothing between calls.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ class Choice:
     depth: int
     reason: Reason
     previous: int  # the deepest draft of the round before
-    capped: str = ""  # what kept it, or what its rows do of it, from being deeper
+    capped: str = ""  # the limit of the depth or of its rows' drafts
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The rows whose text a drafter is to read and judge without drafting, while the target works."""
+    """A task for a drafter: read and judge these rows' texts without drafting, while the target works."""
 
     drafter: str
     rows: Ints  # their places in the batch
-    judge_from: Ints  # the position of each row's text from which on to judge what is read; -1: judge nothing
+    judge_from: Ints  # the position in each row's text from which to judge; -1: judge nothing
     budget: int  # tokens, over all rows
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a round: for each row the depth (0: plain decoding), the beam width, the drafter ("": none can be
-    asked) and why that one; and which drafters read text meanwhile."""
+    """The plan of a round. Each row has a depth (0: plain decoding), a beam width, a drafter ("": none is available)
+    and the reason for that drafter. `judges` read text meanwhile."""
 
     depth: Ints
     width: Ints
     drafter: tuple[str, ...]
-    why: tuple[str, ...] = ()  # one of each decoding row; empty: nobody chose
-    choice: Choice | None = None  # None: nobody learns which depth is best
+    why: tuple[str, ...] = ()  # by decoding row; empty without a drafter policy
+    choice: Choice | None = None  # None: no length policy learns from the round
     judges: tuple[Judge, ...] = ()
-    divergence: bool = False  # drafters ship q rows, and the target says how alike it is to them
-    log_q: bool = False  # drafters ship how likely their drafts are, noise apart
+    divergence: bool = False  # drafters ship q rows, and the target computes its block divergence from them
+    log_q: bool = False  # drafters ship the log-probabilities of their drafts, without noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class Drafted:
     """The drafts that were proposed for a plan."""
 
     trees: Trees
-    answered: npt.NDArray[np.bool_]  # rows whose drafter has read their last token, whether or not it proposed any
-    # By drafter that answered: seconds inside it, in which it drafted, and in which it first read what it had missed.
+    answered: npt.NDArray[np.bool_]  # rows whose drafter read their last token, even if it proposed no draft
+    # Seconds inside each drafter that answered: drafting, and catching up before that.
     seconds: Mapping[str, float] = field(default_factory=dict)
     catch_up: Mapping[str, float] = field(default_factory=dict)
-    read: Mapping[str, float] = field(default_factory=dict)  # ... and in calls that read and have ended lately
+    read: Mapping[str, float] = field(default_factory=dict)  # seconds of reading calls that ended since the last round
     drafter: tuple[str, ...] = ()  # by row, as planned
 
     @property
@@ -108,13 +108,13 @@ class Laps:
 
     @property
     def times(self) -> Times:
-        """Return the seconds of the phases, all of which have ended."""
+        """Return the seconds of each phase; all must have ended."""
         return Times(*(end - start for start, end in zip(self._ends, self._ends[1:])))
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round that is over."""
+    """A finished round."""
 
     batch: Batch
     plan: Plan
@@ -135,8 +135,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """The cost and the yield of one round, in what may be kept; seconds by phase. `pass_seconds` is inside the target,
-    the rest of `verify_seconds` is transport."""
+    """The cost and the yield of one round, without references to requests. `pass_seconds` is inside the target, the
+    rest of `verify_seconds` is transport."""
 
     rows: int
     decoding: int
@@ -159,12 +159,12 @@ class RoundRecord:
     plan: Plan
     sizes: Ints  # tokens drafted for each row, and how many of them were accepted
     accepts: Ints
-    catch_up_seconds: float = 0.0  # part of draft_seconds: the longest that a drafter took to see tokens it had missed
-    read: Mapping[str, float] = field(default_factory=dict)  # seconds of calls that read, by drafter
+    catch_up_seconds: float = 0.0  # part of draft_seconds: the longest catch-up of a drafter
+    read: Mapping[str, float] = field(default_factory=dict)  # seconds of reading calls, by drafter
 
 
 def pressure_of(done: Round, most_running: int) -> Pressure:
-    """Return the pressure on memory that a round shows."""
+    """Return the memory pressure after a round."""
     drafted = zip(done.plan.drafter, done.plan.depth.tolist())
     return Pressure(
         free=done.reply.free_blocks,
@@ -172,7 +172,7 @@ def pressure_of(done: Round, most_running: int) -> Pressure:
         waiting=done.waiting,
         running=done.running,
         most_running=most_running,
-        # Texts that offer drafts hold no memory that the pool could have.
+        # Drafts from texts hold no memory that the pool could take.
         drafters=Counter(name for name, depth in drafted if depth and name != LOOKUP),
     )
 
@@ -209,7 +209,7 @@ def record_of(done: Round) -> RoundRecord:
         preempted=done.preempted,
         plan=done.plan,
         sizes=kept.sizes,
-        accepts=reply.accepted.copy(),  # a view would keep the whole message
+        accepts=reply.accepted.copy(),  # a view would keep the whole message alive
         catch_up_seconds=done.drafted.catch_up_seconds,
         read=done.drafted.read,
     )

@@ -3,14 +3,15 @@
     waiting --admit--> running --finish--> gone
        ^------preempt-----'
 
-Knows no tensors, no Triton and no drafters; the target owns the blocks, this counts them. One order rules admission,
-the prompts' share of the token budget and, backwards, preemption: the higher priority first, then what is due earlier.
-A request is due at the deadline of its next token; without one, `PATIENCE` after its arrival; and when its objective
-cannot be met any more, at the later of the two. So requests without objectives keep the order in which they came, an
-urgent one overtakes them, one with time to spare does not, and nobody is overtaken for ever.
+Knows no tensors, no Triton and no drafters. The target owns the blocks; the scheduler counts them.
 
-Between tenants their shares decide first (`covey.requests.shares`): the one that has had less goes first, and may take
-running places or places in a full queue that another has beyond its share.
+One order rules admission, the prompts' share of the token budget and, reversed, preemption: higher priority first, then
+earlier due time. A request is due at the deadline of its next token; without an objective, `PATIENCE` after its
+arrival. If it can no longer meet its objective, the later of the two holds. So requests without objectives keep their
+order of arrival, urgent ones overtake them, and no request is overtaken for ever.
+
+Shares come before this order (`covey.requests.shares`): the tenant that was charged less goes first. It may take
+running places, or places in a full queue, from a tenant that exceeds its share.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ from covey.requests.trials import Trials
 
 PATIENCE = 10.0  # seconds
 GROWTH = 64  # tokens reserved for each running request's growth at admission
-LONGEST_REST = 60  # seconds that a refused caller is told to wait
-SPARED = 0.9  # share of what objectives allow a round to last that prompts may fill
-GRAMMARS = 8192  # bytes of new requests' grammars in a pass, or one: the longest take 50 ms to open, and others wait
-SCORED = 128  # prompt tokens with log-probabilities in a pass: the logits of each are as many as the vocabulary
-SPREAD = 8  # rounds in which a row is to make good what it is behind, or may lose what it is ahead
+LONGEST_REST = 60  # the most seconds that a refused caller is told to wait
+SPARED = 0.9  # prompts may fill this share of the time that objectives allow a round
+GRAMMARS = 8192  # bytes of new grammars in a pass, or one grammar: the longest take 50 ms to open, and others wait
+SCORED = 128  # prompt tokens with log-probabilities in a pass: each has a logit for every id of the vocabulary
+SPREAD = 8  # rounds over which a row's lead or delay is spread
 Allowance = Callable[[int, float, float, float], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of one round and how many known tokens each may compute; decoding rows come first."""
+    """The rows of one round, and how many known tokens (`chunk`) each computes; decoding rows come first."""
 
     rows: list[ActiveRequest]
     chunk: Ints
     opens: tuple[Open, ...]
     frees: tuple[int, ...]
-    decoding: int  # how many rows will yield a token without a prefill
-    now: float = 0.0  # when it was laid out
-    fastest: float = 0.0  # the least seconds that a row's token has taken lately; 0: not known
-    shared: bool = False  # whether several tenants have requests here, running or waiting
+    decoding: int  # number of decoding rows, which need no prefill
+    now: float = 0.0  # when the scheduler planned it
+    fastest: float = 0.0  # the least recent seconds per token of a row; 0: unknown
+    shared: bool = False  # whether several tenants have running or waiting requests
 
     def work(
         self,
@@ -96,7 +97,7 @@ class Scheduler:
         growth_tokens: int = GROWTH,
         tenants: TenantRules | None = None,
     ) -> None:
-        """`tenants` has their weights and limits; without it all are equal."""
+        """`tenants` holds weights and limits; without it all tenants are equal."""
         self.max_running = min(max_running, token_budget)
         self.max_waiting = max_waiting
         self.token_budget = token_budget
@@ -112,13 +113,13 @@ class Scheduler:
 
     @classmethod
     def of(cls, settings: SchedulerSettings, block_size: int, **others: Any) -> Scheduler:
-        """Make a scheduler from a profile's section; `others` are settings from elsewhere."""
+        """Return a scheduler for a profile's section; `others` are arguments from elsewhere."""
         return cls(**asdict(settings), block_size=block_size, **others)
 
     def full(self, tenant: str, pending: int = 0, own: int = 0) -> str:
-        """Return why no request of this tenant may join the queue, which `pending` more are about to join, `own` of
-        them the tenant's; "" if it may. A full queue still takes a request of a tenant that has few in it, in another's
-        place. Any thread. Does not mutate."""
+        """Return why a request of this tenant may not join the queue, or "". `pending` other requests are about to
+        join, `own` of them the tenant's. In a full queue, a tenant with few requests may take another's place.
+        Thread-safe. Does not mutate."""
         waiting, rules = dict(self.shares.waiting), self.shares.rules
         mine = waiting.get(tenant, 0) + own
         if rules.max_waiting and mine >= rules.max_waiting:
@@ -131,7 +132,8 @@ class Scheduler:
         return f"queue full: {self.max_waiting} requests are waiting"
 
     def submit(self, request: Request, now: float) -> ActiveRequest | None:
-        """Queue a request; returns another that had to leave the queue for it. Raises Overloaded if it is full."""
+        """Queue a request. Return another one that had to leave the queue for it, or None. Raises Overloaded if the
+        queue is full."""
         problem = self.full(request.tenant)
         if problem:
             raise Overloaded(f"{problem}; {self.retry_advice()}")
@@ -149,17 +151,17 @@ class Scheduler:
         return displaced
 
     def retry_advice(self) -> str:
-        """Return in words when to try again: when all that runs and waits is done, at the pace of recent rounds."""
+        """Return a text that says when to retry: after all present requests are done, at the recent pace."""
         tokens = sum(active.room for active in (*self.running.values(), *self.waiting))
         seconds = math.ceil(tokens * self.pace.token_seconds / self.max_running)
         return f"try again in {min(max(seconds, 1), LONGEST_REST)} s"
 
     def find(self, key: int) -> ActiveRequest | None:
-        """Return the request by its key, running or waiting. Does not mutate."""
+        """Return the running or waiting request with that key, or None. Does not mutate."""
         return self.running.get(key) or next((active for active in self.waiting if active.key == key), None)
 
     def finish(self, active: ActiveRequest) -> None:
-        """Forget a request; the target is told with the next pass."""
+        """Forget a request. The next pass frees it on the target."""
         if self.running.pop(active.key, None) is None:
             self.waiting.remove(active)
             self.shares.left(active.request.tenant)
@@ -168,8 +170,8 @@ class Scheduler:
         self._close(active)
 
     def make_room(self, now: float) -> ActiveRequest | None:
-        """Preempt the least urgent request because the pool is exhausted. If it runs alone it is too big, and is
-        returned. Does nothing while the next pass frees blocks anyway."""
+        """Preempt the least urgent request because the pool is exhausted. If it runs alone, it is too big: return it
+        instead. Do nothing if the next pass frees blocks anyway."""
         if self._frees:
             return None
         active = self._by_urgency(self.running.values(), now)[-1]
@@ -179,12 +181,12 @@ class Scheduler:
         return None
 
     def reopen(self, active: ActiveRequest) -> None:
-        """Have the next pass open a request again because the target has lost its tag."""
+        """Make the next pass open a request again, because the target has lost its tag."""
         active.opened = False
         active.num_cached_tokens = 0
 
     def target_died(self, batch: Batch, now: float) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        """Have all that runs opened again, and return what `Trials.died` says of the rows of the fatal pass."""
+        """Reopen all running requests, and return `Trials.died` for the rows of the fatal pass."""
         for active in self.running.values():
             self.reopen(active)
         return self._trials.died(batch.rows, now)
@@ -194,8 +196,8 @@ class Scheduler:
         return not self.running and not self.waiting and not self._frees
 
     def plan(self, free_blocks: int, now: float, allowance: Allowance = lambda *_: None) -> Batch:
-        """Admit what fits and lay out the next pass: decoding rows first, then prefill chunks in the budget that is
-        left, the most urgent first. `allowance` is `Planner.prefill_allowance`."""
+        """Admit requests that fit, and return the next pass: decoding rows first, then prefill chunks within the
+        remaining budget, the most urgent first. `allowance` is `Planner.prefill_allowance`."""
         self._admit(free_blocks, now)
         running = self._trials.passable(list(self.running.values()), now)
         rows = [active for active in running if active.decoding]
@@ -235,11 +237,11 @@ class Scheduler:
         return Batch(rows, chunks, tuple(opens), frees, decoding, now, self.pace.fastest, shared)
 
     def unsent(self, batch: Batch) -> None:
-        """Free again, with the next pass, what a planned pass that did not happen was to free."""
+        """Move the tags that an unsent pass would have freed to the next pass."""
         self._frees.extend(batch.frees)
 
     def drop(self, frees: tuple[int, ...]) -> None:
-        """Forget tags that the target will not be told to free after all."""
+        """Do not send these tags to the target to be freed."""
         self._frees = [tag for tag in self._frees if tag not in frees]
 
     def _preempt(self, active: ActiveRequest) -> None:
@@ -251,9 +253,9 @@ class Scheduler:
         bisect.insort(self.waiting, active, key=_urgency)
 
     def _admit(self, free_blocks: int, now: float) -> None:
-        """Run waiting requests while there is room, in places of other tenants' requests if those have more than their
-        share. Blocks of a preempted request come free with the next pass. It must be computed again, so a tenant that
-        runs already gets one such place a pass."""
+        """Run waiting requests while there is room, or in places of tenants that exceed their share. The next pass
+        frees a preempted request's blocks. Preemption costs recomputation, so a tenant that already runs gets at most
+        one such place per pass."""
         if not self.waiting or (len(self.running) >= self.max_running and not self.shares.several()):
             return
         spare = free_blocks - sum(self._blocks(active) - self._held(active) for active in self.running.values())
@@ -277,8 +279,8 @@ class Scheduler:
             self.shares.admitted(tenant, active.num_tokens + active.room)
 
     def _next(self, now: float) -> ActiveRequest | None:
-        """Return the waiting request to admit first: of the most urgent ones of each tenant that may run more, the one
-        whose tenant lacks a place, then the one whose tenant has had least."""
+        """Return the waiting request to admit first, or None. Candidates are the most urgent one of each tenant that
+        may run more. Tenants that lack a place come first, then those that were charged least."""
         while True:
             heads: dict[str, ActiveRequest] = {}
             for active in self.waiting:
@@ -293,20 +295,20 @@ class Scheduler:
             due = self._due(first, now)
             if due == first.due:
                 return first
-            self.waiting.remove(first)  # meanwhile it has become hopeless, or is so no more
+            self.waiting.remove(first)  # whether it is hopeless has changed meanwhile
             first.due = due
             bisect.insort(self.waiting, first, key=_urgency)
 
     def _loser(self, tenant: str, now: float) -> ActiveRequest | None:
-        """Return the running request to preempt for one of `tenant`, if another tenant has more than its share."""
+        """Return the running request to preempt for one of `tenant`, or None if no tenant exceeds its share."""
         other = self.shares.over(tenant)
         if other is None:
             return None
         return self._by_urgency((each for each in self.running.values() if each.request.tenant == other), now)[-1]
 
     def _last_of_longest(self) -> ActiveRequest:
-        """Return the least urgent request, of those that have not run, of the tenant with the longest queue. Raises
-        Overloaded if all have run."""
+        """Return the least urgent request of the tenant with the longest queue, out of those without output. Raises
+        Overloaded if all have output."""
         longest = self.shares.longest()
         for active in reversed(self.waiting):
             if active.request.tenant == longest and not active.output:
@@ -314,15 +316,15 @@ class Scheduler:
         raise Overloaded(f"queue full: {self.max_waiting} requests are waiting")
 
     def _due(self, active: ActiveRequest, now: float) -> float:
-        """Return when the request's next token is due. Does not mutate. A request that has become hopeless is due no
-        earlier than before, so only the first of a queue must be looked at again."""
+        """Return when the request's next token is due. Does not mutate. A request that became hopeless is due no
+        earlier than before, so only the first of a queue must be checked again."""
         deadline, unhurried = active.deadline, active.request.arrival + PATIENCE
         if deadline == math.inf:
             return unhurried
         return max(deadline, unhurried) if active.hopeless(now, self.pace.fastest) else deadline
 
     def _by_urgency(self, requests: Iterable[ActiveRequest], now: float) -> list[ActiveRequest]:
-        """Return the requests, the most urgent first, as of now."""
+        """Return the requests by their present urgency, the most urgent first."""
         found = list(requests)
         for active in found:
             active.due = self._due(active, now)
@@ -332,9 +334,9 @@ class Scheduler:
         return self.shares.rank(active.request.tenant), _urgency(active)
 
     def _round_limit(self, decoding: list[ActiveRequest], now: float) -> tuple[float, float]:
-        """Return how long a round may last for all of these to keep to their objectives if they get as many tokens as
-        rows recently did, and the least time per token that they ask for. What a row is ahead or behind is spread over
-        some rounds; a row that can no longer meet its objective does not count. Does not mutate."""
+        """Return how long a round may last if all these rows must meet their objectives, and their tightest TPOT. It
+        assumes the recent tokens per row, and spreads a row's lead or delay over `SPREAD` rounds. Hopeless rows do not
+        count. Does not mutate."""
         fastest, tokens = self.pace.fastest, SPARED * max(1.0, self.pace.row_tokens)
         least = tightest = math.inf
         for active in decoding:
@@ -345,8 +347,8 @@ class Scheduler:
         return least, tightest
 
     def _prompt_tokens_due(self, prefilling: list[ActiveRequest], now: float) -> int:
-        """Return how many tokens of these prompts a round must compute, at the recent pace, for each first token to
-        come when it is due. Does not mutate."""
+        """Return how many tokens of these prompts a round must compute, at the recent pace, to meet the due time of
+        each next token. Does not mutate."""
         most, tokens, round_seconds = 0.0, 0, self.pace.seconds
         for active in prefilling:
             tokens += active.num_tokens - active.num_cached_tokens
@@ -355,7 +357,7 @@ class Scheduler:
         return math.ceil(most)
 
     def _blocks(self, active: ActiveRequest) -> int:
-        """Return the blocks for a request's tokens and a share of its growth."""
+        """Return the blocks for a request's tokens and some of its growth."""
         return -(-(active.num_tokens + min(active.room, self.growth_tokens)) // self.block_size)
 
     def _held(self, active: ActiveRequest) -> int:
@@ -368,5 +370,5 @@ class Scheduler:
 
 
 def _urgency(active: ActiveRequest) -> tuple[int, float, float, int]:
-    """Return a key that sorts the most urgent first, as of when each was last looked at."""
+    """Return a sort key, the most urgent first, by the due times last computed."""
     return (-active.request.priority, active.due, active.request.arrival, active.key)

@@ -1,10 +1,10 @@
-"""Shares of tenants: start-time fair queueing over tokens decides whose request goes first.
+"""Shares of tenants: start-time fair queueing over tokens decides which tenant's request goes first.
 
-From its admission a request costs its tenant the tokens that it may need, prompt and output, over the tenant's weight;
-what it did not need is given back. The tenant that has had least goes first. A tenant that is new or comes back starts
-little behind those that are admitted now: it cannot ask for what it left unused.
+At admission a request costs its tenant its prompt and its most output tokens, divided by the tenant's weight. When it
+ends, unused tokens are refunded. The tenant that was charged least goes first. A new or returning tenant starts at most
+`QUANTUM` below the current level: it cannot claim what it left unused.
 
-Knows no requests, only how many of each tenant there are.
+Knows no requests, only how many each tenant has.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from collections import Counter
 
 from covey.contracts.tenants import TenantRules
 
-QUANTUM = 1024.0  # tokens that tenants may differ by while urgency decides between them
+QUANTUM = 1024.0  # tenants whose charges differ by fewer tokens rank the same, and urgency decides
 
 
 class Shares:
-    """Owns the accounts of the tenants that have requests here, running or waiting."""
+    """Owns the accounts of tenants with running or waiting requests."""
 
     def __init__(self, rules: TenantRules) -> None:
         self.rules = rules
         self.waiting: Counter[str] = Counter()
         self.running: Counter[str] = Counter()
         self._had: dict[str, float] = {}
-        self._level = 0.0  # what whoever was admitted last had had
+        self._level = 0.0  # the highest charge of a tenant at an admission
 
     def came(self, tenant: str) -> None:
-        """Count a request that waits."""
+        """Count a new waiting request."""
         self._had[tenant] = max(self._had.get(tenant, -math.inf), self._level - QUANTUM)
         self.waiting[tenant] += 1
 
     def admitted(self, tenant: str, tokens: int) -> None:
-        """Charge a tenant for a waiting request that runs now, and may need so many tokens."""
+        """Charge a tenant for a waiting request that runs now and may need `tokens` tokens."""
         self._move(self.waiting, tenant)
         self.running[tenant] += 1
         self._level = max(self._level, self._had[tenant])
         self._had[tenant] += tokens / self.rules.weight(tenant)
 
     def returned(self, tenant: str, tokens: int) -> None:
-        """Give back all that a running request was charged, because it waits again."""
+        """Refund all that a running request was charged, because it waits again."""
         self._had[tenant] -= tokens / self.rules.weight(tenant)
         self._move(self.running, tenant)
         self.waiting[tenant] += 1
 
     def ended(self, tenant: str, unneeded: int) -> None:
-        """Give back the tokens that a running request did not need, because it has ended."""
+        """Refund the tokens that a running request did not need, because it has ended."""
         self._had[tenant] -= unneeded / self.rules.weight(tenant)
         self._move(self.running, tenant)
         self._forget(tenant)
@@ -57,7 +57,7 @@ class Shares:
         self._forget(tenant)
 
     def rank(self, tenant: str) -> int:
-        """Return a rank, the least for the tenant that has had least; urgency decides between equals. Does not
+        """Return a rank, lowest for the tenant that was charged least; urgency decides between equals. Does not
         mutate."""
         return int(self._had[tenant] // QUANTUM)
 
@@ -69,12 +69,12 @@ class Shares:
         return not self.rules.max_running or self.running[tenant] < self.rules.max_running
 
     def lacks(self, tenant: str) -> bool:
-        """Return whether the tenant has fewer running requests than its share, by at least one. Does not mutate."""
+        """Return whether the tenant has at least one running request less than its share. Does not mutate."""
         return self._beyond(tenant) <= -1
 
     def over(self, tenant: str) -> str | None:
-        """Return the tenant that is to give up a running place for `tenant`, which has less than its share: the one
-        with most beyond its share, if it keeps that; None if there is none. Does not mutate."""
+        """Return the tenant that must give up a running place for `tenant`, or None. `tenant` must lack a place, and
+        the other one, which exceeds its share most, must exceed it by at least one place. Does not mutate."""
         if not self.running or not self.lacks(tenant):
             return None
         most = max(self.running, key=self._beyond)

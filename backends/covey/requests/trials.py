@@ -1,19 +1,18 @@
-"""Finds which of the requests in a pass ended the target's process.
+"""Finds which requests in a pass crashed the target's process.
 
     the target dies         every row of that pass becomes a suspect
-    for RESPITE             the requests that are not suspected are replayed, and go on alone
-    one suspect after the   alone in a pass, the longest output first, since it is the likeliest to be innocent.
-    other                   A token clears it. A second death proves that it ends the target
-    the others together     once one is proven and TRIALS seconds have passed. A token clears each. A third death
-                            fails them all, to be tried again
+    for RESPITE             the requests without suspicion are replayed, and run alone
+    one suspect after       each alone in a pass, the longest output first, since it is the likeliest to be innocent.
+    another                 A token clears it. A second death proves that it crashes the target
+    the others together     after one is proven and TRIALS seconds have passed. A token clears each. A third death
+                            fails them all, and their clients may retry
 
-While culprits are found one after the other, the suspects that have waited for LONGEST_WAIT of this without a token are
-tried together, and a death fails those of its pass, to be tried again. So nobody waits for long if the target loads in
-seconds, however many requests end it and whenever they come. A target that loads for longer than LATELY has no such
-second series.
+While culprits keep being found, suspects without any token that have waited for LONGEST_WAIT are tried together. A
+death fails all of that pass, and their clients may retry. So no request waits long if the target loads in seconds, even
+if many requests crash it. If loading takes longer than LATELY, suspects are not tried together in this way.
 
-An innocent request can be lost: when several requests end the target, those that are tried together are given up
-together; and a process that somebody else kills in two passes over one request counts as two deaths of it.
+An innocent request can be lost in two ways. If several requests crash the target, those tried together fail together.
+If another process kills the target in two passes over one request, that counts as two deaths of it.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ DEATHS = 2  # of the target in passes over one request, no token of it in betwee
 RESPITE = 0.5  # seconds
 TRIALS = 2.0  # seconds
 LONGEST_WAIT = 6.0  # seconds
-LATELY = 10.0  # seconds since a culprit was found, in which there may be others
+LATELY = 10.0  # seconds after a culprit was found in which others are likely
 
 
 class Trials:
-    """Owns the order in which suspects are tried. A request's own `deaths` say whether it is one."""
+    """Owns the order in which suspects are tried. A request is a suspect if its `deaths` are not 0."""
 
     def __init__(self) -> None:
-        self._began = 0.0  # when the target died over all of the suspects
-        self._proven = False  # whether one of them is known to end the target
-        self._found = -math.inf  # when one was last known to
-        self._first = self._last = -math.inf  # deaths of those that came within LATELY of each other
-        self._next: float | None = None  # when a suspect is tried; None: those that go on are not replayed yet
+        self._began = 0.0  # when the present trials began
+        self._proven = False  # whether one suspect is proven to crash the target
+        self._found = -math.inf  # when a culprit was last proven
+        self._first = self._last = -math.inf  # the first and last death of a series less than LATELY apart
+        self._next: float | None = None  # when a suspect is tried; None: the others are not replayed yet
 
     def died(self, rows: list[ActiveRequest], now: float) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        """Suspect the rows of the pass in which the target died. Return those that are proven to end it, and those that
-        are to be tried again by their clients."""
+        """Suspect the rows of the pass in which the target died. Return those that are proven to crash it, and those
+        that fail but whose clients may retry."""
         if now - self._last > LATELY:
             self._first = now
         self._last, self._next = now, None
@@ -56,11 +55,11 @@ class Trials:
         return [], twice + [active for active in rows if others and active.deaths < DEATHS and self._late(active, now)]
 
     def _late(self, active: ActiveRequest, now: float) -> bool:
-        """Return whether the request has waited for its first token for too long since the target began to die."""
+        """Return whether the request has waited too long for its first token since the first death of the series."""
         return not active.output and now - max(active.request.arrival, self._first) > LONGEST_WAIT
 
     def passable(self, running: list[ActiveRequest], now: float) -> list[ActiveRequest]:
-        """Return the running requests that may share the next pass. New requests wait for the end of the trials."""
+        """Return the running requests that may share the next pass. New requests wait until the trials end."""
         suspects = [active for active in running if active.deaths]
         if not suspects:
             self._began, self._proven = now, False

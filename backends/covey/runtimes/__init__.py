@@ -1,1 +1,1 @@
-"""The runtime that computes a model, native, PyTorch or the kernels of a GPU: its choice, thread and pool."""
+"""The runtime that computes a model (native, PyTorch or GPU kernels): its choice, its thread and its pool."""

@@ -1,6 +1,6 @@
-"""The choice of a target's runtime: the native one, where it can, on a CPU; PyTorch everywhere else.
+"""Chooses a target's runtime: the native one if it can compute the model on a CPU, else PyTorch.
 
-The rule stands here alone. Imports neither: a process that the native runtime serves never has torch.
+Imports neither, so a process with the native runtime never loads torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/kfd")
 
 
 def runtime_of(folder: str | Path, settings: TargetSettings) -> str:
-    """Return the runtime that the settings ask for. Raises SettingError where that cannot serve the folder's model."""
+    """Return the runtime for the settings. Raises SettingError if they ask for one that cannot serve the model."""
     if settings.runtime == TORCH:
         return TORCH
     reason = why_not(folder, settings)
@@ -27,15 +27,15 @@ def runtime_of(folder: str | Path, settings: TargetSettings) -> str:
 
 
 def why_not(folder: str | Path, settings: TargetSettings) -> str:
-    """Return what keeps the native runtime from serving the folder's model, "" where nothing does."""
+    """Return why the native runtime cannot serve the folder's model, or ""."""
     if settings.device == "cuda" or (settings.device == "auto" and has_gpu()):
-        return "the target is on a GPU: it computes on a CPU"
+        return "the target is on a GPU, and the native runtime needs a CPU"
     if settings.block_size != BLOCK:
-        return f"target.block_size is {settings.block_size}: its blocks have {BLOCK} tokens"
+        return f"target.block_size is {settings.block_size}, and the native runtime needs {BLOCK}"
     try:
         dtype = dtypes.on_cpu(settings.dtype, folder)
         if dtype not in KINDS:
-            return f"the target's type is {dtype}: it computes in {' or '.join(KINDS)}"
+            return f"the target's dtype is {dtype}, and the native runtime needs {' or '.join(KINDS)}"
         of = architecture.read(Path(folder))
     except UnsupportedModel as error:
         return str(error)
@@ -48,7 +48,7 @@ def may_have_gpu() -> bool:
 
 
 def has_gpu() -> bool:
-    """Return whether PyTorch sees a GPU."""
+    """Return whether PyTorch sees a GPU. Without a driver, do not import PyTorch to find out."""
     if not may_have_gpu():
         return False
     import torch

@@ -1,4 +1,4 @@
-"""The model in a folder on one device, run as fast as that can: behind one face, whatever computes it."""
+"""Opens the model in a folder with the fastest runtime that its device has, behind one interface."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Model: TypeAlias = "PagedModel | DeviceModel"
 M = TypeVar("M")
-RECORDED_ROWS = 64  # passes of up to so many rows are recorded at load; others when they come again
+RECORDED_ROWS = 64  # passes of up to this many rows are recorded at load; others when they repeat
 log = logging.getLogger(__name__)
 
 
@@ -36,9 +36,9 @@ def open_model(
     most_blocks: int = 0,
     vocab_size: int = 0,
 ) -> Model:
-    """Load a model: on a GPU by kernels of our own, which cost less where numerics need not be invariant; elsewhere,
-    and for families that the kernels do not compute, by PyTorch's. Most passes will have up to `tokens_per_row`.
-    With `most_blocks` the pool can become so large; with `vocab_size`, outputs from that id on are cut off."""
+    """Return a loaded model. On a GPU, Covey's own kernels compute it, which are fastest with fast numerics. PyTorch's
+    compute it elsewhere, and families that ours do not support. Most passes will have up to `tokens_per_row` tokens per
+    row. The pool can grow to `most_blocks`. With `vocab_size`, outputs from that id on are cut off."""
     chosen = choose_device(device)
     on_gpu = chosen.type == "cuda"
 
@@ -56,7 +56,7 @@ def open_model(
         )
 
     if on_gpu:
-        torch.cuda.set_device(chosen)  # kernels run on a thread's own device
+        torch.cuda.set_device(chosen)  # kernels run on the thread's current device
         model = _by_kernels(built, chosen, folder)
         if model is not None:
             model.record(RECORDED_ROWS, tokens_per_row)
@@ -67,11 +67,11 @@ def open_model(
 def _by_kernels(
     built: Callable[[type[DeviceModel]], DeviceModel], device: torch.device, folder: str | Path
 ) -> DeviceModel | None:
-    """Return the model by our kernels; None, and the reason logged, where they do not run it."""
+    """Return the model on Covey's kernels. If they cannot run it, log the reason and return None."""
     found = gpu.why_not(device) or gpu.open_model(built)
     if not isinstance(found, str):
         return found
-    log.warning("%s: PyTorch's own kernels run this model, slower than ours would: %s", folder, found)
+    log.warning("Model %s runs on PyTorch's kernels, which are slower than Covey's: %s", folder, found)
     gc.collect()  # both pools would not fit
     torch.cuda.empty_cache()
     return None

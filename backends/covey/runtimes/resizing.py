@@ -1,12 +1,12 @@
-"""A KV pool of another size, between two passes: the paper's steps in the order that is safe at each of them.
+"""Resizes the KV pool between two passes: the paper's steps, in an order that is safe at each of them.
 
-    grow      memory first, then its blocks are handed out, as far as it has come
-    contract  1. plan: each block above the boundary gets a free one below, once however many share it  (BlockPool)
+    grow      get memory first, then add the blocks that it holds
+    contract  1. plan: each block above the boundary gets a free one below, one for all its owners       (BlockPool)
               2. move their keys and values, all of them at once                                         (model)
-              3. tables follow; counts and hashes did with the plan                                      (Sequences)
-              4. trim: the memory above goes back to the device                                          (model)
+              3. renumber the tables; the plan has updated counts and hashes                             (Sequences)
+              4. trim: return the memory above to the device                                             (model)
 
-No pass may be in flight. Nobody can see the pool between 1 and 3: they are one call.
+No pass may be in flight. Steps 1 to 3 are one call, so no other code sees the pool between them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from covey.models.native.model import NativeModel
     from covey.runtimes.opening import Model
 
-AnyModel: TypeAlias = "Model | NativeModel"  # whatever computes it
+AnyModel: TypeAlias = "Model | NativeModel"
 
 log = logging.getLogger("covey.target")
 
 
 def resize(model: AnyModel, sequences: Sequences, blocks: int, least: int) -> Resized:
-    """Have so many blocks, and at least `least`; asked again it goes on. Nothing changes where it is
-    refused."""
+    """Resize the pool to `blocks`, which must be at least `least`. After LATER, call it again to continue. A refusal
+    changes nothing."""
     pool = sequences.pool
     if not least <= blocks <= model.most_blocks:
         return Resized(ResizeStatus.NOT_HERE, pool.total)

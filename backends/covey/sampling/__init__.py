@@ -1,1 +1,1 @@
-"""Draws tokens from logits, by the noise of (seed, position, token), and by the rules of speculative sampling."""
+"""Draws tokens from logits, by the noise of (seed, position, token) or by the rules of speculative sampling."""

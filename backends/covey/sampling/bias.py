@@ -1,4 +1,4 @@
-"""The bias that requests add to the logits of tokens that they name, on the target and on drafters alike."""
+"""Adds the bias of each request to the logits of the tokens that it names, on the target and on drafters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from covey_client.wire import BAN
 
 
 def biased(logits: Logits, table: SettingsTable, settings: Index) -> Logits:
-    """Return logits with each row's bias; the same tensor where no row has one. Nothing is added up: a row's bits
-    depend on its own settings alone."""
+    """Return logits with each row's bias; the same object if no row has one. A row's bits depend only on its own
+    settings."""
     rows = np.flatnonzero(table.biased[settings])
     if not len(rows):
         return logits

@@ -1,8 +1,8 @@
 """Draws tokens from logits, each row by its own request's settings.
 
-Bias, grammar, penalties, minimum length and bad words; then the best token if greedy, else temperature, top-k, top-p,
-min-p and the race under the noise of (seed, position). A row's draw depends on its own logits, settings, position and
-context, never on the other rows. Knows nothing of trees or caches.
+First come bias, grammar, penalties, minimum length and bad words. Then greedy rows take their best token; others apply
+temperature, top-k, top-p and min-p, and race under the noise of (seed, position). A row's draw depends on its own
+logits, settings, position and context, never on other rows. Knows nothing of trees or caches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw", "draw_unpenalis
 
 
 class Fault(IntEnum):
-    """Why a row has no token."""
+    """The reason why a row has no token."""
 
     NONE = 0
     NOT_FINITE = 1  # a logit is NaN or +inf
@@ -41,8 +41,8 @@ class Fault(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The token drawn for each row, -1 where `faults` is not Fault.NONE. `logprobs` are the model's own, before
-    penalties and temperature, NaN for rows that did not ask."""
+    """The token drawn for each row, -1 if its fault is not Fault.NONE. `logprobs` are the model's own, before penalties
+    and temperature, NaN for rows that did not ask."""
 
     tokens: Ints
     logprobs: Floats
@@ -56,8 +56,8 @@ def draw(
     positions: Ints,
     contexts: Sequence[Context | None] | None = None,
 ) -> Draws:
-    """Return the target's own token of every row. `positions[i]` is the index, prompt included, of that token;
-    `contexts[i]` all tokens before it, needed only where `table.history[settings[i]]`, and what a grammar allows."""
+    """Return the target's own token of every row. `positions[i]` is that token's index, prompt included. `contexts[i]`
+    holds all tokens before it, needed only if `table.history[settings[i]]`, and the tokens that a grammar allows."""
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     given = plain(logits)
     work = penalise(given, table, setting, position, contexts)
@@ -78,7 +78,7 @@ def _draw(given: Logits, work: Logits, table: SettingsTable, settings: Index, po
 
 
 def draw_on_host(given: Logits, work: Logits, table: SettingsTable, settings: Index, positions: Index) -> Draws:
-    """Draws from `work`, which is `given` after penalties, with what has to be exact computed by the host."""
+    """Draw from `work`, which is `given` after penalties. The host computes everything that must be exact."""
     best, values = best_tokens(work)
     faults = find_faults(values)
     tokens = best.copy()
@@ -90,7 +90,7 @@ def draw_on_host(given: Logits, work: Logits, table: SettingsTable, settings: In
 
 
 def draw_on_device(given: Logits, work: Logits, table: SettingsTable, settings: Index, positions: Index) -> Draws:
-    """Draw as `draw` does, by kernels: one copy brings all to the host. What truncation may have cut is drawn again."""
+    """Draw by kernels, with one copy to the host. Rows whose winner may be truncated are drawn again."""
     wanted = table.logprobs[settings]
     drawing = _drawing(threading.get_ident(), 1 << (len(settings) - 1).bit_length(), work.shape[1], work.device)
     row_keys = keys(table.seed[settings], positions, Purpose.COUPLED)
@@ -114,7 +114,7 @@ def draw_on_device(given: Logits, work: Logits, table: SettingsTable, settings: 
 
 @lru_cache(maxsize=32)
 def _drawing(_thread: int, rows: int, vocab: int, device: torch.device) -> gpu.DeviceDraw:
-    """Return a thread's own drawing, since that does one draw at a time."""
+    """Return the thread's own drawing, since one drawing makes one draw at a time."""
     return gpu.drawing(rows, vocab, device)
 
 
@@ -144,7 +144,7 @@ def _draw_hot(
 
 
 def log_probabilities(logits: Logits, table: SettingsTable, settings: Index, tokens: Index) -> Floats:
-    """Return the model's own log-probability of one token per row; NaN where the row did not ask or has no token."""
+    """Return the model's own log-probability of one token per row; NaN if the row did not ask or has no token."""
     logprobs: npt.NDArray[np.float32] = np.full(len(settings), np.nan, np.float32)
     rows = np.flatnonzero(table.logprobs[settings] & (tokens >= 0))
     if len(rows):

@@ -1,4 +1,4 @@
-"""The likeliest tokens where tokens were drawn, by the model itself: before bias, penalties and temperature."""
+"""Finds the likeliest tokens at each draw by the model itself: before bias, penalties and temperature."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from covey.sampling.settings import SettingsTable
 
 
 def likeliest(logits: Logits, table: SettingsTable, settings: Ints, places: Ints) -> Top:
-    """Return the likeliest tokens of the rows `places` of `logits`, as many as each one's request asked for. The lowest
-    id comes first among equals, also where not all of them are wanted, so that a row's tokens depend on nothing beside
-    it."""
+    """Return the likeliest tokens of the rows `places` of `logits`, the number that each row's request asked for. The
+    lowest id comes first among equals, even if not all of them are wanted. So a row's tokens do not depend on other
+    rows."""
     counts = table.top_logprobs[settings[places]]
     width = min(int(counts.max(initial=0)), logits.shape[1])
     if not width:
@@ -22,7 +22,7 @@ def likeliest(logits: Logits, table: SettingsTable, settings: Ints, places: Ints
     part = plain(logits)
     part = part[beside(places[asked].astype(np.int64), part)]
     least = beside(largest(part, width)[:, -1:].copy(), part)
-    rows, tokens = host(part >= least).nonzero()  # those as likely as the last of them, too
+    rows, tokens = host(part >= least).nonzero()  # including ties with the last
     values = host(part[beside(rows, part), beside(tokens, part)]).astype(np.float64)
     order = np.lexsort((tokens, -values, rows))
     rows, tokens = rows[order], tokens[order]

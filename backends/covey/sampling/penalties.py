@@ -1,5 +1,5 @@
-"""Settings that change logits before a draw: bias, then what depends on the tokens before it, which is grammars,
-penalties, minimum length and bad words."""
+"""Applies settings to logits before a draw: first bias, then those that depend on earlier tokens (grammars, penalties,
+minimum length and bad words)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from covey.text.grammar import Words
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
     """The tokens before a draw: `history` (prompt and committed tokens), then the drafted `path`. Rows of one request
-    should share one history array: it is counted once."""
+    should share one history array, which is then counted once."""
 
     history: Ints
     path: Ints = field(default_factory=lambda: NO_INTS)
-    allowed: Words | None = None  # by the row's grammar, if it has one; None: nothing
+    allowed: Words | None = None  # by the row's grammar, if it has one; None: no token
 
 
 def penalise(
     logits: Logits, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
 ) -> Logits:
-    """Return logits with bias, grammar, penalties, minimum length and bad words applied; the same object where no row
-    has any. Raises ValueError where a row lacks the context it needs."""
+    """Return logits with bias, grammar, penalties, minimum length and bad words applied; the same object if no row has
+    any. Raises ValueError if a row lacks the context it needs."""
     logits = biased(logits, table, settings)
     fitting = np.flatnonzero(table.constrained[settings])
     if len(fitting):
@@ -68,7 +68,7 @@ def penalise(
 def _penalise_counts(
     logits: Logits, table: SettingsTable, settings: Index, rows: Index, contexts: list[Context]
 ) -> None:
-    """Apply repetition, presence and frequency penalties in place, counting once a history that several rows share."""
+    """Apply repetition, presence and frequency penalties in place. A history shared by rows is counted once."""
     vocab = logits.shape[1]
     groups: dict[tuple[int, int], int] = {}
     named = [(setting, id(context.history)) for setting, context in zip(settings[rows].tolist(), contexts, strict=True)]

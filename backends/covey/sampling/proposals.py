@@ -1,8 +1,8 @@
-"""Draws of drafters from their logits under the rejection rule, and the sparse q rows that they ship.
+"""Draws drafters' proposals from their logits under the rejection rule, with the sparse q rows that they ship.
 
-Proposals under the coupled rule are chosen in `drafters/choosing.py`. Temperature, top-k, top-p and min-p apply as in
-`sampling`. Penalties, minimum length and bad words do not: they would need each request's tokens at every drafted step,
-and a proposal need not be right, only likely. Knows no trees.
+`drafters/choosing.py` makes proposals under the coupled rule. Temperature, top-k, top-p and min-p apply as in
+`sampling`. Penalties, minimum length and bad words do not. They would need each request's tokens at every drafted step,
+and a proposal need only be likely. Knows no trees.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from covey.sampling.truncation import mass_of
 
 @dataclass(frozen=True, slots=True)
 class SparseDraws:
-    """The token drawn for each row, and exactly the distribution that it was drawn from: `probs[i, j]` is that of
-    `ids[i, j]`, all others have none. The token is -1, without mass, where a row's logits are not finite."""
+    """The token drawn for each row, and exactly the distribution that it was drawn from: `probs[i, j]` is the
+    probability of `ids[i, j]`; all other ids have 0. If a row's logits are not finite, its token is -1."""
 
     tokens: Ints
     ids: Ints
@@ -31,8 +31,8 @@ class SparseDraws:
 def propose_rejection(
     logits: Logits, table: SettingsTable, settings: Ints, positions: Ints, rounds: Ints
 ) -> SparseDraws:
-    """Draw by the rejection rule from the best SPARSE tokens, truncated further by the request's settings (top-p's
-    share is of those tokens' mass). It draws from the float32 probabilities returned. Greedy rows are one-hot."""
+    """Draw by the rejection rule from the best SPARSE tokens, truncated further by the request's settings (top-p counts
+    only their mass). The draw uses exactly the returned float32 probabilities. Greedy rows are one-hot."""
     logits = plain(logits)
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     leaders, values = leading_tokens(logits, SPARSE)
@@ -50,7 +50,7 @@ def propose_rejection(
 
 
 def sparse_q(logits: Logits) -> tuple[Ints, Floats]:
-    """Return ids and probabilities, at temperature 1 and not renormalised, of each row's best SPARSE tokens."""
+    """Return ids and probabilities of each row's best SPARSE tokens, at temperature 1 and not renormalised."""
     logits = plain(logits)
     leaders, values = leading_tokens(logits, SPARSE)
     best = np.where(np.isfinite(values[:, 0]), values[:, 0], 0.0)

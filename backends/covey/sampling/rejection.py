@@ -1,7 +1,7 @@
 """The rejection rule's target side: accept flags, residuals and bonus draws for chains, from logits and sparse q rows.
 
-Every stream of noise is keyed by (seed, round of the request, position, purpose) and used once: were it keyed by
-position alone, a refused draft would steer the round that draws the same position again.
+Every stream of noise is keyed by (seed, round of the request, position, purpose) and used once. Without the round, a
+refused draft would bias the next round, which draws the same position again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from covey.trees.verify import Walk, count_accepted, parent_places, walk_chains
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The outcome of the rejection rule for a batch of chains. `logprobs` go with `walk.tokens`; a row whose `faults`
-    is not Fault.NONE ends in token -1."""
+    """The outcome of the rejection rule for a batch of chains. `logprobs` belong to `walk.tokens`. A row whose fault is
+    not Fault.NONE ends in token -1."""
 
     walk: Walk
     logprobs: Floats
@@ -42,7 +42,7 @@ def judge(
     rounds: Ints,
 ) -> Judgement:
     """Verify one chain per row. `logits`, `settings`, `positions` and `contexts` are as for `draw`, packed as in
-    `covey.trees.verify`; `rounds` is by row of `trees`, the verify rounds that the request has had."""
+    `covey.trees.verify`. `rounds` holds each tree row's number of verify rounds so far."""
     given = plain(logits)
     setting, position = np.asarray(settings, np.int64), np.asarray(positions, np.int64)
     probs, faults = probabilities(given, table, setting, position, contexts)
@@ -85,8 +85,8 @@ def accept(uniform: Reals, p: Reals, q: Reals) -> npt.NDArray[np.bool_]:
 def probabilities(
     logits: Logits, table: SettingsTable, settings: Index, positions: Index, contexts: Sequence[Context | None] | None
 ) -> tuple[Logits, Ints]:
-    """Return the distribution that each row's token is drawn from, after all settings, in float64: one-hot for greedy
-    rows, all zero for faulty ones; and the faults."""
+    """Return each row's distribution after all settings, in float64, and the faults. The distribution is one-hot for
+    greedy rows and all zero for faulty ones."""
     work = penalise(plain(logits), table, settings, positions, contexts)
     best, values = best_tokens(work)
     faults = find_faults(values)
@@ -106,7 +106,7 @@ def probabilities(
 
 
 def _q_rows(trees: Trees) -> tuple[Ints, Reals]:
-    """Return the q rows; a node without one, or with one in which it could not be, was proposed with certainty."""
+    """Return the q rows. A node's token gets probability 1 if it has no q row, or one that gives it no mass."""
     certain = np.ones((len(trees.tokens), 1))
     if trees.q_ids is None or trees.q_probs is None:
         return trees.tokens[:, None], certain
@@ -122,7 +122,7 @@ def _q_rows(trees: Trees) -> tuple[Ints, Reals]:
 
 
 def _subtract(left: Logits, rows: Index, ids: Ints, q: Reals) -> None:
-    """Compute max(0, p - q) in place; where nothing is left, which rounding alone can bring about, p stays."""
+    """Compute max(0, p - q) in place. If rounding leaves no mass at all, p stays."""
     vocab = left.shape[1]
     q = np.where((ids >= 0) & (ids < vocab), q, 0.0)
     less = np.zeros((len(rows), vocab))
@@ -134,7 +134,7 @@ def _subtract(left: Logits, rows: Index, ids: Ints, q: Reals) -> None:
 
 
 def _pick(weights: Logits, uniform: Reals) -> Index:
-    """Return one token per row, in proportion to its weights; never one of weight zero."""
+    """Return one token per row, drawn in proportion to the weights; never one of weight zero."""
     sums = weights.cumsum(axis=1)
     totals = host(sums[:, -1])
     thresholds = np.minimum(uniform * totals, np.nextafter(totals, 0.0))

@@ -1,4 +1,4 @@
-"""Sampling settings of all open requests as arrays, one row per request, so that a batch's settings are one gather.
+"""Sampling settings of all open requests as arrays, one row per request. One gather returns a batch's settings.
 
 Knows nothing of tags or tokens. Requests are validated before they come here.
 """
@@ -14,7 +14,7 @@ from covey.noise.noise import Index, Reals, Words, seed_words
 
 
 class SettingsTable:
-    """The settings of open requests, a row for each; rows are reused after `remove`. Columns are to be read only."""
+    """The settings of open requests, a row for each; rows are reused after `remove`. Columns are read-only."""
 
     def __init__(self, capacity: int = 64) -> None:
         self.temperature: Reals = np.zeros(capacity)  # 0: greedy
@@ -31,11 +31,11 @@ class SettingsTable:
         self.top_logprobs: Index = np.zeros(capacity, np.int64)
         self.prompt_logprobs = np.zeros(capacity, np.bool_)
         self.biased = np.zeros(capacity, np.bool_)  # logits get a bias
-        self.constrained = np.zeros(capacity, np.bool_)  # a grammar says which tokens may follow
+        self.constrained = np.zeros(capacity, np.bool_)  # a grammar limits the tokens
         self.penalised = np.zeros(capacity, np.bool_)  # the draw depends on the tokens before it
-        self.history = np.zeros(capacity, np.bool_)  # ... and on more than how many they are
+        self.history = np.zeros(capacity, np.bool_)  # ... not only on their number
         self.truncated = np.zeros(capacity, np.bool_)  # top_k, top_p or min_p leave tokens out
-        self.rejection = np.zeros(capacity, np.bool_)  # verified by that rule
+        self.rejection = np.zeros(capacity, np.bool_)  # verified by the rejection rule
         self.samplings: list[Sampling | None] = [None] * capacity
         self.biases: dict[int, tuple[Index, Reals]] = {}  # tokens and what is added to each, by row
         self._free = list(range(capacity - 1, -1, -1))
@@ -44,14 +44,14 @@ class SettingsTable:
         return len(self.samplings) - len(self._free)
 
     def add(self, sampling: Sampling, num_prompt: int) -> int:
-        """Take a row for a request whose first `num_prompt` tokens are its prompt."""
+        """Add a request, whose first `num_prompt` tokens are its prompt, and return its row."""
         if not self._free:
             self._grow()
         row = self._free.pop()
         s = sampling
         self.samplings[row] = s
         self.temperature[row] = 0.0 if s.greedy else s.temperature
-        self.top_k[row] = 1 if s.min_p >= 1.0 else s.top_k  # the lowest id alone of tokens as likely as the best
+        self.top_k[row] = 1 if s.min_p >= 1.0 else s.top_k  # of tokens tied for the best, only the lowest id
         self.top_p[row] = s.top_p
         self.log_min_p[row] = math.log(s.min_p) if s.min_p > 0 else -math.inf
         self.repetition_penalty[row] = s.repetition_penalty
@@ -64,7 +64,7 @@ class SettingsTable:
         self.prompt_logprobs[row] = s.prompt_logprobs
         self.top_logprobs[row] = s.top_logprobs
         self.biased[row] = bool(s.logit_bias)
-        if s.logit_bias:  # as arrays once, and not at each draw
+        if s.logit_bias:  # make the arrays once, not at each draw
             tokens, values = zip(*s.logit_bias)
             self.biases[row] = np.array(tokens, np.int64), np.array(values, np.float64)
         self.constrained[row] = bool(s.grammar)
@@ -77,7 +77,7 @@ class SettingsTable:
         return row
 
     def remove(self, row: int) -> None:
-        """Give a row back."""
+        """Free a row."""
         if self.samplings[row] is None:
             raise KeyError(f"row {row} is not in use")
         self.samplings[row] = None
@@ -86,7 +86,7 @@ class SettingsTable:
         self._free.append(row)
 
     def sampling(self, row: int) -> Sampling:
-        """Return the settings that were added."""
+        """Return a row's settings as they were added."""
         sampling = self.samplings[row]
         if sampling is None:
             raise KeyError(f"row {row} is not in use")

@@ -1,8 +1,9 @@
-"""Top-k, then top-p, then min-p: which tokens a row may draw.
+"""Top-k, then top-p, then min-p: the tokens that a row may draw.
 
-Tokens are ordered by logit, the lowest id first among equals. top_k keeps the first k; top_p keeps a token if those
-before it hold less than that share of what top_k kept; min_p keeps what is at least that fraction of the best. So a
-row keeps a prefix of that order, never an empty one, and its last token, the cut, says which.
+Tokens are ordered by logit, the lowest id first among equals. top_k keeps the first k. top_p keeps a token if those
+before it hold less than that share of the mass that top_k kept. min_p keeps tokens with at least that fraction of the
+best one's probability. So a row keeps a prefix of this order, never an empty one, and its last token, the cut, defines
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from covey.sampling.settings import SettingsTable
 
 Flags = npt.NDArray[np.bool_]
 
-_HEAD = 64  # enough of a row for most settings; the others are sorted whole
+_HEAD = 64  # leading tokens that suffice for most settings; other rows are sorted whole
 _DOUBT = 1e-12  # relative; above the error of a float64 sum of exponentials in any order
 
 
@@ -41,7 +42,7 @@ class Cuts:
         return kept
 
     def cut(self, logits: Logits) -> Logits:
-        """Return the logits of which the tokens that are not kept are -inf."""
+        """Return the logits with -inf for tokens that are not kept."""
         columns = np.stack((self.values, self.best_values, self.temperatures, self.log_min_p, self.tokens))
         cut, best, temperature, log_min_p, token = beside(columns[:, :, None], logits)
         values = double(logits)
@@ -54,7 +55,7 @@ class Cuts:
 
 
 def find_cuts(logits: Logits, best_values: Reals, table: SettingsTable, settings: Index) -> Cuts:
-    """Return the cuts of each row by its settings."""
+    """Return each row's cut by its settings."""
     rows, vocab = logits.shape
     temperatures = table.temperature[settings]
     cuts = Cuts(np.full(rows, -np.inf), np.full(rows, vocab), table.log_min_p[settings], best_values, temperatures)
@@ -91,8 +92,8 @@ def find_cuts(logits: Logits, best_values: Reals, table: SettingsTable, settings
 
 
 def _prefix_sizes(weights: Reals, top_k: Index, top_p: Reals, mass: Reals) -> tuple[Index, Index]:
-    """Return how many of each row's first tokens are kept, and the rows where a sum's last bits could decide. `weights`
-    are logarithms in descending order, `mass` the sum of all of a row's exponentials where top_k does not limit it."""
+    """Return how many of each row's first tokens are kept, and the rows for which rounding could decide. `weights` are
+    logarithms in descending order; `mass` is the sum of all of a row's exponentials if top_k does not limit it."""
     width = weights.shape[1]
     sizes: Index = np.minimum(top_k, width)
     nucleus = np.flatnonzero(top_p < 1.0)
@@ -102,16 +103,16 @@ def _prefix_sizes(weights: Reals, top_k: Index, top_p: Reals, mass: Reals) -> tu
     sums = np.exp(weights[nucleus]).cumsum(axis=1)
     inside = sums[np.arange(len(nucleus)), np.minimum(top_k, width) - 1]
     limits = top_p[nucleus] * np.where(top_k <= width, inside, mass[nucleus])
-    short = (sums < limits[:, None]).sum(axis=1)  # after so many tokens the share is not yet reached: one more is kept
+    short = (sums < limits[:, None]).sum(axis=1)  # these tokens do not reach the share: one more is kept
     sizes[nucleus] = np.minimum(sizes[nucleus], short + 1)
-    with np.errstate(invalid="ignore"):  # an unknown mass is infinite, and then nothing is near it
+    with np.errstate(invalid="ignore"):  # an unknown mass is infinite, and no sum is near it
         near = np.abs(sums - limits[:, None]) <= _DOUBT * limits[:, None]
     near &= np.isfinite(limits)[:, None]
     return sizes, nucleus[near.any(axis=1)]
 
 
 def _exact_prefix_size(weights: Reals, top_k: int, top_p: float) -> int:
-    """Return one whole row's prefix size, by sums that are correctly rounded and so do not depend on any order."""
+    """Return one whole row's prefix size, by correctly rounded sums, which do not depend on the order of addition."""
     kept = [math.exp(weight) for weight in weights[:top_k].tolist()]
     limit = top_p * math.fsum(kept)
     low, high = 0, len(kept) - 1
@@ -125,7 +126,7 @@ def _exact_prefix_size(weights: Reals, top_k: int, top_p: float) -> int:
 
 
 def mass_of(logits: Logits, best_values: Reals, temperatures: Reals) -> Reals:
-    """Sum over each row of exp((logit - best) / temperature)."""
+    """Return each row's sum of exp((logit - best) / temperature)."""
     best, temperature = beside(np.stack((best_values, temperatures))[:, :, None], logits)
     values = double(logits) - best
     values /= temperature

@@ -1,10 +1,9 @@
-"""Tells whether given tokens are the ones that `drawing.draw` would draw, which costs less than drawing.
+"""Tells whether given tokens are the ones that `drawing.draw` would draw, at less cost than drawing.
 
-Most tokens that lose have lost to the best one, which is never cut: two tokens' noise says so. For the others only
-tokens that beat the given one are looked at. What truncation keeps of a row is a prefix of an order, so a given
-token has lost to any that beats it and comes before it there; only where all that beat it come after it is it asked
-which are kept, of one token each, and nothing is sorted. Bias and penalties are the caller's to
-apply.
+Most losing tokens lose to the best one, which is never cut, so the noise of two tokens shows that. For the others only
+tokens that beat the given one matter. Truncation keeps a prefix of an order, so a token loses to any winner before it
+in that order. Only if all winners come after it, truncation is computed, for one token of each row and without sorting.
+The caller must apply bias and penalties before.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from covey.noise.noise import (
 from covey.sampling.settings import SettingsTable
 from covey.sampling.truncation import Flags
 
-TOGETHER = 1 << 20  # numbers of rows that are weighed at once
+TOGETHER = 1 << 20  # elements of rows that are processed at once
 
 
 def wins(logits: Logits, tokens: Index, table: SettingsTable, settings: Index, positions: Index) -> Flags:
-    """Return, by row of `logits`, whether the token wins; sums of weights are in float32, so that a token at the very
-    cut may be taken for its neighbour. Nothing wins where logits are not finite."""
+    """Return, by row of `logits`, whether the token wins. Sums of weights are in float32, so the cut may be wrong by
+    one token. No token wins in a row whose logits are not finite."""
     logits = plain(logits)
     best, values = best_tokens(logits)
     own = host(logits[numbers(len(tokens), logits), beside(tokens, logits)]).astype(np.float64)
@@ -52,7 +51,7 @@ def wins(logits: Logits, tokens: Index, table: SettingsTable, settings: Index, p
 
 
 def _noise(tokens: Index, row_keys: Words, vocab: int) -> Reals:
-    """Return the noise of the tokens [n, rows]."""
+    """Return the noise of `tokens` [n, rows]."""
     ids = token_words(vocab)[tokens]
     hashes = np.empty_like(ids)
     hash_tokens(ids, row_words(row_keys)[:, None, :, 0], hashes, np.empty_like(ids))
@@ -85,7 +84,7 @@ def _wins_race(
     won[asked] = _kept(logits, asked, tokens[asked], best_values, table, settings)
     left = np.flatnonzero(beats & won[rows])
     left = left[np.lexsort((found.tokens[left], -found.values[left], rows[left]))]
-    behind, first = np.unique(rows[left], return_index=True)  # a row has lost where the best of what beats it is kept
+    behind, first = np.unique(rows[left], return_index=True)  # a row has lost if the best token that beats it is kept
     won[behind] = ~_kept(logits, behind, found.tokens[left[first]], best_values, table, settings)
     return won
 
@@ -93,7 +92,7 @@ def _wins_race(
 def _kept(
     logits: Logits, rows: Index, tokens: Index, best_values: Reals, table: SettingsTable, settings: Index
 ) -> Flags:
-    """Return whether `tokens`, one of each of the given rows, are left in by top-k, top-p and min-p."""
+    """Return whether top-k, top-p and min-p keep `tokens`, one for each of the given rows."""
     kept = np.ones(len(rows), np.bool_)
     step = max(1, TOGETHER // logits.shape[1])
     for start in range(0, len(rows), step):

@@ -1,1 +1,1 @@
-"""Tokens and text: tokenizers, vocabularies, grammars, and answers as they are streamed."""
+"""Tokens and text: tokenizers, vocabularies, grammars, and streamed answers."""

@@ -1,9 +1,9 @@
-"""Limits of grammars that are checked before they are compiled, since llguidance's own (`covey.text.grammar.LIMITS`) do
-not count these costs. What is refused depends on the text of the grammar alone.
+"""Limits of grammars that are checked before compilation, since llguidance's own (`covey.text.grammar.LIMITS`) do not
+count these costs. A refusal depends only on the grammar's text.
 
-Three things cost more than they are charged there: a run of parts that may be left out, each of which may be where the
-text goes on (`a?a?a?`, quadratic, in one step); texts that have to fit several patterns at once (exponential); and
-multiples of large numbers (a state for each remainder). A bound may count more than there is, never less.
+Three things cost more than llguidance charges for them. A run of optional parts, such as `a?a?a?`, is quadratic in one
+step. A text that must match several patterns at once is exponential. Multiples of large numbers need a state for each
+remainder. A count may be too high, never too low.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-CHOICES = 500  # in one regular expression or rule, with those of the terminals that it names
-PATTERNS = 4  # and formats and enumerations, that one text has to fit
-NAMES = 8  # patterns that one object's names may fit
-MULTIPLES = 1 << 14  # least common multiple and sum of what numbers have to be multiples of, without zeros at the end
+CHOICES = 500  # in one regular expression or rule, including the terminals that it names
+PATTERNS = 4  # patterns, formats and enumerations that one text must match
+NAMES = 8  # patternProperties of one object
+MULTIPLES = 1 << 14  # least common multiple of all multipleOf values, and their sum, without trailing zeros
 
 _CHOICE = re.compile(r"[?*+{|~&%\[]")
-_IN_PATTERN = re.compile(
-    r"[?*+{\[]|\|(?=[|)(^$\\\s#]|$)|(?<=[(|:])\||^\|"
-)  # an alternative of letters leaves nothing out
-_RULE = re.compile(r"^[ \t]*[?!]?(\w+)\b[^\n:\"/]*:", re.MULTILINE)  # without \b a long name is tried at each length
+_IN_PATTERN = re.compile(r"[?*+{\[]|\|(?=[|)(^$\\\s#]|$)|(?<=[(|:])\||^\|")  # an alternative of letters is not optional
+_RULE = re.compile(r"^[ \t]*[?!]?(\w+)\b[^\n:\"/]*:", re.MULTILINE)  # without \b the engine backtracks over long names
 _NAME = re.compile(r"\w+")
 _SEVERAL = ("allOf", "anyOf", "oneOf")
 _ONE_OF = ("anyOf", "oneOf")
@@ -34,8 +32,8 @@ _OWN = ("pattern", "format", "enum")
 
 
 def too_much(name: str, text: str) -> str:
-    """Return what is allowed instead of this `grammar_json`, `grammar_regex` or `grammar_lark`; "" where that is not
-    known to be too much."""
+    """Return what is allowed instead of this `grammar_json`, `grammar_regex` or `grammar_lark`; "" if it is not known
+    to be too large."""
     if name == "grammar_regex":
         return _too_many_choices(len(_IN_PATTERN.findall(text)))
     try:
@@ -66,7 +64,7 @@ def _in_rules(text: str) -> str:
     bodies = dict[str, str]()
     for rule, body in zip(parts[1::2], parts[2::2]):
         bodies[rule] = bodies.get(rule, "") + body
-    if "[" not in rest:  # rules without attributes: alternatives of theirs are no part of an expression
+    if "[" not in rest:  # without attributes, alternatives of rules are not part of an expression
         bodies = {name: body if _is_terminal(name) else body.replace("|", "") for name, body in bodies.items()}
     return _too_many_choices(max(_count(parts[0]), *_totals(bodies).values(), 0))
 
@@ -79,9 +77,9 @@ def _apart(text: str) -> tuple[list[Any], str]:
             continue
         try:
             schema, end = decoder.raw_decode(text, mark.end())
-        except (ValueError, RecursionError):  # not compiled either
+        except (ValueError, RecursionError):  # the compiler refuses it as well
             continue
-        if not isinstance(schema, dict):  # an object cannot be part of a regular expression; a list or a text can
+        if not isinstance(schema, dict):  # a list or a string may be part of a regular expression, an object cannot
             continue
         found.append(schema)
         rest, at = rest + text[at : mark.end()], end
@@ -89,8 +87,8 @@ def _apart(text: str) -> tuple[list[Any], str]:
 
 
 def _totals(bodies: Mapping[str, str]) -> dict[str, int]:
-    """Return the choices of each rule with those of the terminals that it names, as often as it does: they become one
-    expression, however short the rules are that double it."""
+    """Return the choices of each rule, including the terminals that it names, once for each mention. They become one
+    expression, and short rules can double it repeatedly."""
     totals, waiting = dict[str, int](), [(name, False) for name in bodies]
     terminals = set(filter(_is_terminal, bodies))
     named = {name: [each for each in _NAME.findall(body) if each in terminals] for name, body in bodies.items()}
@@ -100,7 +98,7 @@ def _totals(bodies: Mapping[str, str]) -> dict[str, int]:
             continue
         if ready:
             totals[name] = _count(bodies[name]) + sum(max(0, totals[each]) for each in named[name])
-        elif name not in totals:  # terminals that name each other are not compiled
+        elif name not in totals:  # the compiler refuses terminals that name each other
             totals[name] = -1
             waiting.append((name, True))
             waiting += [(each, False) for each in named[name] if each not in totals]
@@ -118,7 +116,7 @@ def _in_schema(text: str) -> str:
     try:
         schema = json.loads(text, parse_float=_decimal, parse_int=_decimal)
     except ValueError:
-        return ""  # the compiler says why
+        return ""  # the compiler reports the error
     return _of_schema(schema)
 
 
@@ -174,7 +172,7 @@ def _too_large(multiples: set[Decimal]) -> str:
 
 
 class _Fitted:
-    """Counts how many patterns, formats and enumerations one text may have to fit at once."""
+    """Counts how many patterns, formats and enumerations one text may have to match at once."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -185,7 +183,7 @@ class _Fitted:
         if not isinstance(schema, dict):
             return 0
         if id(schema) not in self._known:
-            self._known[id(schema)] = 0  # of a schema that is part of itself
+            self._known[id(schema)] = 0  # for a schema that contains itself
             self._known[id(schema)] = self._most(schema)
         return self._known[id(schema)]
 

@@ -1,8 +1,8 @@
-"""A process of its own that compiles grammars which nobody has compiled before: none of them can hold or end another.
+"""A separate process that compiles new grammars, so that no grammar can block or crash the server.
 
-It starts with the first of them and reads the tokenizer once. Each is compiled by a child that it forks: the child ends
-after so much time of a processor, which does not depend on load, or where it wants so much more memory. What is refused
-is decided by limits that depend on the grammar alone (`grammar.compiled`); these two are the last guard.
+It starts with the first grammar and reads the tokenizer once. It forks a child for each grammar. The child is killed
+after `PROCESSOR_SECONDS` of processor time, which does not depend on load, or if it needs more than `MEMORY`. Refusals
+come from limits that depend only on the grammar (`grammar.compiled`); these two are the last guard.
 """
 
 from __future__ import annotations
@@ -23,39 +23,40 @@ from covey.contracts.errors import Overloaded, SettingError
 from covey.process import interpreter
 from covey.text import grammar
 
-PROCESSOR_SECONDS = 1.0  # of one grammar
-MEMORY = 512 << 20  # of one grammar
-NICE = 10  # the rounds go first where there are few cores
-ANSWER_SECONDS = 20.0  # on a machine that is far too busy
+PROCESSOR_SECONDS = 1.0  # for one grammar
+MEMORY = 512 << 20  # additional bytes for one grammar
+NICE = 10  # the engine's rounds go first if cores are few
+ANSWER_SECONDS = 20.0  # timeout, for a machine that is far too busy
 
 
 class Compiler:
-    """This process's end. Any thread; one grammar at a time."""
+    """The server's side. Thread-safe; compiles one grammar at a time."""
 
     def __init__(self, folder: str, vocab_size: int) -> None:
-        """`folder` has the tokenizer."""
+        """`folder` contains the tokenizer."""
         self._model = {"folder": folder, "vocab_size": vocab_size}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: Connection | None = None  # to it
+        self._line: Connection | None = None  # to the process
 
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
     def compiled(self, name: str, text: str, end_ids: tuple[int, ...]) -> str:
-        """See `grammar.compiled`, which may raise ValueError; raises Overloaded where it was given up."""
+        """Return the grammar as `grammar.compiled` does, or raise its ValueError. Raises Overloaded if compilation was
+        given up."""
         asked = self._model | {"name": name, "text": text, "end_ids": end_ids}
         with self._lock:
             try:
                 answer = self._ask(json.dumps(asked).encode())
             except (OSError, EOFError) as error:
                 self._end()
-                raise Overloaded(f"{name}: the process that compiles grammars is away ({error}); try again") from None
+                raise Overloaded(f"{name}: the grammar compiler does not answer ({error}); try again") from None
         if "allowed" in answer:
             raise ValueError(answer["allowed"])
         if "grammar" not in answer:
-            raise Overloaded(f"{name}: given up when it was compiled, {answer['guard']}; try again with a simpler one")
+            raise Overloaded(f"{name}: compilation was given up {answer['guard']}; try again with a simpler grammar")
         return str(answer["grammar"])
 
     def close(self) -> None:
@@ -73,7 +74,7 @@ class Compiler:
                     stdin=subprocess.DEVNULL,
                     pass_fds=[other.fileno()],
                     env=interpreter.environment(),
-                    start_new_session=True,  # what a terminal says to whoever started it is not said to it
+                    start_new_session=True,  # a terminal's signals must not reach it
                 )
         self._line.send_bytes(asked)
         if not self._line.poll(ANSWER_SECONDS):
@@ -95,7 +96,7 @@ class Compiler:
 
 def main(descriptor: int) -> None:
     line = Connection(descriptor)
-    with suppress(EOFError, OSError):  # nobody is there any more
+    with suppress(EOFError, OSError):  # the server has ended
         while True:
             line.send_bytes(_answer(json.loads(line.recv_bytes())))
 
@@ -130,13 +131,13 @@ def _compiled(asked: dict[str, object], tokenizer: object) -> dict[str, str]:
 
 
 def _bound() -> None:
-    os.nice(NICE)  # not while the tokenizer is read: on busy processors that would take longer than anybody waits
+    os.nice(NICE)  # only now: on busy processors, a nice process would read the tokenizer too slowly
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})  # as a thread of another program may have blocked it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})  # a parent may have blocked it
     signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)  # by default its signal ends the process
 
 

@@ -1,4 +1,4 @@
-"""The verdicts on the grammars that were asked for last: a request for one of them again waits for no compiler."""
+"""Caches the compiler's verdicts on recent grammars, so that repeated requests do not wait for the compiler."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from covey.contracts.errors import Overloaded
 from covey.text.grammar import SOURCES
 
 MOST = 4096  # grammars
-GIVEN_UP_SECONDS = 30.0  # for which one that was given up is not tried again
+GIVEN_UP_SECONDS = 30.0  # before a grammar that was given up is tried again
 EndIds = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class _Verdict:
-    allowed: str = ""  # instead of it, where it is refused
+    allowed: str = ""  # if it was refused: what is allowed instead
     given_up: str = ""
     until: float = float("inf")
 
 
 class Verdicts:
-    """Any thread. `compiled` raises ValueError where a grammar is refused, and Overloaded where it was given up."""
+    """Thread-safe. `compiled` raises ValueError if a grammar is refused, and Overloaded if it was given up."""
 
     def __init__(self, compiled: Callable[[str, str, EndIds], str], now: Callable[[], float] = time.monotonic) -> None:
         self._compiled, self._now = compiled, now
@@ -36,7 +36,7 @@ class Verdicts:
         return self._get(_key(name, text, end_ids)) is not None
 
     def compiled(self, name: str, text: str, end_ids: EndIds) -> str:
-        """Return the grammar; wait for the compiler where it is not known. Raises as the compiler does."""
+        """Return the grammar; wait for the compiler if it is not cached. Raises the compiler's errors."""
         key = _key(name, text, end_ids)
         verdict = self._get(key)
         if verdict is None:

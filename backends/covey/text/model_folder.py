@@ -1,4 +1,4 @@
-"""The contents of a model's folder, whose files anybody may have written."""
+"""Reads a model's folder, whose files are not trusted."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from covey.contracts.errors import SettingError
 from covey_client.wire import INPUT_BY_NAME
 
-MOST_BYTES, MOST_DEPTH = 64 << 20, 64  # of a file of settings, and of what is nested in it
+MOST_BYTES, MOST_DEPTH = 64 << 20, 64  # of a file of settings
 DEEP = f"nested deeper than {MOST_DEPTH}"
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """What a folder says to those who ask the model."""
+    """A folder's defaults for requests."""
 
     sampling: Mapping[str, float] = field(default_factory=dict)  # generation_config.json's, by names of SAMPLING
     has_chat_template: bool = False
 
 
 def read(folder: str | Path) -> ModelFolder:
-    """Read what the folder's files say; files that are not there, or cannot be read, say nothing."""
+    """Return the folder's defaults; ignore files that are missing or cannot be read."""
     path = Path(folder)
     defaults = _settings(path / "generation_config.json")
     sampling = {name: defaults[name] for name in SAMPLING if _allowed(name, defaults.get(name))}
@@ -35,7 +35,7 @@ def read(folder: str | Path) -> ModelFolder:
 
 
 def _allowed(name: str, value: Any) -> bool:
-    """Return whether a request could have this value."""
+    """Return whether a request may have this value."""
     allowed = INPUT_BY_NAME[name]
     if type(value) is not int and (allowed.dtype == "INT32" or type(value) is not float):
         return False
@@ -43,7 +43,7 @@ def _allowed(name: str, value: Any) -> bool:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; SettingError where there is none that can be worked with."""
+    """Return the JSON object in a file. Raises SettingError if it has none, or a too large or deep one."""
     has_file(path)
     try:
         with path.open("rb") as file:
@@ -56,17 +56,17 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def has_file(path: Path) -> bool:
-    """Return whether there is such a file. Raises SettingError for a FIFO, a device or a folder: reading it may never
+    """Return whether the file exists. Raises SettingError for a FIFO, a device or a folder, as reading may never
     end."""
     if path.is_file():
         return True
     if path.exists():
-        raise SettingError(f"{path}: cannot be read: it is no regular file; put a copy of the model's own file there")
+        raise SettingError(f"{path}: cannot be read: it is no regular file; copy the model's own file there")
     return False
 
 
 def is_own_file(name: object) -> bool:
-    """Return whether `name`, as one file names another, names a file in the same folder."""
+    """Return whether `name`, found in one file of a folder, names a file in that folder."""
     if not isinstance(name, str) or not name.isprintable() or "/" in name:
         return False
     return name not in ("", ".", "..") and len(name.encode()) < 256

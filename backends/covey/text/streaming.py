@@ -1,9 +1,9 @@
-"""Turns the engine's progress into what clients receive: text, counts, the end.
+"""Turns the engine's progress into responses to clients: text, counts, the end.
 
-The engine's thread only drops progress into a queue; a thread of this module's own turns it into text and sends it,
-first tokens before all others. Where many answers are streamed, each is sent less often, with what has come meanwhile:
-a response costs processors that models need as well. The thread also notices clients that have gone and stop words, and
-tells the engine. Knows no Triton: an `Outlet` is where one request's answer goes.
+The engine's thread only queues progress. The streamer's thread turns it into text and sends it, first tokens before all
+others. If many answers are streamed, each is sent less often, in larger pieces, because responses take processor time
+from the models. The thread also finds stop words and clients that have gone, and tells the engine. Knows no Triton: an
+`Outlet` receives one request's answer.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from covey.contracts.types import (
 from covey.process.log_about import about
 from covey.text.text import Detokenizer, context_of, last_output
 
-POLL_SECONDS = 0.02  # between two looks at whose client has gone, and at what has been held for long enough
+POLL_SECONDS = 0.02  # between two checks for clients that have gone and for held text that is due
 log = logging.getLogger("covey.streaming")
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One response to a client, before it is a tensor or an event. Counts are the request's so far; `finish` is set on
-    the last."""
+    """One response to a client, before it becomes a tensor or an event. Counts are the request's so far; only the last
+    chunk has `finish`."""
 
     text: str
     ids: Ints
@@ -60,16 +60,16 @@ class Chunk:
     reused: int
     drafted: int
     accepted: int
-    state: DetokenizerState | None = None  # for an outlet whose text is made elsewhere
-    emulated: bool = False  # the text is no model's
-    acceptance: tuple[int, ...] = ()  # place j: drafts of which j tokens were accepted
-    ttft: float | None = None  # seconds, where there was such a token
+    state: DetokenizerState | None = None  # for an outlet that detokenizes elsewhere
+    emulated: bool = False  # no real model made the text
+    acceptance: tuple[int, ...] = ()  # [j]: drafts of which j tokens were accepted
+    ttft: float | None = None  # seconds; None before such a token
     tpot: float | None = None
-    attainment: str = ""  # on the last, of an `Attainment`; "" where there was no objective
+    attainment: str = ""  # on the last chunk, an `Attainment`; "" without an objective
     drafters: tuple[tuple[str, int, int], ...] = ()  # name, tokens drafted and accepted
-    top_ids: Ints = field(default_factory=lambda: NO_INTS)  # of each token as many, the likeliest first
+    top_ids: Ints = field(default_factory=lambda: NO_INTS)  # an equal number for each token, the likeliest first
     top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
-    prompt_ids: Ints = field(default_factory=lambda: NO_INTS)  # on the first, where its scores are wanted
+    prompt_ids: Ints = field(default_factory=lambda: NO_INTS)  # on the first chunk, if its scores are wanted
     prompt_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)  # from the second token on
     prompt_top_ids: Ints = field(default_factory=lambda: NO_INTS)
     prompt_top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
@@ -77,8 +77,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizerState:
-    """The state by which `covey.text.text.visible_text` turns a chunk's ids into text without having seen the earlier
-    ones."""
+    """The state with which `covey.text.text.visible_text` turns a chunk's ids into text without the earlier chunks."""
 
     context: list[int]
     before: list[int]
@@ -88,14 +87,14 @@ class DetokenizerState:
 
 
 class Outlet(Protocol):
-    """The receiver of one request's answer. Called from the streamer's thread alone; may raise CoveyError when nobody
-    listens. Whatever else it raises ends its own answer."""
+    """The receiver of one request's answer. Only the streamer's thread calls it. It may raise CoveyError if the client
+    has gone. Any other error ends its own answer."""
 
     streams: bool  # whether it takes more than one chunk
-    needs_state: bool  # whether chunks must carry what a stateless detokeniser needs
+    needs_state: bool  # whether chunks must carry a `DetokenizerState`
 
     def send(self, chunk: Chunk) -> None:
-        """Deliver; a chunk with `finish` set is the last."""
+        """Deliver a chunk; one with `finish` is the last."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -109,7 +108,7 @@ class Outlet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The figures of one finished request for metrics; times in seconds, None where there was no such token."""
+    """The figures of one finished request for metrics; times in seconds, None without such a token."""
 
     finish: Finish
     num_input: int
@@ -118,14 +117,14 @@ class Served:
     per_token: float | None
     total: float
     queued: float | None = None  # before it first ran
-    gaps: Sequence[float] = ()  # between the rounds that brought it tokens
+    gaps: Sequence[float] = ()  # between its rounds with tokens
     refused: bool = False  # it has never run
-    slo: str = ""  # what its objective is counted under; "": it had none
+    slo: str = ""  # its objective's label in metrics; "": it had none
     attainment: Attainment | None = None
 
 
 class Canceller(Protocol):
-    """What this module needs of an engine."""
+    """The part of an engine that this module needs."""
 
     def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None: ...
 
@@ -144,17 +143,17 @@ class _Answer:
     logprobs: bool
     started: float
     objective: Objective = NO_OBJECTIVE
-    prompt: Ints = field(default_factory=lambda: NO_INTS)  # where its scores are wanted; until it is sent, as are these
+    prompt: Ints = field(default_factory=lambda: NO_INTS)  # if its scores are wanted; dropped once sent, like these
     prompt_scores: Scores = NO_SCORES
     first: float | None = None
     last: float = 0.0
     gaps: list[float] = field(default_factory=list)
     output: int = 0
-    sent: float = -math.inf  # when its last response was
-    progress: Progress | None = None  # the last, where something is held
+    sent: float = -math.inf  # when its last response was sent
+    progress: Progress | None = None  # the last, if something is held
     held: list[tuple[str, Ints, Floats, Top]] = field(default_factory=list)
     name: str = ""  # of its request in logs
-    before: list[int] = field(default_factory=list)  # output; what comes is added where the outlet needs state
+    before: list[int] = field(default_factory=list)  # earlier output; new tokens are added if the outlet needs state
 
     @property
     def ttft(self) -> float | None:
@@ -167,13 +166,13 @@ class _Answer:
         return None if self.first is None or self.output < 2 else (self.last - self.first) / (self.output - 1)
 
     def taken(self) -> tuple[str, Ints, Floats, Top]:
-        """Return everything that is held, and hold it no more."""
+        """Return everything that is held, and clear it."""
         texts, ids, scores, top = zip(*self.held)
         self.progress, self.held = None, []
         return "".join(texts), np.concatenate(ids), np.concatenate(scores), Top.joined(top)
 
     def attainment(self, finish: Finish, *, refused: bool) -> Attainment | None:
-        """Return what became of the request's objective, if it has one."""
+        """Return whether the request met its objective; None without an objective."""
         if not self.objective.label:
             return None
         if finish in (Finish.CANCELLED, Finish.ERROR):
@@ -184,11 +183,11 @@ class _Answer:
 class Streamer:
     """Owns the open answers. Implements `covey.contracts.ports.Sink`.
 
-    begin     any thread        expects progress of a request, before the engine gets it
+    begin     any thread        opens an answer, before the engine gets the request
     publish   the engine's      queues the progress of one round
-    _take     the streamer's    turns one request's progress into text, finds stop words, and holds it while the last
-                                response was sent only just now
-    _send     the streamer's    sends what is held to the outlet
+    _take     the streamer's    turns one request's progress into text, finds stop words, and holds the text if the
+                                last response was sent only just now
+    _send     the streamer's    sends the held text to the outlet
     """
 
     def __init__(
@@ -200,7 +199,7 @@ class Streamer:
         emulated: bool = False,
         apart: float = 0.0,
     ) -> None:
-        """Responses to a request are so many seconds `apart` for each answer that is open."""
+        """`apart` times the number of open answers is the least time between two responses to a request, in seconds."""
         self._emulated, self._apart = emulated, apart
         self._tokenizer = tokenizer
         self._clock = clock
@@ -239,9 +238,9 @@ class Streamer:
         name: str = "",
         prompt_logprobs: bool = False,
     ) -> None:
-        """Expect progress of a request; call before the engine gets it. Its times count from `arrival`; without one,
-        from now. The tokens of `prompt` behind the first `num_prompt` are output that came before: text and stop words
-        go on from there. Any thread."""
+        """Open an answer; call this before the engine gets the request. Its times count from `arrival`, or from now.
+        Tokens of `prompt` after the first `num_prompt` are earlier output: text and stop words continue from them.
+        Thread-safe."""
         context, before, detokenizer = [], list[int](), None
         if self._tokenizer is not None:
             before = [] if num_prompt is None else last_output(prompt[num_prompt:].tolist(), stop_words)
@@ -267,21 +266,21 @@ class Streamer:
         )
         with self._wake:
             self._answers[key] = answer
-            self._wake.notify()  # from now on its client must be watched
+            self._wake.notify()  # the streamer must now watch its client
 
     def abandon(self, key: int) -> None:
-        """Forget a request that the engine did not take after all. Any thread."""
+        """Forget a request that the engine did not accept. Thread-safe."""
         with self._wake:
             self._answers.pop(key, None)
 
     def fail_all(self, error: Exception) -> None:
-        """End every open answer with an error, for the engine is gone. Any thread."""
+        """End every open answer with an error, because the engine is gone. Thread-safe."""
         with self._wake:
             self.publish([Progress(key, NO_INTS, NO_FLOATS, Finish.ERROR, error) for key in self._answers])
 
     @property
     def open(self) -> int:
-        """Return how many answers have not ended; `stop` waits for the last words of those that have. Any thread."""
+        """Return how many answers have not ended; `stop` waits for the others' last responses. Thread-safe."""
         with self._wake:
             return len(self._answers)
 
@@ -312,7 +311,7 @@ class Streamer:
                 polled = self._clock.now()
 
     def _poll(self) -> None:
-        """Send what has been held for long enough, and cancel what nobody waits for any more."""
+        """Send held text that is due, and cancel requests whose clients have gone."""
         with self._wake:
             answers = list(self._answers.values())
         for answer in answers:
@@ -329,23 +328,23 @@ class Streamer:
         self._engine.cancel(answer.key, finish)
 
     def _break(self, answer: _Answer, last: Progress, error: Exception) -> None:
-        """End this answer, and none of the others, with an error that nobody foresaw."""
+        """End only this answer, after an unexpected error."""
         with about(lambda: (answer.name,)):
-            log.error("an answer is ended: %s", _named(error), exc_info=error)
+            log.error("Ended an answer after an unexpected error: %s", _named(error), exc_info=error)
             self._cancel(answer)
             try:
                 self._end(answer, Finish.ERROR, last, PortError(f"the answer could not be sent: {_named(error)}"))
             except Exception as again:
-                log.error("nor could its end be told: %s", _named(again))
+                log.error("Could not send the error to the client: %s", _named(again))
 
     def _end(self, answer: _Answer, finish: Finish, last: Progress, failed: Exception | None) -> None:
-        """Send the last response, which is an error where the answer has failed."""
+        """Send the last response, which is an error if the answer has failed."""
         with self._wake:
             self._answers.pop(answer.key, None)
         if failed is None:
             self._send(answer, finish, last)
         else:
-            with contextlib.suppress(CoveyError):  # nobody listens any more
+            with contextlib.suppress(CoveyError):  # the client has gone
                 answer.outlet.fail(failed)
         if self._served is not None:
             self._served(_served(answer, finish, last, self._clock.now()))
@@ -353,7 +352,7 @@ class Streamer:
     def _handle(self, items: list[Progress]) -> None:
         answer = self._answers.get(items[0].key)
         if answer is None:
-            return  # ended here already, by a stop word
+            return  # a stop word has already ended it
         try:
             self._take(answer, items)
         except Exception as error:
@@ -396,7 +395,7 @@ class Streamer:
             self._send(answer, None, last)
 
     def _due(self, answer: _Answer) -> bool:
-        """Return whether what is held of an unfinished answer is to be sent."""
+        """Return whether an unfinished answer must send its held text now."""
         return answer.stream and self._clock.now() - answer.sent >= self._apart * len(self._answers)
 
     def _send(self, answer: _Answer, finish: Finish | None, last: Progress) -> None:
@@ -436,7 +435,7 @@ class Streamer:
                 )
             )
         except CoveyError:
-            self._cancel(answer)  # nobody listens any more
+            self._cancel(answer)  # the client has gone
 
     @staticmethod
     def _state(answer: _Answer, ids: Ints, finish: Finish | None) -> DetokenizerState:
@@ -446,7 +445,7 @@ class Streamer:
 
 
 class Cancelled(RequestError):
-    """The client gave up."""
+    """The client cancelled its request."""
 
     code = "CANCELLED"
 

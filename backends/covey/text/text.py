@@ -1,7 +1,7 @@
-"""Tokens to text as they come: never half a character, and never past a stop word.
+"""Turns tokens into text as they come: never half a character, and never past a stop word.
 
-Knows one request's output; knows nothing of where the text goes. The `DecodeStream` of tokenizers does not say what is
-still owed at the end.
+Knows one request's output, but not where the text goes. `DecodeStream` of tokenizers would lose text that is held back
+at the end.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-WINDOW = 24  # tokens decoded together at most; then all but CONTEXT of them are dropped
+WINDOW = 24  # the most tokens decoded together; then all but CONTEXT of them are dropped
 CONTEXT = 6
-UNFINISHED = "\ufffd"  # what the bytes of half a character decode to
+UNFINISHED = "\ufffd"  # the bytes of half a character decode to this
 LONGEST = 4  # bytes of a character
 
 
 def context_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
-    """Return the last of `tokens`, after which what follows decodes as after all of them: `CONTEXT`, and some more
-    where these begin within a character. Tokens that stand for bytes are decoded together, and all of them are lost if
-    the first is not a character's first (SentencePiece's byte fallback)."""
+    """Return the last of `tokens`, so that following tokens decode as after all of them. These are `CONTEXT` tokens, or
+    more if they begin within a character. Byte tokens are decoded together, and all are lost if the first one is not a
+    character's first byte (SentencePiece's byte fallback)."""
     for count in range(CONTEXT, CONTEXT + LONGEST):
         last = list(tokens[-count:])
         if not tokenizer.decode(last, skip_special_tokens=True).startswith(UNFINISHED):
@@ -28,27 +28,27 @@ def context_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
 
 
 def last_output(output: Sequence[int], stop_words: Sequence[str]) -> list[int]:
-    """Return the last tokens of `output` that matter to the text of what follows: a stop word or a character may have
-    begun among them."""
+    """Return the last tokens of `output` that affect the text after it: a stop word or a character may begin in
+    them."""
     return list(output[-(WINDOW + max(map(len, stop_words), default=0)) :])
 
 
 class Detokenizer:
-    """Turns a request's growing output into text. Text that may turn out to be part of a stop word is held back."""
+    """Turns a request's growing output into text. It holds back text that may be the start of a stop word."""
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int], stop_words: Sequence[str] = ()) -> None:
-        """`context` is the prompt's last tokens, so that the first output token decodes as in the middle of a text."""
+        """`context` holds the prompt's last tokens, so that the first output token decodes as a continuation."""
         self._tokenizer = tokenizer
         self._stops = tuple(stop_words)
         self._window = list(context)
-        self._shown = len(self._decode(self._window))  # characters of the window's text that are dealt with
+        self._shown = len(self._decode(self._window))  # characters of the window's text already returned or held
         self._held = ""
-        self._begun = [0] * len(self._stops)  # characters at the end of what is held that each stop word starts with
+        self._begun = [0] * len(self._stops)  # for each stop word, its characters at the end of the held text
         self.stopped = False
 
     def push(self, tokens: Sequence[int]) -> tuple[str, int]:
-        """Return the text that is now certain, and how many of `tokens` belong to the output: all, or those up to the
-        one that completed a stop word, after which `stopped` is set and none of them does."""
+        """Return the text that is now certain, and how many of `tokens` belong to the output. A token that completes a
+        stop word is the last one, and sets `stopped`."""
         if not self._stops:
             return self._advance(tokens), len(tokens)
         text: list[str] = []
@@ -59,7 +59,7 @@ class Detokenizer:
         return "".join(text), len(tokens)
 
     def finish(self) -> str:
-        """Return what is still owed when the output ends: held text, and a last character that was never completed."""
+        """Return the remaining text at the end of the output: held text, and an incomplete last character."""
         if self.stopped:
             return ""
         rest = self._past_stops(self._decode(self._window)[self._shown :])
@@ -99,14 +99,14 @@ class Detokenizer:
 def visible_text(
     tokenizer: Tokenizer, context: Sequence[int], ids: Sequence[int], stop_words: Sequence[str], *, final: bool
 ) -> str:
-    """Return the text of output `ids` as a `Detokenizer` fed with them would have given out by now. Keeps no state."""
+    """Return all text that a `Detokenizer` would have returned for output `ids` so far. Keeps no state."""
 
     def decoded(count: int) -> str:
         text: str = tokenizer.decode([*context, *ids[:count]], skip_special_tokens=True)
         return text[before:] if final else text[before:].rstrip(UNFINISHED)
 
     before = len(tokenizer.decode(list(context), skip_special_tokens=True))
-    # The bytes of half a character may make those before them undecodable, too.
+    # The bytes of half a character may make bytes before them undecodable.
     fewest = len(ids) if final else max(0, len(ids) - LONGEST + 1)
     text = max((decoded(count) for count in range(len(ids), fewest - 1, -1)), key=len)
     starts = [at for at in (text.find(word) for word in stop_words) if at >= 0]
@@ -117,8 +117,8 @@ def visible_text(
 
 
 def _overlap(text: str, word: str, most: int) -> int:
-    """Return how long the end of `text` is, of `most` characters at most, that `word` starts with. It grows by what is
-    new of the text and no faster: who says so has every size looked at once, and not once for each token."""
+    """Return the length of the longest end of `text`, at most `most`, with which `word` begins. If `most` is the last
+    result plus the new characters, the search is linear over all tokens."""
     for size in range(min(most, len(text), len(word) - 1), 0, -1):
         if word.startswith(text[len(text) - size :]):
             return size

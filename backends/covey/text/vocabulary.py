@@ -1,4 +1,4 @@
-"""Tells whether a drafter speaks its target's tokens, by the files of their folders alone."""
+"""Tells from the model folders whether a drafter has its target's vocabulary."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from covey.text.tokenization import load_tokenizer
 
 log = logging.getLogger("covey.text")
 
-UNKNOWN = 0  # the size where the folder does not say
+UNKNOWN = 0  # the size if the folder does not tell it
 
 
 def size(folder: str | Path) -> int:
-    """Return how many tokens the folder's model knows, by its configuration."""
+    """Return the vocabulary size in the folder's configuration, or UNKNOWN."""
     path = Path(folder) / "config.json"
     if not has_file(path):
         return UNKNOWN
@@ -30,9 +30,9 @@ def size(folder: str | Path) -> int:
 
 
 def misfit(drafter: str | Path, target: str | Path) -> str:
-    """Return what keeps the model in folder `drafter` from drafting for that in `target`, as in "it has ..."; "" when
-    it can. The sizes may differ, as outputs of one family are padded to several, if the tokenizers agree. Models of one
-    size without tokenizers are taken to agree. Added tokens may differ, as chat models have more of them."""
+    """Return why the model in folder `drafter` cannot draft for that in `target`, as the end of "it has ..."; "" if it
+    can. The sizes may differ if the tokenizers agree: outputs of one family are padded to several sizes. Two models of
+    one size without tokenizers count as agreeing. Added tokens may differ: chat models have more of them."""
     own, wanted = size(drafter), size(target)
     folders = Path(drafter), Path(target)
     files = [folder / "tokenizer.json" for folder in folders]

@@ -1,1 +1,1 @@
-"""Candidate trees as packed arrays, and which of their nodes to verify."""
+"""Candidate trees as packed arrays, and the choice of nodes to verify."""

@@ -1,4 +1,4 @@
-"""Joins the trees that several drafters proposed into those of the whole batch.
+"""Joins the trees that several drafters proposed into trees of the whole batch.
 
 rows 0 and 2 from one drafter   offsets 0 2 3, tokens 11 12 31
 row 1 from another              offsets 0 1, tokens 21
@@ -15,8 +15,8 @@ from covey.contracts.types import NO_FLOATS, Floats, Ints, Trees
 
 
 def joined(rows: int, proposals: Sequence[tuple[list[int], Trees]]) -> Trees:
-    """Return the trees of all rows of a batch; each proposal has the rows that it is for. Rows of none have no nodes.
-    Where one drafter gives no scores no node has any, for they could not be compared."""
+    """Return the trees of all rows of a batch; each proposal lists its rows. Rows without a proposal have no nodes. If
+    one drafter gives no scores, no node has any, because they could not be compared."""
     if len(proposals) == 1 and proposals[0][0] == list(range(rows)):
         return proposals[0][1]
     proposals = [(indices, trees) for indices, trees in proposals if len(trees.tokens)]
@@ -43,8 +43,8 @@ def joined(rows: int, proposals: Sequence[tuple[list[int], Trees]]) -> Trees:
 
 
 def _q_rows(trees: Trees, places: int) -> tuple[Ints, Floats]:
-    """Return the nodes' q rows, `places` wide. Where a drafter shipped none, the row says that its token was certain,
-    which is what the rejection rule takes a node without a row for: right whatever the token came from."""
+    """Return the nodes' q rows, `places` wide. If a drafter shipped none, its tokens have probability 1, which the
+    rejection rule also assumes without q rows. This is correct for a token from any source."""
     ids, probs = np.zeros((len(trees.tokens), places), np.int32), np.zeros((len(trees.tokens), places), np.float32)
     if trees.q_ids is None or trees.q_probs is None:
         ids[:, 0], probs[:, 0] = trees.tokens, 1.0

@@ -1,12 +1,12 @@
-"""The places of nodes in packed trees, and the probabilities of their paths. Numpy over all nodes of a batch.
+"""Computes the places of nodes in packed trees, and the probabilities of their paths, by NumPy over a whole batch.
 
-Indices are taken with mode="clip", which saves numpy a pass over them: all of them are in range.
+All indices are in range, so `take` uses mode="clip", which skips NumPy's check.
 
-Trees of three rows     offsets 0 2 2 5, parents -1 0 | | -1 -1 1
-row_of                  0 0 2 2 2
-above                   -1 0 -1 -1 3       parents among all nodes
-depth                   1 2 1 1 2
-rank                    0 0 0 1 0          among its siblings, which are listed best first
+    Trees of three rows     offsets 0 2 2 5, parents -1 0 | | -1 -1 1
+    row_of                  0 0 2 2 2
+    above                   -1 0 -1 -1 3       parents among all nodes
+    depth                   1 2 1 1 2
+    rank                    0 0 0 1 0          among its siblings, which are listed best first
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Index = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Numbers = TypeVar("Numbers", Floats, Array)
 
-LEAST, MOST = 1e-4, 1.0 - 1e-6  # of a node's own probability: a path's falls at every node, in 32 bits, too
+LEAST, MOST = 1e-4, 1.0 - 1e-6  # bounds of a node's own probability: a path's must fall at each node even in float32
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The nodes of a batch's trees, packed. `jumps[i]` are their ancestors 2^i above, the last index being no node's:
-    what is to be multiplied along paths takes a step for each doubling of the depth."""
+    """The nodes of a batch's trees, packed. `jumps[i]` are their ancestors 2^i above; the index after the last node
+    stands for none. So a product along paths takes log2(depth) steps."""
 
     trees: Trees
     depth: Ints
@@ -48,11 +48,11 @@ class Nodes:
         depth[count] = 0
         jumps, more = [jump], np.empty_like(depth)
         deepest = int(depth.max())
-        while deepest >= 1 << len(jumps):  # somebody may have so many ancestors
+        while deepest >= 1 << len(jumps):  # some node may have more ancestors
             jump = jump.take(jump, mode="clip")
             depth += depth.take(jump, out=more, mode="clip")
             before, deepest = deepest, int(depth.max())
-            if deepest == before:  # nobody has
+            if deepest == before:  # no node has
                 break
             jumps.append(jump)
         return cls(trees, depth[:-1], tuple(jumps))
@@ -63,14 +63,14 @@ class Nodes:
 
     @property
     def above(self) -> Index:
-        """Return the parents among all nodes, -1 where the root is."""
+        """Return each node's parent as an index among all nodes, -1 for the root."""
         jump = self.jumps[0]
         return np.where(jump < len(self.depth), jump, -1)[:-1]
 
     def ranks(self) -> Ints:
         """Return how many siblings are listed before each node."""
         trees = self.trees
-        # Siblings' parent, and one; a root's is the last node before its row, which has no children.
+        # Siblings share a key, their parent's index + 1. A root's children have the last node before their row instead.
         key = (trees.offsets[:-1] + 1).repeat(trees.sizes) + trees.parents
         order = key.argsort(kind="stable")
         ranks = np.empty(len(key), np.int32)
@@ -78,7 +78,7 @@ class Nodes:
         return ranks
 
     def paths(self, own: Numbers) -> Numbers:
-        """Return the path probabilities of nodes that are as likely as `own` where all before them are right."""
+        """Return path probabilities; `own` are the nodes' probabilities given that their ancestors are accepted."""
         total = np.ones(len(own) + 1, own.dtype)
         np.minimum(np.maximum(own, LEAST), MOST, out=total[:-1])
         above = np.empty_like(total)
@@ -87,18 +87,18 @@ class Nodes:
         return total[:-1]
 
     def own(self, scores: Floats) -> Floats:
-        """Return each node's own part of log path scores, as a probability, whatever number a drafter gives."""
-        log = np.zeros(len(scores) + 1, np.float32)  # a root's stands last
+        """Return each node's own probability from log path scores, clipped because drafters may give any number."""
+        log = np.zeros(len(scores) + 1, np.float32)  # the last one is the root's
         log[:-1] = scores
         with np.errstate(over="ignore", invalid="ignore"):
             log -= log.take(self.jumps[0], mode="clip")
             said: Floats = np.exp(log[:-1], out=log[:-1])
-        np.minimum(np.fmax(said, LEAST, out=said), MOST, out=said)  # `fmax` takes a number before none
+        np.minimum(np.fmax(said, LEAST, out=said), MOST, out=said)  # `fmax` prefers a number to NaN
         return said
 
     def accepted(self, trees: Trees, offsets: Ints, tokens: Ints, accepted: Ints) -> Flags:
-        """Return a mask of the accepted nodes: row r was answered `tokens[offsets[r]:]`, whose first `accepted[r]` are
-        of its tree."""
+        """Return a mask of the accepted nodes. Row r got `tokens[offsets[r]:]`, whose first `accepted[r]` tokens are
+        from its tree."""
         row_of = self.row_of
         wrong = np.append(self.depth > accepted[row_of], False)
         near = np.flatnonzero(~wrong[:-1])

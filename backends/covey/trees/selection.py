@@ -1,12 +1,12 @@
-"""AdaServe's selection (its Algorithm 2) with what it needs to be right: roots are in the budget and count as one
-expected token, a path's probability is meant where the paper adds a node's own, and no budget is overspent.
+"""AdaServe's selection (its Algorithm 2), corrected.
 
-A row's nodes are taken best first. A node's path is less likely than its parent's, strictly (`covey.trees.paths`), so
-whatever is taken hangs together: in each row, and over all rows.
+Roots are in the budget and count as one expected token. A row's sum adds path probabilities, not the nodes' own ones.
+No budget is overspent. Nodes are taken best first, and a node's path is strictly less likely than its parent's
+(`covey.trees.paths`). So the selected nodes stay connected.
 
     Demands 1.6 and 1.3 of two rows, paths .5 .3 .2 and .9 .8, budget 4
     customised    row 0 has the larger demand: 1 + .5 < 1.6, so .5 and .3; row 1: .9           3 nodes
-    throughput    .8 is the best of what is left                                               1 node
+    throughput    .8 is the best of the others                                                 1 node
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Nodes row by row, each row's by falling path probability."""
+    """Nodes by row, each row's in descending order of path probability."""
 
     paths: Array
     by_row: Index
-    rows: Index  # of by_row
-    place: Index  # in its row, of by_row
-    before: Array  # of by_row: expected tokens of its row without it and what comes after it, the root's included
+    rows: Index  # in the order of by_row
+    place: Index  # within its row, in the order of by_row
+    before: Array  # in the order of by_row: expected tokens of its row from the root and the nodes before it
 
     @classmethod
     def of(cls, paths: Array, row_of: Index, count: int) -> Ranked:
@@ -47,22 +47,22 @@ class Ranked:
         return cls(paths, by_row, np.repeat(np.arange(count), sizes), place, before)
 
     def taken(self, counts: Index) -> Flags:
-        """Return which nodes are taken where each row takes its best `counts[row]`."""
+        """Return the mask of each row's best `counts[row]` nodes."""
         kept = np.zeros(len(self.paths), np.bool_)
         kept[self.by_row[self.place < counts[self.rows]]] = True
         return kept
 
 
 def wanted(ranked: Ranked, demands: Array, most: int) -> Index:
-    """Return, by row, how many nodes it takes until its expected tokens reach its demand, at most so many."""
+    """Return how many nodes each row needs until its expected tokens reach its demand, at most `most`."""
     short = (ranked.before < demands[ranked.rows] - ROUNDING) & (ranked.place < most)
     counts: Index = np.bincount(ranked.rows[short], minlength=len(demands))
     return counts
 
 
 def customised(ranked: Ranked, needs: Array, demands: Array, budget: int, most: int) -> Index:
-    """Return, by row, how many nodes it takes where rows are served by descending need, A(r), until the budget is
-    spent. A row's demand is what of its need a round can bring."""
+    """Return how many nodes each row gets if rows are served by descending need, A(r), until the budget is spent. A
+    row's demand is the part of its need that one round can bring."""
     counts = wanted(ranked, demands, most)
     order = np.argsort(-needs, kind="stable")
     asked = counts[order]

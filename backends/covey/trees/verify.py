@@ -1,8 +1,8 @@
-"""Walks candidate trees by draws already made, for a whole batch at once. Knows neither noise nor logits.
+"""Walks candidate trees by given draws, for a whole batch at once. Knows neither noise nor logits.
 
-Draws, and whatever else there is one of per row of logits, are packed with one entry for each tree row's root and
-one for each of its nodes: row r starts at `trees.offsets[r] + r` with its root's, then come its nodes' in order. The
-entry of a place is the target's choice for the token that follows it.
+Draws and other arrays by row of logits are packed: each tree row has one place for its root, then one for each of its
+nodes in order. Row r starts at `trees.offsets[r] + r`. The draw at a place is the target's choice for the token that
+follows it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Flags = npt.NDArray[np.bool_]
 @dataclass(frozen=True, slots=True)
 class Walk:
     """The result of a walk through a batch of trees. Row r emits `tokens[offsets[r]:offsets[r + 1]]`: `accepted[r]`
-    drafted tokens and one of the target's own. Token i was drawn at packed place `places[i]`. `path` holds the accepted
-    nodes, as indices into `trees.tokens`, row r's from `offsets[r] - r` on."""
+    drafted tokens and one token of the target. Token i was drawn at packed place `places[i]`. `path` holds the accepted
+    nodes as indices into `trees.tokens`, from `offsets[r] - r` on for row r."""
 
     accepted: Ints
     offsets: Ints
@@ -31,13 +31,13 @@ class Walk:
 
 
 def walk(trees: Trees, draws: Ints) -> Walk:
-    """Walk trees by the coupled rule: every emitted token is the target's own draw; while a child carries it, go on
-    from that child, the first if several do. A negative draw (a row that failed) is emitted and matches nothing."""
+    """Walk trees by the coupled rule: every emitted token is the target's own draw. While a child has that token, the
+    walk continues at the first such child. A negative draw (of a failed row) is emitted and matches nothing."""
     roots, nodes, parents = _places(trees)
     matching = np.flatnonzero(draws[parents] == trees.tokens)[::-1]
     dead_end = len(draws)
-    child = np.full(dead_end + 1, -1, np.int32)  # the node to go on to from each place
-    child[parents[matching]] = matching  # the last assignment, hence the first child, stays
+    child = np.full(dead_end + 1, -1, np.int32)  # the next node from each place
+    child[parents[matching]] = matching  # the last assignment wins: the first child
     place = np.append(nodes, dead_end)  # each node's place; nothing follows node -1
     steps = []
     node = child[roots]
@@ -48,12 +48,12 @@ def walk(trees: Trees, draws: Ints) -> Walk:
 
 
 def walk_chains(trees: Trees, accepts: Flags, alternates: Ints) -> Walk:
-    """Walk chains by the rejection rule: node i is accepted if `accepts[i]` and all before it in its row are; row r
-    then emits `alternates[r]`, drawn from the residual or, after a whole chain, from the bonus distribution."""
+    """Walk chains by the rejection rule: node i is accepted if `accepts` is true for it and all nodes before it in its
+    row. Then row r emits `alternates[r]`, drawn from the residual or, after a whole chain, as the bonus token."""
     roots, nodes, _ = _places(trees)
     accepted = count_accepted(trees, accepts)
     draws = np.zeros(len(roots) + len(nodes), np.int32)
-    draws[nodes - 1] = trees.tokens  # a chain's node stands right behind its parent's place
+    draws[nodes - 1] = trees.tokens  # in a chain, a node's parent is at the place before it
     draws[roots + accepted] = alternates
     depth = int(accepted.max(initial=0))
     steps = [np.where(step < accepted, trees.offsets[:-1] + step, -1) for step in range(depth)]
@@ -73,11 +73,11 @@ def check_chains(trees: Trees) -> None:
     """Raise ValueError unless all trees are chains: the rejection rule is exact for chains only."""
     starts = np.repeat(trees.offsets[:-1], trees.sizes)
     if not np.array_equal(trees.parents, np.arange(len(starts)) - starts - 1):
-        raise ValueError("the rejection rule verifies chains: each node's parent must be the node before it")
+        raise ValueError("the rejection rule verifies only chains: each node's parent must be the node before it")
 
 
 def parent_places(trees: Trees) -> Ints:
-    """Return the packed place of every node's parent: the row of logits that judges the node."""
+    """Return the packed place of every node's parent: the row of logits that verifies the node."""
     return _places(trees)[2]
 
 
@@ -92,7 +92,7 @@ def _places(trees: Trees) -> tuple[Ints, Ints, Ints]:
 
 
 def _emit(roots: Ints, nodes: Ints, steps: list[Ints], draws: Ints) -> Walk:
-    """Return the walk along `steps`: `steps[i]` is each row's i-th accepted node, -1 once it has stopped."""
+    """Return the walk along `steps`: `steps[i]` is each row's i-th accepted node, -1 after its last."""
     taken = np.array(steps, np.int32).reshape(len(steps), len(roots)).T
     live = taken >= 0
     path = taken[live]

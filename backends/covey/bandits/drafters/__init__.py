@@ -1,1 +1,1 @@
-"""Bandits over drafters, one for each request: small files, told what a round brought and asked who drafts next."""
+"""Bandits over drafters, one for each request. They learn from a round's reward and choose the next drafter."""

@@ -1,9 +1,9 @@
 """Discounted UCB (Kocsis and Szepesvari 2006; MetaSD's Algorithm 6): a round's weight fades by gamma with every round.
 
-Corrected: Algorithm 6 divides the discounted sum of rewards by the undiscounted count, so that every mean sinks towards
-0 and its bonus never grows again; here the count is discounted too, in the mean and in the bonus, and the logarithm is
-that of the discounted rounds (Garivier and Moulines 2011). The papers give no gamma: 0.95 remembers about 20 rounds, of
-requests that have some tens. beta 0.1 is what MetaSD's Table 19 has for text that changes.
+Corrected: Algorithm 6 divides the discounted sum of rewards by the undiscounted count. So every mean sinks towards 0,
+and its bonus never grows again. Here the count is discounted as well, in mean and bonus, and the logarithm is that of
+the discounted rounds (Garivier and Moulines 2011). The papers give no gamma. 0.95 remembers about 20 rounds, which
+suits requests of some tens. MetaSD's Table 19 has beta 0.1 for text that changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""EXP3 (Auer et al. 2002; MetaSD's Algorithm 7): arms are drawn, and a reward counts divided by its arm's probability.
+"""EXP3 (Auer et al. 2002; MetaSD's Algorithm 7): it draws arms, and divides a reward by its arm's probability.
 
-gamma 0.4 is the published practice: two of five rounds go to an arm drawn evenly, whatever was learnt. Corrected: the
-weights of Algorithm 7 grow without bound, until they leave the range of floats; here their logarithms are kept. Arms
-that do not serve are left out of the draw, and keep their weights.
+gamma 0.4 is the published practice: two of five rounds draw an arm uniformly. Corrected: the weights of Algorithm 7
+grow until floats overflow, so logarithms are kept here. Arms that do not serve are not drawn, and keep their weights.
 """
 
 from __future__ import annotations
@@ -42,4 +41,4 @@ class EXP3:
         return int(self._rng.choice(np.asarray(allowed), p=probabilities))
 
     def update(self, arm: int, reward: float, tokens: int) -> None:  # noqa: ARG002
-        self._totals[arm] += reward / self._last.get(arm, 1.0)  # 1: it could not be drawn, and somebody else chose it
+        self._totals[arm] += reward / self._last.get(arm, 1.0)  # 1: another part chose the arm

@@ -1,4 +1,4 @@
-"""Policies that keep one drafter for the whole request (`fixed`), or draw evenly (`random`). They learn nothing."""
+"""Policies that keep one drafter for the whole request (`fixed`), or draw uniformly (`random`). They learn nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from covey.contracts.errors import SettingError
 
 
 class Fixed(Unlearned):
-    """Implements `Bandit`: the named drafter, the first that serves without a name or while it does not."""
+    """Implements `Bandit`: the named drafter; without a name, or while it is away, the first that serves."""
 
     def __init__(self, names: Sequence[str], *, drafter: str = "") -> None:
         if drafter and drafter not in names:

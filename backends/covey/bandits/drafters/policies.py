@@ -1,8 +1,7 @@
-"""Makes the bandits over drafters that `covey.contracts.registry` lists, by names such as `ucb-bd`, `ucb-bd:0.1`,
-`fixed:NAME`.
+"""Makes the bandits over drafters that `covey.contracts.registry` lists, by names such as `ucb-bd` and `fixed:NAME`.
 
-After the colon come a policy's own parameters, in the order of its constructor's keyword-only ones, with commas between
-them; those left out keep their defaults. `d-ucb:0.1,0.9` has beta 0.1 and gamma 0.9.
+A policy's own parameters follow a colon, separated by commas, in the order of its constructor's keyword-only ones.
+Missing ones keep their defaults. `d-ucb:0.1,0.9` has beta 0.1 and gamma 0.9.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ READ = {"float": float, "int": int, "str": str}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The values that one request's bandit may be made of: its constructor names those it needs."""
+    """The values that a bandit's constructor may ask for by name."""
 
     names: Sequence[str]  # the drafters, in the order of the arms
     rng: np.random.Generator
@@ -36,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy by name, with its own parameters read; makes a bandit for each request."""
+    """A policy with its own parameters; makes a bandit for each request."""
 
     name: str
     made_by: str
@@ -47,12 +46,12 @@ class Policy:
         return cast(Reward, registry.find(self.made_by).reward)
 
     def make(self, setting: Setting) -> Bandit:
-        """Return a new bandit. Raises SettingError where a parameter is out of range: make one when loading."""
+        """Return a new bandit. Raises SettingError if a parameter is out of range; make one at load to find out."""
         return cast(Bandit, registry.make(self.made_by, setting, **self.own))
 
 
 def find(text: str) -> Policy:
-    """Return the policy called so. Raises SettingError, which names those there are, or the policy's parameters."""
+    """Return the policy that `text` names. Raises SettingError, which names the allowed policies or parameters."""
     name, _, values = text.partition(":")
     made_by = registry.DRAFTER_POLICIES.get(name)
     if made_by is None:

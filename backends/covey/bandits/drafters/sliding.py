@@ -1,10 +1,10 @@
 """Sliding-window UCB (Garivier and Moulines 2011; MetaSD's Algorithm 8): only the last `window` rounds count.
 
-Corrected: Algorithm 8 divides by a count that is zero once an arm has left the window; here such an arm is played next,
-as one that was never played. It also sums the played arm's rewards for every arm (its r with index a_t), takes means
-before it counts, and has ln t where Garivier and Moulines have the logarithm of the rounds in the window, as here.
-Every arm is thus played about once a window, which must not be shorter than there are arms. The papers give no length;
-32 rounds is ours.
+Corrected: Algorithm 8 divides by zero once an arm has left the window. Here such an arm is played next, as if it was
+never played. Algorithm 8 also sums the played arm's rewards for every arm (its r with index a_t) and takes means before
+it counts. It has ln t, but Garivier and Moulines have the logarithm of the rounds in the window, as here. So every arm
+is played about once per window, which must not be shorter than the number of arms. The papers give no length; ours is
+32 rounds.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """MetaSD-UCB (Algorithm 2): the arm of the highest mean reward + beta sqrt(2 ln t / n).
 
-`ucb-bd` has the block divergence reward, `ucb-be` block efficiency. beta 0.01 is the published practice and outside
-the theory: Theorem 7 asks for more than 0.5 in units of 1/sqrt(N_max), and with so little exploration a request that
-begins with bad luck may keep the wrong arm. `ucb-bd-theorem` has beta = 1/sqrt(N_max), for which Theorem 2 bounds the
-stopping-time regret by a logarithm. That theorem takes the positions of a draft for independent, as Assumption 1 does.
+`ucb-bd` has the block divergence reward, `ucb-be` block efficiency. beta 0.01 is the published practice, but outside
+the theory: Theorem 7 needs more than 0.5 in units of 1/sqrt(N_max). With so little exploration, a request that begins
+with bad luck may keep the wrong arm. `ucb-bd-theorem` has beta = 1/sqrt(N_max), for which Theorem 2 bounds the
+stopping-time regret by a logarithm. It assumes that the positions of a draft are independent (Assumption 1).
 
-Corrected: Algorithm 2 plays every arm once per request, those that serve or not; here the ones that serve, each when
-it first does.
+Corrected: Algorithm 2 plays every arm once per request, even if it does not serve. Here an arm is first played when it
+serves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from covey.bandits.drafters.choice import Reward, at_least
 
 
 class UCB:
-    """Implements `Bandit`, but for the reward; variants change how rounds are counted, or the bonus."""
+    """Implements `Bandit`, except for the reward. Variants change the counting of rounds, or the bonus."""
 
     def __init__(self, arms: int, beta: float) -> None:
         self._beta = at_least("beta", beta, 0.0)

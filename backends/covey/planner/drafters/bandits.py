@@ -1,4 +1,4 @@
-"""Implements drafter bandits as published, one for each request: it knows the rounds of its request alone."""
+"""Implements drafter bandits as published: one for each request, which knows only its request's rounds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from covey.requests.scheduler import Batch
 
 
 class PerRequest:
-    """Implements `DrafterPolicy`. Bandits know of the last round when they choose, as published: a round late
-    they would play each arm twice."""
+    """Implements `DrafterPolicy`. As published, bandits learn the last round before they choose; a round late, they
+    would play each arm twice."""
 
     patient = False
 
@@ -64,7 +64,7 @@ class PerRequest:
             if self.divergence and proposed[row]:  # an empty answer has reward 0: the round was wasted on this arm
                 reward = float(reply.divergence[row]) if len(reply.divergence) else -1.0
                 if reward < 0.0:
-                    continue  # the target has not computed it
+                    continue  # the target did not compute it
             self._bandit(active).update(self._names.index(done.plan.drafter[row]), reward, emitted[row])
 
     def _bandit(self, active: ActiveRequest) -> Bandit:

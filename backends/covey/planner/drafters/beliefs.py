@@ -1,12 +1,12 @@
-"""Estimates how many drafts of each drafter a request will have accepted.
+"""Estimates how many drafts of each drafter a request will accept.
 
     rate     of a request, drafter and draft position: sigmoid(logit(rate of its neighbours) + shift)
-    shift    of the request and drafter: first what the prompt says, that is how likely the drafter finds it beside
-             what it finds of its neighbours' prompts; then its own rounds, drafted or replayed, beside theirs
+    shift    of the request and drafter, relative to its neighbours: first how likely the drafter finds its prompt,
+             then its own rounds, drafted or replayed
 
-The neighbours are the tenant's latest requests with prompts alike (`neighbours`); they lean on all of the tenant's.
-A rate is of rounds, not of single hits: rounds start after misses, and hits cluster. Of a request only its last rounds
-count, so that a text may change its domain; what tenants teach stays with them.
+The neighbours are the tenant's latest requests with similar prompts (`neighbours`). Their rates lean on those of all
+the tenant's requests. A rate counts rounds, not single hits, because rounds start after misses and hits cluster. Only a
+request's last rounds count, so a text may change its domain. Tenants do not learn from one another.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
 FIRST = 0.6  # the first position's rate before anything is seen
-LEAN = 4.0  # rounds that the tenant's rates are worth to neighbours, and those of the position before to the tenant
+LEAN = 4.0  # rounds that the tenant's rates are worth to neighbours, and the position before to the tenant
 TENANT = 2000.0  # rounds of a tenant that count
 OWN = 48.0  # drafts of a request that count
-PRIOR = 6.0  # drafts that neighbours are worth to a request
+PRIOR = 6.0  # drafts that the neighbours' rates are worth to a request
 SPREAD = 0.5  # deviation of requests from their neighbours, in log odds
-LIKELIHOOD = 0.7  # log odds of a hit by nat per prompt token; on the bundled pair, with earlier weights, .69 to .75
+LIKELIHOOD = 0.7  # log odds of a hit per nat of a prompt token; .69 to .75 on earlier weights of the bundled pair
 ALIKE = 4.0  # prompts after which a drafter's own mean counts as much as the mean over drafters
 TENANTS = 64
-EDGE = 0.02  # rates stay so far from 0 and 1
+EDGE = 0.02  # distance that rates keep from 0 and 1
 
 
 class _Tenant:
@@ -44,7 +44,7 @@ class _Tenant:
 
     def __init__(self, drafters: int, depth: int) -> None:
         self.neighbours = Neighbours(drafters, depth)
-        self._counts = np.zeros((2, drafters, depth))  # drafts looked at, accepted
+        self._counts = np.zeros((2, drafters, depth))  # drafts tried, accepted
 
     def add(self, numbers: Places, drafters: Ints, looked: Array, accepted: Array) -> None:
         """Count rounds of requests: see `Neighbours.add`."""
@@ -65,7 +65,7 @@ class _Tenant:
 
 @dataclass(eq=False)
 class Belief:
-    """One request's row in the table, its tenant and number among neighbours, and its assigned drafter."""
+    """One request's place in the table, tenant, number among neighbours, and drafter."""
 
     place: int
     tenant: _Tenant
@@ -76,12 +76,12 @@ class Belief:
 
 
 class _Table:
-    """One row of numbers for each running request. A row is used again when its request is gone."""
+    """One row of numbers for each running request. A row is reused after its request is gone."""
 
     def __init__(self, drafters: int, depth: int) -> None:
-        # By request and drafter: drafts that were looked at, accepted, and expected by its neighbours' rates; up to
-        # where it is known how its text was drafted; and how likely it found a prompt token, where it has judged any.
-        # What neighbours taught when that was last looked up: rounds, log odds by the prompt, rates by position.
+        # By request and drafter: drafts tried, accepted, and expected at the neighbours' rates; `ends`, up to where the
+        # text was drafted or replayed; and the mean log q of a prompt token, if the drafter has judged the prompt.
+        # From the last look at the neighbours: rounds, log odds by the prompt, rates by position.
         numbers = ("looked", "accepted", "expected", "likely", "rounds", "hint")
         fields = [*((name, np.float64, drafters) for name in numbers), ("rates", np.float64, (drafters, depth))]
         self._new = np.zeros(1, [*fields, ("ends", np.int64, drafters), ("judged", np.bool_, drafters)])
@@ -100,7 +100,7 @@ class _Table:
 
 
 class Beliefs:
-    """Owns what tenants taught and a table with a row for each running request (`ActiveRequest.belief`)."""
+    """Owns the tenants' counts and a table with a row for each running request (`ActiveRequest.belief`)."""
 
     def __init__(self, names: Sequence[str], depth: int) -> None:
         self._index = {name: drafter for drafter, name in enumerate(names)}
@@ -110,7 +110,7 @@ class Beliefs:
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 
     def of(self, active: ActiveRequest) -> Belief:
-        """Return a request's belief, which is made when it is first asked for."""
+        """Return a request's belief; create it on first use."""
         belief: Belief | None = active.belief
         if belief is None:
             tenant = self._tenant(active.request.tenant)
@@ -125,22 +125,22 @@ class Beliefs:
         return np.array([self.of(active).place for active in rows], np.intp)
 
     def ends(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.int64]:
-        """Return [rows, drafters]: up to which position it is known how each drafter drafted a text or would have."""
-        places = self.places(rows)  # first: new requests may have the table grow
+        """Return [rows, drafters]: the position up to which each drafter's drafts of a text are known or replayed."""
+        places = self.places(rows)  # first, since new requests may grow the table
         ends: npt.NDArray[np.int64] = self._table.rows["ends"][places]
         return ends
 
     def holds(self, rows: Sequence[ActiveRequest]) -> npt.NDArray[np.bool_]:
-        """Return [rows, drafters]: whether a drafter can hold a text and a draft of it."""
+        """Return [rows, drafters]: whether a drafter has room for a text and a draft."""
         held: npt.NDArray[np.bool_] = np.array([active.num_tokens for active in rows])[:, None] < self.longest
         return held
 
     def knows_prompt(self, active: ActiveRequest) -> bool:
-        """Return whether any drafter has said how likely it finds the request's prompt."""
+        """Return whether any drafter has judged the request's prompt."""
         return bool(self._table.rows["judged"][self.of(active).place].any())
 
     def look_around(self, rows: Sequence[ActiveRequest]) -> None:
-        """Look up what the requests' neighbours have taught by now."""
+        """Refresh the table from the requests' neighbours."""
         by_tenant: dict[int, list[Belief]] = {}
         for active in rows:
             belief = self.of(active)
@@ -158,7 +158,7 @@ class Beliefs:
             table["hint"][places] = np.where(judged, LIKELIHOOD * (own - usual), 0.0)
 
     def drafted(self, rows: Sequence[ActiveRequest], drafters: Ints, looked: Ints, accepted: Ints) -> None:
-        """Count a round in which these drafters drafted for the requests; its tokens are part of their texts."""
+        """Count a round in which these drafters drafted for the requests. The texts must contain its tokens."""
         for active, drafter in zip(rows, drafters.tolist()):
             belief = self.of(active)
             belief.replays[drafter].skip(active.num_tokens)
@@ -167,7 +167,7 @@ class Beliefs:
         self._record(rows, drafters, 1.0 * (reached < looked[:, None]), 1.0 * (reached < accepted[:, None]))
 
     def take_judgements(self, rows: Sequence[ActiveRequest]) -> None:
-        """Take what drafters have said of the requests' texts since the last time."""
+        """Count the drafters' judgements of the requests' texts since the last call."""
         told, drafters, counts = [], [], []
         for active in rows:
             belief = self.of(active)
@@ -191,11 +191,11 @@ class Beliefs:
             self._record(told, np.array(drafters, np.int32), looked, accepted)
 
     def expected(self, rows: Sequence[ActiveRequest], *deviations: float | Array) -> list[Array]:
-        """Return the tokens of a round as [rows, drafters, depth + 1], plain decoding first: one array for each of
-        `deviations`, which says how many deviations above the likeliest, for all rows or each. A drafter that cannot
-        hold a text drafts nothing."""
+        """Return the expected tokens of a round as [rows, drafters, depth + 1], plain decoding first. There is one
+        array for each of `deviations`: the number of deviations above the likeliest, for all rows or by row. A drafter
+        without room for a text drafts nothing."""
         names = ("rates", "looked", "accepted", "expected", "hint", "rounds")
-        places = self.places(rows)  # first: new requests may have the table grow
+        places = self.places(rows)  # first, since new requests may grow the table
         mine = self._table.rows[places]
         rates, looked, accepted, expected, hint, rounds = (mine[name] for name in names)
         usual = np.where(looked > 0, expected / np.maximum(looked, 1e-9), rates[:, :, 0])
@@ -222,8 +222,8 @@ class Beliefs:
         return tenant
 
     def _record(self, rows: Sequence[ActiveRequest], drafters: Ints, looked: Array, accepted: Array) -> None:
-        """Count the rounds that came to a draft's position, and those that accepted it, as [rows, depth]. A request and
-        drafter must not occur twice."""
+        """Count the rounds that reached a draft's position, and those that accepted it, as [rows, depth]. A pair of
+        request and drafter must not occur twice."""
         beliefs = [self.of(active) for active in rows]
         table, at = self._table.rows, (self.places(rows), drafters)
         total = looked.sum(axis=1)

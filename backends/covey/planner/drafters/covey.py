@@ -1,12 +1,12 @@
 """The default drafter policy, `covey`: it chooses the drafters of all rows together, by expected tokens per second.
 
-Tokens are believed of each request (`beliefs`). The drafters in use are those that together bring most in the time they
-take (`joint`): each further drafter is one more call, and rows that gain little by it share one. Arms of all kinds are
-compared so. Decoding without drafts is the length policy's to choose, which is asked afterwards, for the mix that comes
-of this: it is told what these very rows are believed to emit, which it goes by where all drafts are verified.
+Each request has its own expected tokens with each drafter (`beliefs`). The policy uses the set of drafters that
+together yields most tokens per second (`joint`). Each further drafter is one more call, so rows that gain little by it
+share one. Then the length policy chooses the depth, and may choose to decode without drafts. It gets the expected
+tokens of these very rows, and uses them if all drafts are verified.
 
-What other drafters would have done is read, not tried (`read_scheduler`). A few rows are assigned anew every other
-round, while drafters work on the one before; many, and those of whom nothing was learnt since, every eighth.
+Drafters that do not draft for a row read its text instead of being tried (`read_scheduler`). Rows are assigned again
+every eighth round. If something was learnt, a few rows are assigned every other round, while drafters still work.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from covey.requests.roster import Roster
 from covey.requests.rounds import Judge, Round
 from covey.requests.scheduler import Batch
 
-EVERY = 8  # rounds after which many rows are assigned anew; a few rows sooner
+EVERY = 8  # rounds after which many rows are assigned again; a few rows sooner
 FEW = 4  # rows that are assigned ahead of the round
-TRUST = -0.5  # deviations by which a drafter is held for better when it is chosen: for worse, since reading tells
+TRUST = -0.5  # deviations added to estimates for the choice: pessimistic, since reading explores
 
 
 class CoveyDrafters:
@@ -44,7 +44,7 @@ class CoveyDrafters:
         depths: Sequence[int],
         expectations: Expectations,
     ) -> None:
-        """`depths` are the length policy's."""
+        """`depths` are those that the length policy may choose."""
         self._names = list(names)
         self._index = {name: drafter for drafter, name in enumerate(names)}
         self._max_depth = max_depth
@@ -53,11 +53,11 @@ class CoveyDrafters:
         self._beliefs = Beliefs(names, max_depth)
         self._reading = ReadScheduler(names, self._beliefs, self._speeds)
         self._assigned: tuple[object, Assignment] = (), Assignment((), ())
-        self._ahead: tuple[object, list[int], Assignment] | None = None  # of the same rows and drafters, for their next
+        self._ahead: tuple[object, list[int], Assignment] | None = None  # prepared for these rows and drafters
         self._serving: list[int] = []
         self._set: list[int] = []  # the drafters in use
         self._age = EVERY
-        self._news = True  # whether anything was learnt of any request since rows were assigned
+        self._news = True  # whether anything was learnt since rows were assigned
 
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
         rows = batch.rows[: batch.decoding]
@@ -78,8 +78,9 @@ class CoveyDrafters:
         return self._assigned[1]
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
-        """Think ahead for a small batch. Many rows are not assigned ahead: requests that come meanwhile are assigned
-        with them, and drafters would see them a round late (1.5 % of throughput on the emulated pair, 16 callers)."""
+        """Assign the rows of a small batch ahead of the next round, and choose a reader. Many rows are not assigned
+        ahead: they share an assignment with new requests, which would get their drafter a round late. It costs 1.5 % of
+        throughput on the emulated pair with 16 callers."""
         rows, serving = batch.rows[: batch.decoding], self._who_serves(roster)
         fresh, assigned = self._due(rows, 1), self._assigned[1]
         if fresh and len(rows) <= FEW and serving == self._serving:
@@ -105,19 +106,19 @@ class CoveyDrafters:
             )
 
     def _expect(self, done: Round) -> None:
-        """Note how long the round was expected to take, by which the price of reading is measured."""
+        """Note the round's expected time, which the price of reading is measured against."""
         rows, choice = done.batch.decoding, done.plan.choice
         if choice is None or not (choice.situation.rows and done.emitted) or choice.situation.prefill:
             return
         depth = int(np.where(done.drafted.answered[:rows], done.plan.depth[:rows], 0).max(initial=0))
-        if self._expectations.measured and depth <= self._max_depth:  # a request may ask for more than is ever planned
+        if self._expectations.measured and depth <= self._max_depth:  # a request may ask for more than the maximum
             self._reading.expected(self._expectations.of(choice.situation).seconds[depth])
 
     def _who_serves(self, roster: Roster) -> list[int]:
         return [drafter for drafter, name in enumerate(self._names) if roster.serves(name)]
 
     def _due(self, rows: Sequence[ActiveRequest], ahead: int = 0) -> bool:
-        """Whether rows are to be assigned anew, so many rounds from now."""
+        """Return whether rows must be assigned again `ahead` rounds from now."""
         often = min(EVERY, max(2, len(rows))) if self._news else EVERY
         return self._age + ahead >= often
 
@@ -127,7 +128,8 @@ class CoveyDrafters:
         self._assigned, self._serving, self._age = (key, self._chosen(rows, serving)), serving, 0
 
     def _chosen(self, rows: Sequence[ActiveRequest], serving: Sequence[int], among: Sequence[int] = ()) -> Assignment:
-        """Return each row's drafter, of all that serve; rows that have no drafter yet get one of `among`."""
+        """Return each row's drafter, out of all that serve. With `among`, rows keep their drafter, and rows without one
+        get one of these."""
         if not serving:
             drafters = tuple(active.request.drafter or self._names[0] for active in rows)
             return Assignment(drafters, tuple("first" if is_free(active) else ASKED for active in rows))
@@ -145,7 +147,7 @@ class CoveyDrafters:
         elif among:
             for row in free:
                 chosen[row] = self._beliefs.of(rows[row]).drafter
-            lost = [row for row in free if chosen[row] not in serving]  # new, or away while their drafters failed
+            lost = [row for row in free if chosen[row] not in serving]  # new requests, or their drafter failed
             if lost:
                 for row, best in zip(lost, cautious[lost][:, among, -1].argmax(axis=1).tolist()):
                     chosen[row] = among[best]
@@ -174,8 +176,8 @@ class CoveyDrafters:
         return Assignment(tuple(self._names[each] for each in chosen), tuple(why), cautious[mine], doubt)
 
     def _joint(self, serving: Sequence[int], tokens: Array, named: Sequence[int], others: Array) -> list[int]:
-        """Return the drafters of rows that leave it open and are believed to emit these `tokens`. `named` are the
-        drafters of other rows, which draft anyway and emit `others`, by depth."""
+        """Return the drafters of rows that name none and are expected to emit `tokens`. `named` are the drafters of
+        other rows, which draft anyway and emit `others`, by depth."""
         tokens = tokens[:, serving][:, :, self._depths]
         count, expectations = len(tokens) + len(named), self._expectations
         chosen, _ = joint.best_set(
@@ -192,8 +194,8 @@ class CoveyDrafters:
         return [serving[chosen[each]] for each in tokens[:, chosen, -1].argmax(axis=1).tolist()]
 
     def _speeds(self, rows: int, *tokens: Array) -> list[Array]:
-        """Return the tokens per second of so many rows at the best depth if all draft with one drafter, as [rows,
-        drafters], for each of several arrays of a round's tokens, [rows, drafters, depths from 0]."""
+        """Return tokens per second at the best depth as [rows, drafters], if each drafter drafted for all `rows` rows.
+        There is one answer for each array of a round's tokens, [rows, drafters, depths from 0]."""
         drafting = np.stack([self._expectations.costs.drafting(name, rows)[-1] for name in self._names])
         seconds = (self._expectations.without_drafts(rows) + drafting)[:, self._depths]
         return [(rows * each[:, :, self._depths] / seconds).max(axis=2) for each in tokens]

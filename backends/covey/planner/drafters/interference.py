@@ -1,12 +1,12 @@
 """Measures how much longer rounds become for each second that drafters read meanwhile.
 
-Reading costs the whole of its time where drafters share a device with the target or with one another, and hardly any
-where processors stand idle meanwhile. What a call read beside the pass in which it began belongs to that round, the
-rest to the next one. A line through
+Reading costs all of its time if drafters share a device with the target or with one another, and almost nothing on idle
+processors. A reading call belongs to the round in which it began, as far as it overlaps that round's pass. The rest
+belongs to the next round. The price is the slope of a line through
 
-    x = seconds read in a round / seconds expected of it        y = seconds that it took / seconds expected - 1
+    x = seconds read in a round / its expected seconds        y = its seconds / its expected seconds - 1
 
-has the price as its slope; rounds long ago are forgotten.
+and old rounds are forgotten.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MEMORY = 300.0  # rounds that count
-LEAST = 0.1  # what is charged at least, as caches and memory are always shared
-DOUBT = 1.0  # squared x that a price of 1, which holds before anything was seen, is worth
-FAR = 3.0  # a round that takes longer than expected by more than this tells of something else
-MOST = 4.0  # what is charged at most: on few cores a call costs the way to the drafter and back, too
+LEAST = 0.1  # the lowest price, as caches and memory are always shared
+DOUBT = 1.0  # weight of the prior price of 1, in squared x
+FAR = 3.0  # the largest y: a round that takes even longer has another cause
+MOST = 4.0  # the highest price: on few cores the call itself costs as well
 
 
 class Interference:
-    """Owns what the line is fitted to: means, and sums of products."""
+    """Owns the means and sums of products that the line is fitted to."""
 
     def __init__(self) -> None:
         self._rounds = 0.0
         self._x = self._y = self._xx = self._xy = 0.0  # means, and sums of products about them
-        # Of the last round: seconds expected, or 0; that it took; that were read in it; and that were left for reading.
+        # The last round: its expected seconds or 0, its seconds, seconds read in it, and seconds left for reading.
         self._expected = self._whole = self._read = self._overlap = 0.0
 
     @property
@@ -34,8 +34,8 @@ class Interference:
         return min(MOST, max(LEAST, (self._xy + DOUBT) / (self._xx + DOUBT)))
 
     def add(self, whole: float, overlap: float, read: Iterable[float]) -> None:
-        """Take a round of `whole` seconds, whose last `overlap` seconds drafters may read in, and the seconds of each
-        reading call that has ended since the round before drafted."""
+        """Add a round of `whole` seconds. Drafters may read in its last `overlap` seconds. `read` holds the seconds of
+        each reading call that has ended since the last round drafted."""
         earlier, now = 0.0, 0.0
         for seconds in read:
             earlier += min(seconds, self._overlap)
@@ -45,7 +45,7 @@ class Interference:
         self._expected, self._whole, self._read, self._overlap = 0.0, whole, now, overlap
 
     def expected(self, seconds: float) -> None:
-        """Note how long the last round was expected to take; a round without such a note teaches nothing."""
+        """Note the expected time of the last round; a round without it teaches nothing."""
         self._expected = seconds
 
     def _learn(self, x: float, y: float) -> None:

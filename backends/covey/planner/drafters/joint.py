@@ -1,11 +1,10 @@
-"""Chooses the set of a batch's drafters by tokens per second: it grows from the best single drafter while another one
-gains.
+"""Chooses a batch's set of drafters by tokens per second: it starts from the best one and grows while another gains.
 
     value(S) = max over depths of  sum over rows of max over i in S of tokens(row, i)  /  seconds(rows by drafter)
 
-Rows of requests that name their drafter, or want none, emit what they emit: a call that delays them must be worth that.
-A row drafts with whoever of the set brings it most at the greatest depth. Each further drafter is one more call, whose
-rows are then fewer ones of the others. All candidates of a step are weighed at once.
+Rows whose requests name their drafter, or want none, keep their tokens, but a call that delays them counts. Every other
+row gets the drafter of the set with the most tokens at the greatest depth. Each further drafter is one more call, and
+takes rows from the others. All candidates of a step are compared at once.
 """
 
 from __future__ import annotations
@@ -17,30 +16,30 @@ import numpy as np
 
 from covey.planner.drafters.beliefs import Array
 
-GAIN = 1.01  # a further drafter must bring so much: its rows' catch-up and its share of the cores are not counted
+GAIN = 1.01  # a further drafter must gain 1 %: its rows' catch-up and its share of the cores are not counted
 
 
 @dataclass(frozen=True, slots=True)
 class Prospects:
-    """What is expected of the rows that may be moved, by drafters from 0, and of their batch."""
+    """The expected tokens and seconds of a batch, whose rows without a named drafter may be moved."""
 
-    tokens: Array  # emitted in a round: [rows, drafters, depths]
-    others: Array  # emitted by rows that are not moved, [depths]
-    plain: Array  # seconds of a round but for what drafters take, [depths]
-    drafts: Array  # what each drafter takes alone: [drafters, rows from 0 to all of them, depths]
-    asked: Mapping[int, int]  # rows of requests that name their drafter, which is asked anyway
-    together: Callable[[Array], Array]  # what drafters take at the same time, of what they take alone, [drafters, ...]
+    tokens: Array  # emitted by these rows in a round: [rows, drafters, depths]
+    others: Array  # emitted by the other rows, [depths]
+    plain: Array  # seconds of a round without drafting, [depths]
+    drafts: Array  # seconds of each drafter alone: [drafters, rows from 0 to all of them, depths]
+    asked: Mapping[int, int]  # drafters that requests name, and the number of their rows
+    together: Callable[[Array], Array]  # seconds of drafters at the same time, from those alone, [drafters, ...]
 
 
 def best_set(found: Prospects) -> tuple[list[int], float]:
-    """Return the drafters, and the tokens per second that are expected of them."""
+    """Return the drafters, and their expected tokens per second."""
     drafters = found.tokens.shape[1]
     chosen = list(found.asked)
     if chosen:
         most = float(_values(found, chosen, []).max())
     else:
         values = _values(found, [], range(drafters))
-        # Where plain decoding is best all drafters are as good, but for what they bring at the greatest depth.
+        # If plain decoding is best, all drafters tie; then tokens at the greatest depth decide.
         first = int(np.lexsort((found.tokens[:, :, -1].sum(axis=0), values))[-1])
         chosen, most = [first], float(values[first])
     while len(chosen) < drafters and len(found.tokens) + len(found.asked) > 1:
@@ -55,7 +54,7 @@ def best_set(found: Prospects) -> tuple[list[int], float]:
 
 
 def _values(found: Prospects, chosen: Sequence[int], others: Sequence[int]) -> Array:
-    """Return the tokens per second at the best depth of the chosen set with each other drafter, if any."""
+    """Return the tokens per second, at the best depth, of the chosen set plus each of the others, if any."""
     rows, _, depths = found.tokens.shape
     more = found.tokens[:, others] if len(others) else np.zeros((rows, 1, depths))
     if len(chosen):

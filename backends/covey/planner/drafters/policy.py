@@ -19,12 +19,12 @@ ASKED = "asked"  # the request names its drafter, or wants none
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Each decoding row's drafter, and in a word why that one."""
+    """Each decoding row's drafter, and the reason in one word."""
 
     drafters: tuple[str, ...]
     why: tuple[str, ...]
-    # Where it is known by request what its drafter brings: the tokens of a round of each depth from 0, and their
-    # relative deviation, as [rows, depths].
+    # If known by request: the expected tokens of a round of each depth from 0, and their relative deviation, as
+    # [rows, depths].
     tokens: npt.NDArray[np.float64] | None = None
     doubt: npt.NDArray[np.float64] | None = None
 
@@ -33,10 +33,10 @@ class DrafterPolicy(Protocol):
     """Chooses each row's drafter before the depth is chosen for the resulting mix."""
 
     divergence: bool  # whether it learns from block divergence, which the target then computes
-    patient: bool  # may be told of a round when the next was already planned, while drafters work
+    patient: bool  # whether it may learn from a round after the next one was planned, while drafters work
 
     def assign(self, batch: Batch, roster: Roster) -> Assignment:
-        """Assign a drafter to every decoding row. A row whose drafter cannot be asked decodes plainly."""
+        """Return a drafter for every decoding row. A row whose drafter is unavailable decodes plainly."""
         ...
 
     def prepare(self, batch: Batch, roster: Roster) -> None:
@@ -44,11 +44,11 @@ class DrafterPolicy(Protocol):
         ...
 
     def judges(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Judge, ...]:
-        """Return which drafters read which rows while the target works."""
+        """Return the drafters that read while the target works, with the rows they read."""
         ...
 
     def learn(self, done: Round) -> None:
-        """Learn from a round that is over; drafters may have read in it even if no row decoded."""
+        """Learn from a finished round; drafters may have read in it even if no row decoded."""
         ...
 
 
@@ -72,7 +72,7 @@ class First:
 
 
 def is_free(active: ActiveRequest) -> bool:
-    """Return whether the request leaves its drafter to the policy."""
+    """Return whether the policy chooses the request's drafter."""
     return not active.request.drafter and active.request.speculation != "off"
 
 
