@@ -12,8 +12,8 @@ from covey.text.grammar import Words
 
 
 def constrained(logits: Logits, rows: Index, allowed: Sequence[Words | None]) -> Logits:
-    """Return logits with -inf, in the given rows, for each token that is not allowed; None allows nothing. `allowed` may
-    name more tokens than there are logits."""
+    """Return logits with -inf, in the given rows, for each token that is not allowed; None allows nothing. `allowed`
+    may name more tokens than there are logits."""
     vocab = logits.shape[1]
     nothing = np.zeros(-(-vocab // 32), np.uint32)
     words = np.stack([nothing if each is None else each[: len(nothing)] for each in allowed])
