@@ -1,10 +1,9 @@
 """Attention of packed tokens over a paged pool: chains and trees, grouped-query heads, split over long contexts.
 
-A program takes one *tile*: up to `tokens` queries of one row, with all query heads of one key head, so that it reads
-the row's keys once for all of them. Long contexts are split among programs, and a second kernel joins the parts. A
-query sees the first `seen` keys of its row. Of the keys from `base` on, it also sees those whose bit in `bits` is set:
-a node's ancestors and itself, as in `covey.models.lanes.Windows`. All inputs that change from pass to pass are in
-device memory.
+A program takes one *tile*: up to `tokens` queries of one row, with all query heads of one key head. It reads the row's
+keys once for all of them. Long contexts are split among programs, and a second kernel joins the parts. A query sees the
+first `seen` keys of its row. It also sees those keys from `base` on whose bit in `bits` is set: a node's ancestors and
+itself, as in `covey.models.lanes.Windows`. All inputs that change from pass to pass are in device memory.
 
 If parts have a fixed span, a row is a lane as in `covey.models.lanes.Lanes`: `order` lists its queries, and its keys
 from `base` on have separate slots. Every query then meets its keys in position order, in products of one shape,
