@@ -150,7 +150,7 @@ class DeviceModel:
 
     def _seen(self, work: Pass) -> Windows | Lanes:
         if work.size > self.max_pass_tokens:
-            raise ValueError(f"a pass of {work.size} tokens; this model takes at most {self.max_pass_tokens}")
+            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
         if not self.windows:
             assert isinstance(work.lanes, Lanes), "windows would put siblings between a query's own keys"
             return work.lanes
