@@ -1,4 +1,4 @@
-"""The resources that a profile's server needs of a node, as Ray is asked for them."""
+"""The resources to ask Ray for, so that a node can run a profile's server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from covey.models.identity import files_of
 from covey.server.options import Options
 
 TARGET = "target"
-SERVER_MIB, DRAFTER_MIB = 768, 192  # measured with the bundled models: a server's processes, and each drafter's
+SERVER_MIB, DRAFTER_MIB = 768, 192  # of a server's processes, and of each drafter; measured with the bundled models
 
 
 def asks(own: Profile, model: str) -> dict[str, float]:
-    """Return `ray_actor_options`. `model` stands for the profile's target where it is given; one of the hub's is taken
-    to have no weights, as nobody knows here how large they are."""
+    """Return `ray_actor_options`. A `model` replaces the profile's target. The size of a hub model is unknown here;
+    count it as 0 bytes."""
     elsewhere = {entry.split("=", 1)[0] for entry in own.star.servers}
     drafters = [name for name in own.models if name.startswith("draft_") and name not in elsewhere]
     cpus, memory = int(bool(drafters)), SERVER_MIB + len(drafters) * (DRAFTER_MIB + own.drafter.kv_memory_mb)
