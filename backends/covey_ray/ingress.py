@@ -35,8 +35,8 @@ AGAIN = {"retry-after": "5"}
 
 class Ingress:
     def __init__(self, servers: DeploymentHandle, bounds: tuple[int, float], *, seeds: bool) -> None:
-        """`bounds` are the most bytes of a body, and the seconds until it must be here. With `seeds`, a stream without a
-        seed gets one, and can be repeated."""
+        """`bounds` are the most bytes of a body, and the seconds until it must be here. With `seeds`, a stream without
+        a seed gets one, and can be repeated."""
         # Over gRPC a replica and the ingress notice at once when the other is lost.
         self._servers = servers.options(method_name="answer", stream=True, _by_reference=False)
         self._most, self._seconds = bounds

@@ -114,7 +114,7 @@ class Calls:
         with self._lock:
             calls = dict(self._open)
         now = self._now()
-        lost = {key for key, call in calls.items() if not call.look(self._processes, now)}  # calls wait for the lock
+        lost = {key for key, call in calls.items() if not call.look(self._processes, now)}  # unlocked: calls need it
         with self._lock:
             self._open = {key: call for key, call in self._open.items() if key not in lost}
             hang = {call.kind[0]: call for call in self._open.values() if call.seconds > call.bound}

@@ -35,7 +35,7 @@ class Watch:
                 blind = False
             except CoveyError as error:
                 if not blind:  # log once: a server that has ended is looked at until its end is seen
-                    log.warning("cannot see %s, looks again every %g s: %s", self._name, self._seconds, error)
+                    log.warning("cannot see %s, trying again every %g s: %s", self._name, self._seconds, error)
                 blind = True
             except Exception:  # this thread finds processes that hang, so it must go on
-                log.exception("could not see %s, looks again in %g s", self._name, self._seconds)
+                log.exception("cannot see %s, trying again in %g s", self._name, self._seconds)

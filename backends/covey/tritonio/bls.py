@@ -66,7 +66,7 @@ def deliver(model: str, message: Ints) -> Ints:
             raise
         except PortError:
             raise error from None
-        log.warning("call succeeded when it was repeated after: %s", error)
+        log.warning("repeated a call, which succeeded, after: %s", error)
         return reply
 
 

@@ -39,8 +39,8 @@ COUNTERS = {
     "covey_spec_decode_num_accepted_tokens_per_pos_total": "Drafts of which the token at the position was accepted",
     "covey_planner_rounds_total": "Rounds by the draft depth that the policy chose, and why",
     "covey_planner_switches_total": "Changes to drafting (on) and to plain decoding (off)",
-    "covey_planner_predicted_seconds_total": "What the policy expected rounds to take for the tokens they brought",
-    "covey_planner_observed_seconds_total": "What those rounds took",
+    "covey_planner_predicted_seconds_total": "Time that the policy expected rounds to take for the tokens they brought",
+    "covey_planner_observed_seconds_total": "Time that those rounds took",
     "covey_planner_regret_seconds_total": "Time lost by depths chosen over those expected to be best, as estimated",
     "covey_drafter_chosen_total": "Rows of rounds by the drafter that was chosen for them, and why",
     "covey_slo_requests_total": "Requests with a latency objective by class and outcome: met, missed, unknown (no "

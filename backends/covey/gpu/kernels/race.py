@@ -141,7 +141,8 @@ def run_race(
     SHARES: tl.constexpr,
 ):
     """Write each split's best score and its token, or -inf and no token if nothing can beat the row's best. Also write
-    the split's sum of exp(logit - best) for `wanted` rows; with SHARES, the sum of exp(score - best) for all rows."""
+    the split's sum of exp(logit - best) for `wanted` rows; with SHARES, the sum of exp(score) for all rows. Scores are
+    relative to the best logit."""
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     best, best_token = row_leader(best_values, best_tokens, row, splits, SPLITS)
     finite = tl.abs(best) < float("inf")
