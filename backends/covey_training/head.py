@@ -1,7 +1,7 @@
 """`python -m covey_training head`: an EAGLE-3 head for any plain target, trained on the target's own samples.
 
-The head reads the target's hidden states, computed while it trains (`states.py`). It trains with test-time training: at
-each later step of a draft it reads its own output of the step before, as it does when it drafts. Most of the skill is
+The head reads the target's hidden states, computed while it trains (`states.py`). It learns by test-time training: in
+later steps of a draft it reads its own output of the step before, as when it drafts. Most of the skill is
 the same for all steps and is cheapest to learn from the first, so drafts are short at first.
 """
 

@@ -2,9 +2,9 @@
 
 Before drafts are verified, the requests' temperature, top_k and top_p are expanded to one value per draft. Without
 Triton that build writes them into a copy, and continues with uninitialised memory. So with any proposer, sampled texts
-have another distribution than without drafts; greedy ones do not. The second bug ends the engine: if requests have a
-top_k, none has a top_p, and nothing was drafted, vLLM takes the maximum of an empty array. A vLLM without these bugs is
-left alone.
+have another distribution than without drafts; greedy ones do not. The second bug ends the engine: vLLM takes the
+maximum of an empty array if requests have a top_k, none has a top_p, and nothing was drafted. A vLLM without these bugs
+is left alone.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ class Texts:
         return rows
 
     def gone(self, held: Container[str] | None = None) -> list[ActiveRequest]:
-        """Forget ended requests and return them: those whose name is not in `held`, or without names, those that had no
-        row for more than LEAVE calls. Call it once after each `follow`."""
+        """Forget ended requests and return them. A request has ended if its name is not in `held`; without names, if it
+        had no row for more than LEAVE calls. Call it once after each `follow`."""
         here = {id(text) for text in self._before}
         ended = []
         for key, text in list(self._texts.items()):

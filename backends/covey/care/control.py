@@ -130,7 +130,7 @@ class InnerControl(Control):
 
     def _idle(self, model: str) -> None:
         if self.states().get(model) == LOADING:
-            raise ControlError(f"{model} is loading already")
+            raise ControlError(f"{model} is being loaded")
 
 
 def of_this_server() -> InnerControl:

@@ -17,8 +17,8 @@ _FORMAT = struct.Struct("<Qd?")
 
 @dataclass(frozen=True)
 class DeathCount:
-    """Deaths of the public model or the whole server, the time of the last (`time.monotonic`, which all processes
-    share), and whether a living server of the launcher has the port."""
+    """Counts deaths of the public model or the whole server. `last` is the time of the last one by `time.monotonic`,
+    which all processes share. `serving` tells whether the launcher's living server has the port."""
 
     deaths: int = 0
     last: float = 0.0

@@ -44,8 +44,8 @@ class Starved:
     def look(self, pids: Iterable[int]) -> float:
         """Return for how many seconds the processes were starved since the last look.
 
-        It is the longest wait of a thread, less the time for which each processor that they can use ran them on
-        average: threads that spin only wait for one another. A new thread counts from its second look.
+        It is the longest wait of a thread, less the mean time for which the processors that they can use ran them.
+        That time counts as waiting for one another, as threads that spin do. A new thread counts from its second look.
 
         Two threads can use two processors. If each ran 0.5 s and waited 0.5 s, they had 1 s of 2: 0.5 - 1 / 2 = 0 s
         starved. If each ran 0.1 s and waited 0.9 s: 0.9 - 0.2 / 2 = 0.8 s starved."""

@@ -195,8 +195,8 @@ class EmulatedTarget:
             new.append(self._model.next(state))
 
     def _alike(self, text: _Text, tokens: list[int], parents: list[int]) -> float:
-        """Return the block divergence reward for distributions of one token each: the share of drafted positions that
-        are right after the draft's own tokens before them."""
+        """Return the block divergence reward for distributions of one token each. It is the share of drafted positions
+        that are right after the draft's own tokens."""
         states: list[int] = []
         right = 0
         for token, parent in zip(tokens, parents):
@@ -269,8 +269,8 @@ class EmulatedDrafter:
         resident_bytes: int = 0,
         guesses: Guesses | None = None,
     ) -> None:
-        """`rates` maps a subject to the probability, by position, that a draft is right if those before it were; the
-        last one serves all deeper positions. A subject is "@" and the first token of a prompt, else a tenant, else "".
+        """`rates` maps a subject to probabilities, by position, that a draft is right if those before it were. The last
+        one serves all deeper positions. A subject is "@" and the first token of a prompt, else a tenant, else "".
         `guesses`, with the same subjects, replace the rates."""
         self._step = Surface(costs.draft[name])
         self._switch = Surface(costs.switch[name]) if name in costs.switch else None

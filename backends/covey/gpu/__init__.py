@@ -1,7 +1,7 @@
 """The GPU path: kernels in the Triton language, and the passes, chains and draws that they make up.
 
-The rest of the package imports only these functions. They import the rest of the path when they are called: the
-`triton` package may not be installed, and a process without a GPU needs none of it.
+The rest of the package imports only these functions. They import the rest of the path when they are called. The
+`triton` package may not be installed, and a process without a GPU needs none of the path.
 """
 
 from __future__ import annotations

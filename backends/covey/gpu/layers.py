@@ -82,7 +82,7 @@ class ByLibrary:
 
 
 class Fixed(ByLibrary):
-    """The form in which a row's bits depend neither on the other rows nor on their number: the shape of a block depends
+    """The form in which a row's bits depend neither on the other rows nor on their number. The shape of a block depends
     only on its matrix. Its products add to the stream themselves."""
 
     def take(self, layer: Layer, attended: torch.Tensor) -> None:

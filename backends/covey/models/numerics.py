@@ -151,8 +151,8 @@ def _products_agree(
     seed: int,
     seconds: float,
 ) -> bool:
-    """Return whether a query's result has the same bits for every query count of a lane, and for every key count from
-    its own up to a span. For few queries, also try a sample of the numbers of spans."""
+    """Return whether a query's result has the same bits for every query count of a lane, and for every key count up to
+    a span. For few queries, also try a sample of the numbers of spans."""
     generator = torch.Generator().manual_seed(seed)
     span, dim = max(tiling.span, tiling.keys), shape.head_dim
 

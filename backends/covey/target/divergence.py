@@ -1,8 +1,8 @@
 """Measures how alike target and drafter are at drafted positions: MetaSD's block divergence.
 
-It is the mean, over a row's drafted positions, of 1 - TV(p, q) = sum of min(p, q), whether the draft is accepted or
-not. p is the model's distribution at temperature 1, without truncation and penalties, even if the request is greedy. q
-is the node's sparse row:
+It is the mean of 1 - TV(p, q) = sum of min(p, q) over a row's drafted positions, accepted or not. p is the model's
+distribution at temperature 1, without truncation and penalties, even if the request is greedy. q is the node's sparse
+row:
 
     coupled rule    the best tokens of q at temperature 1; the rest of q counts as unlike, so the result is a lower
                     bound, too small by at most the mass that is left out

@@ -1,5 +1,5 @@
-"""Does slow work before a request is submitted, one job at a time in a separate thread, so that other requests need not
-wait for it. One queue tokenizes long prompts, another compiles new grammars.
+"""Does slow work before a request is submitted. It does one job at a time, in a separate thread, so that other requests
+need not wait. One queue tokenizes long prompts, another compiles new grammars.
 
 Tenants take turns: the one with the fewest bytes of prompts, or grammars, so far goes first. A job is a call; this
 module knows neither prompts nor grammars.

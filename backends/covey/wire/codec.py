@@ -190,7 +190,7 @@ def seal(message: Ints, token: int) -> None:
 def authenticate(message: Ints, token: int) -> None:
     """Raise PortError unless a model of this server sent the message."""
     if not same(token_of(message), token):
-        raise PortError("the message does not come from this server's own models")
+        raise PortError("the message is not of this server's own models")
 
 
 def token_of(message: Ints) -> int:

@@ -12,8 +12,8 @@ An origin names a caller and its incarnation. The callers of one server are a gr
 Tags are kept by origin, so several callers can share one drafter and each sees only its own tags. A caller's new
 incarnation cannot free the old one's tags, so its first message closes them. A caller that never comes back is
 forgotten when another one calls after its lease. A lone caller keeps its tags however long it is silent. When room is
-short, silent callers lose tags first, then the group that holds most: a caller that uses a tag never loses it to a
-larger group. A message older than its caller's last is refused as outdated.
+short, silent callers lose tags first, then the group that holds most. A caller that is not silent never loses a tag to
+a larger group. A message older than its caller's last is refused as outdated.
 
 Messages are answered one at a time, or those of several callers together. This module knows neither tensors nor Triton.
 """
@@ -99,7 +99,7 @@ class Ledger(Generic[State, Reply]):
     ) -> None:
         """`opened` makes the state of a tag. `closed` gets every state that is dropped, and whether its request has
         ended; if not, the tag was opened again or forgotten to make room. An `exclusive` ledger has one caller at a
-        time, which relies on every tag that it opened: none is forgotten, and a message of another origin closes all.
+        time, which relies on every tag that it opened. None is forgotten, and a message of another origin closes all.
         An `epoch` of 0 draws a random one."""
         self.epoch = epoch or secrets.randbelow(1 << 31) + 1
         self._opened = opened

@@ -55,8 +55,8 @@ def write_tokenizer(source: Path, folder: Path, model: PreTrainedModel) -> None:
 
 
 def fitted(learned: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    """Return a byte-level BPE with exactly `vocabulary` tokens. It keeps the first merges, or keeps all and adds words
-    that no text is ever split into, so that every token of the model has a text."""
+    """Return a byte-level BPE with exactly `vocabulary` tokens. It keeps the first merges, or keeps all and adds
+    words that no text is ever split into. So every token of the model has a text."""
     tokens: dict[str, int] = {token: n for token, n in learned["model"]["vocab"].items() if n < vocabulary}
     merges = [pair for pair in learned["model"]["merges"] if "".join(pair) in tokens]
     padding = {f"Ġ<{n}>": n for n in range(len(tokens), vocabulary)}

@@ -143,10 +143,10 @@ class ChainDraw:
         scores: Tensor,
         next_tokens: Tensor,
     ) -> None:
-        """Write each row's winner into column `step` of `tokens` [rows, depth] and into `next_tokens` [rows], integers
-        of any width, and the log of its share (see `drafters.choosing`) into `scores` [rows, depth], float32.
-        `temperatures` are float64, 0 for greedy; `words` [3, rows] are this step's. Top-k, top-p and the like are
-        ignored. A row with a NaN or no finite best value takes an arbitrary token with a score of NaN."""
+        """Write each row's winner into column `step` of `tokens` [rows, depth] and into `next_tokens` [rows]. Write the
+        log of its share (see `drafters.choosing`) into `scores` [rows, depth], float32. `temperatures` are float64, 0
+        for greedy; `words` [3, rows] are this step's. Top-k, top-p and the like are ignored. A row with a NaN or no
+        finite best value takes an arbitrary token with a score of NaN."""
         self._race.launch(logits, temperatures, words, None)
         if len(logits):
             take_winners[(len(logits),)](

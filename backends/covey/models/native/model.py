@@ -255,8 +255,7 @@ def _help(given: tuple[Any, ...]) -> None:
 
 def kinds(of: Architecture, dtype: str) -> tuple[int, int]:
     """Return the kinds of multiplication that this CPU uses for a model's panels and for its scores. For products in
-    float32, panels of a bfloat16 checkpoint stay in two bytes: the results are the same bits, and only half the memory
-    is read."""
+    float32, panels of a bfloat16 checkpoint stay in two bytes. The results are the same bits, from half the memory."""
     if dtype == "float32":
         stored = {tensor.dtype for tensor in of.weights.values() if len(tensor.shape) == 2}
         return WIDENED if stored == {"BF16"} else FLOATS, FLOATS

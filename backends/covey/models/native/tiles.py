@@ -10,7 +10,7 @@ whose sums fit in registers. A step covers the terms that one instruction sums:
     FLOATS   1 of float32                         w [k, columns]
     BYTES    4 of w + 128 in uint8, x in int8     w [k / 4, columns, 4]    sums in int32, scaled for every 64 of k
 
-A column's sum has one order for any number of rows and any split of k, so a row's results are the same bits in any
+A column's sum has one order for any number of rows and any split of k. So a row's results are the same bits in any
 pass. Numba has no vector types, so the loop is written in LLVM's instructions.
 """
 
