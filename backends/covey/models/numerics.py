@@ -48,8 +48,8 @@ class Matrix:
 
 
 def attention_tilings(shape: Shape, block_size: int = 16) -> Iterator[Tiling]:
-    """Yield the tilings that may make attention invariant, the cheapest first. Key counts
-    are padded to multiples of the block size, and spans are multiples of that padding."""
+    """Yield the tilings that may make attention invariant, the cheapest first. Key counts are padded to
+    multiples of the block size, and spans are multiples of that padding."""
     least = 32
     while shape.heads * shape.head_dim * least <= _SMALL_PRODUCT and least < 1024:
         least *= 2
