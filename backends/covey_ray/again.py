@@ -1,11 +1,11 @@
-"""An answer in events that broke off and is asked for again: which part of the repetition is new.
+"""Finds the new part of a repeated answer, after the first one broke off.
 
-With the same seed another server of the same identity repeats the answer, cut into other events:
+With the same seed, another server of the same identity repeats the answer, split into other events:
 
     told    {"delta": {"content": "Once up"}}
     again   {"delta": {"content": "Once upon a"}}     ->  {"delta": {"content": "on a"}}
 
-Knows OpenAI's chats and completions by their parts that grow, and nothing of who answers.
+This module knows only the parts of OpenAI's chats and completions that grow.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-GROWING = ("text", "content", "reasoning_content", "reasoning", "arguments")  # texts; lists all grow
+GROWING = ("text", "content", "reasoning_content", "reasoning", "arguments")  # texts that grow; all lists grow as well
 ONCE = ("role", "id", "type", "name", "finish_reason")
-NAMES = ("id", "created")  # of the answer: those of its first event hold
+NAMES = ("id", "created")  # of the answer: those of the first event are kept
 
 Path = tuple[Any, ...]
 
 
 class CannotGoOn(Exception):
-    """The repetition is another answer."""
+    """The repetition differs from the first answer."""
 
 
 class Told:
-    """The part of one answer that has been told."""
+    """The part of one answer that the client has received."""
 
     def __init__(self) -> None:
         self._names: dict[str, Any] = {}
         self._grown: dict[Path, list[Any]] = {}  # pieces
         self._once: dict[Path, Any] = {}
-        self.repeating = False  # and then these are known:
-        self._before: dict[Path, Any] = {}  # all pieces of before, joined
-        self._at: dict[Path, int] = {}  # how far the repetition is
+        self.repeating = False  # if True, these are set:
+        self._before: dict[Path, Any] = {}  # all pieces before the repetition, joined
+        self._at: dict[Path, int] = {}  # progress of the repetition in `_before`
         self._new = False
 
     def again(self) -> None:
@@ -43,7 +43,7 @@ class Told:
         self._at, self.repeating = {}, True
 
     def new(self, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the event, of a repetition without what was told; None where nothing is left. Raises CannotGoOn."""
+        """Return the event's new part, or None if the client has all of it already. Raises CannotGoOn."""
         choices = event.get("choices")
         if not isinstance(choices, list):
             return dict(event)  # an error
@@ -66,7 +66,7 @@ class Told:
         return value
 
     def _first(self, value: Any, path: Path) -> bool:
-        """Return whether to tell this value; a repetition tells only new ones. Raises CannotGoOn if it was another."""
+        """Return whether to send this value; a repetition sends only new ones. Raises CannotGoOn if it has changed."""
         if path not in self._once:
             self._once[path], self._new = value, True
         elif self._once[path] != value and path[-1] != "id":
@@ -79,7 +79,7 @@ class Told:
         before, at = self._before.get(path, piece[:0]), self._at.get(path, 0)
         known = before[at : at + len(piece)]
         if piece[: len(known)] != known:
-            raise CannotGoOn("the answer is another one when it is asked for again")
+            raise CannotGoOn("the repeated answer has another text")
         self._at[path] = at + len(piece)
         rest = piece[len(known) :]
         if rest:

@@ -1,4 +1,4 @@
-"""The answer to one request, from one replica after another until it is whole."""
+"""The answer to one request, from one replica after another until it is complete."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ log = logging.getLogger("ray.serve")
 
 
 class Answer:
-    """Knows no HTTP of the ingress' own."""
+    """Asks replicas, and knows no HTTP of the ingress."""
 
     def __init__(self, servers: DeploymentHandle, asked: Asked) -> None:
         self._servers, self._asked = servers, asked
         self._pieces: AsyncGenerator[Head | bytes, None] | None = None
-        self._broke: float | None = None  # since when nothing new has come
+        self._broke: float | None = None  # time since which nothing new has come
         self._attempts = 0
 
     async def head(self) -> Head:
-        """Have a replica begin; another one where it is too busy or lost, again and again for a while. Raises what
-        became of the last."""
+        """Have a replica begin an answer, and return its head. If one is busy or lost, tries others for a while, then
+        raises the last error."""
         while True:
             await self.close()
             self._pieces = self._ask()
@@ -46,7 +46,7 @@ class Answer:
                     self._avoid(error.replica)
                 await self._rest(error)
                 continue
-            except RayServeException as error:  # its queue is full
+            except RayServeException as error:  # Ray's queue is full
                 if not self._asked.identity:
                     raise
                 await self._rest(error)
@@ -57,13 +57,13 @@ class Answer:
             if head.replica not in self._asked.avoid:
                 self._avoid(head.replica)
             elif not self._asked.identity:
-                return head  # all are
+                return head  # all replicas are busy
             else:
                 await self._rest(Lost("all servers that could go on are busy"))
                 self._asked = dataclasses.replace(self._asked, avoid=frozenset())
 
     async def whole(self, head: Head) -> tuple[Head, bytes]:
-        """Return the rest of an answer that begins so; where it is lost, another answer."""
+        """Return the rest of an answer that began with `head`. If its replica is lost, return another answer."""
         while True:
             try:
                 return head, b"".join([piece async for piece in self._bytes()])
@@ -73,7 +73,8 @@ class Answer:
                 head = await self.head()
 
     async def events(self, head: Head) -> AsyncIterator[bytes]:
-        """Yield the answer that begins so, in events; where it is lost, it goes on elsewhere, or ends with an error."""
+        """Yield the answer that began with `head`, in events. If its replica is lost, it continues on another one, or
+        ends with an error."""
         told = Told()
         try:
             while True:
@@ -86,7 +87,7 @@ class Answer:
                         if new is not None:
                             self._broke, self._attempts = None, 0
                             yield _event(json.dumps(new).encode() if told.repeating else data)
-                    raise Lost("the server ended the answer before its end")
+                    raise Lost("the server stopped before the end of the answer")
                 except BROKEN as error:
                     log.warning("an answer of replica %s broke off: %s", head.replica, error)
                     head = await self._elsewhere(head, error)
@@ -99,7 +100,7 @@ class Answer:
             await self.close()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the rest of the answer as it comes; where it is lost, its stream breaks off."""
+        """Yield the rest of the answer as it comes. If its replica is lost, the stream breaks off."""
         try:
             async for piece in self._bytes():
                 yield piece
@@ -107,13 +108,13 @@ class Answer:
             await self.close()
 
     async def close(self) -> None:
-        """Have the replica go on no longer."""
+        """Stop the replica's work on this answer."""
         if self._pieces is not None:
             await self._pieces.aclose()
 
     async def _elsewhere(self, head: Head, problem: Exception) -> Head:
-        """Return the head of an answer, on another replica, that continues the one that began so. Raises an error where
-        there is none."""
+        """Return the head of an answer from another replica that can continue the one that began with `head`. Raises an
+        error if there is none."""
         if not head.identity:
             raise Another("no other server is known to write the same")
         self._asked = dataclasses.replace(self._asked, identity=head.identity)
@@ -121,7 +122,7 @@ class Answer:
         await self._rest(problem)
         found = await self.head()
         if found.status != 200:
-            raise Lost(f"status {found.status} of the next server")
+            raise Lost(f"the next server answered with status {found.status}")
         return found
 
     def _avoid(self, replica: str) -> None:
@@ -149,7 +150,7 @@ class Answer:
             stream.cancel()
 
     async def _bytes(self) -> AsyncIterator[bytes]:
-        """Yield the pieces behind the head."""
+        """Yield the pieces after the head."""
         assert self._pieces is not None
         async for piece in self._pieces:
             assert isinstance(piece, bytes)
@@ -157,7 +158,7 @@ class Answer:
 
 
 async def _data(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the data of the events."""
+    """Yield the data of each event."""
     rest = b""
     async for piece in pieces:
         *events, rest = (rest + piece).split(b"\n\n")

@@ -1,6 +1,6 @@
 """The Serve application: servers behind one ingress.
 
-Each deployment asks Ray for what its profile needs; a Serve configuration may say otherwise for any of them, by name.
+Each deployment asks Ray for the resources that its profile needs. A Serve configuration may change any of them by name.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from covey_ray.server import Server
 from covey_ray.settings import Settings
 
 IN_FLIGHT = 10_000  # requests at an ingress, which only waits for them
-SPREAD = 4  # requests beyond the least busy replica's that a known beginning of a prompt is worth
-END_SECONDS = 10.0  # that a server whose answers have ended takes to end
+SPREAD = 4  # a replica with a known prefix may have this many more requests than the least busy one
+END_SECONDS = 10.0  # for a server to end after its answers have ended
 
 
 def app(args: dict[str, Any]) -> Application:

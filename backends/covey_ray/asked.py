@@ -1,4 +1,4 @@
-"""The messages from the ingress to a replica, and the first that comes back."""
+"""The message from the ingress to a replica, and the first one that comes back."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from ray.exceptions import RayActorError
 
-BEAT_SECONDS = 2.0  # of silence, after which a replica says that it is still there
-SILENT_SECONDS = 10.0  # of a replica that does not even say that, after which it counts as lost
-LONGEST = 8192  # characters of a prompt by which it is routed
-SESSION = "x-session-id"  # Serve's own header for it
+BEAT_SECONDS = 2.0  # of silence, after which a replica sends an empty piece
+SILENT_SECONDS = 10.0  # of complete silence, after which a replica counts as lost
+LONGEST = 8192  # characters of a prompt that routing looks at
+SESSION = "x-session-id"  # Serve's own header for sessions
 HEALTH = "/health"  # of every engine
 FORWARDED = ("accept", "authorization", "content-type")
 
 
 class Lost(Exception):
-    """A server ended an answer before its end, or before its beginning."""
+    """A server stopped before the end of an answer, or before its beginning."""
 
     def __init__(self, reason: str, replica: str = "") -> None:
-        super().__init__(reason, replica)  # as another process makes it again
+        super().__init__(reason, replica)  # these arguments recreate it in another process
         self.replica = replica
 
     def __str__(self) -> str:
@@ -30,10 +30,10 @@ class Lost(Exception):
 
 
 class Another(Exception):
-    """The replica's texts may be others than those of the one that began the answer."""
+    """The replica may write other texts than the one that began the answer."""
 
 
-# What becomes of an answer whose replica, or its node, is no more, or says nothing.
+# Raised when the replica of an answer, or its node, is lost or silent.
 BROKEN = (RayActorError, Lost, asyncio.TimeoutError)
 
 
@@ -41,18 +41,18 @@ BROKEN = (RayActorError, Lost, asyncio.TimeoutError)
 class Asked:
     """An HTTP request on its way to a replica."""
 
-    prompt: str  # the name by which Ray's router finds what to route by; never empty
+    prompt: str  # routing key; Ray's router expects this name; never empty
     method: str
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    identity: str = ""  # of the replica that began the answer; "": anyone may answer
-    avoid: frozenset[str] = frozenset()  # replicas that could not
+    identity: str = ""  # of the replica that began the answer; "": any replica may answer
+    avoid: frozenset[str] = frozenset()  # replicas that could not answer
 
 
 @dataclass(frozen=True)
 class Head:
-    """The message before the bytes of an answer."""
+    """The message before an answer's bytes."""
 
     replica: str
     identity: str
@@ -61,8 +61,8 @@ class Head:
 
 
 def routed_by(body: Mapping[str, Any], headers: Mapping[str, str], path: str) -> str:
-    """Return what requests for the same replica have in common: their session where they name one, else how their
-    prompts begin. Tenants share no KV, so their prompts are none of each other's."""
+    """Return a key that requests for the same replica share: their session if they name one, else the beginning of
+    their prompt. The tenant is part of the key, because tenants share no KV."""
     if session := headers.get(SESSION):
         return f"session {session}"
     prompt, messages = body.get("prompt") or body.get("input"), body.get("messages")

@@ -1,9 +1,9 @@
-"""The deployment `Ingress`: OpenAI's API before all servers, whose answers go on when a server is no more.
+"""The deployment `Ingress`: OpenAI's API in front of all servers. Answers continue when a server is lost.
 
 route     Ray's router chooses a replica (`covey_ray.routing`)
 forward   its server's answer, as it comes
-go on     where the replica or its node is lost, another one of the same identity is asked again with the same seed,
-          and what has been told is left out (`covey_ray.answer`)
+go on     if the replica or its node is lost, ask another one of the same identity with the same seed, and leave out
+          the part that was sent (`covey_ray.answer`)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from covey_ray.asked import BROKEN, FORWARDED, HEALTH, Asked, routed_by
 
 KEPT = ("content-type", "retry-after", "warning", "x-request-id")  # headers of answers
 EVENTS = "text/event-stream"
-RESPONSES = "/v1/responses"  # whose events cannot be told from their repetition
+RESPONSES = "/v1/responses"  # a repetition of its events cannot be matched with the first answer
 NOWHERE = (
     "no such route here: OpenAI's API is at /v1, health at /health; metrics and Triton's protocol are each server's"
 )
@@ -35,9 +35,9 @@ AGAIN = {"retry-after": "5"}
 
 class Ingress:
     def __init__(self, servers: DeploymentHandle, bounds: tuple[int, float], *, seeds: bool) -> None:
-        """`bounds` are those of a body's bytes, and of seconds until it is here. With `seeds` a stream without a seed
-        gets one, by which it can be repeated."""
-        # Over gRPC a replica notices at once that the ingress is no more, and the ingress that the replica is.
+        """`bounds` are the most bytes of a body, and the seconds until it must be here. With `seeds`, a stream without
+        a seed gets one, and can be repeated."""
+        # Over gRPC a replica and the ingress notice at once when the other is lost.
         self._servers = servers.options(method_name="answer", stream=True, _by_reference=False)
         self._most, self._seconds = bounds
         self._seeds = seeds
@@ -49,13 +49,13 @@ class Ingress:
         try:
             body = await within(self._seconds, self._body(request))
         except asyncio.TimeoutError:
-            return JSONResponse(errors.shaped(408, f"the body was not here within {self._seconds:g} s"), 408)
+            return JSONResponse(errors.shaped(408, f"the body did not arrive within {self._seconds:g} s"), 408)
         if body is None:
-            return JSONResponse(errors.shaped(413, f"a body of more than {self._most} bytes"), 413)
+            return JSONResponse(errors.shaped(413, f"the body has more than {self._most} bytes"), 413)
         try:
             said = json.loads(body) if body else {}
         except (ValueError, RecursionError):
-            said = {}  # its server says what is wrong with it
+            said = {}  # the server will report the error
         said = said if isinstance(said, dict) else {}
         if self._seeds and said.get("stream") is True and said.get("seed") is None:
             body = json.dumps({**said, "seed": secrets.randbits(63)}).encode()
@@ -73,7 +73,7 @@ class Ingress:
         return Response(content, head.status, _kept(head.headers))
 
     async def _body(self, request: Request) -> bytes | None:
-        """Read the body; None where it is longer than allowed."""
+        """Return the body, or None if it is too long."""
         if int(request.headers.get("content-length", 0)) > self._most:
             return None
         body = bytearray()

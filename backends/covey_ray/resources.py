@@ -1,4 +1,4 @@
-"""The resources that a profile's server needs of a node, as Ray is asked for them."""
+"""The resources to ask Ray for, so that a node can run a profile's server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TARGET = "target"
 
 
 def asks(own: Profile, model: str) -> dict[str, float]:
-    """Return `ray_actor_options`. `model` stands for the profile's target where it is given. What is not known here
-    counts as nothing: the weights of a hub model, and KV pools whose size the profile does not say."""
+    """Return `ray_actor_options`. A `model` replaces the profile's target. Unknown sizes count as 0 bytes: the weights
+    of a hub model, and KV pools whose size the profile does not give."""
     elsewhere = {entry.split("=", 1)[0] for entry in own.star.servers}
     drafters = [name for name in own.models if name.startswith("draft_") and name not in elsewhere]
     cpus, memory = int(bool(drafters)), SERVER + len(drafters) * (DRAFTER + (own.drafter.kv_memory_mb << 20))

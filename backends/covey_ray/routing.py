@@ -1,7 +1,7 @@
-"""The choice of a request's replica: Ray's own router, by prefix and then by queue. Only an answer that goes on, or one
-that a replica just refused, is kept from the replicas that cannot have it.
+"""Chooses a request's replica with Ray's own router: by prefix, then by queue. Only two kinds of answers avoid some
+replicas: one that continues elsewhere, and one that a replica has just refused.
 
-Ray pickles this module by value, so what others must recognise is elsewhere (`covey_ray.asked`).
+Ray pickles this module by value, so classes that other modules must recognise are in `covey_ray.asked`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Router(PrefixCacheAffinityRouter):  # type: ignore[misc]  # Ray's has no t
     """The router in the ingress' process."""
 
     def initialize_state(self, **given: Any) -> None:
-        """Remember what was sent where beside the ingress, by its own actor that ends with it: one on a node that dies
-        would take all routing along."""
+        """Keep the record of sent prefixes in an actor on the ingress' node, which ends with the ingress. On another
+        node it would take all routing down when that node dies."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         tree = PrefixTreeActor.options(num_cpus=0, scheduling_strategy=here).remote()
         super().initialize_state(tree_actor=tree, do_eviction=True, **given)
@@ -32,7 +32,7 @@ class Router(PrefixCacheAffinityRouter):  # type: ignore[misc]  # Ray's has no t
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Return ranks of replicas; of the first rank Ray takes one with the shortest queue."""
+        """Return ranks of replicas. From the first rank, Ray takes a replica with the shortest queue."""
         asked = pending_request.args[0] if pending_request is not None and pending_request.args else None
         if pending_request is not None and isinstance(asked, Asked) and (asked.identity or asked.avoid):
             suited = [each for each in candidate_replicas if suits(asked, each)]

@@ -1,4 +1,4 @@
-"""The deployment `Server`: a replica owns one server on its node, and hands answers on as they come."""
+"""The deployment `Server`: a replica owns one server on its node, and passes answers on as they come."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from covey_ray.settings import Settings
 
 
 class Server:
-    """A replica of the server."""
+    """A replica, with its server."""
 
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
-        """Returns when the server is ready, after the minutes that a large model takes to load."""
+        """Return when the server is ready; a large model takes minutes to load."""
         self._replica = serve.get_replica_context().replica_id.unique_id
         self._engine = Engine()
         await self._engine.start(settings.command or covey(settings.profile, settings.model), HEALTH)
@@ -30,14 +30,14 @@ class Server:
         self._identity = next(info, {}).get("identity", "")
 
     def record_replica_metadata(self) -> dict[str, str]:
-        """Return what Ray tells all routers."""
+        """Return the data that Ray gives to all routers."""
         return {"identity": self._identity}
 
     async def check_health(self) -> None:
         await self._engine.check()
 
     async def answer(self, asked: Asked) -> AsyncIterator[Head | bytes]:
-        """Yield the answer's head, then its bytes, and b"" now and then while none come. Raises Another, or Lost."""
+        """Yield the answer's head, then its bytes. In silence, yield b"" every BEAT_SECONDS. Raises Another or Lost."""
         if asked.identity not in ("", self._identity):
             raise Another("no server is left with the weights, settings and kind of machine that began this text")
         given = {"headers": asked.headers, "data": asked.body or None}
@@ -67,13 +67,13 @@ class Server:
                 asking.result().close()
 
     def __del__(self) -> None:
-        """Stop the server; Ray calls this when the replica's answers have ended."""
+        """Stop the server. Ray calls this after the replica's answers have ended."""
         if hasattr(self, "_engine"):
             self._engine.stop()
 
 
 def covey(own: str, model: str) -> list[str]:
-    """Return the words that start Covey's launcher with its front; nothing of it can be reached from other machines."""
+    """Return the command that starts Covey's launcher with its front. Other machines cannot reach it."""
     words = [sys.executable, "-m", "covey.server", "--profile", str(profile.find(own).resolve())]
     words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
     words += ["--front-http-port", "{port}", "--front-grpc-port", "0"]

@@ -6,15 +6,15 @@ distils a small drafter for any target from the target's own samples.
 
     python -m covey_training head --target /models/mine --out head --minutes 30
 
-trains an EAGLE-3 head, which reads the target's hidden states, on them. Both commands go on where they were stopped.
+trains an EAGLE-3 head, which reads the target's hidden states. Both commands resume where they were stopped.
 
     python -m covey_training widen head wide-head
 
-writes a head whose matrices are in bytes in two bytes a number, as other systems read it.
+writes a head with int8 matrices in bf16, as other systems read it.
 
     python -m covey_training aligned --size tiny --agreement 0.7 --out pair
 
-makes a pair of random weights to measure with, and learns nothing.
+makes a pair of models with random weights to measure with, and trains nothing.
 
     python -m covey_training evaluate
 
@@ -38,7 +38,7 @@ from covey_training import architecture, chains, head, head_model, own, texts
 from covey_training.aligned import command as aligned
 
 TARGET = "target"
-WINDOW = 1024  # the most tokens of a bundled prompt and what the target writes to it
+WINDOW = 1024  # the most tokens of a bundled prompt and the target's continuation of it
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -48,8 +48,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     machine.add_argument("--device", default="auto", help="auto, cpu or cuda")
     budget = argparse.ArgumentParser(add_help=False)
     given = budget.add_mutually_exclusive_group()
-    given.add_argument("--minutes", type=float, help="stop, decayed, after so long on the clock")
-    given.add_argument("--steps", type=int, help="stop after so many steps: reproducible")
+    given.add_argument("--minutes", type=float, help="stop after this many minutes, with the learning rate decayed")
+    given.add_argument("--steps", type=int, help="stop after this many steps, which is reproducible")
     commands = parser.add_subparsers(dest="command", required=True)
     measured = commands.add_parser("evaluate", parents=[machine], help="measure acceptance on the bundled prompts")
     measured.add_argument("--out", type=Path, default=Path("model_repository"), help="model repository to read")
@@ -58,7 +58,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     texts.add_arguments(single)
     reading = commands.add_parser("head", parents=[machine, budget], help="train an EAGLE-3 head for any plain target")
     head.add_arguments(reading)
-    wide = commands.add_parser("widen", parents=[machine], help="write a head in bytes as other systems read it")
+    wide = commands.add_parser("widen", parents=[machine], help="write an int8 head as other systems read it")
     wide.add_argument("folder", type=Path)
     wide.add_argument("out", type=Path)
     synthetic = commands.add_parser("aligned", parents=[machine], help="make a synthetic pair to measure with")
@@ -71,7 +71,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     options = parse(arguments)
-    disable_progress_bar()  # transformers draws one for every file; the module's own bars are enough
+    disable_progress_bar()  # transformers draws one per file; ours are enough
     if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     command = {

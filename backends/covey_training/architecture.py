@@ -1,4 +1,4 @@
-"""The shape of a distilled drafter, how folders are written whole, and how the models in the box are read."""
+"""The shape of a distilled drafter, how to write folders atomically, and how to read the bundled models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRAFTERS = ("draft_general", "draft_code")
 
 
 def drafter(vocabulary: int, end_of_text: int, **changes: int) -> LlamaForCausalLM:
-    """Return a drafter of one layer: a step costs little more than the embedding. `changes` make a smaller one for
+    """Return a drafter of one layer: a step costs little more than the embedding. `changes` override its sizes for
     tests."""
     shape = {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 1,
              "num_attention_heads": 6, "num_key_value_heads": 3}  # fmt: skip
@@ -33,13 +33,13 @@ def drafter(vocabulary: int, end_of_text: int, **changes: int) -> LlamaForCausal
 
 @contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write to, whose files are `folder`'s once all are whole: a reader never sees half a file."""
+    """Yield a folder to write to. Its files move to `folder` once all are complete, so a reader sees no half file."""
     staging = folder.parent / f".{folder.name}.partial"
     staging.mkdir(parents=True, exist_ok=True)
     yield staging
     folder.mkdir(exist_ok=True)
     for path in staging.iterdir():
-        path.chmod(0o644)  # safetensors writes for its owner alone, and a server may run as someone else
+        path.chmod(0o644)  # safetensors lets only the owner read, and a server may run as another user
         path.replace(folder / path.name)
     staging.rmdir()
 

@@ -1,8 +1,8 @@
-"""Measures how far chains of drafts hold along samples of the target, and shows it.
+"""Measures how long chains of drafts last along samples of the target, and shows the results.
 
-A chain begins at every sampled token from which the sample has `DEPTH` tokens left. Acceptance at each of its places is
-1 - TV(target, drafter), the probability that the target keeps the drafter's token there, given that the tokens before
-it are the sample's own.
+A chain begins at every sampled token that has `DEPTH` tokens of the sample ahead. The acceptance at each position of a
+chain is 1 - TV(target, drafter). With this probability the target accepts the drafter's token there, if the tokens
+before it are the sample's own.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from covey_training.numbers import mixed
 from covey_training.sampling import Sample
 
 DEPTH = 5
-ROWS = 8  # samples that are read at once
+ROWS = 8  # samples that are read together
 NGRAMS = "n-gram"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Means over chains: acceptance at each place, the expected number of tokens kept of a chain, and of a head's, how
-    often its likeliest token is the target's."""
+    """Means over chains: acceptance at each position, and the expected number of accepted tokens. For a head,
+    `agreement` is how often its likeliest token is the target's."""
 
     acceptance: list[float]
     accepted_length: float
@@ -46,7 +46,7 @@ def acceptances(target_logits: torch.Tensor, drafter_logits: torch.Tensor) -> to
 
 
 def padded(samples: Sequence[Sample], device: torch.device) -> Iterator[tuple[Sequence[Sample], torch.Tensor]]:
-    """Yield the samples a few at a time with their tokens, (rows, width); padding on the right changes nothing."""
+    """Yield a few samples at a time with their tokens, (rows, width), padded on the right, which changes no result."""
     for start in range(0, len(samples), ROWS):
         chosen = samples[start : start + ROWS]
         texts = [[*one.prompt, *one.continuation] for one in chosen]
@@ -71,7 +71,7 @@ def sample_acceptances(
 
 
 def measured(kept: torch.Tensor, agreed: torch.Tensor | None = None) -> Measured:
-    """Return the measures of (chains, DEPTH) acceptances. Raises SettingError where there are none."""
+    """Return the measures of (chains, DEPTH) acceptances. Raises SettingError if there are none."""
     if not len(kept):
         raise SettingError(f"no held-out sample has {DEPTH} tokens: ask for more --tokens, or other prompts")
     length = float(kept.cumprod(1).sum(1).mean())
@@ -84,8 +84,8 @@ def of_others(
     samples: Sequence[Sample],
     looked_up: Sequence[Sequence[bool]],
 ) -> dict[str, Measured]:
-    """Return the measures of drafters that read tokens alone, and of n-grams, which were right or wrong about each
-    token: to these it makes no difference how deep in a chain a token stands."""
+    """Return the measures of drafters that read only tokens, and of n-grams. `looked_up` says whether n-grams were
+    right about each token. For both, the depth of a token in its chain makes no difference."""
     rates = {**sample_acceptances(target, drafters, samples), NGRAMS: looked_up}
     return {
         name: measured(torch.cat([torch.tensor(row).double().unfold(0, DEPTH, 1) for row in rows if len(row) >= DEPTH]))
@@ -95,8 +95,8 @@ def of_others(
 
 @torch.no_grad()
 def of_head(target: PreTrainedModel, head: Head, samples: Sequence[Sample]) -> Measured:
-    """The chain whose first token is at position p begins at index p - 2: the token at p - 1 is the one that the target
-    drew last."""
+    """Return the measures of a head. A chain with its first token at position p begins at index p - 2. There the head
+    reads the token at p - 1, which the target drew last."""
     kept, agreed = [], []
     for chosen, tokens in padded(samples, target.device):
         places = tokens.shape[1] - DEPTH
@@ -115,8 +115,8 @@ def of_head(target: PreTrainedModel, head: Head, samples: Sequence[Sample]) -> M
 
 
 def show(report: Report, console: Console) -> None:
-    """Show by group of prompts and drafter the acceptance at each place of a chain, and how much of a chain is kept;
-    greedy: how often the head's likeliest token is the target's."""
+    """Show, by group of prompts and drafter, the acceptance at each position of a chain and how many tokens are
+    accepted. Rows named "greedy" show how often the head's likeliest token is the target's."""
     table = Table("prompts", "drafter", *map(str, range(1, DEPTH + 1)), "kept", title="Acceptance, 1 - TV")
     for group, row in report.items():
         for name, one in row.items():
@@ -131,9 +131,9 @@ def show(report: Report, console: Console) -> None:
 
 
 def compared(report: Report, name: str) -> str:
-    """Return a sentence that compares the drafter with n-grams, whatever the prompts."""
+    """Return a sentence that compares the drafter with n-grams over all prompts."""
     own, ngrams = (statistics.fmean(row[each].accepted_length for row in report.values()) for each in (name, NGRAMS))
     return (
-        f"Of a draft of {DEPTH} held-out tokens, at temperature 1, the target accepts {own:.2f}, and of what n-grams "
-        f"draft {ngrams:.2f}."
+        f"Of {DEPTH} drafted tokens, at temperature 1, the target accepts {own:.2f} from this drafter and {ngrams:.2f} "
+        "from n-grams, on held-out texts."
     )

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent, with the history beside them as JSON for people to read."""
+"""Checkpoints that are written whole or not at all, each with its history next to it as JSON for people to read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Write `path` alone; a process killed meanwhile leaves the previous one."""
+    """Write only `path`; if the process is killed meanwhile, the previous file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     torch.save(state, partial)
@@ -24,7 +24,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def load(path: Path, device: torch.device) -> dict[str, Any] | None:
-    """Return the state, or None where there is no checkpoint yet."""
+    """Return the state, or None if there is no checkpoint yet."""
     if not path.is_file():
         return None
     state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)

@@ -1,7 +1,7 @@
-"""Distils a drafter from the target's distributions: cross-entropy first, then mostly total variation.
+"""Distils a drafter from the target's distributions: by cross-entropy first, then mostly by total variation.
 
-Acceptance is one minus the total variation, so the loss ends on what is measured; it begins with the KL divergence,
-whose gradients do not vanish where a drafter is far off.
+Acceptance is one minus the total variation, so training ends on the measured quantity. It begins with the KL
+divergence, whose gradients do not vanish where a drafter is far off.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from covey_training.numbers import fastest, mixed
 from covey_training.optimiser import Budget, Optimisers, Rates
 from covey_training.teacher import Lessons
 
-Loss = tuple[torch.Tensor, torch.Tensor]  # what a step goes down by, and the mean total variation
+Loss = tuple[torch.Tensor, torch.Tensor]  # the loss to minimise, and the mean total variation
 
-CACHED_ROWS = 32  # rows of logits whose loss is computed at once on a CPU
+CACHED_ROWS = 32  # rows of logits whose loss is computed together on a CPU
 RATES = Rates(muon=0.03, adam=5e-3, weight_decay=0.0, warmup=10)
 
 
 @dataclass(frozen=True)
 class DistilSettings:
-    """The settings by which a drafter trains; the weight of total variation grows until `mixed_by` of the budget."""
+    """The settings of a training; the weight of total variation grows until `mixed_by` of the budget."""
 
     rates: Rates = RATES
     rows: int = 4
@@ -49,25 +49,25 @@ class DistilSettings:
 
 
 def start_from_target(student: LlamaForCausalLM, target: PreTrainedModel) -> None:
-    """Begin with the best projection of the target's embedding onto the student's width."""
+    """Initialise the student's embedding with the best projection of the target's onto the student's width."""
     table = target.get_input_embeddings().weight.detach().float()
     table = table - table.mean(0)
     width = student.config.hidden_size
-    _, directions = torch.linalg.eigh(table.T @ table)  # the widest last
+    _, directions = torch.linalg.eigh(table.T @ table)  # the largest last
     with torch.no_grad():
         projected = table @ directions.flip(1)[:, :width]
         student.get_input_embeddings().weight[:, : projected.shape[1]].copy_(projected * 0.02 / projected.std())
 
 
 def distance(student_logits: torch.Tensor, teacher_logits: torch.Tensor, variation_weight: float) -> Loss:
-    """Return (loss, mean total variation) of two sets of logits."""
+    """Return the loss and the mean total variation of two sets of logits."""
     loss, variation = _Distance.apply(student_logits, teacher_logits, variation_weight)  # type: ignore[no-untyped-call]
     return loss, variation.detach()
 
 
 class _Distance(torch.autograd.Function):
-    """Computes the gradient along with the loss, a few rows at a time while they are in the cache: the loss' own graph
-    takes four times as long, as long as the multiplication that made the logits."""
+    """Computes the gradient with the loss, a few rows at a time while they are in the cache. Autograd would take four
+    times as long, which is as long as the product that makes the logits."""
 
     @staticmethod
     def forward(ctx: Any, student: torch.Tensor, teacher: torch.Tensor, weight: float) -> Loss:
@@ -96,7 +96,7 @@ class _Distance(torch.autograd.Function):
 
 
 def taught_by(target: PreTrainedModel, kept: torch.Tensor | None = None) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that gives the target's logits for its last hidden states, of all tokens or of those kept."""
+    """Return a function from the target's last hidden states to its logits, of all tokens or only those in `kept`."""
     head = copy.deepcopy(target.get_output_embeddings()).to(fastest(target.device)).requires_grad_(False)
     if kept is not None:
         head.weight = nn.Parameter(head.weight[kept], requires_grad=False)
@@ -105,7 +105,7 @@ def taught_by(target: PreTrainedModel, kept: torch.Tensor | None = None) -> Call
 
 
 def rows_of_step(step: int, rows: int, lessons: int, seed: int) -> torch.Tensor:
-    """Return the indices of this step's windows: epochs in random order, a function of the step alone."""
+    """Return the indices of this step's windows. Epochs are in random order; the result depends only on the step."""
     positions = np.arange(step * rows, (step + 1) * rows)
     epochs = {
         int(epoch): np.random.default_rng([seed, int(epoch)]).permutation(lessons) for epoch in positions // lessons
@@ -124,7 +124,7 @@ def train(
     settings: DistilSettings = DistilSettings(),
     stop: Callable[[int], bool] = lambda _: False,
 ) -> list[dict[str, Any]]:
-    """Train the drafter on its lessons until the budget is spent or `stop(step)`."""
+    """Train the drafter on its lessons until the budget is spent or `stop(step)` is True. Return the history."""
     device = next(target.parameters()).device
     teach = taught_by(target)
     lessons = Lessons(lessons.tokens.to(device), lessons.hidden.to(device))
@@ -149,7 +149,7 @@ def fit(
     settings: DistilSettings = DistilSettings(),
     stop: Callable[[int], bool] = lambda _: False,
 ) -> list[dict[str, Any]]:
-    """Train any drafter as `train` does; `loss_of(step, share of the budget that is spent)` is what it learns by."""
+    """Train any drafter like `train` does. `loss_of(step, share of the budget spent)` returns the loss."""
     optimisers = Optimisers(student, settings.rates)
     step, history = 0, list[dict[str, Any]]()
     if (state := checkpoint.load(path, device)) is not None:
@@ -168,7 +168,7 @@ def fit(
         variations: list[torch.Tensor] = []
         while (progress := budget.progress(step)) < 1.0 and not stop(step) and not interrupted.is_set():
             loss, variation = loss_of(step, progress)
-            if torch.isfinite(loss):  # one lesson that the target has no numbers for does not end a run of hours
+            if torch.isfinite(loss):  # a lesson for which the target gives NaN must not end a run of hours
                 torch.autograd.backward(loss)
                 optimisers.step(step, progress)
                 variations.append(variation)
@@ -185,6 +185,6 @@ def fit(
                 saved_at = budget.seconds
         if interrupted.is_set():
             save()
-            bar.console.print(f"interrupted: kept in {path}, from where the same command goes on", soft_wrap=True)
+            bar.console.print(f"interrupted: saved in {path}; the same command resumes", soft_wrap=True)
     save()
     return history

@@ -1,8 +1,8 @@
 """`python -m covey_training head`: an EAGLE-3 head for any plain target, trained on the target's own samples.
 
-The head reads the target's hidden states, computed as it learns (`states.py`). It learns with test-time training: at
-each step of a draft but the first it reads what it put out at the step before, as it will when it drafts. Most of what
-it learns is the same for all steps, and the first one is the cheapest to learn it from; so drafts are short at first.
+The head reads the target's hidden states, computed while it trains (`states.py`). It learns by test-time training: in
+later steps of a draft it reads its own output of the step before, as when it drafts. Most of the skill is
+the same for all steps and is cheapest to learn from the first, so drafts are short at first.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from covey_training.optimiser import Clock
 from covey_training.states import States
 
 HEAD = "draft_head"
-STEPS, SHORTER = 4, ((0.5, 1), (0.75, 2))  # of a draft, in training, and until when it has fewer
-FADE = 0.8  # from the weight of a step to the next one's
+STEPS, SHORTER = 4, ((0.5, 1), (0.75, 2))  # steps of a training draft; (share of the budget, steps until then)
+FADE = 0.8  # weight of a step relative to the one before
 SETTINGS = distil.DistilSettings()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     texts.add_arguments(parser)
-    parser.add_argument("--draft-vocab", type=int, metavar="N", help="draft the N most frequent tokens alone")
-    parser.add_argument("--bytes", action="store_true", help="write matrices in bytes: half the file, for Covey alone")
+    parser.add_argument("--draft-vocab", type=int, metavar="N", help="draft only the N most frequent tokens")
+    parser.add_argument("--bytes", action="store_true", help="write int8 matrices: half the file, but only for Covey")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -44,14 +44,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
-    """Draw, learn, measure and write; the same command again goes on where it was stopped."""
+    """Sample, train, measure and write. The same command resumes a stopped run."""
     device = torch.device(options.device)
     clock, path = Clock(options.minutes), own.work(options.out) / "head.pt"
     target = texts.open_target(options.target, device, options.window)
     head_model.check(target.folder, target.shape())
     seconds, file = 0.0 if path.is_file() else clock.left(own.WRITTEN), own.work(options.out) / "texts.jsonl"
     windows, held_out = texts.lessons(target, options, file, [options.draft_vocab], seconds)
-    model = target.load(fastest(device))  # as it is served: so are its states
+    model = target.load(fastest(device))  # in the dtype that it is served in, so that its states are the same
     if options.minutes is not None:
         held_out = {group: samples[: own.MEASURED // len(held_out)] for group, samples in held_out.items()}
     torch.manual_seed(options.seed)
@@ -80,7 +80,7 @@ def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
 def lessons(
     head: Head, target: PreTrainedModel, windows: torch.Tensor, options: argparse.Namespace
 ) -> Callable[[int, float], distil.Loss]:
-    """Return the function that gives a step's loss, on windows of the step's own."""
+    """Return the function that gives a step's loss, on that step's windows."""
     states = States(head, target, windows, available() // 2)
 
     def loss(step: int, progress: float) -> distil.Loss:
@@ -91,15 +91,15 @@ def lessons(
 
 
 def steps_at(progress: float) -> int:
-    """Return how many steps the drafts of a lesson have."""
+    """Return how many steps a training draft has."""
     return next((steps for until, steps in SHORTER if progress < until), STEPS)
 
 
 def unrolled_loss(
     head: Head, taps: torch.Tensor, embeddings: torch.Tensor, expected: torch.Tensor, weight: float, steps: int
 ) -> distil.Loss:
-    """Return the distance at every step of the drafts that begin at every index, a later step's counting less;
-    `expected` are the target's logits of the draft vocabulary, `weight` is that of total variation."""
+    """Return the loss over all steps of the drafts that begin at every index; later steps weigh less. `expected` are
+    the target's logits of the draft vocabulary, `weight` is that of total variation."""
     with mixed(taps.device):
         drafted = list(head.unroll(taps, embeddings, steps))
     parts = [distil.distance(logits, expected[:, step:], weight) for step, logits in enumerate(drafted)]
@@ -109,7 +109,7 @@ def unrolled_loss(
 
 
 def most_frequent(tokens: torch.Tensor, vocabulary_size: int, draft_vocab: int | None) -> torch.Tensor | None:
-    """Return the ids of the draft vocabulary in order, None where it is the target's."""
+    """Return the sorted ids of the draft vocabulary, or None if it is the target's."""
     if draft_vocab is None or draft_vocab == vocabulary_size:
         return None
     if not 0 < draft_vocab < vocabulary_size:

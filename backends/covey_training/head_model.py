@@ -1,10 +1,9 @@
-"""An EAGLE-3 head: one layer that reads the target's hidden states and drafts what comes after the token drawn from
-them.
+"""An EAGLE-3 head: one layer that reads the target's hidden states and drafts the tokens after the one drawn from them.
 
 At index i it reads the target's states at position i and the token at position i + 1, and predicts the token at
-position i + 2, so that n tokens have n - 1 indices; the rotary position of index i is i. When it drafts deeper, what
-its own layer put out at the index before stands in for the target's states. A parameter's name is its tensor's name on
-disk. The embedding is the target's: the caller looks tokens up.
+position i + 2. So n tokens have n - 1 indices; the rotary position of index i is i. In deeper steps of a draft, its own
+layer's output at the previous index replaces the target's states. Each parameter has its tensor's name on disk. The
+embedding is the target's: the caller looks tokens up.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ Past = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def tapped_layers(layers: int) -> list[int]:
-    """Return the layers whose input the head reads, from 0: an early, the middle and a late one. Targets of so few
-    layers that two of these are one have the first, the middle and the last that read another layer."""
+    """Return the layers whose input the head reads, counted from 0: an early, the middle and a late one. If two of
+    these would coincide in a small target, return the second, the middle and the last layer."""
     if layers < 2:
-        raise UnsupportedModel(f"a target of {layers} layer is not supported: a head reads what a layer put out")
+        raise UnsupportedModel(f"a target of {layers} layer is not supported: a head reads the output of a layer")
     chosen = [2, layers // 2, layers - 3]
     if not 0 < chosen[0] < chosen[1] < chosen[2]:
         chosen = [1, max(1, layers // 2), layers - 1]
@@ -48,8 +47,7 @@ def tapped_layers(layers: int) -> list[int]:
 
 
 def describe(target: PretrainedConfig, draft_vocabulary: int) -> LlamaConfig:
-    """Return the configuration of a head for this target, as SpecForge writes it: its layers are counted by what they
-    put out."""
+    """Return the configuration of a head for this target in SpecForge's format, which counts layers by their output."""
     heads = int(target.num_attention_heads)
     return LlamaConfig(
         architectures=[ARCHITECTURE],
@@ -77,7 +75,7 @@ def describe(target: PretrainedConfig, draft_vocabulary: int) -> LlamaConfig:
 
 
 class Attention(nn.Module):
-    """Causal attention over the target's own states, and over the head's own outputs since."""
+    """Causal attention over the target's states, and over the head's own outputs after them."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -92,8 +90,8 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], past: Past) -> torch.Tensor:
         """Attend from each place of `x`, (rows, n, 2 * width), and append its keys and values to `past`.
 
-        Place t sees the places up to t of the first keys in `past`, and of all later ones place t alone: those are
-        steps of the draft that begins there.
+        Place t sees the first keys in `past` up to place t. It sees each later step's keys only at place t, which
+        belong to the draft that begins there.
         """
         rows, n, _ = x.shape
         q, k, v = (
@@ -132,26 +130,26 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """The module; `kept` are the target's ids of its draft vocabulary where that is smaller."""
+    """The module; `kept` are the target's ids in a smaller draft vocabulary."""
 
     def __init__(self, config: Any, kept: torch.Tensor | None = None) -> None:
         super().__init__()
         self.config, self.kept = config, kept
-        self.layers = [layer + 1 for layer in config.eagle_config[AUX_LAYERS]]  # those whose input it reads
+        self.layers = [layer + 1 for layer in config.eagle_config[AUX_LAYERS]]  # the layers whose input it reads
         width = config.hidden_size
         self.fc = nn.Linear(3 * width, width, bias=False)
-        self.scale = nn.Buffer(torch.ones(3, 1))  # of each tap before `fc`, in whose weights a folder has it
+        self.scale = nn.Buffer(torch.ones(3, 1))  # factors of taps before `fc`; `save` puts them into its weights
         self.midlayer = Layer(config)
         self.norm = LlamaRMSNorm(width, config.rms_norm_eps)
         self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
         self.rotary = LlamaRotaryEmbedding(config)
 
     def unroll(self, taps: torch.Tensor, embeddings: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
-        """Yield, for each step, the logits of the drafts' tokens at that depth with all tokens before them true.
+        """Yield, for each step, the logits of the drafts' tokens at that depth, given true tokens before them.
 
-        `taps` is (rows, n, 3 * width), `embeddings` (rows, n, width) of the token after each. Step s yields (rows,
-        n - s, draft vocabulary): place t is the draft that reads the target's states up to index t, s of its own steps
-        after that, and the tokens up to position t + s + 1; it predicts the token at position t + s + 2.
+        `taps` is (rows, n, 3 * width); `embeddings` is (rows, n, width), of the token after each. Step s yields (rows,
+        n - s, draft vocabulary). Place t is the draft that reads the target's states up to index t, then its own
+        outputs of s steps. It knows the tokens up to position t + s + 1 and predicts the one at t + s + 2.
         """
         state, past = self.fc((taps.unflatten(-1, (3, -1)) * self.scale).flatten(-2)), Past()
         positions = torch.arange(taps.shape[1], device=taps.device)[None]
@@ -162,9 +160,9 @@ class Head(nn.Module):
             yield self.lm_head(self.norm(state))
 
     def scale_to(self, taps: torch.Tensor) -> None:
-        """Have the head learn from taps of size 1, whatever the target's: with large ones what it reads of the token
-        would be lost beside the state, and a learning rate would mean another thing to `fc` than to the rest. It begins
-        with the latest tap as it is, which is what a layer of the target reads."""
+        """Scale taps to size 1 for any target. Large ones would drown the token's embedding, and `fc` would need
+        another learning rate than the rest. `fc` begins by passing on the latest tap, which is the input of a target's
+        layer."""
         self.scale.copy_(taps.float().unflatten(-1, (3, -1)).square().mean((0, 1, 3))[:, None].rsqrt())
         width = len(self.fc.weight)
         with torch.no_grad():
@@ -172,7 +170,7 @@ class Head(nn.Module):
             self.fc.weight[:, -width:] += torch.eye(width, device=self.fc.weight.device) / self.scale[-1]
 
     def widen(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return these logits over the target's vocabulary: what is not in the draft vocabulary is never drafted."""
+        """Return these logits over the target's vocabulary; tokens outside the draft vocabulary get -inf."""
         if self.kept is None:
             return logits
         wide = logits.new_full((*logits.shape[:-1], self.config.vocab_size), -torch.inf)
@@ -180,8 +178,8 @@ class Head(nn.Module):
         return wide
 
     def read(self, target: PreTrainedModel, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return what the head reads of (rows, n) tokens and has to say, at n - 1 indices: the taps beside one another,
-        the embeddings of the next tokens, and the target's logits for those after them."""
+        """Return the head's inputs and the target's logits for (rows, n) tokens, at n - 1 indices. The inputs are the
+        concatenated taps and the embeddings of the next tokens. The logits are for the tokens after those."""
         with torch.no_grad():
             out = target(input_ids=tokens, use_cache=False, output_hidden_states=True)
             taps = torch.cat([out.hidden_states[layer][:, :-1] for layer in self.layers], -1)
@@ -189,7 +187,7 @@ class Head(nn.Module):
 
 
 def check(folder: Path, target: PreTrainedModel) -> None:
-    """Refuse a target that a head's one layer could not be made like."""
+    """Raise UnsupportedModel for a target whose layers a head's layer cannot imitate."""
     parts = [part for part in ("layers", "embed_tokens", "norm") if not hasattr(target.base_model, part)]
     rope = getattr(target.config, "rope_parameters", None) or {}
     settings = [key for key in ("rms_norm_eps", "intermediate_size") if not hasattr(target.config, key)]
@@ -199,7 +197,7 @@ def check(folder: Path, target: PreTrainedModel) -> None:
 
 
 def begin(target: PreTrainedModel, kept: torch.Tensor | None) -> Head:
-    """Return a head that has learnt nothing, with the target's own last layer, last norm and output embedding."""
+    """Return an untrained head with the target's last layer, last norm and output embedding."""
     table = target.get_output_embeddings().weight.detach()
     table = table if kept is None else table[kept]
     head = Head(describe(target.config, len(table)), kept)
@@ -211,8 +209,8 @@ def begin(target: PreTrainedModel, kept: torch.Tensor | None) -> Head:
 
 
 def _begin_as(own: Layer, layer: nn.Module) -> None:
-    """Copy a target's layer as far as its parts have the same names and sizes. It reads states alone, and a head's
-    layer an embedding beside each."""
+    """Copy a target's layer where its parts have the same names and sizes. The target's layer reads only states; the
+    head's layer reads an embedding with each."""
     theirs = dict(layer.named_parameters())
     for name, weight in own.named_parameters():
         given, width = theirs.get(name), weight.shape[-1] // 2
@@ -224,7 +222,7 @@ def _begin_as(own: Layer, layer: nn.Module) -> None:
             weight[:, width:] = given
             weight[:, :width] *= 0.5
     before_mlp = "post_attention_layernorm"
-    if hasattr(layer, "post_feedforward_layernorm"):  # norms behind attention and MLP, as Gemma has them
+    if hasattr(layer, "post_feedforward_layernorm"):  # Gemma has norms after attention and MLP as well
         before_mlp = "pre_feedforward_layernorm"
     for norm, name in ((own.hidden_norm, "input_layernorm"), (own.post_attention_layernorm, before_mlp)):
         if (given := theirs.get(f"{name}.weight")) is not None and given.shape == norm.weight.shape:
@@ -232,36 +230,36 @@ def _begin_as(own: Layer, layer: nn.Module) -> None:
 
 
 def _weight_of(norm: nn.Module) -> torch.Tensor:
-    """Return what a norm multiplies by: some add 1 to their weights."""
+    """Return the factors that a norm applies: some norms add 1 to their weights."""
     found: torch.Tensor = norm(torch.ones_like(norm.get_parameter("weight")))
     return found
 
 
 def to_bytes(name: str, matrix: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a matrix in bytes, with the largest number of each row at 127, and its rows' scales."""
+    """Return a matrix as int8, with the largest number of each row at 127, and its rows' scales."""
     scales = matrix.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
     return {name: (matrix / scales).round().to(torch.int8), f"{name}{stored.SCALES}": scales}
 
 
 def widen(folder: Path, out: Path) -> None:
-    """Write a head whose matrices are in bytes as other systems read it, in bf16. Raises SettingError where there is
-    none."""
+    """Write a head with int8 matrices in bf16, as other systems read it. Raises SettingError if it has no such
+    matrix."""
     matrices = [name for name, each in stored.scaled(stored.tensors([folder / WEIGHTS])).items() if each.scales]
     if not matrices:
-        raise SettingError(f"{folder} has no matrix in bytes: it is in the usual form")
+        raise SettingError(f"{folder} has no matrix in bytes: other systems can read it already")
     tensors = load_file(folder / WEIGHTS)
     for name in matrices:
         tensors[name] = (tensors[name] * tensors.pop(f"{name}{stored.SCALES}")).to(torch.bfloat16)
     with architecture.staged(out) as staging:
         for file in folder.iterdir():
-            if file.is_file() and file.suffix != ".toml":  # a profile names its own folder
+            if file.is_file() and file.suffix != ".toml":  # a profile holds its own folder's path
                 shutil.copyfile(file, staging / file.name)
         save_file(tensors, staging / WEIGHTS, {"format": "pt"})
 
 
 @torch.no_grad()
 def round_to_bytes(head: Head) -> None:
-    """Give the head the weights that it has when its matrices are written in bytes and read again."""
+    """Round the head's weights as if its matrices were written as int8 and read again."""
     for name, weight in head.named_parameters():
         if weight.ndim == 2:
             scale = head.scale.repeat_interleave(weight.shape[1] // 3).to(weight) if name == "fc.weight" else 1.0
@@ -270,7 +268,7 @@ def round_to_bytes(head: Head) -> None:
 
 
 def save(head: Head, folder: Path, *, in_bytes: bool = False) -> None:
-    """Write `config.json` and `model.safetensors` into the folder, in bf16 or with matrices in bytes."""
+    """Write `config.json` and `model.safetensors` into the folder, in bf16 or with int8 matrices."""
     weights = {name: value.detach() for name, value in head.named_parameters()}
     weights["fc.weight"] = (weights["fc.weight"].unflatten(1, (3, -1)) * head.scale).flatten(1)
     tensors: dict[str, torch.Tensor] = {}

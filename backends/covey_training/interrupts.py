@@ -1,4 +1,4 @@
-"""Signals that end a training end it between two steps, so that what is kept is whole."""
+"""Lets signals end a training only between two steps, so that the checkpoint is complete."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 @contextmanager
 def held_back() -> Iterator[Event]:
-    """Hold back the first SIGINT or SIGTERM: it sets the event, and raises KeyboardInterrupt in the end. The second one
-    does what it did before. For the main thread."""
+    """Defer the first SIGINT or SIGTERM: it sets the event, and raises KeyboardInterrupt at the end of the block. A
+    second one has its former effect. Only for the main thread."""
     held = Event()
     former: dict[int, Any] = {}
 

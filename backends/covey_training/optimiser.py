@@ -17,7 +17,7 @@ from covey_training.numbers import fastest
 
 @dataclass(frozen=True)
 class Rates:
-    """Peak learning rates, and the schedule's shape: warm up, hold, fall linearly to nothing over the last `decay`."""
+    """Peak learning rates, and the schedule: warm up, hold, then fall linearly to zero over the last `decay`."""
 
     muon: float
     adam: float
@@ -28,9 +28,9 @@ class Rates:
 
 @dataclass
 class Budget:
-    """A number of steps, or minutes on the clock over all resumed runs; progress is what the schedule sees.
+    """A number of steps, or minutes on the clock over all resumed runs. The schedule follows `progress`.
 
-    Counting minutes makes a run end on time and decayed, however much of the machine it gets; only steps are
+    A budget of minutes ends on time with the rate decayed, however slow the machine is. Only a budget of steps is
     reproducible.
     """
 
@@ -55,24 +55,24 @@ class Budget:
 
 
 class Clock:
-    """The minutes of a run, all that it does among them. Without a limit nothing is cut short."""
+    """The minutes of a whole run. Without a limit nothing is cut short."""
 
     def __init__(self, minutes: float | None) -> None:
         self._began, self._seconds = time.monotonic(), None if minutes is None else 60 * minutes
 
     def left(self, share: float) -> float | None:
-        """Return the seconds until this share of the minutes is over; None without a limit."""
+        """Return the seconds until this share of the minutes has passed, or None without a limit."""
         return None if self._seconds is None else max(0.0, self._began + share * self._seconds - time.monotonic())
 
     def budget(self, steps: int | None, share: float) -> Budget:
-        """Return what training may take until this share of the minutes is over, or so many steps."""
+        """Return the training's budget: until this share of the minutes has passed, or `steps` without a limit."""
         left = self.left(share)
         return Budget(steps=steps) if left is None else Budget(minutes=max(left, 1.0) / 60)
 
 
 class Muon(Optimizer):
-    """Muon, whose updates are made orthogonal in the type in which the device multiplies fastest. PyTorch's own makes
-    them in bfloat16, which takes some twenty times as long on a CPU that emulates it."""
+    """Muon with updates made orthogonal in the device's fastest dtype. PyTorch's own uses bfloat16, which is some
+    twenty times slower on a CPU that emulates it."""
 
     MOMENTUM, STEPS, COEFFICIENTS = 0.95, 5, (3.4445, -4.775, 2.0315)
 
@@ -95,7 +95,7 @@ class Muon(Optimizer):
                 parameter.add_(update.to(parameter.dtype), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
 
     def _orthogonal(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Return nearly the orthogonal matrix that is nearest to this one, by Newton-Schulz steps."""
+        """Return nearly the closest orthogonal matrix, by Newton-Schulz steps."""
         a, b, c = self.COEFFICIENTS
         tall = matrix.shape[0] > matrix.shape[1]
         found = (matrix.T if tall else matrix).to(fastest(matrix.device))

@@ -1,7 +1,7 @@
 """`python -m covey_training drafter`: a small drafter for any target, distilled from the target's own samples.
 
-Needs nothing but the target's folder (`covey_training.texts`). What the target wrote to held-out prompts says how often
-the drafter will be right, beside what looking up earlier text would.
+Needs only the target's folder (`covey_training.texts`). The target's held-out texts then show how often the drafter is
+right, in comparison with n-gram lookup.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from covey_training.optimiser import Clock
 from covey_training.sampling import Sample, ends_of
 from covey_training.teacher import Lessons, hidden_states
 
-# Shares of the minutes after which the target has written, its states are known, and the drafter has learnt.
+# Shares of the minutes until the target has written, its states are computed, and the drafter is trained.
 WRITTEN, READ, LEARNT = 0.4, 0.65, 0.92
-MEASURED = 32  # held-out samples that a run of minutes is measured by
+MEASURED = 32  # held-out samples that a run with --minutes is measured on
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A drafter's folder, its profile, and how far drafts of it and of n-grams hold on held-out texts."""
+    """A drafter's folder, its profile, and how long its drafts and those of n-grams last on held-out texts."""
 
     folder: Path
     profile: Path
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def make(options: argparse.Namespace) -> Made:
-    """Draw, learn, measure and write; the same command again goes on where it was stopped."""
+    """Sample, train, measure and write. The same command resumes a stopped run."""
     clock, path = Clock(options.minutes), work(options.out) / "drafter.pt"
     target = texts.open_target(options.target, torch.device(options.device), options.window)
     seconds = 0.0 if path.is_file() else clock.left(WRITTEN)
@@ -87,7 +87,7 @@ def _student(target: PreTrainedModel) -> LlamaForCausalLM:
 
 
 def looked_up(samples: Sequence[Sample]) -> list[list[bool]]:
-    """Return, for each token of the samples, whether n-grams of the text before it say it."""
+    """Return, for each token of the samples, whether n-grams of the text before it predict it."""
     longest = DrafterSettings().ngram_max
     found = []
     for one in samples:
@@ -102,7 +102,7 @@ def looked_up(samples: Sequence[Sample]) -> list[list[bool]]:
 
 
 def work(out: Path) -> Path:
-    """Return the folder of what a run needs to go on, beside the drafter."""
+    """Return the folder with the state for resuming a run, next to the drafter's folder."""
     return out.resolve().parent / f".{out.resolve().name}.run"
 
 
@@ -116,8 +116,8 @@ def _save(student: LlamaForCausalLM, target: Path, made: Made) -> None:
 
 
 def describe(staging: Path, target: Path, name: str, folder: Path, said: str, *, is_head: bool = False) -> None:
-    """Put beside a drafter's weights, which are to be in `folder`, the target's tokenizer and a profile that serves
-    both."""
+    """Write the target's tokenizer and a profile that serves target and drafter into `staging`, next to the drafter's
+    weights. `folder` is where the weights will be."""
     head = f"head = {json.dumps(name)}\n" if is_head else ""
     for file in (*TOKENIZERS, "special_tokens_map.json", "merges.txt", "added_tokens.json"):
         if (target / file).is_file():
@@ -125,7 +125,7 @@ def describe(staging: Path, target: Path, name: str, folder: Path, said: str, *,
     drafters = [name, "draft_ngram", "draft_suffix"]
     models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", *drafters]
     profile = f"""\
-# The drafter beside this file was made for this target; who moves a folder edits its path.
+# The drafter next to this file was made for this target. If you move a folder, edit its path.
 # {said}
 description = "a target and the drafter made for it"
 models = {json.dumps(models)}

@@ -1,4 +1,4 @@
-"""A sample of a target; knows prompts as tokens, no domains."""
+"""A sample of a target, as tokens."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class Sample:
 
 
 def ends_of(config: Any) -> tuple[int, ...]:
-    """Return the tokens that end a text, by a model's configuration: one, a list of them or none."""
+    """Return the tokens that end a text, from a model's configuration: one, several or none."""
     ends = config.eos_token_id
     return () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)

@@ -1,4 +1,4 @@
-"""What a head learns from: the target's states at each window, computed once where there is memory for all of them."""
+"""Lessons of a head: the target's states at each window, computed once if memory can hold them all."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from covey_training.distil import taught_by
 from covey_training.head_model import Head
 from covey_training.numbers import fastest
 
-GROUP = 4  # neighbours whose states are computed at once: always the same, so that a run that is resumed with as much
-# memory has the same bits
+GROUP = 4  # neighbouring windows whose states are computed together. It is fixed, so that a resumed run with the same
+# memory computes the same bits.
 
 
 class States:
-    """The states of the windows, by their numbers."""
+    """The states of the windows, by window number."""
 
     def __init__(self, head: Head, target: PreTrainedModel, windows: torch.Tensor, memory: int) -> None:
-        """States of more than `memory` bytes are computed whenever they are read."""
+        """If all states need more than `memory` bytes, they are computed at every read."""
         self._head, self._target, self._windows = head, target, windows
         self._embed, self._teach = target.get_input_embeddings(), taught_by(target, head.kept)
         self._width = int(head.config.hidden_size)
@@ -26,7 +26,7 @@ class States:
 
     @torch.no_grad()
     def of(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return what `Head.read` does of these windows, the logits of the draft vocabulary alone."""
+        """Return the same as `Head.read` for these windows, but only the logits of the draft vocabulary."""
         device = self._target.device
         states = (self._remembered(chosen.tolist()) if self._keeps else self._computed(chosen)).to(device).float()
         tokens = self._windows[chosen].to(device)
@@ -42,7 +42,7 @@ class States:
         return torch.stack([self._kept[number] for number in chosen])
 
     def _computed(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the taps of each position and the last state, beside one another."""
+        """Return the taps and the last state of each position, concatenated."""
         tokens = self._windows[numbers].to(self._target.device)
         out = self._target.base_model(input_ids=tokens, use_cache=False, output_hidden_states=True)
         taps = [out.hidden_states[layer] for layer in self._head.layers]

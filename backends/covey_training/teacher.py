@@ -1,7 +1,7 @@
 """The lessons of drafters: windows of text with the target's last hidden states, computed once.
 
-The target's logits are one product of those states with its embedding, so a window costs its forward only once however
-often a drafter reads it.
+The target's logits are one product of those states with its embedding. So the target reads each window only once,
+however often the drafter does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lessons:
 def hidden_states(
     model: PreTrainedModel, windows: torch.Tensor, rows: int, seconds: float | None = None
 ) -> torch.Tensor:
-    """Return the states of the windows, of as many as there is time for."""
+    """Return the states of the windows, or of the first ones if time runs out."""
     began = time.monotonic()
     device = next(model.parameters()).device
     model.eval()

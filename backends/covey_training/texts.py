@@ -1,8 +1,8 @@
-"""What a target of any folder writes: texts to learn from, and others to be measured by, kept beside a run.
+"""Texts that any target writes: for training and, held out, for measuring. They are kept in a file of the run.
 
-A model with a chat template asks the questions itself: it goes on where its template has a user begin, and answers what
-it wrote. Every second question is a line of a file, where one is given. Other models go on with prompts: the bundled
-ones, or lines of a file. Every tenth text is held out.
+A model with a chat template asks the questions itself: it continues where its template lets a user begin, and then
+answers its own text. If a file of prompts is given, every second question is a line of it. Other models continue
+prompts: the bundled ones, or lines of a file. Every tenth text is held out.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from covey_training.interrupts import held_back
 from covey_training.sampling import Sample
 from covey_training.writer import Text, Writer
 
-HELD_OUT = 10  # of so many texts one teaches nothing
-SAMPLES = 1024  # where neither --samples nor --minutes says how many
+HELD_OUT = 10  # one of this many texts is held out
+SAMPLES = 1024  # default number of texts, if neither --samples nor --minutes is given
 ITS_OWN = "its own questions"
-QUESTION_TOKENS, LEAST_QUESTION = 64, 16  # that it may have, and that there must be room for
-TOLD_SECONDS = 5.0  # between two lines about the progress
+QUESTION_TOKENS, LEAST_QUESTION = 64, 16  # the most that a question has, and the least that must fit
+TOLD_SECONDS = 5.0  # between two lines of progress
 SAVED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target's folder, of which only small files were read."""
+    """A target's folder. Only its small files have been read."""
 
     folder: Path
     device: torch.device
@@ -81,22 +81,21 @@ class Target:
         return ids[-most:]
 
     def asked(self, question: str, most: int) -> list[int]:
-        """Return a user's question, or its end, as the chat template has it."""
+        """Return a user's question, or its end if it is too long, in the chat template."""
         before, after = self.around_a_question
         ids: list[int] = self.tokenizer(question, add_special_tokens=False).input_ids
         return [*before, *ids[-(most - len(before) - len(after)) :], *after]
 
     @cached_property
     def around_a_question(self) -> tuple[list[int], list[int]]:
-        """Return the tokens before and after a user's words, where the chat template has them; none where there is no
-        template."""
+        """Return the tokens that the chat template puts before and after a user's words, or none without a template."""
         if not getattr(self.tokenizer, "chat_template", None):
             return [], []
         mark = "\N{OBJECT REPLACEMENT CHARACTER}"
         said = [{"role": "user", "content": mark}]
         try:
             whole = str(self.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
-        except Exception:  # a template may refuse anything
+        except Exception:  # a template may raise any error
             return [], []
         if whole.count(mark) != 1:
             return [], []
@@ -106,17 +105,17 @@ class Target:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", required=True, metavar="MODEL", help="folder, or name on the Hugging Face hub")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the drafter is to be")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write the drafter to")
     asked = (
-        "a prompt in each line, of .jsonl files a JSON string; a chat model answers these and its own in turn "
-        "(default: its own alone; another model goes on with the bundled prompts)"
+        "a prompt in each line; in a .jsonl file, a JSON string. A chat model answers these and its own questions in "
+        "turn (default: only its own; other models continue the bundled prompts)"
     )
     parser.add_argument("--prompts", type=Path, metavar="FILE", help=asked)
-    many = f"most texts that the target writes (default: {SAMPLES}; with --minutes as many as there is time for)"
+    many = f"most texts that the target writes (default: {SAMPLES}; with --minutes, as many as time allows)"
     parser.add_argument("--samples", type=int, help=many)
-    parser.add_argument("--tokens", type=int, default=128, help="most tokens of each")
-    parser.add_argument("--window", type=int, default=256, help="tokens of a lesson, its prompt among them")
-    parser.add_argument("--rows", type=int, default=4, help="lessons of a step")
+    parser.add_argument("--tokens", type=int, default=128, help="most tokens of each text")
+    parser.add_argument("--window", type=int, default=256, help="tokens of a lesson, including its prompt")
+    parser.add_argument("--rows", type=int, default=4, help="lessons per step")
 
 
 def open_target(name: str, device: torch.device, window: int) -> Target:
@@ -130,17 +129,17 @@ def open_target(name: str, device: torch.device, window: int) -> Target:
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
-        raise SettingError(f"{folder}: its tokenizer cannot be read: {error}; copy its files again") from error
+    except Exception as error:  # transformers raises many kinds; all mean that it cannot read the tokenizer
+        raise SettingError(f"{folder}: cannot read its tokenizer: {error}; copy its files again") from error
 
 
 def attention_of(config: PretrainedConfig) -> str:
-    """Return the faster of transformers' own where the target's class knows it: that of GPT-OSS does not."""
+    """Return transformers' faster attention if the target's class supports it, as that of GPT-OSS does not."""
     return "sdpa" if MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._supports_sdpa else "eager"
 
 
 def read_prompts(path: Path | None) -> dict[str, list[str]]:
-    """Return the lines of a file under its name, or the bundled prompts under their domains'."""
+    """Return the lines of a file under its name, or the bundled prompts under their domains."""
     if path is None:
         return {domain: prompts.load(domain) for domain in prompts.DOMAINS}
     lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
@@ -170,7 +169,7 @@ class Written:
 
 
 class Kept:
-    """The texts of a run by their numbers. Each is a line of JSON in a file, so that a run goes on where it stopped."""
+    """The texts of a run by number. Each is a line of JSON in a file, so that a stopped run can resume."""
 
     def __init__(self, path: Path, made_with: str) -> None:
         self._path = path
@@ -183,7 +182,7 @@ class Kept:
             return
         raw = path.read_text(encoding="utf-8")
         whole = raw[: raw.rfind("\n") + 1]
-        if whole != raw:  # the last line was being written when the run was killed
+        if whole != raw:  # the run was killed while it wrote the last line
             path.write_text(whole, encoding="utf-8")
         first, *lines = whole.splitlines() or [""]
         if first != json.dumps(made_with):
@@ -209,12 +208,12 @@ class Kept:
 
 
 class _Asked:
-    """The texts that the target is to write."""
+    """The texts that the target will write."""
 
     def __init__(
         self, target: Target, options: argparse.Namespace, kept: Kept, groups: dict[str, list[str]], itself: bool
     ) -> None:
-        """`itself` says that it asks itself."""
+        """`itself` says that the target asks questions itself."""
         self._itself = itself
         self._target, self._tokens, self._seed, self._kept = target, options.tokens, options.seed, kept
         self._most = target.window - options.tokens
@@ -228,11 +227,11 @@ class _Asked:
 
     @property
     def measured(self) -> int:
-        """Return how many of the first texts only measure."""
+        """Return how many of the first texts are only for measuring."""
         return len(self._prompts)
 
     def texts(self, most: int) -> Iterator[Text]:
-        """Yield those of the first `most` texts that are not kept."""
+        """Yield those of the first `most` texts that are not written yet."""
         for number in range(most):
             if number not in self._kept.texts:
                 yield self._text(number)
@@ -255,7 +254,7 @@ class _Asked:
         def asked(tokens: list[int]) -> Text | None:
             question = [token for token in tokens if token not in self._ends]
             if not question or not self._special.isdisjoint(question):
-                self._kept.add(number, Written(ITS_OWN, False, Sample([], [])))  # not asked again when the run goes on
+                self._kept.add(number, Written(ITS_OWN, False, Sample([], [])))  # a resumed run will not ask again
                 return None
             held_out = (number // 2 if self._teaching else number) % HELD_OUT == 0
             return self._answer(number, ITS_OWN, held_out, [*before, *question, *after])
@@ -273,9 +272,9 @@ class _Asked:
 def lessons(
     target: Target, options: argparse.Namespace, path: Path, settings: Sequence[Any] = (), seconds: float | None = None
 ) -> tuple[torch.Tensor, dict[str, list[Sample]]]:
-    """Return the windows to learn from, and by group the samples to be measured by. The target writes until there are
-    as many texts as are asked for, or so many seconds are over. A run with the same `settings` goes on with what is
-    kept in `path`."""
+    """Return the windows to learn from, and the samples to measure on by group. The target writes until it has
+    written enough texts, or until `seconds` have passed. A run with the same `settings` resumes from the texts in
+    `path`."""
     around = sum(map(len, target.around_a_question))
     room = target.window - options.tokens - around
     itself = around > 0 and room >= LEAST_QUESTION
@@ -290,7 +289,7 @@ def lessons(
 
 
 def continued(target: Target, tokens: int, seed: int) -> dict[str, list[Sample]]:
-    """Return what the target writes to each bundled prompt, by domain."""
+    """Return the target's continuations of each bundled prompt, by domain."""
     found: dict[str, list[Sample]] = {domain: [] for domain in prompts.DOMAINS}
     most = target.window - tokens
     asked = [(domain, target.encoded(text, most)) for domain in found for text in prompts.load(domain)]
@@ -309,8 +308,8 @@ def continued(target: Target, tokens: int, seed: int) -> dict[str, list[Sample]]
 def _write(target: Target, texts: Iterator[Text], kept: Kept, itself: bool, most: int, seconds: float | None) -> None:
     console, began = Console(stderr=True), time.monotonic()
     writer: Writer | None = None
-    what = "asks itself questions and answers them" if itself else "goes on with prompts"
-    console.print(f"The target {what}. Ctrl-C keeps the texts; the same command goes on.", soft_wrap=True)
+    what = "asks itself questions and answers them" if itself else "continues prompts"
+    console.print(f"The target {what}. Ctrl-C keeps the texts; the same command resumes.", soft_wrap=True)
     try:
         with Steps(console, apart=TOLD_SECONDS) as bar, held_back() as interrupted:
             task, written = bar.add_task("target: loading", total=1.0), 0
@@ -331,7 +330,7 @@ def _write(target: Target, texts: Iterator[Text], kept: Kept, itself: bool, most
     finally:
         kept.save()
         writer = None
-        gc.collect()  # a runner refers to itself
+        gc.collect()  # a runner has reference cycles
         if target.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -342,8 +341,8 @@ def _windows(target: Target, kept: Kept) -> torch.Tensor:
     joined = [token for one in taught for token in (*one.prompt, *one.continuation, *ends)]
     if len(joined) < target.window:
         raise SettingError(
-            f"the target wrote {len(joined)} tokens, and {target.window} are the least to learn from: give more "
-            "--minutes or --samples"
+            f"the target wrote only {len(joined)} tokens; learning needs at least {target.window}: give more --minutes "
+            "or --samples"
         )
     return torch.tensor(joined[: len(joined) // target.window * target.window]).view(-1, target.window)
 
@@ -354,5 +353,5 @@ def _held_out(kept: Kept) -> dict[str, list[Sample]]:
         if text.held_out and len(text.sample.continuation) >= DEPTH:
             found.setdefault(text.group, []).append(text.sample)
     if not found:
-        raise SettingError("the target wrote no text to measure by: give more --minutes or --samples")
+        raise SettingError("the target wrote no text to measure on: give more --minutes or --samples")
     return found

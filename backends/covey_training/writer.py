@@ -1,4 +1,4 @@
-"""What a target writes at temperature 1, by Covey's own engine in this process, many texts in a pass and no drafts."""
+"""Lets a target write texts at temperature 1 by Covey's engine in this process, many in a pass, without drafts."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from covey.planner.build import build
 from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
 
-ROWS, ROWS_OF_GPU = 64, 256  # texts that are written at once
+ROWS, ROWS_OF_GPU = 64, 256  # texts that are written at the same time
 PASS_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text to be written. `done` gets its tokens, and may return another one to be written next."""
+    """A text to write. `done` gets its tokens, and may return another text to write next."""
 
     prompt: Sequence[int]
     tokens: int  # at most
     seed: int
     done: Callable[[list[int]], Text | None]
-    partly: bool = False  # whether a part of it is of use, when time is up
+    partly: bool = False  # whether a part of it is useful if time runs out
 
 
 class Writer:
-    """One target and its engine. They refer to themselves, so their memory needs `gc.collect` to be free again."""
+    """One target and its engine. They have reference cycles, so only `gc.collect` frees their memory."""
 
     def __init__(self, folder: Path, *, device: str, longest: int) -> None:
-        """No text, its prompt among it, has more than `longest` tokens."""
+        """No text, including its prompt, may have more than `longest` tokens."""
         self.rows = ROWS_OF_GPU if device == "cuda" else ROWS
         usual = TargetSettings()
         blocks = (self.rows + 1) * -(-(longest + 1) // usual.block_size)
@@ -56,8 +56,8 @@ class Writer:
         self._keys, self._running = 0, dict[int, Text]()
 
     def write(self, texts: Iterator[Text]) -> Iterator[int]:
-        """Write the texts, and yield after each pass how many tokens it brought. Who stops iterating leaves the texts
-        that are under way, or has them cut."""
+        """Write the texts, and yield after each pass how many tokens it brought. A caller that stops iterating may
+        `cut` the unfinished texts."""
         running = self._running
         more = True
         while more or running:
@@ -74,7 +74,7 @@ class Writer:
             yield self._sink.take()
 
     def cut(self) -> None:
-        """End the texts that are under way, where a part is of use."""
+        """Drop the unfinished texts; keep the parts of those that are useful."""
         for key, text in self._running.items():
             if text.partly and (tokens := self._sink.of(key)):
                 text.done(tokens)
@@ -90,7 +90,7 @@ class Writer:
 
 @dataclass
 class _Collected:
-    """Keeps what an engine publishes."""
+    """Collects the engine's output."""
 
     _texts: dict[int, list[int]] = field(default_factory=dict)
     _ended: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Covey's planner and drafters inside vLLM, by its interface for proposers of one's own: docs/vllm.md."""
+"""Covey's planner and drafters inside vLLM, through its interface for custom proposers: docs/vllm.md."""
 
 from covey_vllm.proposer import CoveyProposer
 

@@ -1,8 +1,8 @@
 """The proposer that vLLM asks for drafts: `{"method": "custom_class", "model": "covey_vllm.CoveyProposer"}`.
 
-vLLM makes one in each worker, calls `load_model` once the target is loaded, and `propose` after every step in which no
-request is about to reach the longest text. Imports nothing of vLLM; `repair` does. Whatever fails here costs drafts,
-never a step.
+vLLM makes one in each worker. It calls `load_model` once the target is loaded, and `propose` after every step in which
+no request is about to reach the length limit. This module imports nothing of vLLM; `repair` does. A failure here costs
+drafts, never a step.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ log = logging.getLogger("covey.vllm")
 A = TypeVar("A")
 R = TypeVar("R")
 PART = "proposer"
-MOST_ROWS = 256  # of the planner's curves; larger batches are extrapolated
+MOST_ROWS = 256  # of the planner's cost curves; larger batches are extrapolated
 
 
 class CoveyProposer:
-    """Owns the planner, the drafters in this process, and what is known of the requests."""
+    """Owns the planner, this process's drafters, and the requests' texts."""
 
     def __init__(self, vllm_config: Any) -> None:
-        """Checks the settings; SettingError says what to change."""
+        """Check the settings. Raises SettingError that says what to change."""
         self.settings = Settings.of(vllm_config)
         self._clock = RealClock()
         self._guard = Guard()
@@ -56,13 +56,13 @@ class CoveyProposer:
         self._held: Container[str] | None = None
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """Load the drafters. vLLM gives its own model, which is not looked at."""
+        """Load the drafters. vLLM passes its own model, which is ignored."""
         repair()
         if self.settings.leads:
             self.use({name: self.loaded(name) for name in self.settings.drafters})
 
     def use(self, drafters: dict[str, Drafter]) -> None:
-        """Propose by these from now on."""
+        """Use these drafters from now on."""
         self.drafters = drafters
         settings, speculation = self.settings, self.settings.profile.speculation
         remote = {name for name in drafters if settings.kind(name) == REMOTE}
@@ -75,15 +75,15 @@ class CoveyProposer:
             deadline=speculation.draft_deadline_ms / 1000,
             ends=settings.ends,
             worker=lambda name: Thread(name) if name.removeprefix("draft-") in remote else Here(),
-            caller=f"vllm {socket.gethostname()} {os.getpid()} {id(self)}",  # several may share a flock, and a secret
+            caller=f"vllm {socket.gethostname()} {os.getpid()} {id(self)}",  # unique among a drafter's callers
             observe=self._observe,
             keep=[name for name in drafters if settings.kind(name) == SUFFIX],
         )
         for name, drafter in drafters.items():
             try:
                 facts = drafter.info()
-            except CoveyError as error:  # of another server, which may come later
-                log.warning("drafter %s: %s; until it answers its rows decode plainly", name, error)
+            except CoveyError as error:  # a drafter on another server, which may start later
+                log.warning("cannot reach drafter %s, its rows decode plainly until it answers: %s", name, error)
                 continue
             if facts.vocab_size > settings.vocab_size:
                 raise SettingError(
@@ -91,17 +91,17 @@ class CoveyProposer:
                     f"{settings.vocab_size}"
                 )
             self._rounds.roster.came(name, facts)
-        log.info("proposes up to %d tokens, by %s", settings.depth, ", ".join(drafters))
+        log.info("proposing up to %d tokens, by %s", settings.depth, ", ".join(drafters))
 
     def attend(self, requests: Callable[[], Sequence[Named]], held: Container[str]) -> None:
-        """Prepare `news` for a program that holds the engine, and learn whose the rows of a call are. `requests` gives
-        vLLM's own, by row, and `held` has the names of all that have not ended, both as of when they are asked."""
+        """Enable `news` for a program that holds the engine, and recognise requests by vLLM's names. `requests` returns
+        vLLM's own requests by row; `held` contains the names of all unfinished ones. Both must be current when used."""
         self._requests, self._held = requests, held
         if self._planner is not None and self._rounds is not None:
             self._news = News(self._planner.decisions, self._rounds.roster, self.figures)
 
     def news(self) -> JsonDict | None:
-        """Return what has happened since the last call; None where this process does not draft, or nobody attends."""
+        """Return the events since the last call, or None if this process does not draft or `attend` was not called."""
         return None if self._news is None else self._guard("news", self._news.take)
 
     def propose(
@@ -111,18 +111,19 @@ class CoveyProposer:
         token_ids_cpu: Tokens,
         slot_mappings: object = None,  # noqa: ARG002 - vLLM's own proposers' business
     ) -> list[list[int]]:
-        """Drafts by row, none where plain decoding is faster. `sampled_token_ids` are what the step brought, nothing
-        for a row whose prompt is still being read; `token_ids_cpu[row, : num_tokens_no_spec[row]]` is its text."""
+        """Return drafts by row, none where plain decoding is faster. `sampled_token_ids` are the step's tokens, empty
+        for a row whose prompt is still being read. `token_ids_cpu[row, : num_tokens_no_spec[row]]` is the row's
+        text."""
         requests = None
         if self._requests is not None:
             requests = self._guard("requests", self._requests)
-            if requests is None:  # whose they are, and what they ask for, is not known any more
+            if requests is None:  # it failed, so rows and requests can no longer be matched
                 return [[] for _ in sampled_token_ids]
         drafts = self._guard(PART, self._propose, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, requests)
         return [[] for _ in sampled_token_ids] if drafts is None else drafts
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Yield metric, labels, value so far, by Covey's names. Any thread may ask."""
+        """Yield metric, labels and value so far, under Covey's names. Any thread may call."""
         yield from self._guard.figures()
         if self._planner is not None:
             yield from self._planner.figures()
@@ -144,7 +145,7 @@ class CoveyProposer:
         return [draft[: max(0, min(depth, limit - length))] for draft, length in zip(drafts, lengths.tolist())]
 
     def loaded(self, name: str) -> Drafter:
-        """Return the drafter of this name in the settings, loaded anew."""
+        """Load the drafter with this name in the settings, and return it."""
         settings = self.settings
         source, kind = settings.drafters[name], settings.kind(name)
         target = settings.target if kind in LOOKUPS else settings.folder
@@ -152,8 +153,8 @@ class CoveyProposer:
 
 
 class Here:
-    """Implements `covey.process.worker.Worker` in the caller's own thread: vLLM's pins its threads to processors, and
-    one that is started there shares its processor."""
+    """Implements `covey.process.worker.Worker` in the caller's thread: vLLM pins its threads to processors, and a
+    thread started from one would share its processor."""
 
     def submit(self, call: Callable[[A], R], argument: A) -> Future[R]:
         future: Future[R] = Future()
@@ -164,4 +165,4 @@ class Here:
         return future
 
     def close(self) -> None:
-        """Close nothing: nothing runs."""
+        """Do nothing: no thread runs."""

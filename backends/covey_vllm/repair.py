@@ -1,9 +1,9 @@
-"""Mistakes of vLLM 0.32's build for CPUs, put right where they are there.
+"""Repairs two bugs of vLLM 0.32's CPU build, if they are there.
 
-Before drafts are verified the requests' temperature, top_k and top_p are expanded, one for each draft. Where Triton is
-missing that build writes them into a copy, and goes on with memory that nobody has written: whatever proposes, sampled
-texts then have another distribution than without drafts. Greedy ones do not. And where requests have a top_k, none has
-a top_p, and nothing was drafted, it takes the largest of no numbers, which ends the engine. A vLLM that does it right
+Before drafts are verified, the requests' temperature, top_k and top_p are expanded to one value per draft. Without
+Triton that build writes them into a copy, and continues with uninitialised memory. So with any proposer, sampled texts
+have another distribution than without drafts; greedy ones do not. The second bug ends the engine: vLLM takes the
+maximum of an empty array if requests have a top_k, none has a top_p, and nothing was drafted. A vLLM without these bugs
 is left alone.
 """
 
@@ -26,8 +26,8 @@ TOP_K, TOP_K_CALL = "vllm.v1.sample.ops.topk_topp_sampler", "apply_top_k_only"
 
 
 def repair() -> None:
-    """Have vLLM verify drafts with the requests' own settings. Raises SettingError where that does not help: then
-    drafts would change what is sampled. Without vLLM there is nothing to do."""
+    """Make vLLM verify drafts with the requests' own settings. Raises SettingError if that fails, because drafts would
+    then change the sampled texts. Does nothing without vLLM."""
     try:
         sampler = importlib.import_module(MODULE)
         dispatcher = importlib.import_module("vllm.triton_utils.dispatcher")
@@ -38,12 +38,12 @@ def repair() -> None:
         return
     if not _takes_none(getattr(top_k, TOP_K_CALL)):
         setattr(top_k, TOP_K_CALL, of_some(getattr(top_k, TOP_K_CALL)))
-        log.warning("%s.%s fails where nothing is drafted; ours looks first", TOP_K, TOP_K_CALL)
+        log.warning("%s.%s fails if nothing is drafted; replaced it by one that checks first", TOP_K, TOP_K_CALL)
     if not _right(sampler):
         dispatcher.register_kernels({KERNEL: expand})
         if not _right(sampler):
-            raise SettingError(f"{KERNEL} gives drafts other sampling settings than their requests', and stays so")
-        log.warning("%s gave drafts other sampling settings than their requests'; ours is used", KERNEL)
+            raise SettingError(f"{KERNEL} gives drafts other sampling settings than their requests', even replaced")
+        log.warning("%s gave drafts other sampling settings than their requests'; replaced it", KERNEL)
 
 
 def expand(
@@ -54,7 +54,8 @@ def expand(
     replace_to: float,
     _most: int = 0,
 ) -> None:
-    """Write each request's value once for each of its drafts; `ends` are sums of their numbers. One value is replaced.
+    """Write each request's value once for each of its drafts. `ends` are cumulative counts of drafts. One value is
+    replaced.
 
     values .5 .7, ends 2 3 give .5 .5 .7
     """
@@ -63,7 +64,7 @@ def expand(
 
 
 def of_some(apply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return the same call, which is made only where there are rows of logits."""
+    """Return a function that calls `apply` only if there are rows of logits."""
 
     def applied(logits: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return apply(logits, k) if len(logits) else logits

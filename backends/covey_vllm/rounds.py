@@ -1,14 +1,14 @@
-"""The round loop turned inside out: vLLM's engine verifies, and calls between two steps.
+"""The round loop turned inside out: vLLM's engine verifies, and calls this module between two steps.
 
     step i              vLLM verifies the drafts of call i - 1, reads prompts, samples
     call i, follow      which request each row is                                      (texts)
-            learn       the round that call i - 1 began is over: what it cost and brought      (planner)
-            plan        how deep to draft, and who, for each row that decodes
+            learn       the round that call i - 1 began has ended: its cost and its tokens     (planner)
+            plan        depth and drafter of each row that decodes
             draft       one call per drafter in use
             select      drop drafts that are not worth verifying
 
-What vLLM does between two calls is the round's pass. What was in that pass beside the rows that were planned, prompts
-above all, shows afterwards in rows that had no part in the plan.
+vLLM's work between two calls counts as the round's pass. The pass may hold more than the planned rows, above all
+prompts. This shows afterwards, as rows that were not in the plan.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A round whose drafts vLLM has."""
+    """A round whose drafts vLLM has and has not answered."""
 
     batch: Batch
     plan: Plan
@@ -49,10 +49,10 @@ class Begun:
     started: float
     planned: float
     selected: float
-    resumed: float  # when vLLM went on: drafters in its thread read before
+    resumed: float  # when vLLM continued, after drafters in its thread had read
 
     def of(self, rows: Mask) -> Begun:
-        """Return the same round with these rows of its batch alone: the others had no part in the pass."""
+        """Return the same round with only these rows of its batch; the others had no part in the pass."""
         if rows.all():
             return self
         some = rows.nonzero()[0].tolist()
@@ -77,7 +77,7 @@ class Begun:
 
 
 class Rounds:
-    """Owns the channels to the drafters, their roster, and the round that vLLM's step belongs to."""
+    """Owns the channels to the drafters, their roster, and the round of vLLM's current step."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Rounds:
         observe: Callable[[Round], object] = lambda _done: None,
         keep: Collection[str] = (),
     ) -> None:
-        """`budget` is how many tokens a step has at most, `ends` are tokens with which requests end as a rule, after
-        which nothing is drafted, `worker` and `caller` are as for `covey.loop.engine.Engine`. `observe` is told of each
-        round that is over. `keep` are drafters that keep what ended requests put out, whoever drafted for them."""
+        """`budget` is the most tokens of a step. `ends` are tokens that usually end a request, after which nothing is
+        drafted. `worker` and `caller` are as for `covey.loop.engine.Engine`. `observe` gets each finished round. `keep`
+        are drafters that keep the text of ended requests, even if others drafted for those."""
         self.planner = planner
         self.roster = Roster(drafters, clock)
         self._clock = clock
@@ -112,7 +112,7 @@ class Rounds:
         self._begun: Begun | None = None
 
     def next(self, rows: Sequence[Row], started: float) -> list[list[int]]:
-        """Drafts for the next step, by row. `started`: when the call came."""
+        """Return drafts for the next step, by row. `started` is the time of the call."""
         self._learn(rows, started)
         places = [place for place, row in enumerate(rows) if self._goes_on(row)]
         drafts: list[list[int]] = [[] for _ in rows]
@@ -134,7 +134,7 @@ class Rounds:
         return drafts
 
     def forget(self, requests: Sequence[ActiveRequest]) -> None:
-        """Forget requests that have ended; drafters that `keep` texts are told the rest of theirs first."""
+        """Forget ended requests. Before that, drafters in `keep` read the rest of their texts."""
         for name in self._keep if requests else ():
             untold = [active for active in requests if active.seen.get(name, 0) < active.num_tokens]
             rows = np.arange(len(untold), dtype=np.int32)
@@ -154,7 +154,7 @@ class Rounds:
             return
         came = {row.active.key: row.sampled for row in rows if row.active is not None and row.followed}
         present = np.array([active.key in came for active in begun.batch.rows], np.bool_)
-        if not present.any():  # all have ended, and vLLM may have rested since
+        if not present.any():  # all have ended, and vLLM may have been idle since
             self._drafting.put_back(begun.drafted)
             return
         planned = {active.key for active in begun.batch.rows}
@@ -184,7 +184,7 @@ class Rounds:
 
 
 def _reply(sampled: Sequence[Sequence[int]], accepted: Sequence[int], seconds: float) -> TargetReply:
-    """Return what a target of Covey's own would have answered."""
+    """Return the reply that a target of Covey's would have given."""
     none = np.zeros(len(sampled), np.int32)
     return TargetReply(
         status=none,
@@ -202,7 +202,7 @@ def _reply(sampled: Sequence[Sequence[int]], accepted: Sequence[int], seconds: f
 
 
 def _beside(plan: Plan, prefill: int) -> Plan:
-    """Return the plan, chosen in what turned out to be a pass with prompts in it."""
+    """Return the plan with its situation corrected for the prompts that were in the pass."""
     choice = plan.choice
     if choice is None:
         return plan
@@ -210,8 +210,8 @@ def _beside(plan: Plan, prefill: int) -> Plan:
 
 
 def _choice(choice: Choice, rows: int, present: Mask) -> Choice:
-    """Return the choice, in the situation that would have been without the rows that were not present. Shares are
-    scaled, which is right where drafters lose rows alike."""
+    """Return the choice with its situation corrected for the rows that were not present. Shares are scaled, which is
+    exact if all drafters lose the same share of rows."""
     situation, share = choice.situation, rows / len(present)
     shares = tuple((name, max(1, round(each * share))) for name, each in situation.shares)
     drafts = tuple(round(each * share) for each in situation.drafts)
@@ -220,6 +220,6 @@ def _choice(choice: Choice, rows: int, present: Mask) -> Choice:
 
 
 def _rows(trees: Trees, rows: Mask) -> Trees:
-    """Return the trees of these rows alone."""
+    """Return the trees of only these rows."""
     kept = trees.only(rows)
     return replace(kept, offsets=np.append(0, kept.sizes[rows].cumsum()).astype(np.int32))

@@ -3,8 +3,8 @@
     {"drafters": {"suffix": "suffix", "small": "/models/small", "far": "10.0.0.7:8001/draft_general"},
      "speculation": {"policy": "covey"}, "drafter": {"device": "auto"}, "star": {"secret": "/etc/covey/secret"}}
 
-Tables other than `drafters` are those of a profile (`covey.contracts.profile`), as far as vLLM leaves them to its
-proposer. What it does not is refused by name. Knows vLLM's configuration by its attributes alone.
+Tables other than `drafters` are those of a profile (`covey.contracts.profile`), as far as vLLM leaves their settings to
+its proposer. Other settings are refused by name. This module reads vLLM's configuration only by attributes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from covey.contracts.types import JsonDict
 from covey.planner.build import COVEY
 
 WHERE = "additional_config.covey"
-SUFFIX = "suffix"  # the lookup that keeps texts of requests that have ended
+SUFFIX = "suffix"  # the lookup that keeps the texts of ended requests
 LOOKUPS = ("ngram", SUFFIX)
 NEURAL, REMOTE = "neural", "remote"
-DRAFTERS = {name: name for name in LOOKUPS}  # where none are named
+DRAFTERS = {name: name for name in LOOKUPS}  # the default
 TABLES = ("speculation", "drafter", "star")
 PLACE = re.compile(r"[^/\s]+:\d+/[\w.-]+")
 NAME = re.compile(r"[\w.-]+")
-# Settings of these tables that are not the proposer's, and why.
+# Settings of these tables that the proposer cannot follow, and why.
 REFUSED = {
-    "speculation.width": "vLLM verifies chains alone",
+    "speculation.width": "vLLM verifies only chains",
     "speculation.adaserve": "vLLM's requests have no latency objectives",
     "speculation.lookup": f"lookups are drafters, named in {WHERE}.drafters",
     "speculation.drafters": f"drafters are named in {WHERE}.drafters",
-    "speculation.costs": "what steps take is learnt from vLLM's own",
+    "speculation.costs": "step times are learnt from vLLM's own steps",
     "drafter.folders": f"folders are named in {WHERE}.drafters",
-    "star.callers": "nobody asks this process for drafts",
+    "star.callers": "this process drafts for no other server",
     "star.servers": f"servers are named in {WHERE}.drafters",
 }
 KV_MB = 32  # of each drafter: what is free here is vLLM's
@@ -47,22 +47,22 @@ NEEDS_TARGET = "ucb-bd"  # drafter policies that compare the drafter's distribut
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values that the proposer is made of."""
+    """The settings of the proposer."""
 
     profile: Profile
     drafters: Mapping[str, str]  # by name: ngram, suffix, a folder, or HOST:PORT/MODEL of another server
     target: str  # the target's folder, or its name on the hub
     vocab_size: int
-    limit: int  # tokens of a text at most
-    budget: int  # tokens of a step at most
+    limit: int  # the most tokens of a text
+    budget: int  # the most tokens of a step
     max_rows: int
     depth: int  # num_speculative_tokens
-    ends: tuple[int, ...]  # tokens with which requests end as a rule
+    ends: tuple[int, ...]  # tokens that usually end a request
     leads: bool  # vLLM takes this process's drafts; it drops those of other ranks
 
     @classmethod
     def of(cls, config: Any) -> Settings:
-        """Return the settings in vLLM's own `config`. Raises SettingError."""
+        """Return the settings in vLLM's `config`. Raises SettingError."""
         depth = int(config.speculative_config.num_speculative_tokens)
         given = config.additional_config
         profile, drafters = checked(given.get("covey", {}) if isinstance(given, Mapping) else {}, depth)
@@ -82,7 +82,7 @@ class Settings:
 
     @property
     def folder(self) -> Path:
-        """Return the target's folder: of a name on the hub, the one that vLLM has brought here."""
+        """Return the target's folder; for a name on the hub, vLLM's downloaded copy."""
         if os.path.isdir(self.target):
             return Path(self.target)
         from huggingface_hub import snapshot_download
@@ -90,7 +90,7 @@ class Settings:
         return Path(snapshot_download(self.target, local_files_only=True))
 
     def kind(self, name: str) -> str:
-        """Return the drafter's kind, as `covey.contracts.registry` names it."""
+        """Return the drafter's kind as in `covey.contracts.registry`."""
         source = self.drafters[name]
         if source in LOOKUPS:
             return source
@@ -98,7 +98,7 @@ class Settings:
 
 
 def checked(table: Any, depth: int) -> tuple[Profile, Mapping[str, str]]:
-    """Return the profile of a proposer that may draft so deep, and its drafters, by the table `covey`. Raises
+    """Return the profile and the drafters in the table `covey`, for a proposer that may draft `depth` tokens. Raises
     SettingError."""
     if not isinstance(table, Mapping):
         raise SettingError(f"{WHERE}: got {table!r}, allowed: a table")
@@ -112,7 +112,7 @@ def _drafters(given: Any) -> Mapping[str, str]:
     for name, source in given.items():
         where = f"{WHERE}.drafters.{name}"
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise SettingError(f"{where}: a name has letters, digits, and . _ - alone")
+            raise SettingError(f"{where}: a name may have only letters, digits, and . _ -")
         known = isinstance(source, str) and (source in LOOKUPS or os.path.isdir(source) or _is_place(source))
         if not known:
             raise SettingError(f"{where}: got {source!r}, allowed: {', '.join(LOOKUPS)}, a folder, or HOST:PORT/MODEL")
@@ -135,7 +135,7 @@ def _profile(tables: JsonDict, drafters: Mapping[str, str], depth: int) -> Profi
         raise SettingError(f"{WHERE}: speculation.policy adaserve is refused: {REFUSED['speculation.adaserve']}")
     if speculation.drafter_policy.startswith(NEEDS_TARGET):
         raise SettingError(
-            f"{WHERE}: speculation.drafter_policy {speculation.drafter_policy} is refused: vLLM does not tell the "
+            f"{WHERE}: speculation.drafter_policy {speculation.drafter_policy} is refused: vLLM does not show the "
             "target's distributions"
         )
     fixed = re.fullmatch(r"fixed:(\d+)", speculation.policy)

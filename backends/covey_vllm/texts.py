@@ -1,18 +1,18 @@
-"""The request of each row of a call. vLLM's call names none, so a request is recognised by its text.
+"""Finds the request of each row of a call. vLLM's call names none, so a request is recognised by its text.
 
-A row's text before the step is the text that its request had at the call before, wherever its row was then: rows are
-moved, preempted and brought back, and what is swapped between two requests of one text and settings makes no
-difference to drafters. For example, with `sampled` as vLLM gives it:
+Before the step, a row has the same text as its request had at the last call. The request may then have been in another
+row: vLLM moves rows, preempts them and brings them back. If two requests have the same text and settings, drafters do
+not mind a mix-up. An example, with `sampled` as vLLM gives it:
 
     call 1    row 0: 5 6 7, sampled 7             request 1, prompt 5 6
               row 1: 8 9, sampled 9               request 2, prompt 8
     call 2    row 0: 8 9 3 4, sampled 3 4         request 2, moved
-              row 1: 5 6 5 5, sampled nothing     nobody yet: its prompt is still being read
+              row 1: 5 6 5 5, sampled nothing     no request yet: its prompt is still being read
 
-A program that holds vLLM's engine may give vLLM's own requests (`CoveyProposer.attend`): then their names are used.
+A program that holds vLLM's engine may pass vLLM's own requests (`CoveyProposer.attend`); then their names are used.
 
-A request whose row is missing may have been preempted; after LEAVE calls it is taken to have ended, where vLLM does not
-say so. One that comes back later is a new request, whose prompt is all of its text.
+A request whose row is missing may have been preempted. Unless vLLM says which requests it holds, it counts as ended
+after LEAVE calls. If it comes back later it is a new request, with all of its text as the prompt.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import numpy.typing as npt
 from covey.contracts.types import Ints, Request, Sampling
 from covey.requests.active import ActiveRequest
 
-LEAVE = 16  # calls without a row of it after which a request is taken to have ended
-TAIL = 32  # tokens at a text's end by which it is known where its row was before
+LEAVE = 16  # calls without its row after which a request counts as ended
+TAIL = 32  # tokens at a text's end that are compared first, with the row's earlier text
 
 SPECULATION = re.compile(r"auto|off|fixed:([1-9]|[12]\d|3[0-2])")
 
@@ -39,7 +39,7 @@ End = tuple[int, bytes]  # a text's length and its last tokens
 
 
 class Named(Protocol):
-    """The state that vLLM's runner keeps of a request (its `CachedRequestState`), as far as it is looked at."""
+    """The part of vLLM's state of a request (its runner's `CachedRequestState`) that is read."""
 
     req_id: str
     sampling_params: Any
@@ -47,12 +47,12 @@ class Named(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A request, whose tokens are those of its row at the last call that had one."""
+    """A request with the tokens of its row, as of the last call that had its row."""
 
     active: ActiveRequest
     end: End = (0, b"")
-    missed: int = 0  # calls in a row that had none
-    name: str = ""  # vLLM's, where it says so
+    missed: int = 0  # consecutive calls without its row
+    name: str = ""  # vLLM's, if known
 
     def begins(self, tokens: Ints) -> bool:
         """Return whether `tokens` begin with this text."""
@@ -65,14 +65,14 @@ class Row:
     """The state of one row of a call, after a step."""
 
     active: ActiveRequest | None  # None: its prompt is still being read
-    sampled: Sequence[int]  # what the step brought
-    followed: bool  # the call before had its text without these: they tell what became of its drafts
-    read: int  # tokens of its prompt that the step may have computed, at most
+    sampled: Sequence[int]  # the step's tokens
+    followed: bool  # the last call had this text without `sampled`, so the draft's outcome is known
+    read: int  # the most tokens of its prompt that the step may have computed
 
 
 @dataclass(slots=True)
 class Texts:
-    """Owns the requests. `limit` is the longest text that vLLM allows, `drafters` those that requests can name."""
+    """Owns the requests. `limit` is vLLM's longest text; `drafters` are the names that requests may ask for."""
 
     limit: int
     drafters: Collection[str] = ()
@@ -92,8 +92,8 @@ class Texts:
         now: float,
         requests: Sequence[Named] | None = None,
     ) -> list[Row]:
-        """Return the requests of these rows, brought up to date. With vLLM's own `requests` they are known by name, and
-        may say how they want to be drafted for."""
+        """Return the requests of these rows, brought up to date. vLLM's own `requests` give their names, and may say
+        how to draft for them."""
         texts = [row[:length] for row, length in zip(tokens, lengths[: len(sampled)].tolist())]
         if requests is None:
             found = self._found([text[: len(text) - len(new)] for text, new in zip(texts, sampled)])
@@ -111,8 +111,8 @@ class Texts:
         return rows
 
     def gone(self, held: Container[str] | None = None) -> list[ActiveRequest]:
-        """Forget requests that vLLM does not hold any more, by the names of those that it does; where it names none,
-        those that had no row for long. Called once after each `follow`."""
+        """Forget ended requests and return them. A request has ended if its name is not in `held`; without names, if it
+        had no row for more than LEAVE calls. Call it once after each `follow`."""
         here = {id(text) for text in self._before}
         ended = []
         for key, text in list(self._texts.items()):
@@ -123,8 +123,8 @@ class Texts:
         return ended
 
     def _found(self, rows: Sequence[Ints]) -> list[Text | None]:
-        """Return the request whose text each row had before the step, or goes on from, the one with the longest such
-        text. Where a row was is looked at first, by the end of its text alone: as a rule it is there."""
+        """Return, for each row, the request with the longest text that the row's text before the step begins with. The
+        request that had the row last is tried first, by the end of its text, because it usually still has the row."""
         found: list[Text | None] = [None] * len(rows)
         free = dict(self._texts)
         for row, (text, tokens) in enumerate(zip(self._before, rows)):
@@ -154,8 +154,8 @@ class Texts:
         return text, Row(text.active, sampled, judged, 0 if judged else len(tokens))
 
     def _opened(self, prompt: Ints, now: float, named: Named | None) -> Text:
-        """Open a request. One of unknown sampling is drafted for as if it were greedy, which is what is
-        likeliest to be accepted of a draft that is taken for certain."""
+        """Open a request. If its sampling is unknown, it is treated as greedy: the likeliest tokens have the best
+        chance to be accepted."""
         room = max(1, self.limit - len(prompt))
         request = Request(next(self._keys), prompt, room, Sampling(), len(prompt), arrival=now)
         if named is not None:
@@ -167,9 +167,8 @@ class Texts:
         return text
 
     def _as_wanted(self, request: Request, named: Named) -> Request:
-        """Return the request with its greatest length, and with `speculation`, `drafter` and `tenant` as Covey's own
-        requests have them, from `extra_args`. What is no such value is left out: a request that vLLM has taken is not
-        refused here."""
+        """Return the request with its length limit, and with `speculation`, `drafter` and `tenant` from `extra_args`,
+        as in Covey's own requests. Invalid values are ignored: vLLM has taken the request, so it cannot be refused."""
         wanted = getattr(named.sampling_params, "extra_args", None) or {}
         speculation, drafter = wanted.get("speculation", "auto"), wanted.get("drafter", "")
         if not isinstance(speculation, str) or not SPECULATION.fullmatch(speculation):

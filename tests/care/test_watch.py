@@ -28,4 +28,4 @@ def test_a_look_that_fails_is_not_the_last_and_none_follows_the_end(caplog: pyte
     made = len(looks)
     time.sleep(0.1)
     assert len(looks) == made
-    assert caplog.text.count("cannot see calls that hang, looks again every 0.01 s: nobody answers") == 1
+    assert caplog.text.count("cannot see calls that hang, trying again every 0.01 s: nobody answers") == 1

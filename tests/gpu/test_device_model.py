@@ -110,7 +110,7 @@ def test_what_is_not_invariant_after_all_is_refused(
         return found.nextafter(found.new_tensor(torch.inf)) if len(x) == 1 else found
 
     monkeypatch.setattr(layers.Fixed, "product", staticmethod(off))
-    with pytest.raises(UnsupportedModel, match="a token's bits depend on its company"):
+    with pytest.raises(UnsupportedModel, match="a token's bits depend on the rest of its pass"):
         load(saved("llama"), numerics="invariant", blocks=8, max_pass_tokens=12)
 
 
@@ -201,9 +201,9 @@ def test_recordings_made_ahead_leave_memory_alone(llama: DeviceModel) -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("gemma2", {}, "no kernels for models of type gemma2"),
+        ("gemma2", {}, "do not compute models of type gemma2"),
         ("mistral", {}, "windows of at least"),
-        ("llama", {"hidden_act": "gelu"}, "know no"),
+        ("llama", {"hidden_act": "gelu"}, "do not compute"),
         ("llama", {"head_dim": 12}, "heads of 12 elements"),
     ],
 )

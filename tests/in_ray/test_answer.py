@@ -136,7 +136,7 @@ def test_an_answer_that_is_another_one_ends_with_an_error() -> None:
     replicas = Replicas(begins("one", event("Once "), GONE), begins("two", event("Twice "), DONE))
     text, error = streamed(replicas)
     assert text == "Once "
-    assert "another one when it is asked for again" in error
+    assert "the repeated answer has another text" in error
 
 
 def test_where_no_identity_is_known_a_stream_ends_with_an_error() -> None:

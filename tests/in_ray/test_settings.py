@@ -25,8 +25,8 @@ BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), r
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"command": ["serve"]}, "has to say {port}"),
-        ({"command": ["serve", "{port}"], "model": "m"}, "by its own words"),
+        ({"command": ["serve"]}, "must contain {port}"),
+        ({"command": ["serve", "{port}"], "model": "m"}, "in the command's own words"),
         ({"profil": "demo-cpu"}, "profil"),
         ({"drain_seconds": 0}, "drain_seconds"),
     ],

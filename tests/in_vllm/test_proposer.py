@@ -33,7 +33,7 @@ EXPECTED = {name: continuation(prompt, 40) for name, prompt in PROMPTS.items()}
         ({"target": {}}, "'target' is not for vLLM"),
         ({"memory": {"policy": "thresholds"}}, "'memory' is not for vLLM"),
         ({"slo": {}}, "'slo' is not for vLLM"),
-        ({"speculation": {"width": 2}}, "speculation.width is refused: vLLM verifies chains alone"),
+        ({"speculation": {"width": 2}}, "speculation.width is refused: vLLM verifies only chains"),
         ({"speculation": {"policy": "adaserve"}}, "adaserve is refused"),
         ({"speculation": {"drafter_policy": "ucb-bd"}}, "ucb-bd is refused"),
         ({"speculation": {"policy": "fixed:5"}}, "5 drafts, allowed: num_speculative_tokens, 4, at most"),

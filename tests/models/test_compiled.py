@@ -92,7 +92,7 @@ def test_without_avx2_nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_full_disk_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "KEPT", tmp_path / "gone")
-    assert compiled.ensure([compiled.MIXED]).startswith("compiled code cannot be kept: [Errno 2]")
+    assert compiled.ensure([compiled.MIXED]).startswith("cannot keep compiled code: [Errno 2]")
 
 
 def test_another_compiler_or_place_has_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_kernels_run_in_the_mode_that_is_wanted(numerics: str, found: str, tmp_p
 def test_other_families_go_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = opened(build(tmp_path, "gpt_neox", num_hidden_layers=1), "fast")
     assert isinstance(model, PagedModel)
-    assert "no kernels for models of type gpt_neox" in caplog.text
+    assert "do not compute models of type gpt_neox" in caplog.text
 
 
 @pytest.mark.usefixtures("gpu")

@@ -171,7 +171,7 @@ def test_weights_that_the_family_does_not_add_are_not_added(tmp_path: Path) -> N
 
 
 def test_types_that_it_does_not_compute_in_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="dtype: got 'float64', this runtime computes in: bfloat16, float32"):
+    with pytest.raises(SettingError, match="dtype: got 'float64', the native runtime computes in: bfloat16, float32"):
         opened(built(tmp_path, "llama"), "float64")
 
 
@@ -325,7 +325,7 @@ def test_passes_that_the_kernel_would_not_survive_are_refused(tmp_path: Path) ->
     model = opened(built(tmp_path, "llama"), max_pass_tokens=40)
     work = chain(np.arange(40, dtype=np.int32), 32)
     short = Lanes(work.lanes.offsets, work.lanes.lengths, work.lanes.tables[:, :1])  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match="40 keys in 1 blocks of 32"):
+    with pytest.raises(ValueError, match="40 keys do not fit 1 blocks of 32"):
         model.forward(Pass(work.tokens, work.positions, work.slots, short, work.out))
     with pytest.raises(ValueError, match="a pass of 41 tokens; this model was built for 40"):
         model.forward(chain(np.arange(41, dtype=np.int32), 32))

@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_written_costs_time_alone(tmp_path: Path, caplog
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING):
         assert verdict(tmp_path / "file" / "numerics", "a", Asked(Tiling(2)), Tiling) == Tiling(2)
-    assert "could not be kept" in caplog.text
+    assert "cannot keep" in caplog.text
 
 
 def test_facts_threads_and_settings_are_part_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:

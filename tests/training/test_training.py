@@ -112,7 +112,7 @@ def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(
         distil.train(student, lessons, tiny_target, Budget(steps=8), stopped, seed=0, settings=DISTIL, stop=stop)
     shown = capsys.readouterr().err
     assert "drafter: step 2, acceptance" in shown, "without a terminal too"
-    assert f"interrupted: kept in {stopped}" in shown
+    assert f"interrupted: saved in {stopped}" in shown
     assert torch.load(stopped, weights_only=True)["step"] == 3
     assert signal.getsignal(signal.SIGTERM) == handler
     assert torch.equal(whole, run_distillation(tiny_drafter, tiny_target, lessons, stopped))

@@ -36,7 +36,7 @@ def parse(parser: RequestParser, parameters: dict[str, Any] | None = None, **ten
 def test_nothing_is_written_where_the_prompt_is_scored_alone() -> None:
     found = parse(parser(), max_tokens=0, return_prompt_log_probs=True)
     assert (found.max_tokens, found.sampling.prompt_logprobs) == (0, True)
-    with pytest.raises(BadField, match=r"^max_tokens: got 0, allowed: 1 and more, or 0 beside return_prompt_log_probs"):
+    with pytest.raises(BadField, match=r"^max_tokens: got 0, allowed: at least 1, or 0 with return_prompt_log_probs"):
         parse(parser(), max_tokens=0)
     info = dataclasses.replace(HashTarget().info(), device="emulated")
     emulated = RequestParser(None, info, LimitSettings(), Roster((), ManualClock()))
@@ -200,8 +200,8 @@ def test_grammars_are_compiled_before_the_target_sees_them() -> None:
         ({"grammar_regex": b"(a"}, "grammar_regex: .*unclosed group"),
         ({"grammar_lark": b"start: missing"}, "grammar_lark: .*missing"),
         ({"grammar_regex": b"a", "grammar_json": b"{}"}, "grammar_regex: .*one grammar, this or grammar_json"),
-        ({"grammar_regex": b"a", "min_tokens": 3}, "min_tokens: got 3, allowed: 0 beside a grammar"),
-        ({"grammar_regex": b"a", "end_id": 5}, "end_id: got 5, allowed: the model's own beside a grammar"),
+        ({"grammar_regex": b"a", "min_tokens": 3}, "min_tokens: got 3, allowed: 0 with a grammar"),
+        ({"grammar_regex": b"a", "end_id": 5}, "end_id: got 5, allowed: the model's own with a grammar"),
         ({"grammar_regex": b"a" * 65537}, "grammar_regex: .*at most 65536 bytes"),
         ({"grammar_regex": b"a", "info": emulated}, "grammar_regex: .*nothing: an emulated target"),
         (

@@ -1,5 +1,5 @@
-"""Finds models that run and do not answer: calls that take far longer than similar ones did. Their processes are ended;
-`covey.care.supervisor` brings them back."""
+"""Finds models that run but do not answer: their calls take far longer than similar calls did. Kills their processes;
+`covey.care.supervisor` brings the models back."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from covey.care.starved import Starved
 from covey.process.log_about import Names, about, current
 
 LOOK_SECONDS = 0.25
-PASSES, LEAST_SECONDS = 5.0, 2.0  # a call may take so many times what is expected of it, and so long in any case
-DOUBTFUL_SECONDS = 1.0  # after which a call is asked why it takes so long
-# Where nothing is expected yet, as of a pass that compiles a kernel. Without a drafter requests are served, so that to
-# have less patience with one costs less. After each call that was ended there is twice as much.
+PASSES, LEAST_SECONDS = 5.0, 2.0  # a call's timeout: PASSES times the mean of its kind, but at least LEAST_SECONDS
+DOUBTFUL_SECONDS = 1.0  # after which a call's process is examined
+# Timeouts until enough calls of a kind were seen; the first may compile a kernel. A missing drafter costs only speed,
+# so its timeout is shorter. The timeout doubles after each call that was killed.
 UNKNOWN_SECONDS, DRAFTERS_SECONDS = 60.0, 15.0
-GRAMMAR_SECONDS = 20.0  # may a call take in any case that brings a grammar: its tokenizer may be yet to be read
-QUESTION_SECONDS = 15.0  # for what takes a model no time; it may have to end other work first
-QUESTION = -1  # the size of one
-KNOWN_CALLS, MEMORY = 3, 0.9  # of a size, before anything is expected; what a mean keeps of itself
+GRAMMAR_SECONDS = 20.0  # the least timeout of a call with a grammar: the target may have to read its tokenizer first
+QUESTION_SECONDS = 15.0  # for a question that takes no time itself: the model may have to finish other work first
+QUESTION = -1  # stands for the size of a question
+KNOWN_CALLS, MEMORY = 3, 0.9  # calls of a kind before its mean counts; the weight of the old mean at an update
 log = logging.getLogger("covey.calls")
 
 
-Kind = tuple[str, int]  # model, and size
-Processes = Callable[[str], Mapping[int, float]]  # of a model, and for how many seconds each has been there
+Kind = tuple[str, int]  # model and size
+Processes = Callable[[str], Mapping[int, float]]  # of a model, and the age of each in seconds
 
 
 @dataclass
@@ -37,15 +37,15 @@ class _Open:
     kind: Kind
     bound: float
     began: float
-    # Seconds of looks, for while this process did not run the other may not have either, and without those in which the
-    # other wanted a processor and had none.
+    # Sum of looks, not of clock time: while this process did not run, the other may not have run either. Time in which
+    # the other was starved of a processor counts less.
     seconds: float = 0.0
-    pids: set[int] | None = None  # whom it was asked of; found when it is doubtful
+    pids: set[int] | None = None  # processes that got the call; found once the call is doubtful
     starved: Starved = field(default_factory=Starved)
-    names: Names = field(default_factory=current)  # of the requests that it is about
+    names: Names = field(default_factory=current)  # of its requests, for logs
 
     def look(self, processes: Processes, now: float) -> bool:
-        """Return whether an answer may still come: Triton never answers some calls to a process that has ended."""
+        """Return whether an answer may still come: when a process ends, Triton never answers some of its calls."""
         counted = LOOK_SECONDS
         if self.seconds >= DOUBTFUL_SECONDS:
             running = processes(self.kind[0])
@@ -60,7 +60,7 @@ class _Open:
 
 
 class Calls:
-    """Owns the calls under way, and how long calls take by model and size, which is the bits of their token counts."""
+    """Owns the open calls, and the mean time of calls by model and size. A size is the bit length of a token count."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Calls:
         self._keys = itertools.count()
         self._open: dict[int, _Open] = {}
         self._means: dict[Kind, tuple[int, float]] = {}  # calls, and the mean of their seconds
-        self._patience: dict[Kind, float] = {}  # times; twice as much after each call that was ended
+        self._patience: dict[Kind, float] = {}  # factor on the timeout
 
     @contextmanager
     def call(
         self, model: str, tokens: int, unknown: float = UNKNOWN_SECONDS, least: float = LEAST_SECONDS
     ) -> Iterator[None]:
-        """Watch a call that computes so many tokens. It may take `unknown` seconds while nothing is expected yet, and
-        `least` in any case. Any thread."""
+        """Watch a call that computes `tokens` tokens. Its timeout is `unknown` seconds until enough calls of its kind
+        were seen, then at least `least`. Any thread may call."""
         kind, began = (model, tokens.bit_length()), self._now()
         with self._lock:
             calls, mean = self._means.get(kind, (0, 0.0))
@@ -93,7 +93,7 @@ class Calls:
             self._means[kind] = calls + 1, keep * mean + (1 - keep) * taken
 
     def question(self, model: str) -> AbstractContextManager[None]:
-        """Watch a call that takes a model no time, as one that asks what it is. Any thread."""
+        """Watch a call that takes a model no time, for example to ask for its facts. Any thread may call."""
         return self._watched((model, QUESTION), QUESTION_SECONDS)
 
     @contextmanager
@@ -110,11 +110,11 @@ class Calls:
             self._patience.pop(kind, None)
 
     def look(self) -> None:
-        """Look at the open calls, every LOOK_SECONDS. Forgets what was learnt of a model that is ended."""
+        """Look at the open calls; to be called every LOOK_SECONDS. Forgets the means of a model that hangs."""
         with self._lock:
             calls = dict(self._open)
         now = self._now()
-        lost = {key for key, call in calls.items() if not call.look(self._processes, now)}  # calls wait for the lock
+        lost = {key for key, call in calls.items() if not call.look(self._processes, now)}  # unlocked: calls need it
         with self._lock:
             self._open = {key: call for key, call in self._open.items() if key not in lost}
             hang = {call.kind[0]: call for call in self._open.values() if call.seconds > call.bound}
@@ -126,5 +126,5 @@ class Calls:
                     call.bound = math.inf
         for model, call in hang.items():
             with about(call.names):
-                log.warning("%s has not answered for %.1f s and its process is ended", model, call.seconds)
+                log.warning("%s has not answered for %.1f s; killing its process", model, call.seconds)
             self._end(call.pids or ())

@@ -1,7 +1,8 @@
 """Model control over HTTP for the launcher and the orchestrator: readiness, index, load, unload.
 
 `pb_utils.load_model` is no alternative: it freezes every thread of the calling process, and a failed load can take all
-of tritonserver 24.10 down. Nor is asking a model: if it dies before it has answered, the caller waits for ever.
+of tritonserver 24.10 down. Nor is a BLS call to a model: if the model dies before it answers, the caller waits for
+ever.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from covey.care import processes
 from covey.contracts.errors import CoveyError
 from covey_client import secret
 
-HTTP_VARIABLE = "COVEY_HTTP"  # the variable by which a launcher says where its server's processes reach it
-USUAL_ADDRESS = "127.0.0.1:8000"  # Triton's own, where no launcher said another
+HTTP_VARIABLE = "COVEY_HTTP"  # the launcher sets it to the address at which its server's processes reach the server
+USUAL_ADDRESS = "127.0.0.1:8000"  # Triton's default, used without a launcher
 LOAD_SECONDS = 600.0
 READY, LOADING, UNLOADED, FAILED = "READY", "LOADING", "UNAVAILABLE", "FAILED"
-RELEASE_SECONDS, LOOK_SECONDS = 30.0, 0.02  # for the requests that a model still has; between looks whether it ended
-DEAD_SECONDS, WAIT_SECONDS = 10.0, 0.5  # for Triton to notice that what it loads has ended; between looks at that
+RELEASE_SECONDS, LOOK_SECONDS = 30.0, 0.02  # timeout of the requests that a model still has; between looks at it
+DEAD_SECONDS, WAIT_SECONDS = 10.0, 0.5  # for Triton to notice that a loading process has ended; between looks at it
 
 
 class ControlError(CoveyError):
@@ -41,20 +42,20 @@ class Control:
     seconds: float = 5.0
 
     def ready(self) -> bool:
-        """Return whether the server answers and every loaded model is ready; False also if nobody answers."""
+        """Return whether the server answers and every loaded model is ready."""
         try:
             return self._call("GET", "/v2/health/ready")[0] == 200
         except ControlError:
             return False
 
     def states(self) -> dict[str, str]:
-        """Return each model's state: READY, LOADING, UNLOADING, UNAVAILABLE; FAILED if it is not there though nobody
-        unloaded it; "" if it was never loaded."""
+        """Return each model's state: READY, LOADING, UNLOADING, or UNAVAILABLE after an unload; FAILED if it became
+        unavailable for another reason; "" if it was never loaded."""
         rows: list[dict[str, Any]] = self._checked("POST", "/v2/repository/index")
         return {str(row["name"]): _state(row) for row in rows}
 
     def answered(self, model: str) -> int:
-        """Return how many requests a model has answered, well or badly, since it was loaded."""
+        """Return how many requests a model has answered since it was loaded, failures included."""
         counts = self._checked("GET", f"/v2/models/{model}/stats")["model_stats"][0]["inference_stats"]
         return int(counts["success"]["count"]) + int(counts["fail"]["count"])
 
@@ -63,7 +64,7 @@ class Control:
         self._checked("POST", f"/v2/repository/models/{model}/unload")
 
     def load(self, model: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Load it, or load it again; blocks until it is ready, or `meanwhile`, called every WAIT_SECONDS, raises."""
+        """Load or reload the model. Blocks until it is ready, or `meanwhile`, called every WAIT_SECONDS, raises."""
         self._checked("POST", f"/v2/repository/models/{model}/load", meanwhile)
 
     def _checked(self, method: str, path: str, meanwhile: Callable[[], None] = lambda: None) -> Any:
@@ -96,10 +97,11 @@ def _state(row: dict[str, Any]) -> str:
 
 
 class InnerControl(Control):
-    """Model control by one of the server's own processes, which sees those of the models."""
+    """Model control from one of the server's own processes, which can list the processes of the models."""
 
     def load(self, model: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Load the model. Gives up if its process has ended unnoticed or it is being loaded already."""
+        """Load the model. Raises ControlError if it is already loading, or if its process ends without Triton
+        noticing."""
         looks = 0
 
         def dead() -> None:
@@ -113,12 +115,12 @@ class InnerControl(Control):
         super().load(model, dead)
 
     def unload(self, model: str) -> None:
-        """Unload the model, but not while it is being loaded, for which Triton would wait."""
+        """Unload the model. Raises ControlError while it is loading, because Triton would block until it is loaded."""
         self._idle(model)
         super().unload(model)
 
     def release(self, model: str) -> None:
-        """Unload a model, and return when its processes have ended and their memory is free."""
+        """Unload a model, and return after its processes have ended and freed their memory."""
         self.unload(model)
         deadline = time.monotonic() + RELEASE_SECONDS
         while processes.by_model(os.getppid()).get(model):
@@ -132,6 +134,6 @@ class InnerControl(Control):
 
 
 def of_this_server() -> InnerControl:
-    """Return, in a model's process, control of the server that it belongs to."""
+    """Return control of the server that this model's process belongs to."""
     host, _, port = os.environ.get(HTTP_VARIABLE, USUAL_ADDRESS).rpartition(":")
     return InnerControl(host, int(port), os.environ.get(secret.VARIABLE, ""), LOAD_SECONDS)

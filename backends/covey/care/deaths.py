@@ -1,7 +1,7 @@
-"""Counts deaths of the server behind a front, in a few bytes of shared memory that the launcher writes.
+"""Counts a server's deaths in a few bytes of memory that the launcher writes and its front reads.
 
-However short an outage was, it has been counted; and another process that takes the port of a dead server is not taken
-for it.
+Even the shortest outage is counted. The front also learns when the port is no longer the launcher's server's, so it
+never mistakes another process there for the server.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _FORMAT = struct.Struct("<Qd?")
 
 @dataclass(frozen=True)
 class DeathCount:
-    """The number of deaths of the public model or the whole server, the time of the last by the clock that all
-    processes share (`time.monotonic`), and whether a living server of the launcher has the port."""
+    """Counts deaths of the public model or the whole server. `last` is the time of the last one by `time.monotonic`,
+    which all processes share. `serving` tells whether the launcher's living server has the port."""
 
     deaths: int = 0
     last: float = 0.0
@@ -26,7 +26,7 @@ class DeathCount:
 
 
 class Deaths:
-    """The launcher's end of the memory, which lives as long as the launcher."""
+    """The launcher's side of the shared memory, which lives as long as the launcher."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("covey-deaths")
@@ -40,7 +40,7 @@ class Deaths:
             self._write(DeathCount(seen.deaths + 1, time.monotonic(), seen.serving and not server))
 
     def serving(self, value: bool) -> None:
-        """Note whether the server serves: it has started, or ended in order. Any thread."""
+        """Note whether the server serves: True after its start, False after an orderly end. Any thread."""
         with self._lock:
             self._write(replace(read(self.fd), serving=value))
 

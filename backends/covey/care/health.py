@@ -1,7 +1,7 @@
-"""The health of one living process of a server, in the seconds by which rules judge it (`covey.care.rules`).
+"""The health of one living process of a server, as seconds that `covey.care.rules` compares with bounds.
 
-Seconds are those of looks: while the looking process did not run, others may not have run either. Seconds in which a
-process wanted a processor and had none count for a fifth (`covey.care.starved`).
+Seconds are sums of looks: while the looking process did not run, others may not have run either. Seconds in which a
+process was starved of a processor count a fifth (`covey.care.starved`).
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from covey.care import processes
 from covey.care.control import LOADING, READY
 from covey.care.starved import Starved, times
 
-BUSY = 0.95  # share of the time in which a thread that never sleeps ran, or waited for a processor, at least
-SLACK_SECONDS = 0.5  # the kernel tells what a thread waits when it runs again
-ASLEEP = 0.01  # share of the time that one has at most of a processor which does nothing
+BUSY = 0.95  # a thread that ran, or waited for a processor, for this share of the time never sleeps
+SLACK_SECONDS = 0.5  # the kernel updates a thread's waiting time only when the thread runs again
+ASLEEP = 0.01  # a process that used at most this share of a processor is asleep
 
 Answered = Callable[["Health"], "int | None"]
 
 
 @dataclass
 class Health:
-    """The health of one process. `look` follows it; `answers` may excuse it."""
+    """The health of one process. `look` updates it; `answers` may excuse a busy one."""
 
     name: str  # of its model, or of the server
     pid: int
-    # How many requests its model has answered, or how far it has come while it loads; None where that is not known.
+    # How many requests its model has answered, or a counter of its progress while it loads; None if unknown.
     answered: Answered
-    ended: bool = False  # it was killed, and the kernel has not said that it has ended yet
-    paused: float = 0.0  # by SIGSTOP
+    ended: bool = False  # it was killed, but the kernel has not reported its end yet
+    paused: float = 0.0  # seconds stopped by SIGSTOP
     loading: float = 0.0
-    asleep: float = 0.0  # while it loads: since it last used a processor
-    busy: float = 0.0  # since its first thread, which takes Triton's requests, slept or answered one
-    ran: float = 0.0  # ... of which it had a processor
-    _spent: float = 0.0  # seconds of processors that it and its children had when it was last idle
+    asleep: float = 0.0  # while it loads: seconds since it last used a processor
+    busy: float = 0.0  # seconds since its first thread, which takes Triton's requests, slept or answered one
+    ran: float = 0.0  # seconds of `busy` in which that thread had a processor
+    _spent: float = 0.0  # processor seconds of the process and its children when it was last idle
     _starved: Starved = field(default_factory=Starved, repr=False)
-    _slept: tuple[float, float] | None = None  # what the first thread had run and waited when `busy` began
-    _answers: int | None = None  # soon after that
+    _slept: tuple[float, float] | None = None  # the first thread's (ran, waited) when `busy` began
+    _answers: int | None = None  # `answered` soon after `busy` began
 
     def look(self, seconds: float, state: str, *, judged: bool) -> None:
-        """Note what became of the process in so many seconds. `state` is Triton's state of its model, or LOADING for a
-        server that loads its first ones; `judged` says whether it may not be busy for long without an answer."""
+        """Account for the last `seconds`. `state` is Triton's state of the model, or LOADING for a server that loads
+        its first models. If `judged`, the process must not be busy for long without an answer."""
         self.paused = self.paused + seconds if processes.state(self.pid) == "T" else 0.0
         if state == LOADING:
             counted = self._starved.counted([self.pid], seconds)
@@ -55,7 +55,7 @@ class Health:
             self._rested(None)
 
     def _idle(self, seconds: float) -> bool:
-        """Return whether neither the process nor its children, for which it may wait, use a processor."""
+        """Return whether the process and its children, for which it may wait, use no processor."""
         if self._starved.ran >= ASLEEP * seconds:
             return False
         before, self._spent = self._spent, processes.spent(self.pid)
@@ -74,8 +74,8 @@ class Health:
             self._answers = self.answered(self)
 
     def answers(self) -> bool:
-        """Return whether the model has answered a request since it became busy, or come further with its load, or
-        whether that is not known. If so, count the process as busy from now on."""
+        """Return whether the model has answered a request or loaded further since it became busy; True also if that is
+        unknown. If so, restart its busy time now."""
         now = self.answered(self)
         if now is not None and now == self._answers:
             return False
@@ -84,5 +84,5 @@ class Health:
         return True
 
     def _rested(self, spent: tuple[float, float] | None) -> None:
-        """Note that the process is not busy: its first thread had run and waited for so long by then."""
+        """Restart the busy time. `spent` is the first thread's (ran, waited) now, or None if it was not looked at."""
         self.busy, self.ran, self._slept, self._answers = 0.0, 0.0, spent, None

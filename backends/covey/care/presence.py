@@ -1,6 +1,6 @@
 """Tells a model's process which other models of its server have a process that answers.
 
-The kernel says at once when a process has ended. Nothing is brought back from here (`covey.care.supervisor`).
+The kernel reports the end of a process at once. This module brings nothing back (`covey.care.supervisor` does).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from covey.process.worker import Thread
 
 A = TypeVar("A")
 LOOK_SECONDS = 0.25
-FIND_EVERY = 2  # looks, between two searches for the processes of models that have none yet
-NEW_SECONDS = 2.0  # a process that is younger than this is not the one that has failed, but its successor
+FIND_EVERY = 2  # looks between two searches for the processes of models that have none yet
+NEW_SECONDS = 2.0  # a younger process is the successor of the one that failed
 
 
 class Presence(Generic[A]):
-    """Follows the processes of some models. `look` is called by one thread, periodically."""
+    """Follows the processes of some models. One thread calls `look` periodically."""
 
     def __init__(
         self,
@@ -33,18 +33,18 @@ class Presence(Generic[A]):
         came: Callable[[str, A], None],
         ended: Callable[[str], None],
     ) -> None:
-        """`answers` asks a model that has a process what it is, and raises CoveyError while it does not say; `came` is
-        told, on the asking thread, what each process has said, and `ended` of each that has ended."""
+        """`answers` asks a model that has a process for its facts, and raises CoveyError while it gives none. `came`
+        gets each process's facts, on the asking thread. `ended` gets the name of each model whose process has ended."""
         self._server, self._models = server, tuple(models)
         self._answers, self._came, self._ended = answers, came, ended
         self._followed: dict[int, tuple[str, int]] = {}  # pidfd -> model, process
-        self._asked: dict[int, Future[None]] = {}  # by process: until it has answered, the last question
+        self._asked: dict[int, Future[None]] = {}  # by process that has not answered yet: the last question
         self._lock = threading.Lock()
         self._looks = 0
         self._ends = select.poll()
 
     def look(self) -> None:
-        """Report which processes have ended since the last look, and ask those that have come."""
+        """Report the processes that ended since the last look, and ask new ones for their facts."""
         for fd, _event in self._ends.poll(0):
             self._ends.unregister(fd)
             os.close(fd)
@@ -57,13 +57,14 @@ class Presence(Generic[A]):
         self._looks += 1
 
     def end(self, model: str) -> None:
-        """End the model's process, which does not work. One that has come since is spared. Any thread."""
+        """Kill the model's process, which does not work. Its successor, if there is one already, is spared. Any
+        thread."""
         with self._lock:
             followed = [pid for name, pid in self._followed.values() if name == model]
         processes.end(pid for pid in followed if processes.age(pid) > NEW_SECONDS)
 
     def close(self) -> None:
-        """Close all handles. No look may be under way or follow."""
+        """Close all handles. No look may be running or follow."""
         while self._followed:
             os.close(self._followed.popitem()[0])
 
@@ -87,7 +88,7 @@ class Presence(Generic[A]):
                     self._asked[pid] = self._ask(model)
 
     def _ask(self, model: str) -> Future[None]:
-        """Ask in a thread of its own, which a model that never answers keeps."""
+        """Ask in a new thread, which blocks for as long as the model does not answer."""
 
         def ask(name: str) -> None:
             self._came(name, self._answers(name))

@@ -1,7 +1,7 @@
 """Lists the processes of one server, tritonserver and its stubs, by their parent or by the shared memory prefix on
 their command lines.
 
-Process groups do not serve: once tritonserver has been waited for, its number may be another server's.
+Process groups are unsafe: after tritonserver was waited for, another server may get its number.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import psutil
 
 from covey_client.running import started
 
-INSTANCE = re.compile(r"\w+_\d+_\d+")  # an instance of a model, as its stub's command line has it; the first is 0_0
+INSTANCE = re.compile(r"\w+_\d+_\d+")  # a model's instance on its stub's command line; the first is 0_0
 SERVER = "tritonserver"
 
 
 def named(server: int) -> dict[str, int]:
-    """Return a running server's processes by name: `tritonserver`, and each model's whose parent it is."""
+    """Return a running server's processes by name: `tritonserver`, and its models' stubs by model."""
     return {SERVER: server} | {name.removesuffix("_0_0"): pid for name, pid in _instances(server)}
 
 
 def by_model(server: int) -> dict[str, list[int]]:
-    """Return the living processes of each model of a running server, without Triton's zombies."""
+    """Return the living processes of each model of a running server; Triton's zombies are left out."""
     pids: dict[str, list[int]] = {}
     for name, pid in _instances(server):
         pids.setdefault(name.rsplit("_", 2)[0], []).append(pid)
@@ -34,8 +34,8 @@ def by_model(server: int) -> dict[str, list[int]]:
 
 
 def state(pid: int) -> str:
-    """Return the kernel's letter for what the process does: T if it is paused, Z if it has ended and its parent has not
-    waited for it; "" if there is none."""
+    """Return the kernel's letter for the process's state: T if it is paused, Z if it has ended but its parent has not
+    waited for it; "" if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]
@@ -49,14 +49,14 @@ def lives(pid: int) -> bool:
 
 
 def age(pid: int) -> float:
-    """Return for how many seconds the process has been there, to a hundredth; 0 if there is none. psutil would use the
-    wall clock, which may be set."""
+    """Return the process's age in seconds, to a hundredth; 0 if there is none. psutil would use the wall clock, which
+    may be set."""
     ticks = started(pid)
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
 
 def spent(pid: int) -> float:
-    """Return the seconds of processors that the process and its descendants had."""
+    """Return the processor seconds that the process and its descendants have used."""
     total = 0.0
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
@@ -68,7 +68,7 @@ def spent(pid: int) -> float:
 
 
 def moves(pid: int) -> int:
-    """Return how often the process touched new memory and its first thread slept: one that spins does neither."""
+    """Return a counter of progress: page faults plus voluntary sleeps. A process that spins has neither."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -78,7 +78,7 @@ def moves(pid: int) -> int:
 
 
 def serves_somebody(pid: int, port: int) -> bool:
-    """Return whether anybody is connected to this TCP port of a process."""
+    """Return whether a client is connected to this TCP port of a process."""
     try:
         ends = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
@@ -87,14 +87,14 @@ def serves_somebody(pid: int, port: int) -> bool:
 
 
 def end(pids: Iterable[int]) -> None:
-    """Send SIGKILL to the processes that are still there."""
+    """Send SIGKILL to those processes that still exist."""
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(pid).kill()
 
 
 def kill(marker: str) -> int:
-    """Send SIGKILL to every process but this one with `marker` on its command line; return how many were killed."""
+    """Send SIGKILL to every other process with `marker` on its command line; return how many were killed."""
     killed = 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile, or is not ours
@@ -105,7 +105,7 @@ def kill(marker: str) -> int:
 
 
 def _instances(server: int) -> Iterator[tuple[str, int]]:
-    """Yield instance and process of each of a running server's stubs."""
+    """Yield the instance name and pid of each stub of a running server."""
     try:
         children = psutil.Process(server).children()
     except psutil.Error:

@@ -1,13 +1,13 @@
-"""Decides when a server that has died is started again: at once, then after rests that grow, and not for ever."""
+"""Decides when a dead server is restarted: at once, then with exponential backoff, until it has died too often."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 
-WINDOW = 600.0  # seconds in which deaths count
-MOST = 10  # deaths in it
-FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds; the first death of a window is followed by none
+WINDOW = 600.0  # seconds for which a death counts
+MOST = 10  # deaths within the window
+FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds of backoff; after the first death of a window there is none
 
 
 class Restarts:
@@ -18,7 +18,7 @@ class Restarts:
         self._deaths: deque[float] = deque()
 
     def rest(self) -> float | None:
-        """Note one more death, and return how long to wait before the next start; None if there is none."""
+        """Note one more death. Return the seconds to wait before the next start, or None to give up."""
         now = self._now()
         while self._deaths and now - self._deaths[0] > WINDOW:
             self._deaths.popleft()

@@ -1,4 +1,4 @@
-"""Reloads models, each in a thread of its own, until they are back."""
+"""Reloads models until they are back, each in its own thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from covey.contracts.errors import CoveyError
 
 log = logging.getLogger("covey.revival")
 
-FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds between a reload that failed and the next
+FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds of backoff after a failed reload
 
 
 class Revival:
-    """Owns the reloads that are under way; no model is reloaded twice at a time."""
+    """Owns the reloads that are under way; a model is never reloaded twice at the same time."""
 
     def __init__(self, control: Control, lacks: Callable[[str], bool]) -> None:
-        """`lacks` says whether a model that Triton calls ready lacks its process: between two tries it may have been
-        loaded by other means. `control` waits for loads."""
+        """`lacks` tells whether a model that Triton calls ready lacks its process; another caller may have loaded it
+        between two tries. `control` must wait for loads to finish."""
         self._control, self._lacks = control, lacks
         self._under_way: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
@@ -36,13 +36,13 @@ class Revival:
             thread.start()
 
     def sees_to(self, model: str) -> bool:
-        """Return whether the model is being reloaded, or is about to be. Any thread may call it."""
+        """Return whether a reload of the model is under way. Any thread may call it."""
         with self._lock:
             return model in self._under_way
 
     def stop(self, seconds: float) -> None:
-        """Begin nothing more. Waits for what is under way, at most `seconds` long: Triton may crash when it unloads a
-        model that is being loaded."""
+        """Begin no more reloads. Waits at most `seconds` for those under way: Triton may crash when it unloads a model
+        that is loading."""
         self._stopped.set()
         until = time.monotonic() + seconds
         with self._lock:
@@ -53,7 +53,7 @@ class Revival:
     def _run(self, model: str) -> None:
         rest = FIRST_REST
         while not self._reloaded(model):
-            log.warning("%s is tried again in %g s", model, rest)
+            log.warning("retrying to reload %s in %g s", model, rest)
             if self._stopped.wait(rest):
                 break
             rest = min(2 * rest, LONGEST_REST)
@@ -61,21 +61,21 @@ class Revival:
             del self._under_way[model]
 
     def _reloaded(self, model: str) -> bool:
-        """Unload and load the model, as Triton never restarts a dead process; return whether it is back."""
+        """Unload and load the model, as Triton never restarts a dead process. Return whether it is back."""
         log.warning("reloading %s", model)
         try:
             state = self._control.states().get(model)
             if state == LOADING:
-                raise ControlError("somebody else loads it")
+                raise ControlError("another caller is loading it")
             if state != READY or self._lacks(model):
                 if state == READY:
                     self._control.unload(model)
                 self._control.load(model)
         except CoveyError as error:
-            log.error("%s could not be reloaded: %s", model, error)
+            log.error("cannot reload %s: %s", model, error)
             return False
         except Exception:  # nothing may end the thread that a model depends on
-            log.exception("%s could not be reloaded", model)
+            log.exception("cannot reload %s", model)
             return False
         log.info("%s is back", model)
         return True

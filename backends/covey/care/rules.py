@@ -1,17 +1,16 @@
-"""The rules by which a process is ended: one for each way of hanging. `covey.care.silence` and `covey.care.calls`
-have those of ports and calls.
+"""The rules that tell that a process hangs and must be killed. Those of ports and calls are in `covey.care.silence` and
+`covey.care.calls`.
 
-A paused process answers nobody, and one that goes on after a while finds locks of Triton's that have timed out, which
-ends all of tritonserver. A process under a debugger is in another state and left alone.
+Paused: the process answers no request. If it resumes later it finds that Triton's locks have timed out, which ends all
+of tritonserver. A process under a debugger is in another state and is left alone.
 
-Triton waits for ever for a process that is loading, and so does all that is asked of the model meanwhile. Whoever asked
-for a load whose process is ended is told that it failed.
+Loading: Triton waits for ever for a process that is loading, and so do all requests to its model. After the process is
+killed, Triton reports the load as failed.
 
-The first thread of a model that nobody waits for within a known time takes Triton's requests, and mostly sleeps. Where
-it never does and no request is answered either, it takes none any more. On a machine that does much else one that works
-slowly never sleeps either, so it has to have run for a while, too. While a model loads that thread may compute for
-long; where it neither sleeps nor touches new memory meanwhile, it runs in circles. The same holds of a server that
-loads its first models.
+Busy: the first thread of a `JUDGED` backend only takes Triton's requests and mostly sleeps. If it never sleeps
+and no request is answered, it hangs. On a loaded machine a slow thread never sleeps either, so it must also have run
+for a while. While a model loads, that thread may compute for long; if it then neither sleeps nor touches new memory, it
+runs in circles. The same holds for a server that loads its first models.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from covey.care.processes import SERVER
 
 PAUSED_SECONDS = 2.0
 BUSY_SECONDS, RAN_SECONDS = 6.0, 1.5
-CIRCLES_SECONDS = 60.0  # the same while a model loads
-ASLEEP_SECONDS = 30.0  # a load may use no processor for so long: weights may come over a network
+CIRCLES_SECONDS = 60.0  # BUSY_SECONDS while a model loads
+ASLEEP_SECONDS = 30.0  # a load may sleep this long, for example while it downloads weights
 TARGET, DRAFTER, ORCHESTRATOR = "target", "drafter", "orchestrator"
 JUDGED = (ORCHESTRATOR, "unary", "tokenizer")  # backends whose first thread only takes requests
 
 
 @dataclass
 class Loads:
-    """The time that loads may take: `longest` as a whole and, by model, without a processor, which is doubled after
-    each load that was ended until one succeeds."""
+    """How long loads may take: `longest` in all, and by model the factor on ASLEEP_SECONDS. The factor doubles after
+    each load that was killed, until one succeeds."""
 
     longest: float
     patience: dict[str, float] = field(default_factory=dict)
 
     def bound(self, health: Health) -> float:
-        return math.inf if health.name == SERVER else self.longest  # whoever starts it knows how long that may take
+        return math.inf if health.name == SERVER else self.longest  # the launcher has its own timeout for a start
 
     def asleep(self, health: Health) -> float:
         return ASLEEP_SECONDS * self.patience.get(health.name, 1.0)
@@ -52,8 +51,8 @@ class Loads:
 
 
 def broken(health: Health, loads: Loads) -> str:
-    """Return what the process does that it may not, behind its name; "" if it breaks no rule. An answered request
-    excuses one that never sleeps."""
+    """Return which rule the process breaks, to be logged after its name, or "". A process that never sleeps is excused
+    if it has answered a request."""
     if health.paused >= PAUSED_SECONDS:
         return f"has been paused for {health.paused:.1f} s"
     if health.loading and health.loading >= loads.bound(health):

@@ -1,4 +1,4 @@
-"""Ends a process that runs and does not answer on its port. Something else starts it again when it has ended."""
+"""Kills a process that runs but does not answer on its port. Its parent starts it again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from covey_client.asking import ask
 from covey_client.errors import CoveyClientError
 
 LOOK_SECONDS = 0.5
-STARTING_SECONDS = 60.0  # that one may be silent which has not answered yet
+STARTING_SECONDS = 60.0  # a process that has not answered yet may be silent this long
 log = logging.getLogger("covey.silence")
 
 
 def answers(address: str, seconds: float) -> bool:
-    """Return whether anything comes back on an HTTP port; a refusal is an answer, too."""
+    """Return whether anything comes back on an HTTP port; a refusal is an answer as well."""
     try:
         ask(Address.parse(address, port=0), "GET", "/v2/health/live", headers={}, seconds=seconds)
     except CoveyClientError:
@@ -27,7 +27,7 @@ def answers(address: str, seconds: float) -> bool:
 
 
 class Silence:
-    """Owns for how long one process has been silent."""
+    """Owns the time for which one process has been silent."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class Silence:
         bound: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pid` says which process it is now, 0 for none; `asks` whether it answers within so many seconds; `bound` is
-        how long it may be silent."""
+        """`pid` returns the process's current number, 0 if it does not run. `asks` returns whether it answers within
+        the given seconds. `bound` is how many seconds it may be silent."""
         self._name, self._pid, self._asks, self._bound, self._now = name, pid, asks, bound, now
         self._known = 0
         self._answered = False
-        # Seconds of the looks' own, for while this process did not run nobody could answer it, and without those in
-        # which the other wanted a processor and had none.
+        # Sum of looks, not of clock time: while this process did not run, it could hear no answer. Time in which the
+        # other was starved of a processor counts less.
         self._silent = 0.0
         self._starved = Starved()
 
     def look(self) -> None:
-        """Ask once, LOOK_SECONDS after the last look, and end a process that has been silent for too long. Blocks at
+        """Ask once, LOOK_SECONDS after the last look, and kill a process that has been silent for too long. Blocks at
         most for as long as the silence has lasted: a late answer is an answer."""
         pid = self._pid()
         if pid != self._known:
@@ -63,6 +63,6 @@ class Silence:
         waited = LOOK_SECONDS + min(self._now() - began, patience)
         self._silent += self._starved.counted([pid], waited)
         if self._silent >= bound and self._pid() == pid:
-            log.warning("%s has not answered for %.1f s and is killed", self._name, self._silent)
+            log.warning("%s has not answered for %.1f s; killing it", self._name, self._silent)
             processes.end([pid])
             self._silent = 0.0

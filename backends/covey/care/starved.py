@@ -1,7 +1,7 @@
 """Measures how long processes had a processor or waited for one.
 
-On a busy machine a slow process looks like one that hangs; time in which it wanted to run and could not says nothing
-about it.
+On a loaded machine a slow process looks like one that hangs. Time in which it was ready to run but had no processor is
+no evidence that it hangs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LEAST_SHARE = 0.2
 
 
 def times(thread: int) -> tuple[float, float]:
-    """Return the seconds for which a thread has run, and waited for a processor, since it began; 0 if there is no such
-    thread any more, or Linux does not say. A process's first thread has its number."""
+    """Return the seconds for which a thread has run, and has waited for a processor. Both are 0 if the thread has ended
+    or Linux does not say. A process's first thread has the process's number."""
     try:
         ran, waited, _ = (PROC / str(thread) / "task" / str(thread) / "schedstat").read_text().split()
     except (OSError, ValueError):
@@ -29,25 +29,26 @@ def times(thread: int) -> tuple[float, float]:
 
 
 class Starved:
-    """Owns how long each thread had run and waited at the last look, by Linux's `schedstat`, if it exists."""
+    """Owns each thread's run and wait times at the last look, from Linux's `schedstat` if it exists."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}
-        self.ran = 0.0  # seconds of processors that they all had between the last two looks
+        self.ran = 0.0  # processor seconds of all threads between the last two looks
         self._processors = cpu.cores()
 
     def counted(self, pids: Iterable[int], seconds: float) -> float:
-        """Return how many of the seconds since the last look count against these processes: at least a fifth, because
-        where many wait for a processor a process that hangs does, too."""
+        """Return how many of the last `seconds` count against these processes. At least a fifth do, because on a
+        machine where many wait for a processor, a process that hangs waits as well."""
         return max(LEAST_SHARE * seconds, seconds - self.look(pids))
 
     def look(self, pids: Iterable[int]) -> float:
-        """Return the longest wait of a thread since the last look, in seconds, less what all threads had of the
-        processors that they can use: threads that spin wait for one another. Nothing is known of a new thread.
+        """Return for how many seconds the processes were starved since the last look.
 
-        Two threads that run half of a second each on one processor, beside another process that has the rest of two,
-        waited for 0.5 s and had 1 s of the 2 that they could use: that leaves nothing. Had they run for 0.1 s each and
-        waited for 0.9 s, 0.8 s of it would be starving."""
+        It is the longest wait of a thread, less the mean time for which the processors that they can use ran them.
+        That time counts as waiting for one another, as threads that spin do. A new thread counts from its second look.
+
+        Two threads can use two processors. If each ran 0.5 s and waited 0.5 s, they had 1 s of 2: 0.5 - 1 / 2 = 0 s
+        starved. If each ran 0.1 s and waited 0.9 s: 0.9 - 0.2 / 2 = 0.8 s starved."""
         before, self._before = self._before, {}
         ran, longest, active = 0, 0, 0
         for pid in pids:
@@ -64,7 +65,7 @@ class Starved:
 
 
 def _threads(pid: int) -> list[Path]:
-    """Return the files that say how long each of a process's threads ran; none where it has ended meanwhile."""
+    """Return the `schedstat` files of a process's threads; none if it has ended."""
     try:
         return list(PROC.glob(f"{pid}/task/*/schedstat"))
     except OSError:

@@ -1,9 +1,9 @@
-"""Follows the processes of one server: ends those that hang, and brings back the models whose process has ended.
+"""Follows the processes of one server: kills those that hang, and reloads the models whose process has ended.
 
-The launcher runs one for each server that it starts, from the moment when the server's process is there.
+The launcher runs one supervisor for each server that it starts, as soon as the server's process exists.
 
-Triton never restarts the process of a model, and goes on saying that the model is ready. A model that somebody unloads
-is left alone, but for a target, without which nothing is served.
+Triton never restarts a model's process, and keeps saying that the model is ready. A model that a user unloaded is left
+alone, except for a target, without which no request is served.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from covey.care.rules import DRAFTER, JUDGED, TARGET, Loads, broken
 from covey.contracts.errors import CoveyError
 
 LOOK_SECONDS = 0.25
-FIND_SECONDS = 2.0  # between searches for processes while nobody lacks one
-NOBODY_SECONDS = 2.0  # after which a model that failed to load, or a target that nobody loads, is loaded again
-LOST_SECONDS = 10.0  # for Triton to notice that the process of a model that it loads has ended
-UNSEEN_SECONDS = 60.0  # for one that it loads to have a process at all
-ASK_SECONDS = 2.0  # for the server to say who is ready
+FIND_SECONDS = 2.0  # between searches for processes while every model has its process
+NOBODY_SECONDS = 2.0  # after which a model that failed to load, or an unloaded target, is loaded again
+LOST_SECONDS = 10.0  # for Triton to notice that a loading model's process has ended
+UNSEEN_SECONDS = 60.0  # for a loading model to have a process at all
+ASK_SECONDS = 2.0  # timeout of a question which models are ready
 PUBLIC = "covey"  # the model whose streams break when its process ends
 _BACKEND = re.compile(r'^\s*backend:\s*"(\w+)"', re.MULTILINE)
 log = logging.getLogger("covey.care")
@@ -60,23 +60,23 @@ class Supervisor:
         load_seconds: float = LOAD_SECONDS,
         died: Callable[[bool], None] = lambda _server: None,
     ) -> None:
-        """`roles` has the models to bring back, by backend. `starting` says which models are ready or being loaded
-        while the server starts and does not answer; it is None once the server has started. A load may take
-        `load_seconds`. `died` is told at once, on this one's thread, when the public model's process has
-        ended, and whether the whole server has."""
+        """`roles` maps each model to bring back to its backend. `starting` returns the models' states while the server
+        starts and does not answer; it is None if the server has started already. A load may take `load_seconds`. When
+        the public model's process ends, the supervisor's thread calls `died` with whether the whole server has
+        ended."""
         self._control, self._server, self._roles, self._died = control, server, dict(roles), died
         self._quick = replace(control, seconds=ASK_SECONDS)
         self._states: States = starting or self._quick.states
         self._starting = starting is not None
         self._draining = False
         self._loads = Loads(load_seconds)
-        self._healths: dict[int, Health] = {}  # by pidfd; the server's too
-        self._last = dict.fromkeys(roles, NOBODY)  # the last process of a model that ended, until another is followed
-        self._absent: dict[tuple[str, str], float] = {}  # models without a process, and their state: for how long
-        self._seen: set[str] = set()  # models that load and have had a process since they began
-        self._said: dict[str, str] = {}  # Triton's states at the last look that asked
-        self._found = 0.0  # seconds since processes were searched for
-        self.killed: list[str] = []  # whom this one has ended, in order
+        self._healths: dict[int, Health] = {}  # by pidfd; the server's as well
+        self._last = dict.fromkeys(roles, NOBODY)  # each model's last process that ended, until another is followed
+        self._absent: dict[tuple[str, str], float] = {}  # (model without a process, its state) -> seconds so far
+        self._seen: set[str] = set()  # loading models that have had a process since their load began
+        self._said: dict[str, str] = {}  # Triton's states when it was last asked
+        self._found = 0.0  # seconds since the last search for processes
+        self.killed: list[str] = []  # names of the processes that were killed, in order
         self._revival = Revival(replace(control, seconds=LOAD_SECONDS), self._lacks)
         self._stopped = threading.Event()
         self._ends = select.poll()
@@ -87,15 +87,15 @@ class Supervisor:
         self._thread.start()
 
     def started(self) -> None:
-        """Take it that the server answers now: models whose process ends are brought back. Any thread."""
+        """Note that the server has started: from now on, reload models whose process ends. Any thread."""
         self._states, self._starting = self._quick.states, False
 
     def drain(self) -> None:
-        """Take it that the server drains: only models that requests in flight need are brought back. Any thread."""
+        """Note that the server drains: from now on, reload only targets and drafters. Any thread."""
         self._draining = True
 
     def stop(self, seconds: float) -> None:
-        """End and bring back nothing more; reloads under way have so many seconds. Any thread but its own."""
+        """Kill and reload nothing more; reloads under way get `seconds` to end. Any thread but the supervisor's own."""
         self._stopped.set()
         os.write(self._waker, b"x")
         self._thread.join()
@@ -115,15 +115,15 @@ class Supervisor:
                 self.look(seconds)
                 blind = False
             except CoveyError as error:
-                if not blind:  # once: a server that has ended is asked until somebody notices
-                    log.warning("the server does not say which models are ready: %s", error)
+                if not blind:  # log once: a server that has ended is asked until its end is seen
+                    log.warning("cannot ask the server which models are ready: %s", error)
                 blind = True
-            except Exception:  # nothing may end the thread that all models depend on
-                log.exception("the processes of the server could not be looked at")
+            except Exception:  # every model depends on this thread, so it must go on
+                log.exception("cannot look at the processes of the server")
                 self._stopped.wait(LOOK_SECONDS)
 
     def _take_ends(self) -> None:
-        """Wait for LOOK_SECONDS, or until the kernel says that a process has ended."""
+        """Wait for LOOK_SECONDS, or until the kernel reports that a process has ended."""
         for fd, _event in self._ends.poll(LOOK_SECONDS * 1000):
             if fd == self._wake:
                 continue
@@ -136,15 +136,15 @@ class Supervisor:
                 self._note(health.name)
 
     def _note(self, name: str) -> None:
-        """Report one death: a server that ends takes its models along, whichever is seen first."""
+        """Report a death once: a server that ends takes its models along, and either may be seen first."""
         if self._server:
             gone = name == processes.SERVER or not processes.lives(self._server)
             self._died(gone)
             self._server = NOBODY if gone else self._server
 
     def look(self, seconds: float) -> None:
-        """Judge every process, and bring back models whose process has ended. Raises ControlError if the server does
-        not say enough."""
+        """Check every process, and reload models whose process has ended. Raises ControlError if the server does not
+        answer."""
         if not self._server:
             return
         for fd, health in list(self._healths.items()):
@@ -156,15 +156,16 @@ class Supervisor:
             self._find(self._found)
 
     def _settled(self) -> bool:
-        """Return whether every model has its process or was unloaded, and none is being loaded or unloaded."""
+        """Return whether every model either has its process and is ready, or was unloaded."""
         followed = {health.name for health in self._healths.values()}
         away = {model for model, role in self._roles.items() if self._said.get(model) == UNLOADED and role != TARGET}
         return all(model in away or (model in followed and self._said.get(model) == READY) for model in self._roles)
 
     def _find(self, seconds: float) -> None:
-        """Search for processes and see to the models that have none.
+        """Search for processes, and bring back models that have none.
 
-        Triton says `ready` before and after the search: what is being loaded or unloaded is not dead."""
+        A ready model is reloaded only if Triton calls it ready before and after the search. Otherwise it is being
+        loaded or unloaded."""
         self._found = 0.0
         seen_to = {model for model in self._roles if self._revival.sees_to(model)}
         before = dict(self._states())
@@ -192,7 +193,7 @@ class Supervisor:
         self._said = dict(states)
 
     def _see_to(self, model: str, state: str, since: float, *, under_way: bool) -> None:
-        """Bring a model back that has been without a process, in this state, for long enough."""
+        """Bring back a model that has been without a process, in this state, for `since` seconds, if that is enough."""
         role = self._roles[model]
         if state == LOADING:
             begun = self._starting or model in self._seen
@@ -201,15 +202,15 @@ class Supervisor:
         elif not under_way and not self._starting and (role in (TARGET, DRAFTER) or not self._draining):
             again = state == FAILED or (state == UNLOADED and role == TARGET)
             if state == READY or (again and since >= NOBODY_SECONDS):
-                if model == PUBLIC and self._last[model] == NOBODY:  # nobody saw it end
+                if model == PUBLIC and self._last[model] == NOBODY:  # its end was not seen
                     self._note(model)
                 self._revival.begin(model)
 
     def _overlooked(self, model: str) -> None:
-        """End the server, for its launcher to start it again: Triton waits beyond every timeout for a process that
-        ended before it had said anything. Without a drafter requests are served, so it stays missing."""
+        """Kill the server, so that its launcher restarts it: Triton waits, past every timeout, for a process that ended
+        before it reported. A missing drafter stays missing, because requests are served without it."""
         if self._starting or self._roles[model] != DRAFTER:
-            log.warning("%s: its process ended while it was loading, and the server is started again", model)
+            log.warning("%s: its process ended while it was loading; restarting the server", model)
             for fd, health in self._healths.items():
                 if health.name == processes.SERVER:
                     self._kill(fd)
@@ -230,13 +231,13 @@ class Supervisor:
             return
         found = broken(health, self._loads)
         if found:
-            log.warning("%s %s and its process is ended", health.name, found)
+            log.warning("%s %s; killing its process", health.name, found)
             if health.loading:
                 self._loads.ended(health.name)
             self._kill(fd)
 
     def _kill(self, fd: int) -> None:
-        """Kill the process by its handle: its number may be another's by now."""
+        """Kill the process by its handle: another process may have its number by now."""
         self._healths[fd].ended = True
         self.killed.append(self._healths[fd].name)
         with contextlib.suppress(ProcessLookupError):
@@ -251,7 +252,8 @@ class Supervisor:
                 self._last[name] = NOBODY
 
     def _lacks(self, model: str) -> bool:
-        """Return whether a model lacks a process: Triton waits for none that died in a call. Any thread may call."""
+        """Return whether a model lacks a process; one that died in a call is a zombie, as Triton does not wait for it.
+        Any thread may call."""
         return self._has_ended(model, processes.by_model(self._server))
 
     def _has_ended(self, model: str, living: Mapping[str, list[int]]) -> bool:

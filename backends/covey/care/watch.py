@@ -1,4 +1,4 @@
-"""Looks at something periodically, from a thread of its own."""
+"""Looks at something periodically, in its own thread."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ log = logging.getLogger("covey.care.watch")
 
 
 class Watch:
-    """Looks every so many seconds until it is stopped. Looks count time, not the clock: while this process did not run,
-    those that it looks at may not have run either."""
+    """Calls `look` every `seconds` until it is stopped. Looks measure time, not the clock: while this process did not
+    run, the processes that it watches may not have run either."""
 
     def __init__(self, name: str, look: Callable[[], object], seconds: float) -> None:
-        """`name` is what it sees, for readers of the log."""
+        """`name` tells readers of the log what is watched."""
         self._name, self._look, self._seconds = name, look, seconds
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking; waits for a look that is under way."""
+        """Stop looking; waits for the current look to end."""
         self._stopped.set()
         self._thread.join()
 
@@ -34,8 +34,8 @@ class Watch:
                 self._look()
                 blind = False
             except CoveyError as error:
-                if not blind:  # once: a server that has ended is asked until somebody notices
-                    log.warning("cannot see %s, looks again every %g s: %s", self._name, self._seconds, error)
+                if not blind:  # log once: a server that has ended is looked at until its end is seen
+                    log.warning("cannot see %s, trying again every %g s: %s", self._name, self._seconds, error)
                 blind = True
-            except Exception:  # nothing may end the thread that finds out what hangs
-                log.exception("could not see %s, looks again in %g s", self._name, self._seconds)
+            except Exception:  # this thread finds processes that hang, so it must go on
+                log.exception("cannot see %s, trying again in %g s", self._name, self._seconds)

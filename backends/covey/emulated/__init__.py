@@ -1,1 +1,1 @@
-"""Devices that are not here, behind the same ports, at the pace of a cost table."""
+"""Emulated devices: the usual ports, at the speed of a cost table."""

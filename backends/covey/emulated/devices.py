@@ -1,13 +1,13 @@
-"""Emulated devices: a target and drafters that are not there, at the pace of a cost table.
+"""Emulated devices: a target and drafters that are not there, at the speed of a cost table.
 
-The language model is a hash: its distribution after some tokens is one token, a function of all of them. Temperature,
-truncation, bias and penalties therefore change nothing, and it never ends a text of its own accord. A drafter knows the
-same hash and agrees with it as often as it is told to, by position of the draft and by what the request is about: its
-tenant says so, or the first token of its prompt. Or its guesses are like those recorded on a real pair (`guesses.py`),
-which makes trees. Work takes the time that the table says, slept on the clock that is passed
-in, so that sweeps run in virtual time as well as through the real server.
+The language model is a hash: after any tokens its distribution is a single token, a function of all of them. So
+temperature, truncation, bias and penalties change nothing, and it never ends a text by itself. A drafter knows the same
+hash and agrees with it at set rates. They depend on the position in the draft and on the request's subject, which is
+its tenant or the first token of its prompt. Or its guesses follow those recorded on a real pair (`guesses.py`), which
+also makes trees. Work takes the time that the table gives. It is slept on the clock that is passed in, so sweeps run in
+virtual time as well as through the real server.
 
-Everything obtained with these is a simulation's and must say so. Both implement the ports of `covey.contracts.ports`.
+Every result obtained with these is a simulation's and must say so. Both implement ports of `covey.contracts.ports`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 EPOCH = 1
-UNJUDGED = -1.0  # of a row without drafts
+UNJUDGED = -1.0  # the reward of a row without drafts
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class _Text:
     tenant: str
     num_prompt: int
     subject: str
-    top: int  # `top_logprobs`
+    top: int  # the request's `top_logprobs`
     num_cached_tokens: int = 0
 
     @classmethod
@@ -87,7 +87,7 @@ class _Text:
 
 
 class EmulatedTarget:
-    """Implements `covey.contracts.ports.Target`. Owns texts and counts blocks; no prefix is reused."""
+    """Implements `covey.contracts.ports.Target`. Owns texts and counts blocks. There is no prefix cache."""
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class EmulatedTarget:
         folder: str = "",
         block_bytes: int = 0,
     ) -> None:
-        """Emulate a device. With `block_bytes` its pool can grow without end: memory is whoever's who asks for it."""
+        """Emulate a device. With `block_bytes` its pool can grow without limit, because memory is only counted."""
         self._verify = Surface(costs.verify)
         self._model, self._clock = model, clock
-        self._used = 0  # blocks, while a pass goes on: summed once, as there are as many texts as rows
+        self._used = 0  # blocks in use during a pass: summed once, because every row would sum over all texts
         self._ledger: Ledger[_Text, TargetReply] = Ledger(
             partial(_Text.of, model), _nothing_to_release, exclusive=True, epoch=EPOCH, now=clock.now
         )
@@ -168,7 +168,7 @@ class EmulatedTarget:
             return _Done(RowStatus.NO_BLOCKS)
         nodes = end - start if last else 0
         if held + self._blocks(text.num_cached_tokens + chunk + nodes) > self._total:
-            start, nodes = end, 0  # a tree that finds no room is left out
+            start, nodes = end, 0  # a tree that does not fit is left out
         text.num_cached_tokens += chunk
         self._used = held + self._blocks(text.num_cached_tokens)
         if not last:
@@ -182,8 +182,8 @@ class EmulatedTarget:
         return _Done(RowStatus.OK, chunk + nodes, tuple(new), alike)
 
     def _walk(self, text: _Text, tokens: list[int], parents: list[int]) -> list[int]:
-        """Return the new tokens by the coupled rule (`covey.trees.verify.walk`), which for a distribution of one token
-        the rejection rule equals."""
+        """Return the new tokens by the coupled rule (`covey.trees.verify.walk`). For a distribution of one token, the
+        rejection rule gives the same."""
         state = text.states[-1]
         new = [self._model.next(state)]
         node = -1
@@ -195,8 +195,8 @@ class EmulatedTarget:
             new.append(self._model.next(state))
 
     def _alike(self, text: _Text, tokens: list[int], parents: list[int]) -> float:
-        """Return the block divergence reward of distributions that are one token each: the share of positions that are
-        right after the draft's own tokens before them."""
+        """Return the block divergence reward for distributions of one token each. It is the share of drafted positions
+        that are right after the draft's own tokens."""
         states: list[int] = []
         right = 0
         for token, parent in zip(tokens, parents):
@@ -230,8 +230,7 @@ class EmulatedTarget:
 
 
 def _top(tokens: list[int], counts: list[int]) -> Top:
-    """Return the likeliest tokens of distributions that are one token each: that token, and behind it the lowest
-    ids."""
+    """Return the likeliest tokens of distributions of one token each: that token, then the lowest other ids."""
     width = max(counts)
     ids, logprobs = np.full((len(tokens), width), -1, np.int32), np.zeros((len(tokens), width), np.float32)
     for place, (token, count) in enumerate(zip(tokens, counts)):
@@ -247,15 +246,15 @@ class _Done:
     status: RowStatus
     computed: int = 0  # tokens
     new: tuple[int, ...] = ()
-    alike: float = UNJUDGED  # the drafts to the text
+    alike: float = UNJUDGED  # the block divergence reward of its drafts
 
 
 class EmulatedDrafter:
-    """Implements `covey.contracts.ports.Drafter`. Without recorded `guesses` it proposes chains, whatever the width: a
-    hash has no second choice. A step over a tree takes what it takes for as many rows as there are lanes.
+    """Implements `covey.contracts.ports.Drafter`. Without recorded `guesses` it proposes chains at any width,
+    because a hash has no second choice. A step over a tree costs the same as a step over one row per lane.
 
-    Catch-up takes what reading the missed tokens takes, packed as in one prefill: C_switch of the rows that lag and
-    their mean lag, where Nightjar's paper looks up the whole batch and its longest.
+    Catch-up costs as much as one prefill of all missed tokens: C_switch at the number of rows that lag and their mean
+    lag. Nightjar's paper looks up the whole batch and its longest lag instead.
     """
 
     def __init__(
@@ -270,9 +269,9 @@ class EmulatedDrafter:
         resident_bytes: int = 0,
         guesses: Guesses | None = None,
     ) -> None:
-        """`rates` gives by tenant, by "@" and the first token of a prompt, which goes before, or by "" for all others,
-        the probability that a draft is right where those before it were, by position; the last serves all deeper ones.
-        `guesses`, whose subjects are found likewise, stand before them."""
+        """`rates` maps a subject to probabilities, by position, that a draft is right if those before it were. The last
+        one serves all deeper positions. A subject is "@" and the first token of a prompt, else a tenant, else "".
+        `guesses`, with the same subjects, replace the rates."""
         self._step = Surface(costs.draft[name])
         self._switch = Surface(costs.switch[name]) if name in costs.switch else None
         self._model, self._clock = model, clock
@@ -299,7 +298,7 @@ class EmulatedDrafter:
         return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(beside(works), works), works)
 
     def _draft(self, work: DraftWork, works: Sequence[DraftWork] = ()) -> DraftReply:
-        """Draft for `work`; `works` are the messages whose rows it has, where it is not a message itself."""
+        """Draft for `work`. If it joins several messages, `works` are those messages."""
         started = self._clock.now()
         rows = []
         for each in works or (work,):
@@ -321,7 +320,7 @@ class EmulatedDrafter:
         )
 
     def _seconds(self, work: DraftWork) -> float:
-        """Return the time of drafting; the first step of a tree has a single lane."""
+        """Return the time of drafting. The first step of a tree has only one lane per row."""
         depth = int(work.depth.max(initial=0))
         if not depth:
             return 0.0
@@ -354,8 +353,7 @@ class EmulatedDrafter:
         return 0 if self._guesses is None else self._guesses.subject(text.subject, text.tenant)
 
     def _catch_up(self, rows: list[_Text | None]) -> tuple[list[int], None]:
-        """Return the lags that are catch-up: what the last round committed is read along with the first step and is
-        none."""
+        """Return the lags that cost catch-up. The first step reads the tokens of the last round at no extra cost."""
         lags = []
         for text in rows:
             if text is not None:
@@ -378,7 +376,7 @@ class EmulatedDrafter:
         return [lag for lag in lags if lag], Judged.of(found)
 
     def _text(self, work: DraftWork, row: int) -> _Text | None:
-        """Return a row's text, brought up to date; None where too little of it is known."""
+        """Return a row's text, brought up to date, or None if the row is stale."""
         keep = int(work.keep[row])
         text = self._ledger.find(work, int(work.tags[row]), keep)
         if text is not None:
@@ -387,9 +385,10 @@ class EmulatedDrafter:
         return text
 
     def _judged(self, text: _Text, judge_from: int, reach: int) -> RowJudged:
-        """A position is hit if a chain that begins there would begin right: all of them count as first of a draft, so
-        hits replayed as rounds are the drafter's own as far as its rates are equal at all positions. Of a prompt, for
-        whose tenant it has rates, it says what one would say that gives every token their mean; of others nothing."""
+        """Judge a text's tokens. A position is a hit if a chain that begins there would begin right, as if each were
+        the first of a draft. So replayed hits match the drafter's drafts only if its rates are equal at all positions.
+        For the prompt of a tenant with rates it reports the mean rate as the probability of every token, else
+        nothing."""
         if judge_from < 0:
             return RowJudged(reach, reach)
         first = min(reach, max(judge_from, text.num_prompt, text.num_cached_tokens))
@@ -402,13 +401,13 @@ class EmulatedDrafter:
         return RowJudged(reach, first, hits, count * math.log(max(mean, UNLIKELY)), count)
 
     def _first(self, text: _Text, state: int) -> int:
-        """Return the token of a chain that begins there."""
+        """Return the first token of a chain that begins at this state."""
         if self._guesser is None:
             return self._chain(text, state, 1)[0]
         return self._model.next(state) if self._guesser.right(state, self._subject(text)) else -1
 
     def _chain(self, text: _Text, state: int, depth: int) -> list[int]:
-        """Return the chain that the drafter proposes where its text so far has this hash."""
+        """Return the chain that the drafter proposes at this state."""
         rates = self._rates.get(text.subject) or self._rates.get(text.tenant, self._rates[""])
         chain: list[int] = []
         for position in range(depth):
@@ -421,15 +420,15 @@ class EmulatedDrafter:
 
 
 def _nothing_to_release(_text: _Text, _ended: bool) -> None:
-    """A text holds nothing but itself."""
+    """Do nothing: a text holds no other resource."""
 
 
-UNLIKELY = 1e-6  # a mean rate of zero, in a logarithm
+UNLIKELY = 1e-6  # replaces a mean rate of zero in a logarithm
 ALONG = 16  # tokens of a row that a drafter's first step reads at no extra cost
 
 
 def _pass_time(clock: Clock, started: float, seconds: float) -> None:
-    """Sleep until `seconds` have passed since `started`: what the emulation itself took is part of them."""
+    """Sleep until `seconds` after `started`, so that the emulation's own time is part of them."""
     clock.sleep(max(0.0, started + seconds - clock.now()))
 
 

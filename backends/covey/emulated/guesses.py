@@ -1,16 +1,16 @@
-"""The guesses of drafters as they were recorded on a real pair: `profiles/acceptance/*.json`.
+"""The guesses of drafters as recorded on a real pair: `profiles/acceptance/*.json`.
 
     {"covey_guesses": 1, "name": "...", "origin": "how and on what it was recorded",
      "subjects": {"code": [{"places": [123, ...], "share": [[0.7, 0.1, ...], ...], "q": ..., "accepted": ...},
                            ...], "": ...}}
 
-A subject, "" being all others, has one table for each depth of a draft, the last of which serves all deeper ones. Its
-places are cut into as many bins by how clearly the best guess leads. Of each bin there are, by rank of the guess, its
-mean share of the race, its mean probability, and how often it was right where all before it were. So a guess is as sure
-of itself as the recorded one was, and as often wrong.
+Each subject, with "" for all others, has one table per depth of a draft; the last serves all deeper ones. A table's
+places are binned by how clearly the best guess leads. For each bin and rank of a guess it holds three numbers: the
+mean share of the race, the mean probability, and how often this guess was right if all before it were. So an emulated
+guess is as confident as the recorded one, and wrong as often.
 
-Places of a path are independent of one another in here; in a text they are not. A path that is wrong already is guessed
-on as if it were right, which nobody sees but who believes its scores.
+Here the places of a path are independent; in a text they are not. After a wrong guess, a path goes on as if it were
+right, which only affects readers that believe its scores.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from covey.contracts.types import NO_FLOATS, Ints, Trees
 from covey.emulated.hash_model import HashModel, States
 
 VERSION = 1
-DESCENT = 1e-6  # as real drafters: a child scores at least so much less than its parent
+DESCENT = 1e-6  # a child scores at least this much less than its parent, as with real drafters
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guesses:
-    """The tables of all subjects: [subject, depth, bin] and, but for the bins' bounds, rank."""
+    """The tables of all subjects: [subject, depth, bin], and rank as the last axis except for `bounds`."""
 
     subjects: Mapping[str, int]
-    bounds: Array  # shares of the places in this bin and those before it
+    bounds: Array  # the share of places in this bin and those before it
     log_share: Array
     log_q: Array
     right: Array  # how often a guess of this rank or a better one is right
 
     @classmethod
     def load(cls, path: str | Path) -> Guesses:
-        """Load tables from a file. Raises SettingError when it is missing or holds no such tables."""
+        """Load tables from a file. Raises SettingError if it is missing or holds no such tables."""
         try:
             table = json.loads(Path(path).read_text(encoding="utf-8"))
             if table["covey_guesses"] != VERSION:
-                raise ValueError(f"not of version {VERSION}")
+                raise ValueError(f"its covey_guesses is not {VERSION}")
             return cls.of(table["subjects"])
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise SettingError(f"recorded guesses {path}: {type(error).__name__}: {error}") from None
 
     @classmethod
     def of(cls, subjects: Mapping[str, Sequence[Mapping[str, Sequence[object]]]]) -> Guesses:
-        """Return the tables of `subjects`. Raises ValueError where they are not of one size, or one is missing."""
+        """Return the tables of `subjects`. Raises ValueError if their sizes differ or "" is missing."""
         tables = {
             key: np.array([[depth[key] for depth in depths] for depths in subjects.values()], np.float64)
             for key in ("places", "share", "q", "accepted")
@@ -66,8 +66,8 @@ class Guesses:
         places = tables["places"].cumsum(axis=2)
         right = tables["accepted"].cumsum(axis=3)
         if (tables["places"] < 0).any() or (tables["accepted"] < 0).any() or (right > 1.001).any():
-            raise ValueError("more guesses are right than there are")
-        tiny = 1e-4  # half of what a recorded number is rounded to, or so
+            raise ValueError("a share of guesses is negative, or more than all are right")
+        tiny = 1e-4  # about half the rounding step of recorded numbers
         return cls(
             {subject: index for index, subject in enumerate(subjects)},
             places / places[:, :, -1:],
@@ -77,12 +77,12 @@ class Guesses:
         )
 
     def subject(self, *names: str) -> int:
-        """Return the index of the table of the first of these that has one, else of the table for all others."""
+        """Return the index of the first of `names` that has a table, else of the table for all others."""
         return next((self.subjects[name] for name in names if name in self.subjects), self.subjects[""])
 
 
 class Guesser:
-    """Beams of guesses over a hash model's texts. `salt` is the drafter's own luck."""
+    """Beams of guesses over a hash model's texts. `salt` makes the luck of drafters differ."""
 
     def __init__(self, guesses: Guesses, model: HashModel, salt: int) -> None:
         self._guesses = guesses
@@ -90,12 +90,12 @@ class Guesser:
         self._salt = salt
 
     def right(self, state: int, subject: int) -> bool:
-        """Return whether the best guess of a draft that begins here is right."""
+        """Return whether the best guess of a draft that begins at this state is right."""
         return bool(self._ranked(np.array([[state]], np.uint64), np.array([subject]), 0)[2][0, 0] == 0)
 
     def trees(self, states: States, subjects: Index, depths: Ints, widths: Ints) -> Trees:
-        """Return a tree for every row: beam search by path score, as `covey.drafters.proposing` does it. A row of depth
-        0 has none. Rows of one width are searched together."""
+        """Return a tree for every row of depth at least 1, by beam search over path scores like
+        `covey.drafters.proposing`. Rows of one width are searched together."""
         rows = len(states)
         parts: list[tuple[Index, Index, Index, Array, Array]] = []
         for width in sorted(set(widths[depths > 0].tolist())):
@@ -122,7 +122,7 @@ class Guesser:
         every = np.arange(count)[:, None]
         level = states[:, None]
         path, path_q = np.zeros((count, 1)), np.zeros((count, 1))
-        above, placed = -1, 0  # where the level above begins among a row's nodes, and where this one does
+        above, placed = -1, 0  # where the level above, and this level, begin among a row's nodes
         columns = []
         for step in range(int(depths.max())):
             share, log_q, right, ranks = self._ranked(level, subjects, step)
@@ -141,8 +141,8 @@ class Guesser:
         return row, tokens, parents, scores, log_q
 
     def _ranked(self, states: States, subjects: Index, step: int) -> tuple[Array, Array, Index, int]:
-        """Return, for each place [row, lane], shares and log q by rank, and which rank is right (the first beyond them
-        means none), and the number of ranks."""
+        """Return shares, log q and the right rank of each place [row, lane], and the number of ranks. Shares and log q
+        have ranks as their last axis. The right rank is the number of ranks if none is right."""
         tables, depth = self._guesses, min(step, self._guesses.bounds.shape[1] - 1)
         subject = subjects[:, None]
         bounds = tables.bounds[subject, depth]
@@ -152,7 +152,7 @@ class Guesser:
         return tables.log_share[subject, depth, bins], tables.log_q[subject, depth, bins], right, reached.shape[-1]
 
     def _tokens(self, states: States, ranks: Index, right: Index) -> Index:
-        """The guess of a rank is the text's next token if that rank is right; all others are other tokens."""
+        """Return the guesses as tokens: the text's next token if that rank is right, other tokens if not."""
         low, count = self._model.low, self._model.vocab_size - self._model.low
         own = self._model.nexts(states)
         return np.where(ranks == right, own, low + (own - low + 1 + ranks) % count)

@@ -1,4 +1,4 @@
-"""The language model of emulated devices: a hash. Its distribution after some tokens is one token."""
+"""The language model of emulated devices: a hash. After any tokens its distribution is a single token."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def mix_all(values: States) -> States:
 
 @dataclass(frozen=True, slots=True)
 class HashModel:
-    """The language model: tokens in `low..vocab_size - 1`, so that none below `low` (ends, controls) is ever said. The
-    plural of a method answers for each of an array."""
+    """The language model. Its tokens are `low..vocab_size - 1`, so it never emits ids below `low` (ends, controls). A
+    method with a plural name takes and returns arrays."""
 
     vocab_size: int
     low: int = 0
 
     def state(self, tokens: Sequence[int], start: int = 0) -> int:
-        """Return the hash of all tokens, those before given by their own state."""
+        """Return the hash of `start`, the state of all earlier tokens, and `tokens`."""
         for token in tokens:  # `mix` written out: prompts are long
             value = ((start ^ (token + 1)) + GOLDEN) & MASK
             value = ((value ^ (value >> 30)) * FIRST) & MASK
@@ -53,7 +53,7 @@ class HashModel:
         return mix_all(starts ^ (tokens + 1).astype(np.uint64))
 
     def next(self, state: int) -> int:
-        """Return the token that follows."""
+        """Return the next token."""
         return self.low + mix(state ^ NEXT) % (self.vocab_size - self.low)
 
     def nexts(self, states: States) -> Tokens:
@@ -61,7 +61,7 @@ class HashModel:
         return drawn.astype(np.int64) + self.low
 
     def luck(self, state: int, salt: int) -> float:
-        """Return a number in [0, 1) that depends on the tokens so far and on whose luck it is."""
+        """Return a number in [0, 1) that depends on the tokens so far and on the salt."""
         return mix(state ^ mix(salt)) / (MASK + 1)
 
     def lucks(self, states: States, salt: int) -> npt.NDArray[np.float64]:

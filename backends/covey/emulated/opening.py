@@ -1,6 +1,6 @@
-"""A profile's emulated target and drafters: from its settings to `covey.emulated.devices`.
+"""Makes a profile's emulated target and drafters: from its settings to `covey.emulated.devices`.
 
-The text is a hash's, in tokens of the tokenizer of the target's folder; no weights are read.
+Token ids are those of the tokenizer in the target's folder. No weights are read.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from covey.emulated.hash_model import HashModel
 from covey.planner.cost_table import load_costs
 from covey.text.tokenization import load_tokenizer
 
-# Below are ends, controls and single bytes in most tokenizers: the first end a text, the last make none.
+# Most tokenizers have ends, controls and single bytes below this id. Ends would end a text; bytes make no readable one.
 FIRST_TOKEN = 300
 
 
 def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedTarget:
-    """Return the device that the profile emulates; `folder` has the tokenizer."""
+    """Return the device that the profile emulates; `folder` holds the tokenizer."""
     settings, emulated = profile.target, profile.emulated
     block_bytes = settings.block_size * emulated.kv_token_bytes
     blocks = settings.kv_blocks or (settings.kv_memory_mb << 20) // block_bytes
@@ -29,7 +29,7 @@ def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedT
         blocks = -(-profile.scheduler.max_running * emulated.max_positions // settings.block_size)
     if blocks < 1:
         raise SettingError(
-            f"target.kv_memory_mb: {settings.kv_memory_mb} MB hold no block of {block_bytes} bytes: give more"
+            f"target.kv_memory_mb: {settings.kv_memory_mb} MB cannot hold a block of {block_bytes} bytes: give more"
         )
     return EmulatedTarget(
         load_costs(costs_file(emulated.costs)),
@@ -48,7 +48,7 @@ def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: st
     emulated = profile.emulated
     if profile.target.kind != "emulated":
         raise SettingError(
-            f"{name}: an emulated drafter cannot draft for a model: set target.kind to emulated, or leave it out"
+            f"{name}: an emulated drafter cannot draft for a real target: set target.kind to emulated, or leave it out"
         )
     costs = load_costs(costs_file(emulated.costs))
     if name not in costs.draft:
@@ -65,7 +65,8 @@ def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: st
 
 
 def acceptance(listed: Sequence[str], name: str) -> dict[str, tuple[float, ...]]:
-    """Return a drafter's acceptance by tenant, "" being all others, as in emulated.acceptance. Raises SettingError."""
+    """Return a drafter's acceptance rates by tenant, "" for all others, from emulated.acceptance. Raises
+    SettingError."""
     rates_of = {}
     for entry in listed:
         whose, _, rates = entry.rpartition(":")
@@ -73,14 +74,14 @@ def acceptance(listed: Sequence[str], name: str) -> dict[str, tuple[float, ...]]
         if drafter == name:
             rates_of[tenant] = tuple(float(rate) for rate in rates.split(","))
     if not rates_of:
-        raise SettingError(f"emulated.acceptance: says nothing of {name}: add {name}:0.6 or the like")
+        raise SettingError(f"emulated.acceptance: no entry for {name}: add {name}:0.6 or the like")
     return rates_of
 
 
 def hash_model(folder: str | Path) -> HashModel:
-    """Return the language model whose tokens are those of the folder's tokenizer."""
+    """Return a hash model with the token ids of the folder's tokenizer."""
     tokenizer = load_tokenizer(folder)
     size = 0 if tokenizer is None else tokenizer.get_vocab_size()
     if size <= FIRST_TOKEN:
-        raise SettingError(f"{folder}: an emulated target needs a tokenizer of more than {FIRST_TOKEN} tokens there")
+        raise SettingError(f"{folder}: an emulated target needs a tokenizer of more than {FIRST_TOKEN} tokens here")
     return HashModel(size, FIRST_TOKEN)

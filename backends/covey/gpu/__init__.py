@@ -1,7 +1,7 @@
-"""The GPU path: kernels in the Triton language, and the passes, chains and draws that are made of them.
+"""The GPU path: kernels in the Triton language, and the passes, chains and draws that they make up.
 
-These functions are its entry, and the only part of it that the rest of the package imports. Each imports the path when
-it is called: the kernels' language may not be installed, and a process without a GPU needs none of it.
+The rest of the package imports only these functions. They import the rest of the path when they are called. The
+`triton` package may not be installed, and a process without a GPU needs none of the path.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ __all__ = ["DeviceDraw", "DeviceModel", "drawing", "open_model", "stepper_of", "
 
 @lru_cache(maxsize=16)
 def why_not(device: torch.device) -> str:
-    """Return what keeps the kernels from running on the device, "" where nothing does: their language may not be
-    installed, and a C compiler is needed to launch them."""
+    """Return why the kernels cannot run on the device, or "" if they can. The `triton` package or the C compiler that
+    launches kernels may be missing."""
     import torch
 
     try:
         from covey.gpu.kernels.norms import gate
     except ModuleNotFoundError as error:
-        return f"{error}: pip install 'covey[cuda]' brings it"
+        return f"{error}: install it with pip install 'covey[cuda]'"
     both = torch.zeros(1, 2, device=device)
     try:
         gate[(1, 1)](both, torch.empty(1, 1, device=device), SIZE=1, S=16)
-    except Exception as error:  # compilers, drivers and devices each raise their own
+    except Exception as error:  # compilers, drivers and devices each raise their own errors
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def open_model(built: Callable[[type[DeviceModel]], DeviceModel]) -> DeviceModel | str:
-    """Return the model that `built` makes by the class it is given, or what keeps the kernels from computing it."""
+    """Return the model that `built` makes from the class it is given, or why the kernels cannot compute it."""
     from triton.errors import TritonError
 
     from covey.contracts.errors import UnsupportedModel
@@ -52,7 +52,7 @@ def open_model(built: Callable[[type[DeviceModel]], DeviceModel]) -> DeviceModel
 
 
 def stepper_of(model: DeviceModel, depth: int) -> DeviceStepper:
-    """Return the model's stepper, ready for chains of up to `depth`."""
+    """Return the model's stepper, with chains of up to `depth` recorded."""
     from covey.gpu.stepper import DeviceStepper
 
     stepper = DeviceStepper(model)
@@ -61,7 +61,7 @@ def stepper_of(model: DeviceModel, depth: int) -> DeviceStepper:
 
 
 def drawing(rows: int, vocab: int, device: torch.device) -> DeviceDraw:
-    """Return what draws for up to `rows` rows at once on a device that the kernels run on."""
+    """Return a `DeviceDraw` for up to `rows` rows at once; the kernels must run on the device."""
     from covey.gpu.kernels.draws import DeviceDraw
 
     return DeviceDraw(rows, vocab, device)

@@ -1,8 +1,8 @@
-"""Records all steps of a drafter's chains as one graph: the host gives the pending tokens and gets the proposals.
+"""Records all steps of a drafter's chains as one graph: the host passes in pending tokens and gets the proposals.
 
-    pending tokens -> pass -> draw -> pass over what was drawn -> draw -> ...
+    pending tokens -> pass -> draw -> pass over the drawn tokens -> draw -> ...
 
-Knows nothing of tags or settings; noise comes as the words that `noise.row_words` makes of each position's key.
+This module knows neither tags nor settings. Noise arrives as `noise.row_words` of each position's key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Chains:
     """Chains of one model, for up to `rows` rows and `depth` steps."""
 
     def __init__(self, model: DeviceModel, rows: int, depth: int) -> None:
-        assert model.windows, "its steps are tiled to suit them"
+        assert model.windows, "recorded chains need windows: their tiles are cut to suit the pass"
         self._model, self.depth = model, depth
         self.rows = most = round_up(rows)
         device = model.torch_device
@@ -41,9 +41,9 @@ class Chains:
 
     @torch.inference_mode()
     def propose(self, work: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats]:
-        """Return tokens and the logs of their shares, [rows, depth]. `work` computes the rows' pending tokens, the
-        logits of each row's last one being its `out`; the tokens that a chain goes on with have these slots and
-        positions [rows, depth - 1]."""
+        """Return tokens and the logs of their shares, each [rows, depth]. `work` computes the rows' pending tokens, and
+        its `out` are the last one of each row. `slots` and `positions` [rows, depth - 1] are those of the drafted
+        tokens that the chain goes on from."""
         depth, _, rows = race.words.shape
         bucket = self._model.give(work)
         self._give(work.lanes.lengths, slots, positions, race)
@@ -52,7 +52,7 @@ class Chains:
         return chains[0], chains[1].view(np.float32)
 
     def _give(self, seen: Ints, slots: Ints, positions: Ints, race: Race) -> None:
-        """Copy the inputs to the device. The last ones have been used by now, since a proposal waits for its result."""
+        """Copy the inputs to the device. The buffer is free: the last proposal waited for its result."""
         depth, _, rows = race.words.shape
         most, given = self.rows, self._given
         given[self._at["temperatures"]].view(np.float64)[:rows] = race.temperatures
@@ -82,7 +82,7 @@ class Chains:
         return self._there[self._at[name]].view(self.depth - 1, self.rows)[step, :rows]
 
     def _tiles(self, step: int, bucket: Bucket) -> Tiles:
-        """Return tiles of one query per row; the rows' tables are those of the pending tokens' pass."""
+        """Return tiles of one query per row. The rows' block tables are those of the pass over the pending tokens."""
         rows = bucket.out
         given = self._model.inputs.tiles(bucket)
         seen = self._of_step("seen", step, rows)

@@ -1,7 +1,7 @@
-"""A forward pass of the Llama-shaped families in a few kernels per layer, all of it at fixed places in device memory.
+"""A forward pass of the Llama-shaped families in a few kernels per layer, all at fixed addresses in device memory.
 
-The modules' own arithmetic and weights; query, key and value are one product, and so are gate and up. A layer is nine
-or ten launches, and a pass can be recorded as it is.
+It computes the modules' own arithmetic with their weights. Query, key and value are one product; so are gate and up. A
+layer takes nine or ten launches, and the whole pass can be recorded.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from covey.gpu.tilings import Tiling
 from covey.models.attention import Shape
 from covey.models.modules import AttentionSetting
 
-LEAST_WINDOW = 512  # a tree's nodes are never out of their own window
+LEAST_WINDOW = 512  # tokens; no path of a tree is as long, so a node always sees its whole path
 HEADS_TOGETHER = 4
 
 
 class Decoder:
-    """Takes its weights out of `module`, which is of no use afterwards. Raises UnsupportedModel where it differs from
-    what the kernels compute."""
+    """Takes its weights out of `module`, which cannot be used afterwards. Raises UnsupportedModel if the module differs
+    from what the kernels compute."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Decoder:
         core = module.model
         activation = core.layers[0].mlp.act_fn
         if not (isinstance(activation, torch.nn.SiLU) or type(activation).__name__ == "SiLUActivation"):
-            raise UnsupportedModel(f"{name}: the kernels know no {type(activation).__name__}")
+            raise UnsupportedModel(f"{name}: the kernels do not compute {type(activation).__name__}")
         if any(0 < setting.window < LEAST_WINDOW for setting in settings):
-            raise UnsupportedModel(f"{name}: the kernels want windows of at least {LEAST_WINDOW} tokens")
+            raise UnsupportedModel(f"{name}: the kernels need windows of at least {LEAST_WINDOW} tokens")
         self._shape, self._settings, self._store = shape, settings, store
         self._embedding: torch.Tensor = core.embed_tokens.weight
         self._norm = core.norm.weight
@@ -54,30 +54,31 @@ class Decoder:
         at = torch.arange(positions, device=self._embedding.device)
         cos, sin = core.rotary_emb(self._embedding[:1], at[None])
         if cos.shape[-1] != shape.head_dim:
-            raise UnsupportedModel(f"{name}: the kernels know no partial rotary positions")
+            raise UnsupportedModel(f"{name}: the kernels do not compute partial rotary positions")
         half = shape.head_dim // 2
         self._cos = cos[0].contiguous()
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1).contiguous()
         self._layers: list[Layer] = []
         for index in range(len(core.layers)):
             self._layers.append(Layer(core.layers[index]))
-            core.layers[index] = torch.nn.Identity()  # joined weights are copies: never two of a whole model
+            core.layers[index] = torch.nn.Identity()  # joined weights are copies: hold only one layer of them twice
         self._span = tiling.span
         self._form: type[ByLibrary] = Fixed if self._span else ByLibrary
 
     @property
     def weight_bytes(self) -> int:
-        """Return the bytes that a pass over a token reads: all weights but the embedding, unless it is the head too."""
+        """Return the bytes read by a pass over one token: all weights, but the embedding only if it is also the
+        head."""
         head = (self._head.numel() + self._norm.numel()) * self._head.element_size()
         return int(head) + sum(layer.bytes for layer in self._layers)
 
     def hidden(self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles) -> torch.Tensor:
-        """Return the last hidden states, normed; write keys and values."""
+        """Return the normed last hidden states; write keys and values."""
         shape, store = self._shape, self._store
         size = len(tokens)
         stream = self._form(F.embedding(tokens, self._embedding), self._epsilon)
         queries = self._embedding.new_empty(size, shape.heads, shape.head_dim)
-        attended = torch.zeros_like(queries)  # of tokens that pad the bucket nothing is written
+        attended = torch.zeros_like(queries)  # attention writes nothing for tokens that pad the bucket
         parts = self._parts(size, tiles.parts)
         for index, (layer, setting) in enumerate(zip(self._layers, self._settings)):
             offset = index * store.layout.layer
@@ -142,5 +143,5 @@ class Decoder:
     def _parts(self, tokens: int, count: int) -> Parts:
         shape, device = self._shape, self._embedding.device
         lines = tokens * shape.heads * count if count > 1 or self._span else 0
-        heights = torch.full((lines,), -torch.inf, device=device)  # of tokens that pad the bucket nothing is written
+        heights = torch.full((lines,), -torch.inf, device=device)  # attention writes nothing for padding tokens
         return Parts(torch.empty(lines * shape.head_dim, device=device), heights, self._span)

@@ -1,4 +1,4 @@
-"""Passes recorded once and replayed: on a GPU a recorded pass costs the host one call instead of hundreds."""
+"""Records passes once and replays them: a replay costs the host one call instead of hundreds of launches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 
 log = logging.getLogger(__name__)
 
-MOST = 256  # recorded passes that are kept
-SEEN = 4 * MOST  # keys that are remembered for having come once
-_ONE_AT_A_TIME = threading.Lock()  # a recording begins by waiting for the device, which breaks another thread's
+MOST = 256  # recordings that are kept
+SEEN = 4 * MOST  # keys that came once and are remembered
+_ONE_AT_A_TIME = threading.Lock()  # a recording first waits for the device, which breaks another thread's recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,19 @@ class _Recorded:
 
 
 class Graphs:
-    """Keeps a recording for each key that came more than once: to record takes as long as dozens of passes. The work
-    reads and writes at fixed places alone, waits for nothing, and may run several times over. Results are overwritten
-    by any later run: take what is wanted from them first. A device that cannot record runs everything as it comes."""
+    """Keeps a recording for each key that came more than once, because recording takes as long as dozens of passes. The
+    work may read and write only fixed addresses, must not wait, and may run several times. The next run overwrites a
+    result, so copy what you need first. A device that cannot record runs every pass directly."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._able = device.type == "cuda"
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
-        self._seen: OrderedDict[Hashable, None] = OrderedDict()  # once
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()  # keys that came once
         if device.type == "cuda":
             with torch.cuda.device(device):
-                # The pool goes when its last user does, so it has one that stays. Libraries' workspaces belong to a
-                # stream: two of our own, lest another's recording that goes takes them along.
+                # The pool is freed with its last user, so one user stays. A library's workspaces belong to a stream and
+                # are freed with a recording on it, so we have two streams of our own.
                 self._home = torch.cuda.MemPool()
                 self._pool: Any = self._home.id
                 self._aside, self._recording = torch.cuda.Stream(), torch.cuda.Stream()
@@ -63,7 +63,7 @@ class Graphs:
                 with _ONE_AT_A_TIME:
                     recording = self._recorded[key] = self._record(key, work)
             except RuntimeError as error:
-                log.warning("nothing is recorded from here on, so passes take longer: %s", error)
+                log.warning("cannot record passes, so each takes longer from now on: %s", error)
                 self._able = False
                 return work()
             if len(self._recorded) > MOST:
@@ -76,7 +76,7 @@ class Graphs:
         now = torch.cuda.current_stream(self._device)
         self._aside.wait_stream(now)
         with torch.cuda.stream(self._aside):
-            work()  # compiles kernels, which a recording must not
+            work()  # compiles kernels, which cannot happen during a recording
         now.wait_stream(self._aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._recording, capture_error_mode="thread_local"):

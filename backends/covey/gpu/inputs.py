@@ -1,9 +1,9 @@
-"""The inputs of a pass at fixed places in device memory, so that a recorded pass can be replayed: filled on the host,
-and brought over in one copy.
+"""The inputs of a pass at fixed addresses in device memory, as recorded passes need them. The host fills them in and
+copies them over in one transfer.
 
     header | tokens, positions, slots, seen, out, order | tiles | bits | tables, as wide as this pass needs | tails
 
-Knows nothing of models. A pass is padded to a bucket: tokens that are kept nowhere, tiles without queries.
+This module knows no models. It pads a pass to a bucket with tokens that are not kept and tiles without queries.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from covey.gpu.kernels.attention import Tiles
 from covey.gpu.tilings import Tiling
 from covey.models.lanes import Lanes, Pass, Windows
 
-TAIL = 32  # tokens that a path may have for each token of a pass: no path of a tree is longer
-HEADER = 4  # the tables' width, and a token's words of bits
+TAIL = 32  # tokens of tree paths that there is room for, per token of a pass; no path of a tree is longer
+HEADER = 4  # words; it holds the width of the tables and the number of words of bits per token
 _FIELDS = ("tokens", "positions", "slots", "seen", "out", "order")
 _TILE_FIELDS = ("first", "count", "row", "reach", "base", "tail")
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The size that a recorded pass is made for; smaller passes run in it."""
+    """The size that a pass is recorded for; smaller passes are padded to it."""
 
     tokens: int
     tiles: int
-    queries: int  # the most of a tile
+    queries: int  # the most that a tile has
     out: int
 
 
 def round_up(count: int) -> int:
-    """Return the next size that passes are recorded for: powers of two and one and a half times those, for such small
-    passes read the same weights whatever their size; beyond 128, where arithmetic begins to count, multiples of 32."""
+    """Return the next size that passes are recorded for. Up to 128 it is a power of two or 1.5 times one, because small
+    passes of any size read the same weights. Beyond 128, where arithmetic counts, it is a multiple of 32."""
     if count > 128:
         return -(-count // 32) * 32
     power = 1 << max(count - 1, 0).bit_length()
@@ -45,10 +45,10 @@ def round_up(count: int) -> int:
 
 
 class Inputs:
-    """Room for passes of up to `tokens` tokens, whose rows have up to `blocks` blocks and `nodes` nodes each."""
+    """Room for passes of up to `tokens` tokens, whose rows have up to `blocks` blocks and `nodes` tree nodes each."""
 
     def __init__(self, tokens: int, blocks: int, nodes: int, tiling: Tiling, device: torch.device) -> None:
-        """A token of slot -1 is kept nowhere."""
+        """A token with slot -1 is not kept."""
         self._tiling = tiling
         self._blocks, self._words = blocks, -(-nodes // 32)
         most = round_up(tokens)
@@ -62,7 +62,7 @@ class Inputs:
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
     def fill(self, work: Pass, seen: Windows | Lanes) -> Bucket:
-        """Bring a pass over. What was filled in before has been read by then: passes wait for their results."""
+        """Copy a pass to the device. The last one's inputs may be overwritten: every pass waits for its results."""
         counts = seen.counts
         queries = self._tiling.queries(int(counts.max()))
         pieces = -(-counts // queries)
@@ -98,7 +98,7 @@ class Inputs:
         return bucket
 
     def _put_windows(self, windows: Windows, row: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
-        """Returns the tiles' `reach`, `base` and `tail`; tiles of rows `row` end at tokens `ends`."""
+        """Return the tiles' `reach`, `base` and `tail`; tiles of rows `row` end at tokens `ends`."""
         words = windows.bits.shape[1]
         self._words_there[1] = words
         self._put("seen", windows.seen, len(windows.seen), 0)
@@ -110,9 +110,9 @@ class Inputs:
         return reach, windows.base[row], np.zeros(len(row), np.int32)
 
     def _put_lanes(self, work: Pass, lanes: Lanes, row: Ints, ends: Ints, start: int) -> tuple[Ints, Ints, Ints]:
-        """Put lanes in as `_put_windows` does windows; tails go behind the tables, which end at `start`."""
+        """Put lanes as `_put_windows` puts windows; tails go after the tables, which end at `start`."""
         size = work.size
-        assert lanes.offsets[-1] == size, "a token is a query of one lane"
+        assert lanes.offsets[-1] == size, "each token must be a query of exactly one lane"
         self._put("seen", work.positions + 1, size, 0)
         self._put("order", np.arange(size, dtype=np.int32) if lanes.queries is None else lanes.queries, size, 0)
         reach = lanes.lengths[row] - lanes.offsets[row + 1] + ends
@@ -120,7 +120,7 @@ class Inputs:
             return reach, lanes.lengths[row], np.zeros(len(row), np.int32)
         room = len(self._words_there) - self._at["tables"] - start
         if len(lanes.tails) > room:
-            raise ValueError(f"trees of {len(lanes.tails)} nodes in all their paths; there is room for {room}")
+            raise ValueError(f"the paths of the trees have {len(lanes.tails)} tokens; there is room for {room}")
         self._words_there[self._at["tables"] + start :][: len(lanes.tails)] = lanes.tails
         base = lanes.lengths - np.diff(lanes.tail_offsets)
         return reach, base[row], (np.int32(start) + lanes.tail_offsets[:-1] - base)[row]

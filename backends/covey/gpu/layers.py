@@ -1,5 +1,5 @@
-"""The work of a layer around its attention, in two forms that give the same up to roundings: by the library's products
-with kernels in between, or in blocks of one shape, which give the same bits whatever else is in the pass."""
+"""The work of a layer around its attention, in two forms that agree up to rounding: `ByLibrary` uses the library's
+products; `Fixed` uses blocks of one shape, so a row's bits do not depend on the rest of the pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GATE_PIECE = 1024
 
 
 class Layer:
-    """The weights of one layer, those of the same input joined."""
+    """The weights of one layer; maps of the same input are joined."""
 
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -38,19 +38,19 @@ class Layer:
 
 
 class ByLibrary:
-    """The residual stream of one pass, from `start` [tokens, width], which it overwrites: nine kernels a layer, those
-    of attention included."""
+    """The residual stream of one pass. It overwrites `start` [tokens, width], and launches nine kernels a layer,
+    attention included."""
 
     def __init__(self, start: torch.Tensor, epsilon: float) -> None:
         self._stream, self._epsilon = start, epsilon
-        self._delta: torch.Tensor | None = None  # what is not yet in the stream
+        self._delta: torch.Tensor | None = None  # still to be added to the stream
         self._normed = torch.empty_like(start)
 
     def queries_keys_values(self, layer: Layer) -> torch.Tensor:
         return self.product(self.last(layer.before), layer.qkv, layer.qkv_bias)
 
     def take(self, layer: Layer, attended: torch.Tensor) -> None:
-        """Add what attention [tokens, heads * head_dim] found."""
+        """Add the output of attention [tokens, heads * head_dim]."""
         self._delta = F.linear(attended, layer.out, layer.out_bias)
 
     def feed_forward(self, layer: Layer) -> None:
@@ -60,7 +60,7 @@ class ByLibrary:
         self._delta = F.linear(inner, layer.down, layer.down_bias)
 
     def last(self, norm: torch.Tensor) -> torch.Tensor:
-        """Return the stream, normed."""
+        """Return the normed stream."""
         size, width = self._stream.shape
         add_and_norm[(size,)](
             self._stream,
@@ -82,8 +82,8 @@ class ByLibrary:
 
 
 class Fixed(ByLibrary):
-    """A row's bits do not depend on the rows beside it, nor on how many there are: the shape of a block is its matrix's
-    alone. Its products add to the stream themselves."""
+    """The form in which a row's bits depend neither on the other rows nor on their number. The shape of a block depends
+    only on its matrix. Its products add to the stream themselves."""
 
     def take(self, layer: Layer, attended: torch.Tensor) -> None:
         self._add(attended, layer.out, layer.out_bias)
@@ -106,10 +106,10 @@ class Fixed(ByLibrary):
 
 
 def _join(*linears: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Join weights and biases of linear maps of the same input. Raises UnsupportedModel where only some have a bias."""
+    """Join weights and biases of linear maps of the same input. Raises UnsupportedModel if only some have a bias."""
     biases = [linear.bias for linear in linears if linear.bias is not None]
     if biases and len(biases) != len(linears):
-        raise UnsupportedModel("the kernels know no layer of which some maps have a bias and others none")
+        raise UnsupportedModel("the kernels need a bias in all or none of a layer's maps that share an input")
     if len(linears) == 1:
         return linears[0].weight, linears[0].bias
     weight = torch.cat([linear.weight for linear in linears])

@@ -1,8 +1,8 @@
-"""A Hugging Face language model on a GPU: the same face as `covey.models.model.PagedModel`, with passes recorded once
-per bucket and replayed.
+"""A Hugging Face language model on a GPU, with the interface of `covey.models.model.PagedModel`. Passes are recorded
+once per bucket and replayed.
 
-Knows nothing of requests, block ownership or sampling. Refuses, by UnsupportedModel, what its kernels do not compute;
-`PagedModel` runs that instead.
+This module knows no requests, block owners or sampling. It raises UnsupportedModel for models that its kernels do not
+compute; `PagedModel` runs those.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from covey.models.lanes import Lanes, Pass, Windows, chain, windows_of
 from covey.models.modules import Source, close, modules_of
 from covey.models.refusals import FAMILIES
 
-SEGMENT_BYTES = 64 << 20  # of KV memory: what it grows and shrinks by
+SEGMENT_BYTES = 64 << 20  # of KV memory, which grows and shrinks by whole segments
 MOST_NODES = 256  # of a row's tree
-RECORDED = 640  # tokens of a pass up to which passes are recorded; larger ones take longer than launching them does
-LOGITS_BYTES = 256 << 20  # of recorded passes' logits
+RECORDED = 640  # tokens; a larger pass takes longer than its launches do, so recording gains nothing
+LOGITS_BYTES = 256 << 20  # the most for the logits of recorded passes
 log = logging.getLogger(__name__)
 
 
 class DeviceModel:
-    """One model and its KV memory of `blocks` blocks; not safe to call from two threads at once. Logits are good until
-    the next pass. With `numerics` "invariant" a token's are the same bits in any company, at the price of products and
-    tiles that do not suit the pass."""
+    """One model and its KV memory of `blocks` blocks; not safe to call from two threads at once. Logits are valid until
+    the next pass. With `numerics` "invariant" a token's logits are the same bits in any pass. The price is that
+    products and tiles are not cut to suit the pass."""
 
-    padding_slot = -1  # where tokens write whose keys are not kept
+    padding_slot = -1  # tokens with this slot do not keep their keys and values
 
     def __init__(
         self,
@@ -52,21 +52,21 @@ class DeviceModel:
         most_blocks: int = 0,
         vocab_size: int = 0,
     ) -> None:
-        """Load the model; with `most_blocks` its KV memory can become so large; with `vocab_size`, outputs from that id
-        on are cut off."""
+        """Load the model. Its KV memory may grow to `most_blocks`. With `vocab_size`, outputs from that id on are cut
+        off."""
         modules = modules_of(source, dtype=dtype, device=device, vocab_size=vocab_size)
         name = str(modules.folder)
         if modules.config.model_type not in FAMILIES:
-            raise UnsupportedModel(f"{name}: no kernels for models of type {modules.config.model_type}")
+            raise UnsupportedModel(f"{name}: the kernels do not compute models of type {modules.config.model_type}")
         if modules.dtype == torch.float64 or modules.shape.head_dim % 8:
-            raise UnsupportedModel(f"{name}: no kernels for float64, or heads of {modules.shape.head_dim} elements")
+            raise UnsupportedModel(f"{name}: no kernels for float64, or for heads of {modules.shape.head_dim} elements")
         self.shape, self.end_ids = modules.shape, modules.end_ids
         self.vocab_size, self.max_positions = modules.vocab_size, modules.max_positions
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.blocks, self.most_blocks = blocks, max(blocks, most_blocks)
         self.block_size, self.max_pass_tokens = block_size, max_pass_tokens
         self.numerics = numerics
-        self.windows = numerics != "invariant"  # which hold siblings between a query's own keys
+        self.windows = numerics != "invariant"  # in windows, siblings stand between a query's own keys
         line_bytes = max_pass_tokens * self.shape.heads * self.shape.head_dim * 4
         span = 0 if self.windows else span_of(self.max_positions, line_bytes)
         self.tiling = Tiling(
@@ -102,7 +102,7 @@ class DeviceModel:
         with torch.inference_mode():
             logits = self.forward(chain(text, block_size))
             if not close(logits, examined.logits, self.torch_dtype):
-                raise UnsupportedModel(f"{name}: the kernels' logits differ from those of its own modules")
+                raise UnsupportedModel(f"{name}: the kernels' logits differ from those of its modules")
             self.clear_slots(np.arange(count, dtype=np.int32))
             if numerics == "invariant":
                 self._prove_invariant(name)
@@ -124,7 +124,7 @@ class DeviceModel:
             self.vocab_size, self.max_positions, self.blocks, self.block_size, self.max_pass_tokens, self.tiling.span
         )
         if not passes_agree(lambda work: self.forward(work).clone(), room):
-            raise UnsupportedModel(f"{name}: a token's bits depend on its company on this {self.device} all the same")
+            raise UnsupportedModel(f"{name}: a token's bits depend on the rest of its pass on this {self.device}")
         for index in range(self.store.segments):
             self.store.segment(index).zero_()
 
@@ -137,30 +137,30 @@ class DeviceModel:
         return self.graphs.run(bucket, lambda: self.compute(bucket))[: len(work.out)]
 
     def give(self, work: Pass) -> Bucket:
-        """Bring a pass over to where `compute` reads it."""
+        """Copy a pass to the addresses that `compute` reads."""
         work.check_tokens(self.vocab_size)
         return self.inputs.fill(work, self._seen(work))
 
     def compute(self, bucket: Bucket) -> torch.Tensor:
-        """Return logits [bucket.out, vocab] in float32 of the pass that was given; nothing in it waits for the host."""
+        """Return logits [bucket.out, vocab] in float32 of the pass given last. Nothing in it waits for the host."""
         inputs = self.inputs
         hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), inputs.tiles(bucket))
         logits = self.decoder.logits(hidden.index_select(0, inputs.out(bucket)))
         if bucket.out > len(self._logits):
             return logits.float()
-        return self._logits[: bucket.out].copy_(logits)  # in one place, or every recording would keep its own
+        return self._logits[: bucket.out].copy_(logits)  # shared, or every recording would keep its own copy
 
     def _seen(self, work: Pass) -> Windows | Lanes:
         if work.size > self.max_pass_tokens:
             raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
         if not self.windows:
-            assert isinstance(work.lanes, Lanes), "siblings would stand between a query's own keys"
+            assert isinstance(work.lanes, Lanes), "windows would put siblings between a query's own keys"
             return work.lanes
         return windows_of(work.lanes) if isinstance(work.lanes, Lanes) else work.lanes
 
     def grow(self, blocks: int) -> int:
-        """Have so many blocks, as far as KV memory can grow, by whole segments. Returns how many can be used by now;
-        raises MemoryError where there is no memory for them."""
+        """Grow KV memory to `blocks` blocks, by whole segments, as far as `most_blocks` allows. Return how many can be
+        used now. Raises MemoryError if the device has no memory for them."""
         blocks = min(blocks, self.most_blocks)
         segment = self.store.layout.segment_blocks
         missing = -(-blocks // segment) * segment - self.store.blocks
@@ -172,25 +172,25 @@ class DeviceModel:
         return self.blocks
 
     def shrink(self, blocks: int) -> bool:
-        """Give up all blocks but the first ones. Returns whether their memory has gone back."""
+        """Free all but the first `blocks` blocks. Returns whether their memory was given back."""
         self.blocks = min(self.blocks, blocks)
         self.store.shrink(self.store.blocks - self.blocks)
         return True
 
     def record(self, rows: int, tokens_per_row: int) -> None:
-        """Make the recordings of passes of up to so many rows, all of as many tokens, now: a recording takes as long as
-        dozens of passes."""
+        """Record passes of up to `rows` rows with up to `tokens_per_row` tokens each now, because a recording takes as
+        long as dozens of passes."""
         for count in sorted({round_up(count) for count in range(1, rows + 1)}):
             for each in range(1, tokens_per_row + 1):
                 if count * each <= self.max_pass_tokens and each < self.max_positions:
                     for _ in range(2):
                         self.forward(self._idle(count, each))
         longest = min(self.max_pass_tokens, self.max_positions - 1)
-        if longest > 0:  # a long prompt's kernels are compiled, too; its last token's logits alone are ever wanted
+        if longest > 0:  # compiles the kernels for a long prompt; only its last logits are ever wanted
             self.forward(replace(self._idle(1, longest), out=np.array([longest - 1], np.int32)))
 
     def _idle(self, rows: int, each: int) -> Pass:
-        """Return a pass that is kept nowhere."""
+        """Return a pass whose tokens are not kept."""
         size = rows * each
         lanes = Lanes(
             np.arange(rows + 1, dtype=np.int32) * np.int32(each),

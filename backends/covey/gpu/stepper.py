@@ -1,4 +1,4 @@
-"""The stepper for models on a GPU: chains are drawn there, step after step, without the host."""
+"""The stepper for models on a GPU: it draws chains there, step after step, without the host."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from covey.models.paged_stepper import PagedStepper
 from covey.models.stepper import Call, Race
 from covey.noise.noise import Index
 
-ROWS, DEPTH = 256, 32  # beyond these a chain goes step by step
+ROWS, DEPTH = 256, 32  # larger chains go step by step
 RECORDED_ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class DeviceStepper(PagedStepper):
-    """Trees, and rows that need distributions, go step by step, each step a pass."""
+    """Drafts chains in one recorded graph. Trees, and rows that need distributions, take one pass per step."""
 
     def __init__(self, model: DeviceModel) -> None:
         super().__init__(model)
@@ -25,8 +25,8 @@ class DeviceStepper(PagedStepper):
         self._chains = Chains(model, ROWS, DEPTH)
 
     def record(self, depth: int) -> None:
-        """Make the recordings of chains of up to `depth` now, for rows with one and two pending tokens: a recording
-        takes as long as dozens of chains."""
+        """Record chains of up to `depth` now, for rows with one and two pending tokens, because a recording takes as
+        long as dozens of chains."""
         for rows in RECORDED_ROWS:
             for count in (1, 2):
                 at = np.broadcast_to(np.arange(count + depth), (rows, count + depth))

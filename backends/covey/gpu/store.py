@@ -1,15 +1,15 @@
-"""KV memory on a device that grows and shrinks while captured CUDA graphs go on using it.
+"""KV memory on a device that grows and shrinks while recorded CUDA graphs keep using it.
 
     pool --> segment 0        segment 1     segment 2 ...     each: [layers, segment_blocks, 2 * kv_heads,
              |<-- offsets[1] -->|                                    block_size, head_dim], keys' heads first
              |<-------- offsets[2] -------->|
 
-A kernel is given `pool` and `offsets`, whose addresses never change: element (layer, block, head, slot, d) lies at
+A kernel gets `pool` and `offsets`, whose addresses never change. Element (layer, block, head, slot, d) is at:
 pool + offsets[block // segment_blocks] + layer * layout.layer + (block % segment_blocks) * layout.block
-+ head * layout.head + slot * head_dim + d. A captured graph therefore sees a new segment at its next replay.
++ head * layout.head + slot * head_dim + d. So a recorded graph sees a new segment at its next replay.
 
-Knows no sequences and no owners: what may be moved or freed is `BlockPool`'s to say. Methods that write do so on the
-current stream, which must be the one that passes run on; they are not to be called while a graph is captured.
+This module knows no sequences and no owners: `BlockPool` decides what may be moved or freed. Methods that write use the
+current stream, which must be the stream of the passes. Do not call them while a graph is being recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ALIGNMENT = 8
 
 @dataclass(slots=True)
 class _Segment:
-    """An allocation of device memory. On a CUDA device it has a memory pool to itself, `home`."""
+    """An allocation of device memory. On a CUDA device it has its own memory pool, `home`."""
 
     memory: torch.Tensor
     home: object | None
@@ -56,7 +56,7 @@ class KVStore:
 
     @property
     def blocks(self) -> int:
-        """Return how many blocks there are now: ids below this may be used."""
+        """Return how many blocks there are now. Ids below this number may be used."""
         return self.segments * self.layout.segment_blocks
 
     @property
@@ -69,8 +69,8 @@ class KVStore:
 
     @property
     def segment_bytes(self) -> int:
-        """Return how many bytes a segment holds. On a CUDA device PyTorch takes 20 MiB for one of 1 to 10 MiB, and else
-        rounds up to 2 MiB: make segments large."""
+        """Return the bytes of a segment. On a CUDA device PyTorch takes 20 MiB for a segment of 1 to 10 MiB, and rounds
+        larger ones up to 2 MiB. So make segments large."""
         return self.layout.segment_blocks * self.bytes_per_block
 
     def segment(self, index: int) -> torch.Tensor:
@@ -78,37 +78,37 @@ class KVStore:
         return self._segments[index].memory
 
     def grow(self, blocks: int) -> int:
-        """Add whole segments, zeroed, at most as many as hold `blocks` blocks, as far as there is room for them.
-        Returns how many blocks were added."""
+        """Add whole, zeroed segments of at most `blocks` blocks in all, while there is memory. Returns how many blocks
+        were added."""
         before = self.blocks
         for _ in range(min(blocks // self.layout.segment_blocks, self.most_segments - len(self._segments))):
             try:
                 segment = self._allocate()
             except torch.OutOfMemoryError as error:
-                _LOG.warning("KV memory grows by %d of %d blocks: %s", self.blocks - before, blocks, error)
+                _LOG.warning("KV memory grows by only %d of %d blocks: %s", self.blocks - before, blocks, error)
                 break
             self.offsets[len(self._segments)] = self._offset(segment.memory)
             self._segments.append(segment)
         return self.blocks - before
 
     def shrink(self, blocks: int) -> int:
-        """Give the last segments' memory back to the device: as many as `blocks` blocks fill, never the first. Returns
-        how many blocks went. What they held is lost; waits for all work on the device."""
+        """Give the last segments, of at most `blocks` blocks in all, back to the device; never the first. Returns how
+        many blocks went. Their contents are lost. Waits for all work on the device."""
         count = min(blocks // self.layout.segment_blocks, len(self._segments) - 1)
         if not count:
             return 0
         kept = len(self._segments) - count
         self.offsets[kept : len(self._segments)] = 0
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # a pass in flight, on whatever stream, may still read them
+            torch.cuda.synchronize(self.device)  # a running pass on any stream may still read them
         while len(self._segments) > kept:
             segment = self._segments.pop()
-            del segment.memory  # before its home, which can only free what nobody uses
+            del segment.memory  # before its pool, which frees only unused memory
             segment.home = None
         return count * self.layout.segment_blocks
 
     def copy_slots(self, sources: Ints, destinations: Ints) -> None:
-        """Copy keys and values of all layers between slots; all are read before any is written."""
+        """Copy keys and values of all layers between slots. All are read before any is written."""
         old, new = self._ids(sources, destinations)
         layout = self.layout
         size = layout.layers * 2 * layout.kv_heads * len(sources) * layout.head_dim
@@ -116,7 +116,7 @@ class KVStore:
         moves.copy_slots(self.pool, self.offsets, old, new, staged, layout)
 
     def clear_slots(self, slots: Ints) -> None:
-        """Set keys and values of all layers to zero."""
+        """Set keys and values of these slots to zero in all layers."""
         (ids,) = self._ids(slots)
         moves.clear_slots(self.pool, self.offsets, ids, self.layout)
 
@@ -126,18 +126,18 @@ class KVStore:
         moves.move_blocks(self.pool, self.offsets, old, new, self.layout)
 
     def _compile(self) -> None:
-        """Launch every kernel once, over what is zero: the first launch takes a second that no request should wait."""
+        """Launch every kernel once, on zeros: a first launch takes a second, for which no request should wait."""
         first = np.zeros(1, np.int32)
         self.move_blocks(first, first)
         self.copy_slots(first, first)
         self.clear_slots(first)
 
     def _allocate(self) -> _Segment:
-        """Return a zeroed segment: unused memory must not hold what is not finite, which gets through every mask.
+        """Return a zeroed segment: unused memory must be finite, because NaN gets through every mask.
 
-        Each has a memory pool of its own, because PyTorch's allocator gives back to the device only whole allocations,
-        and in the common pool a segment may share one with other tensors, or be handed to them once freed. Emptying
-        the common cache as well would cost every other tensor a new allocation.
+        Each has its own memory pool, because PyTorch's allocator gives back only whole allocations to the device. In
+        the common pool a segment may share one with other tensors, or be reused for them once freed. Emptying the
+        common cache as well would cost every other tensor a new allocation.
         """
         shape = self.layout.shape
         if self.device.type != "cuda":
@@ -154,5 +154,5 @@ class KVStore:
         return offset
 
     def _ids(self, *ids: Ints) -> tuple[torch.Tensor, ...]:
-        """Return the ids on the device, in one transfer."""
+        """Copy the ids to the device in one transfer."""
         return torch.from_numpy(np.stack(ids).astype(np.int64)).to(self.device).unbind(0)

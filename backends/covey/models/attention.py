@@ -1,13 +1,13 @@
 """Attention over a paged pool of keys and values, for lanes of any lengths in one pass.
 
-Lanes are sorted into groups of about equal length and query count; each group is two batched products over gathered,
-padded keys. A query's result must not depend on its group: padding is masked to exact zeros, keys stand in position
-order at the column of their position, and values are summed over spans of keys that lie at the same positions in every
-group. Libraries change their order of summation with the number of keys, so a span is short, all full spans have the
-same shape, and `numerics.py` tries whether those shapes are invariant here.
+Lanes are sorted into groups of about equal length and query count. Each group is two batched products over gathered,
+padded keys. A query's result must not depend on its group. So padding is masked to exact zeros, and each key stands in
+the column of its position. Values are summed over spans of keys at the same positions in every group. Libraries change
+their order of summation with the number of keys, so spans are short and all full spans have the same shape.
+`numerics.py` checks whether those shapes are invariant here.
 
-Pool layout, per layer: [2 * kv_heads, slots, head_dim], keys first. Heads outermost makes a gather of whole blocks
-and the batched product both run without a transposing copy.
+Pool layout, per layer: [2 * kv_heads, slots, head_dim], keys first. With heads outermost, neither a gather of whole
+blocks nor the batched product needs a transposing copy.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from covey.contracts.types import Ints
 from covey.models.lanes import Lanes
 from covey.models.rows import by_rows, padded
 
-QUERY_TILE = 64  # longer lanes are cut: bounds the mask, and skips keys that a chunk's first queries cannot see
-# Bytes of a group's keys, values and weights: the memory of much larger ones is taken from the system anew each time.
+QUERY_TILE = 64  # longer lanes are cut: this bounds the mask, and skips keys that a chunk's first queries cannot see
+# Bytes of a group's keys, values and weights. Much larger memory is allocated from the system anew each time.
 AT_ONCE = 16 << 20
-SINK_KEYS = 32  # columns before the first key where there are sinks, one of which is the sink: whole vectors
-WORTH_A_GROUP = 1200  # padded keys whose work outweighs the calls of one more group (measured)
+SINK_KEYS = 32  # columns before the first key if there are sinks, to keep vectors whole; only one holds the sink
+WORTH_A_GROUP = 1200  # padded keys that cost more than the calls of one more group (measured)
 
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of one layer's attention; the same for all layers of a served model but for window."""
+    """The shape of one layer's attention. All layers of a served model have the same, except for the window."""
 
     heads: int
     kv_heads: int
@@ -48,16 +48,16 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Shapes that products are brought to, so that a row's sum has one order."""
+    """Shapes that products are padded to, so that each row's sum has one order."""
 
     rows: int = 1  # the rows of a pass are padded to a multiple of this
     queries: int = 1  # the queries of a lane are padded to a multiple of this
     keys: int = 32  # the keys of a lane are padded to a multiple of this
-    span: int = 0  # lanes of more keys are padded to a multiple of this, and their values summed span by span; 0: never
+    span: int = 0  # lanes with more keys are padded to a multiple of this, and values summed span by span; 0: never
 
     def __post_init__(self) -> None:
         if min(self.rows, self.queries, self.keys, self.span + 1) < 1:
-            raise ValueError(f"{self}: products have no such shapes")
+            raise ValueError(f"{self}: no product can have such shapes")
 
 
 @dataclass(slots=True)
@@ -67,22 +67,22 @@ class Group:
     rows: int
     queries: int
     keys: int
-    pick: torch.Tensor | None  # packed tokens, [R * queries]; None: all of the pass in order
-    gather: torch.Tensor  # blocks [R * keys / block_size], or slots [R * keys] where `by_slot`
+    pick: torch.Tensor | None  # packed tokens, [R * queries]; None: the whole pass in order
+    gather: torch.Tensor  # blocks [R * keys / block_size], or slots [R * keys] if `by_slot`
     by_slot: bool
-    last: Ints  # [R, queries]: the last key each query sees
-    masks: dict[int, torch.Tensor] = field(default_factory=dict)  # the mask of each window, 0 for none
+    last: Ints  # [R, queries]: the last key that each query sees
+    masks: dict[int, torch.Tensor] = field(default_factory=dict)  # by window, 0 for none
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything about a pass that its layers share. Masks are made at their first use."""
+    """All that the layers of a pass share. Masks are made on first use."""
 
     groups: tuple[Group, ...]
-    scatter: torch.Tensor | None  # the place in the groups' joined results of each packed token's; None: in order
+    scatter: torch.Tensor | None  # the index of each packed token in the groups' joined results; None: in order
     shape: Shape
     block_size: int
-    span: int  # keys whose values are summed at once; 0: all of them
+    span: int  # number of keys whose values are summed at once; 0: all
     dtype: torch.dtype
 
 
@@ -96,7 +96,8 @@ def plan_lanes(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Plan:
-    """Return the groups for `lanes` of a pass of `size` packed tokens, the last of which may be padding of no lane."""
+    """Return the groups for `lanes` of a pass of `size` packed tokens, which may end with padding that is in no
+    lane."""
     lanes = _cut(lanes)
     counts = lanes.counts
     tile = math.lcm(tiling.keys, block_size)
@@ -128,7 +129,7 @@ def attend(
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return results [T, heads * head_dim] for queries [T, heads, head_dim] over one layer's pool. With `sinks`
-    [heads], a head's weights and its sink's add up to one."""
+    [heads], the weights of a head's keys and its sink add up to one."""
     shape = plan.shape
     kv_heads, share, dim = shape.kv_heads, shape.share, shape.head_dim
     results = []
@@ -162,12 +163,11 @@ def weighed(
     span: int,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the values in `kv` [2, R, K, D], keys first, weighed for `queries` [R, M, D] under a mask that is added.
-    Where there are more keys than a `span`, each span's product is taken apart, all of them in one batched call, and
-    the results are added in order, in float32: spans that a query does not see add zeros. `sinks` [R, M, 1] are the
-    scores of keys without values."""
+    """Return the values in `kv` [2, R, K, D], keys first, weighed for `queries` [R, M, D] under an additive mask. If
+    there are more keys than a `span`, one batched call multiplies each span separately. The results are added in order,
+    in float32; spans that a query does not see add zeros. `sinks` [R, M, 1] are scores of keys without values."""
     alpha = scale
-    if queries.dtype in (torch.float32, torch.float64):  # MKL scales a factor or the result, whichever is smaller
+    if queries.dtype in (torch.float32, torch.float64):  # MKL would scale a factor or the result, depending on shapes
         queries, alpha = queries * scale, 1.0
     if softcap:
         scores = torch.bmm(queries, kv[0].transpose(1, 2)) * (alpha / softcap)
@@ -189,13 +189,13 @@ def weighed(
 
 
 def _per_query(sinks: torch.Tensor, rows: int, queries: int, shape: Shape) -> torch.Tensor:
-    """Return a sink for each head [heads] as `weighed` wants them."""
+    """Return sinks [heads] in the layout that `weighed` takes."""
     by_head = sinks.view(shape.kv_heads, 1, 1, shape.share).expand(-1, rows, queries, -1)
     return by_head.reshape(shape.kv_heads * rows, queries * shape.share, 1)
 
 
 def _cut(lanes: Lanes) -> Lanes:
-    """Return the same work with no lane of more than `QUERY_TILE` queries."""
+    """Return the same work with at most `QUERY_TILE` queries in a lane."""
     counts = lanes.counts
     if len(counts) == 0 or counts.max() <= QUERY_TILE:
         return lanes
@@ -216,7 +216,7 @@ def _cut(lanes: Lanes) -> Lanes:
 
 
 def _partition(counts: Ints, lengths: Ints, shape: Shape, itemsize: int) -> list[Ints]:
-    """Return lanes by group: query counts within a factor of two, few keys of padding, and no more than `AT_ONCE`."""
+    """Return the lanes of each group: query counts within a factor of two, little padding, and at most `AT_ONCE`."""
     everyone = np.arange(len(counts), dtype=np.int32)
     classes = np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int32)
     parts: list[Ints] = []
@@ -267,7 +267,7 @@ def _group(
     if table.shape[1] < blocks:
         table = np.pad(table, ((0, 0), (0, blocks - table.shape[1])))
     starts = np.arange(0, keys, block_size, dtype=np.int32)
-    table = np.where(starts < lengths[:, None], table, table[:, :1])  # masked, but NaN would get through: its own
+    table = np.where(starts < lengths[:, None], table, table[:, :1])  # NaN gets through masks: pad with its own block
     by_slot = lanes.tail_offsets is not None and bool((np.diff(lanes.tail_offsets)[members] > 0).any())
     if by_slot:
         assert lanes.tail_offsets is not None
@@ -275,7 +275,7 @@ def _group(
         begin = lanes.tail_offsets[members]
         size = lanes.tail_offsets[members + 1] - begin
         at = np.arange(keys, dtype=np.int32)
-        behind = at - (lengths - size)[:, None]  # place in the tail
+        behind = at - (lengths - size)[:, None]  # index in the tail
         inside = (behind >= 0) & (behind < size[:, None])
         index[inside] = lanes.tails[(begin[:, None] + behind)[inside]]
     else:
@@ -285,7 +285,7 @@ def _group(
 
 
 def _mask(group: Group, shape: Shape, window: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return 0 where a query sees a key and -inf elsewhere, laid out as the scores are."""
+    """Return 0 where a query sees a key and -inf elsewhere, in the layout of the scores."""
     at = np.arange(group.keys, dtype=np.int32)
     hidden: Bools = at > group.last[:, :, None]
     if window:

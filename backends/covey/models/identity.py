@@ -1,7 +1,7 @@
-"""A digest of all that the speed of a model depends on: weights, settings, this machine and its libraries; or of what
-was made with a model.
+"""A digest of all that a model's speed depends on: weights, settings, this machine and its libraries. Also a digest of
+the data that something was made from.
 
-Timings kept under it hold as long as it stays. It knows no timings.
+Timings kept under a digest are valid while it stays the same. This module knows no timings.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 
 from covey.process import cpu
 
-STRIDE, SAMPLE = 1 << 20, 4096  # bytes: of each stretch of a weights file so many are read, and all of a small one
+STRIDE, SAMPLE = 1 << 20, 4096  # bytes: SAMPLE bytes are read of every STRIDE of a weights file
 
 
 def identity(what: Any, files: Iterable[Path] = ()) -> str:
-    """Return a digest of plain data and the files beside it, on this machine."""
+    """Return a digest of plain data and files, on this machine."""
     return digest([what, machine()], files)
 
 
 def digest(what: Any, files: Iterable[Path] = ()) -> str:
-    """Return a digest of plain data and the files beside it, wherever they are."""
+    """Return a digest of plain data and files, independent of the machine."""
     found = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode())
     for path in sorted(files):
         found.update(f"{path.name} {path.stat().st_size}".encode())
@@ -34,9 +34,9 @@ def digest(what: Any, files: Iterable[Path] = ()) -> str:
 
 
 def of_model(folder: str | Path, settings: Any) -> str:
-    """Return the identity of the model in a folder of Hugging Face's form, in this process with its threads as they are
-    now. Weights are sampled, a page of each megabyte: training changes them all, and reading a large model whole would
-    take minutes."""
+    """Return the identity of the model in a Hugging Face folder, in this process with its current number of threads.
+    Only a page of each megabyte of the weights is read: training changes all pages, and reading a large model takes
+    minutes."""
     import torch
 
     from covey.models.verdicts import here
@@ -46,12 +46,12 @@ def of_model(folder: str | Path, settings: Any) -> str:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the files that make a model what it is."""
+    """Return the files that define a model."""
     return [*folder.glob("*.safetensors"), *folder.glob("config.json")]
 
 
 def machine() -> list[Any]:
-    """Return the CPU's kind and what it can do, and how many of its cores this process may use."""
+    """Return the CPU's kind and features, and how many of its cores this process may use."""
     return [platform.machine(), cpu.described(), cpu.cores()]
 
 

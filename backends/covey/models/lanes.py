@@ -1,8 +1,8 @@
-"""One pass over a model, as its caller describes it: which tokens, where their keys go, and who sees what.
+"""One pass over a model, as its caller describes it: its tokens, where their keys go, and the keys that each sees.
 
-Knows nothing of models or torch. A *lane* is one causal window of keys in position order; its queries are the last
-keys of it. A chain (prefill chunk, decode row, chain of draft tokens) is one lane. A tree is one lane per path from
-root to leaf, or one per node with that node as the only query: whatever is cheaper, the results are the same.
+This module knows neither models nor torch. A *lane* is one causal window of keys in position order; its queries are its
+last keys. A chain (prefill chunk, decode row, chain of draft tokens) is one lane. A tree is one lane per path from root
+to leaf, or one lane per node with that node as the only query. The results are the same; callers take the cheaper form.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from covey.contracts.types import NO_INTS, Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """R lanes. Lane r has `lengths[r]` keys, key i being the one of position i; its queries are packed tokens
-    `queries[offsets[r]:offsets[r + 1]]` (`queries` None: the packed tokens themselves, in order) and query j of n
+    """R lanes. Lane r has `lengths[r]` keys; key i is the one at position i. Its queries are packed tokens
+    `queries[offsets[r]:offsets[r + 1]]`; if `queries` is None, the packed tokens themselves, in order. Query j of n
     sees the first `lengths[r] - n + j + 1` keys, the last of which is its own.
 
-    Keys lie in the pool at `tables[r, i // block_size] * block_size + i % block_size`, except for the last ones of a
-    lane that has a tail: those lie at slots `tails[tail_offsets[r]:tail_offsets[r + 1]]`. A chain needs no tail. Table
-    entries past a lane's keys are ignored and may be anything, and `tables` may be wider than any lane needs.
+    Keys lie in the pool at `tables[r, i // block_size] * block_size + i % block_size`. If a lane has a tail, its last
+    keys lie at slots `tails[tail_offsets[r]:tail_offsets[r + 1]]` instead. A chain needs no tail. Table entries past a
+    lane's keys are ignored, and `tables` may be wider than any lane needs.
 
-    For example, with blocks of 4, one row knows 6 tokens and drafts a chain of 2, and another in blocks 2 and 9 knows 5
-    and drafts 21, or 22 then 23. The pass has 7 tokens: a last known token and 2 drafts, a last known token and 3.
+    An example with blocks of 4. One row knows 6 tokens and drafts a chain of 2. Another, in blocks 2 and 9, knows 5 and
+    drafts 21, or 22 then 23. The pass has 7 tokens: a last known token and 2 drafts, a last known token and 3.
 
         lane     chain     root, 21   22, 23
         queries  0 1 2     3 4        5 6     the root's result is computed once, in the first of its tree's lanes
         lengths  8         6          7
         tables   0 1       2 9        2 9
-        tails              37         38 39   by its table, 22 would lie in 37: 21 is there
+        tails              37         38 39   by its table, 22 would lie in 37, which 21 has
     """
 
     offsets: Ints
@@ -53,11 +53,10 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The same said row by row, as a GPU wants it: siblings share their row's window, and bits hide them from each
-    other. Row r has packed tokens `offsets[r]` to `offsets[r + 1]` and `lengths[r]` keys, key i lying at
-    `tables[r, i // block_size] * block_size + i % block_size`. Token t sees its row's first `seen[t]` keys and, of
-    those from `base[r]` on, key `base[r] + i` where bit i % 32 of `bits[t, i // 32]` is set; what it sees includes its
-    own key."""
+    """The same row by row, as a GPU reads it: siblings share their row's window, and bits hide them from each other.
+    Row r has packed tokens `offsets[r]` to `offsets[r + 1]` and `lengths[r]` keys. Key i lies at
+    `tables[r, i // block_size] * block_size + i % block_size`. Token t sees its row's first `seen[t]` keys. It also
+    sees key `base[r] + i` if bit i % 32 of `bits[t, i // 32]` is set. Its own key is among those."""
 
     offsets: Ints
     lengths: Ints
@@ -73,8 +72,8 @@ class Windows:
 
 
 def windows_of(lanes: Lanes) -> Windows:
-    """Return the windows of lanes that are all chains, which need no bits."""
-    assert lanes.queries is None, "trees are said as windows from the beginning"
+    """Return windows, without bits, for lanes that are all chains."""
+    assert lanes.queries is None, "lanes of trees cannot become windows"
     counts = lanes.counts
     ends = np.repeat(lanes.lengths - lanes.offsets[1:], counts)
     seen = (ends + np.arange(1, len(ends) + 1)).astype(np.int32)
@@ -83,9 +82,9 @@ def windows_of(lanes: Lanes) -> Windows:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The packed tokens of one pass: id, absolute position, and the pool slot that its key and value are written to,
-    before any attention reads. Every token is a query of one lane. Which of the two forms a model reads, its `windows`
-    says; all read chains of lanes. `out` are the tokens whose logits are wanted. A head reads a state beside each
+    """The packed tokens of one pass: id, absolute position, and the pool slot that gets its key and value before any
+    attention reads. Every token is a query of one lane. A model's `windows` says which of the two forms it reads; all
+    models read lanes that are chains. `out` are the tokens whose logits are wanted. A head also reads a state for each
     token (`covey.models.heads`)."""
 
     tokens: Ints
@@ -100,14 +99,14 @@ class Pass:
         return len(self.tokens)
 
     def check_tokens(self, known: int) -> None:
-        """Raise ValueError unless all tokens are below `known`, the rows of the model's embedding."""
+        """Raise ValueError unless all tokens are below `known`, the number of rows of the model's embedding."""
         low, high = self.tokens.min(initial=0), self.tokens.max(initial=0)
         if low < 0 or high >= known:
             raise ValueError(f"tokens: got {low if low < 0 else high}, allowed: ids from 0 to {known - 1}")
 
 
 def chain_slots(table: Ints, start: int, stop: int, block_size: int) -> Ints:
-    """Return the pool slots of positions `start` to `stop` of a row whose blocks are `table`."""
+    """Return the pool slots of positions `start` to `stop` of a row with block table `table`."""
     at = np.arange(start, stop, dtype=np.int32)
     slots: Ints = (table[at // block_size] * block_size + at % block_size).astype(np.int32)
     return slots

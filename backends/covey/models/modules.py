@@ -1,7 +1,7 @@
-"""A Hugging Face language model as its own modules compute it, with attention replaced by ours (transformers'
-`AttentionInterface`), and the check that this is the same.
+"""A Hugging Face language model computed by its own modules, with attention replaced by ours (transformers'
+`AttentionInterface`), and a check that the results agree.
 
-Knows nothing of passes, pools that last or how a pass is made fast: `PagedModel` and `DeviceModel` stand on it.
+This module knows no passes, lasting pools or ways to make passes fast: `PagedModel` and `DeviceModel` build on it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ACTIVATIONS = (
     "activation_fn",
     "activation",
     "gelu_impl",
-)  # what transformers' feed-forward modules call theirs
+)  # the names of activations in transformers' feed-forward modules
 
 
 class _ByRows(torch.nn.Module):
-    """An activation, a few rows at a time."""
+    """An activation, computed a few rows at a time."""
 
     def __init__(self, act: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _ByRows(torch.nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class AttentionSetting:
-    """The arguments of a call of a layer's attention."""
+    """The arguments with which a layer calls its attention."""
 
     scale: float
     window: int
@@ -63,7 +63,7 @@ class Run:
     settings: dict[int, AttentionSetting] = field(default_factory=dict)
 
 
-_RUN: ContextVar[Run] = ContextVar("run")  # not every family passes arguments on to its attention
+_RUN: ContextVar[Run] = ContextVar("run")  # because not every family passes arguments on to its attention
 
 
 def _paged_attention(
@@ -78,17 +78,17 @@ def _paged_attention(
     s_aux: torch.Tensor | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Serve as transformers' attention function: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out. A layer's
-    window is its mask's: not all families name it here, too. Raises UnsupportedModel for attention of another kind."""
+    """Implement transformers' attention function: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out. The mask
+    gives a layer's window, because not all families pass it here. Raises UnsupportedModel for other attention."""
     window = attention_mask if isinstance(attention_mask, int) else 0
     if (attention_mask is not None and not window) or rest.get("is_causal") is False:
-        raise UnsupportedModel(f"{type(module).__name__}: a mask of its own is not supported: attention is causal")
+        raise UnsupportedModel(f"{type(module).__name__}: its own mask is not supported: attention must be causal")
     run = _RUN.get()
     shape = run.plan.shape
     if query.shape[1] != shape.heads or key.shape[1::2] != value.shape[1::2]:
-        raise UnsupportedModel(f"{type(module).__name__}: keys and values of two shapes are not supported: one pool")
+        raise UnsupportedModel(f"{type(module).__name__}: keys and values of two shapes are not supported")
     if key.shape[1] != shape.kv_heads or key.shape[3] != shape.head_dim:
-        raise UnsupportedModel(f"{type(module).__name__}: heads that differ by layer are not supported: one pool")
+        raise UnsupportedModel(f"{type(module).__name__}: heads that differ by layer are not supported")
     layer = int(module.layer_idx)
     scale = float(scaling if scaling is not None else shape.head_dim**-0.5)
     setting = AttentionSetting(scale, window, float(softcap or 0.0))
@@ -102,7 +102,8 @@ def _paged_attention(
 
 
 def _window(*_: object, local_size: int | None = None, **__: object) -> int | None:
-    """Serve as transformers' mask function: return a window in place of a mask, as lanes say what else a query sees."""
+    """Implement transformers' mask function: return a window in place of a mask, as lanes give all else a query
+    sees."""
     return local_size
 
 
@@ -123,7 +124,7 @@ class Examined:
 
 
 class Modules:
-    """A model's modules, its facts and its refusals."""
+    """A model's modules and facts. Refuses models that are not supported."""
 
     def __init__(
         self,
@@ -133,7 +134,7 @@ class Modules:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Wraps a module whose attention is ours (see `read` and `of`)."""
+        """Wrap a module whose attention is ours (see `read` and `of`)."""
         self.folder, self.config = folder, config
         self.dtype, self.device = dtype, device
         self.module = module
@@ -145,7 +146,7 @@ class Modules:
 
     @classmethod
     def read(cls, folder: str | Path, *, dtype: str, device: str) -> Modules:
-        """Return the modules of the model in a folder. Raises SettingError or UnsupportedModel where it is refused."""
+        """Return the modules of the model in a folder. Raises SettingError or UnsupportedModel if it is refused."""
         path = Path(folder)
         config = loading.read_config(path)
         loading.check_config(path, config)
@@ -156,8 +157,8 @@ class Modules:
 
     @classmethod
     def of(cls, module: Any, name: str) -> Modules:
-        """Return the modules of a module that is ready on its device, in its type, and never was in a folder. Whatever
-        runs it may take it apart. Raises UnsupportedModel as `read` does."""
+        """Wrap a module that is already on its device, in its dtype, and has no folder. Its runtime may take it apart.
+        Raises UnsupportedModel as `read` does."""
         loading.check_config(Path(name), module.config)
         _register()
         module.set_attn_implementation(_ATTENTION)
@@ -184,7 +185,7 @@ class Modules:
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def activate_by_rows(self) -> list[Callable[[torch.Tensor], torch.Tensor]]:
-        """Have activations computed so that a row's do not depend on its company; says which there are."""
+        """Make activations give a row the same bits in any pass. Return them."""
         activations: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
         for part in list(self.module.modules()):
             for name in ACTIVATIONS:
@@ -202,13 +203,13 @@ class Modules:
             head.bias = torch.nn.Parameter(head.bias.data[:vocab_size], requires_grad=False)
 
     def trial(self, count: int) -> Ints:
-        """Return `count` tokens from all over the vocabulary."""
+        """Return `count` tokens from across the vocabulary."""
         return ((np.arange(count) * 7919 + 11) % self.vocab_size).astype(np.int32)
 
     @torch.inference_mode()
     def examine(self, text: Ints) -> Examined:
-        """Compare both attentions over a text, of which ours reads one half after the other: what a model keeps between
-        passes beside keys and values would be missed. UnsupportedModel where they differ, or are not all of it."""
+        """Compare the model's own attention with ours on a text. Ours reads it in two passes, so state that the model
+        would keep in addition to keys and values is noticed. Raises UnsupportedModel if the results differ."""
         count, shape, block = len(text), self.shape, 16
         size = -(-count // block) * block
         pools = [
@@ -237,7 +238,7 @@ class Modules:
         settings, hidden = called[-1], torch.cat(parts)
         if len(settings) != self.layers:
             raise UnsupportedModel(
-                f"{self.folder}: layers without attention are not supported: state must be keys and values"
+                f"{self.folder}: layers without attention are not supported: all state must be keys and values"
             )
         with loading.quiet():
             self.module.set_attn_implementation("eager")
@@ -269,7 +270,7 @@ Source: TypeAlias = "str | Path | Modules"
 
 
 def modules_of(source: Source, *, dtype: str, device: str, vocab_size: int = 0) -> Modules:
-    """Return modules as they are, or those of a folder in that type, on that device. With `vocab_size`, outputs from
+    """Return modules unchanged, or those of a folder in this dtype on this device. With `vocab_size`, outputs from
     that id on are cut off."""
     modules = source if isinstance(source, Modules) else Modules.read(source, dtype=dtype, device=device)
     if 0 < vocab_size < modules.vocab_size:
@@ -285,7 +286,7 @@ def shape_of(config: Any) -> Shape:
 
 
 def scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
-    """Return a head's results scaled as configured (Granite and Cohere have words of their own) and capped."""
+    """Return a head's results scaled and capped as configured (Granite and Cohere name the scale differently)."""
     scaling, scale = getattr(config, "logits_scaling", None), getattr(config, "logit_scale", None)
     cap = getattr(config, "final_logit_softcapping", None)
     if scaling is not None:
@@ -296,7 +297,7 @@ def scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether two results agree up to what the data type rounds away (norms and softmax are float32 at best)."""
+    """Return whether two results agree up to the rounding of the dtype (norms and softmax are float32 at best)."""
     allowed = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.1}[dtype]
     actual, expected = actual.double(), expected.double()
     error = (actual - expected).norm() / expected.norm().clamp_min(1e-30)

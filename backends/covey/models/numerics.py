@@ -1,10 +1,9 @@
-"""Invariance: whether a token's result is the same bits whatever else is in its pass.
+"""Invariance: whether a token's result is the same bits in any pass.
 
-Matrix libraries choose their order of summation by the shape of a product, so that is a question for the hardware at
-hand, asked when a model is loaded: of the model's own matrices over all row counts that passes are padded to, of
-attention over every query count that lanes have, at lengths all over the range, and of whole passes in several
-compositions (`agreement.py`). Where few rows are the trouble, padding to a multiple of some granule may be the answer;
-where many keys are, short spans of them.
+Matrix libraries choose their order of summation by the shape of a product, so the answer depends on the machine. A load
+tests the model's own matrices over all row counts that passes are padded to. It tests attention over every query count
+of lanes, at lengths across the whole range, and whole passes in several compositions (`agreement.py`). If few rows
+break invariance, padding to a multiple of some granule may help. If many keys do, short spans of them may.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from covey.models.attention import AT_ONCE, QUERY_TILE, WORTH_A_GROUP, Shape, Ti
 from covey.models.lanes import Lanes
 from covey.models.rows import padded
 
-GRANULES = (1, 2, 4, 8, 12, 16)  # row counts that passes are padded to multiples of, in the order they are tried
-QUERIES = (1, 2, 4, 8)  # the same of a lane's queries
-FEW = (1, 2, 3, 4, 5)  # queries of a lane that decodes, as a rule
-SPANS = (256, 128)  # keys whose values are summed at once, likewise
-_SMALL_PRODUCT = 4096  # multiplications; PyTorch hands products of 16 ** 3 or fewer to another library
-_SECONDS = 1.0  # what the sweep over row counts may take for each matrix, and one over long contexts
-_AT_LEAST = 5  # counts of each matrix, and of long contexts, that are tried however long they take
-_LANES = 32  # rows of a trial of products, or fewer that have
+GRANULES = (1, 2, 4, 8, 12, 16)  # of a pass's rows, which are padded to a multiple; in the order they are tried
+QUERIES = (1, 2, 4, 8)  # granules of a lane's queries
+FEW = (1, 2, 3, 4, 5)  # usual query counts of a lane that decodes
+SPANS = (256, 128)  # keys whose values are summed at once, in the order they are tried
+_SMALL_PRODUCT = 4096  # multiplications; PyTorch hands products of at most 16 ** 3 to another library
+_SECONDS = 1.0  # for the sweep over row counts of each matrix, and for one over long contexts
+_AT_LEAST = 5  # row counts of each matrix, and long contexts, that are tried however long they take
+_LANES = 32  # in a trial of products; fewer if they have many results
 _RESULTS = 20_000  # compared for each shape; one in thousands may differ
-FAR = 24  # lengths beyond two spans that are tried, as far as there is time
-FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # the numbers of queries there
+FAR = 24  # lengths beyond two spans to try, if there is time
+FAR_QUERIES = (*FEW, 16, QUERY_TILE)  # query counts at those lengths
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -41,16 +40,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A map of a model's rows, linear as a rule, that stands for all of its shape."""
+    """A map of a model's rows, usually linear, that stands for all maps of its shape."""
 
     apply: Callable[[torch.Tensor], torch.Tensor]
     width: int
-    count: int  # how many weights it has
+    count: int  # number of weights
 
 
 def attention_tilings(shape: Shape, block_size: int = 16) -> Iterator[Tiling]:
-    """Yield the tilings that may make attention invariant, the cheapest first. Keys are padded to whole blocks, and
-    spans to those."""
+    """Yield the tilings that may make attention invariant, the cheapest first. Key counts are padded to
+    multiples of the block size, and spans are multiples of that padding."""
     least = 32
     while shape.heads * shape.head_dim * least <= _SMALL_PRODUCT and least < 1024:
         least *= 2
@@ -68,8 +67,8 @@ def linear_granules(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Iterator[int]:
-    """Yield granules under which every matrix gives a row the same bits for all counts that up to `limit` rows are
-    padded to, as far as there is time to try them."""
+    """Yield granules under which every matrix gives a row the same bits for all row counts that up to `limit` rows are
+    padded to. Counts that there is no time to try are assumed to agree."""
     least = min(matrix.count for matrix in matrices)
     for granule in GRANULES:
         if granule * least <= _SMALL_PRODUCT:
@@ -88,9 +87,9 @@ def _invariant(matrix: Matrix, counts: Sequence[int], dtype: torch.dtype, device
     for place, count in enumerate(counts):
         if place >= _AT_LEAST and time.thread_time() > until:
             shape = f"{matrix.count // matrix.width} x {matrix.width}"
-            log.info("row counts of a %s matrix: %d of %d tried, up to %d rows", shape, place, len(counts), count - 1)
+            log.info("a %s matrix: tried %d of %d row counts, up to %d rows", shape, place, len(counts), count - 1)
             break
-        places = 64 if count <= 4 else 8 if count <= 33 else 1  # roundings differ in few rows: few rows, many trials
+        places = 64 if count <= 4 else 8 if count <= 33 else 1  # few rows differ in few places: try more places
         for start in range(0, most - count + 1, max(1, most // places)):
             alone = matrix.apply(rows[start : start + count].clone())
             if not torch.equal(alone, expected[start : start + count]):
@@ -110,10 +109,10 @@ def attention_agreement(
     least: int = 1,
     seconds: float = _SECONDS,
 ) -> int:
-    """Return how many results were compared, `least` of them at least, or 0 when one differs: all queries of a lane
-    must have the same results, bit for bit, as each of them alone. Products of every shape up to a span are tried, and
-    whole attention over every padded length up to two spans and a sample of those beyond, beside other lanes. Lengths
-    beyond two spans are tried for so many seconds, twice."""
+    """Return how many results were compared, at least `least`, or 0 if one differs. All queries of a lane together must
+    give the same bits as each alone. Products of every shape up to a span are tried. Whole attention, next to other
+    lanes, is tried at every padded length up to two spans, and at a sample of longer ones. The longer ones are tried
+    twice, for `seconds` seconds each time."""
     if not _products_agree(shape, tiling, positions, dtype, device, seed, seconds):
         return 0
     trial = _Trial(shape, tiling, positions, dtype, device, seed, block_size)
@@ -127,7 +126,7 @@ def attention_agreement(
 
 
 def _in_time(cases: Iterable[_T], seconds: float) -> Iterator[_T]:
-    """Yield a few cases at least, and as many more as there is time for."""
+    """Yield a few cases, and more while there is time."""
     until = time.thread_time() + seconds
     for place, case in enumerate(cases):
         if place >= _AT_LEAST and time.thread_time() > until:
@@ -136,8 +135,9 @@ def _in_time(cases: Iterable[_T], seconds: float) -> Iterator[_T]:
 
 
 def _far(longest: int, shortest: int, unit: int) -> list[int]:
-    """Return some lengths between the two, multiples of `unit`: the longest, and then the shortest first, which cost
-    least and differ most from it. Short ones are closer to each other, as where libraries change their ways is."""
+    """Return some lengths between the two, multiples of `unit`: the longest, then the others from the shortest up.
+    Short ones cost least and differ most from the longest. They are closer together, like the lengths at which
+    libraries change their algorithm."""
     lengths = np.unique(np.geomspace(max(1, shortest // unit), longest // unit, FAR).astype(np.int64)) * unit
     return [int(lengths[-1]), *lengths[:-1].tolist()]
 
@@ -151,8 +151,8 @@ def _products_agree(
     seed: int,
     seconds: float,
 ) -> bool:
-    """Return whether a query's result has the same bits for every number of queries that a lane may have and every
-    number of keys up to a span beyond its own; and for few queries, over a sample of the numbers of spans."""
+    """Return whether a query's result has the same bits for every query count of a lane, and for every key count up to
+    a span. For few queries, also try a sample of the numbers of spans."""
     generator = torch.Generator().manual_seed(seed)
     span, dim = max(tiling.span, tiling.keys), shape.head_dim
 
@@ -185,8 +185,8 @@ def _products_agree(
 
 
 class _Companies:
-    """Queries and keys of the lanes of passes, the last of which is looked at: beside it are lanes like it and one
-    that is not. Few queries, which is what decoding has, come more often than other counts."""
+    """Query and key counts of the lanes of trial passes. The last lane of a pass is compared; the others are lanes like
+    it and one that differs. Few queries, as in decoding, come more often than other counts."""
 
     def __init__(self, tiling: Tiling, positions: int, rng: np.random.Generator) -> None:
         self._keys, self._positions, self._rng = tiling.keys, positions, rng
@@ -194,7 +194,7 @@ class _Companies:
         self._deck: list[int] = []
 
     def near(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield companies over every padded length up to two spans."""
+        """Yield passes for every padded length up to two spans."""
         marks = range(self._keys, self._reach + 1, self._keys)
         ends = [end for mark in marks for end in (mark, mark + 1) if end <= self._positions] or [self._positions]
         cases = [(end, copies) for end in ends for copies in (0, 1, 4, 12 + end % 8)]
@@ -202,7 +202,7 @@ class _Companies:
             yield self._company(end, min(self._draw(), end), copies)
 
     def far(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield a company for each of a sample of the lengths beyond."""
+        """Yield a pass for each of a sample of the lengths beyond."""
         if self._positions > self._reach:
             for end in _far(self._positions, self._reach, 1):
                 yield self._company(end, int(self._rng.choice(FAR_QUERIES)), end % 3)
@@ -210,7 +210,7 @@ class _Companies:
     def _company(self, end: int, count: int, copies: int) -> tuple[list[int], list[int]]:
         lanes = 1 + (copies if count <= max(FEW) else min(copies, 2))
         other = max(1, min(end + int(self._rng.integers(-end, WORTH_A_GROUP)), self._positions))
-        others = count if lanes % 2 else self._draw()  # lanes of as many queries are computed together
+        others = count if lanes % 2 else self._draw()  # lanes with equal query counts are computed together
         return [min(others, other), *([count] * lanes)], [other, *([end] * lanes)]
 
     def _draw(self) -> int:
@@ -220,7 +220,7 @@ class _Companies:
 
 
 class _Trial:
-    """Random keys, values and queries of one layer. The query at a position is the same in every run."""
+    """Random keys, values and queries of one layer. A position has the same query in every run."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class _Trial:
         seed: int,
         block_size: int,
     ) -> None:
-        kv_heads = min(shape.kv_heads, 2)  # more of them are more of the same
+        kv_heads = min(shape.kv_heads, 2)  # more would only repeat the trial
         shape = Shape(shape.share * kv_heads, kv_heads, shape.head_dim)
         self._shape, self._tiling, self._dtype, self._device = shape, tiling, dtype, device
         self._block_size = block_size
@@ -249,7 +249,7 @@ class _Trial:
         self.compared = 0  # results
 
     def holds(self, counts: list[int], lengths: list[int]) -> bool:
-        """Return whether each query of the last lane has in this company the result that it has alone."""
+        """Return whether each query of the last lane has the same result in this pass as alone."""
         end = lengths[-1]
         alone = torch.cat([self._result(position) for position in range(end - counts[-1], end)])
         self.compared += alone.numel()
@@ -261,7 +261,7 @@ class _Trial:
         return self._alone[position]
 
     def _run(self, counts: list[int], lengths: list[int]) -> torch.Tensor:
-        """Return the results of the last lane; the others hold other keys."""
+        """Return the results of the last lane; the other lanes have other keys."""
         shape, rows = self._shape, len(counts)
         lanes = Lanes(
             offsets=np.append(0, np.cumsum(counts)).astype(np.int32),

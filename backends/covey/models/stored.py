@@ -1,8 +1,7 @@
-"""The contents of safetensors files by their headers: names, shapes and types of tensors, and whether the files are
-whole.
+"""Reads the headers of safetensors files: names, shapes and types of tensors, and whether the files are complete.
 
-Reads no tensor and imports no torch, so the launcher knows within a second what loading would find out after many.
-safetensors' own reader does not say where in its file a tensor lies.
+It reads no tensor and imports no torch, so the launcher learns within a second what a load would find out much later.
+safetensors' own reader does not give a tensor's offset in its file.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.text.model_folder import has_file, read_object
 
-MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
-LFS = b"version https://git-lfs"  # how a file begins that git has not fetched yet
-SCALES = "_scale"  # behind the name of a matrix in bytes: a number for each row, as in the format `compressed-tensors`
-PLAIN = frozenset({"F64", "F32", "F16", "BF16"})  # types whose numbers are a weight's own
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}  # of a number
+MOST_HEADER = 100_000_000  # bytes, safetensors' own limit
+LFS = b"version https://git-lfs"  # the start of a file that git has not fetched yet
+SCALES = "_scale"  # suffix to the name of an int8 matrix: one number per row, as in the format `compressed-tensors`
+PLAIN = frozenset({"F64", "F32", "F16", "BF16"})  # types of weights that are not quantised
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}  # per number
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +33,17 @@ class Stored:
     dtype: str  # as safetensors names it: F32, BF16, I8, ...
     shape: tuple[int, ...]
     size: int  # in bytes
-    begin: int  # where they begin in the file
-    scales: Stored | None = None  # of a matrix in bytes, by whose rows they are multiplied
+    begin: int  # offset of its bytes in the file
+    scales: Stored | None = None  # of an int8 matrix: a factor for each row
 
 
 def tensors(files: Iterable[Path]) -> dict[str, Stored]:
-    """Return the tensors of several files by their names; SettingError where a file is not whole."""
+    """Return the tensors of several files by name. Raises SettingError if a file is not complete."""
     return {name: tensor for path in files for name, tensor in _header(path)}
 
 
 def scaled(found: dict[str, Stored]) -> dict[str, Stored]:
-    """Return the same tensors, each matrix in bytes with its scales. Scales of another form stay by themselves."""
+    """Return the same tensors, each int8 matrix joined with its scales. Scales of another form stay separate."""
     whole = dict(found)
     for name, tensor in found.items():
         scales = found.get(f"{name}{SCALES}")
@@ -71,7 +70,7 @@ def _header(path: Path) -> list[tuple[str, Stored]]:
         TypeError,
         KeyError,
         AttributeError,
-        OverflowError,  # of a number that JSON can write and no integer is
+        OverflowError,  # JSON can write numbers that int() refuses
         struct.error,
         RecursionError,
     ) as error:
@@ -89,13 +88,13 @@ def _tensor(name: str, path: Path, written: dict[str, Any], first: int) -> Store
         raise ValueError("the bytes of a tensor end before they begin")
     shape = tuple(map(int, written["shape"]))
     if min(shape, default=0) < 0:
-        raise ValueError("a tensor has less than no numbers")
+        raise ValueError("a tensor has a negative size")
     return Stored(name, path, str(written["dtype"]), shape, end - begin, first + begin)
 
 
 def _check_places(first: int, found: list[Stored]) -> None:
-    """Refuse tensors that overlap, leave a gap or have not the bytes of their shape. The bytes of all tensors follow
-    each other from `first` on, as safetensors has it."""
+    """Raise SettingError for tensors that overlap, leave a gap, or have too many or too few bytes for their shape. The
+    bytes of all tensors must follow one another from `first` on."""
     for tensor in sorted(found, key=lambda each: (each.begin, each.size)):
         if tensor.begin != first:
             raise SettingError(
@@ -112,7 +111,7 @@ def _check_places(first: int, found: list[Stored]) -> None:
 
 
 def check(folder: Path, found: dict[str, Stored]) -> None:
-    """Refuse weights that are not a plain model's."""
+    """Raise UnsupportedModel for quantised weights."""
     for name, tensor in found.items():
         if name.endswith(".weight") and tensor.dtype not in PLAIN:
             raise UnsupportedModel(
@@ -122,7 +121,7 @@ def check(folder: Path, found: dict[str, Stored]) -> None:
 
 
 def check_index(index: Path, found: dict[str, Stored]) -> None:
-    """Refuse shards that lack what their index says they hold."""
+    """Raise SettingError if the shards lack tensors that their index lists."""
     if not has_file(index):
         return
     missing = sorted(set(read_object(index)["weight_map"]) - found.keys())

@@ -1,7 +1,7 @@
 """Verdicts about this machine's numerics, kept from one load to the next.
 
-A verdict is about these libraries on this machine with as many threads and about these shapes; what it was found by is
-part of what it is kept under, so that changed code asks again.
+A verdict holds for these libraries on this machine, this number of threads and these shapes. Its key includes the code
+that found it, so changed code decides anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from covey_client import files
 F = TypeVar("F", bound=Any)
 log = logging.getLogger(__name__)
 
-# The code that decides which products there are.
+# The code that decides which products are computed.
 _SOURCES = (
     "agreement.py",
     "attention.py",
@@ -30,11 +30,11 @@ _SOURCES = (
     "numerics.py",
     "rows.py",
 )
-_SETTINGS = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_", "OMP_NUM_", "KMP_")  # variables that change what libraries do
+_SETTINGS = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_", "OMP_NUM_", "KMP_")  # variables that change libraries' behaviour
 
 
 def here(*facts: object) -> str:
-    """Return the key of a question with these `facts` to PyTorch on this machine."""
+    """Return the key of a question about PyTorch on this machine; `facts` are its other parameters."""
     import torch
 
     asked = {
@@ -50,8 +50,9 @@ def here(*facts: object) -> str:
 
 
 def verdict(folder: Path | None, key: str, find: Callable[[], F | None], kind: Callable[..., F]) -> F | None:
-    """Return what makes passes invariant, None where nothing does: as `folder` has it under `key`, else found and kept.
-    It is a dataclass's instance, which `kind` makes of its fields."""
+    """Return the settings that make passes invariant, or None if none do. This is the verdict kept in `folder` under
+    `key`, else the one that `find` returns, which is then kept. It is a dataclass, which `kind` makes from its
+    fields."""
     path = None if folder is None else folder / f"{key}.json"
     if path is not None and path.is_file():
         try:
@@ -66,9 +67,9 @@ def verdict(folder: Path | None, key: str, find: Callable[[], F | None], kind: C
 
 
 def keep(path: Path, content: object) -> None:
-    """Write it where it can be found; a load that cannot is slower the next time."""
+    """Write a verdict. If that fails, only the next load is slower."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.replace(path, json.dumps(content))
     except OSError as error:
-        log.warning("%s could not be kept (%s): the next load finds it out again", path, error)
+        log.warning("cannot keep %s, so the next load finds it out again: %s", path, error)

@@ -1,1 +1,1 @@
-"""The model whose output is wanted, in process: passes over it, draws, verification, commit."""
+"""The target in process: passes, draws, verification, commit."""

@@ -1,13 +1,13 @@
-"""The next plain pass, computed while the answer to the last one travels.
+"""Computes the next plain pass while the reply to the last one travels.
 
-After a pass the next message most likely asks for the same rows, one token on, and a plain pass over them needs nothing
-that the message will bring, so the target's one thread that computes begins with it at once; the message then collects
-it. It is enough for rows that decode plainly, and, under the coupled rule, for those whose first draft is another token
-than it drew. What the message asks for otherwise is computed as ever, and what it does not ask for is dropped: a pass
-commits nothing by itself, and the KV that it wrote is written again, with the same values.
+The next message most likely asks for the same rows, one token on. A plain pass over them needs nothing from that
+message, so the target's computing thread begins it at once, and the message collects its result. The result is enough
+for rows that decode plainly. Under the coupled rule it is also enough for rows whose first draft is not the token that
+was drawn. All else that the message asks for is computed as usual. Unneeded results are dropped: a pass commits
+nothing, and a later pass overwrites its KV with the same values.
 
-A guess that fails costs a pass, so for how many rows guesses would have been enough is watched all the time, and they
-are made only while they are for most.
+A failed guess costs a pass. So the share of rows for which guesses are enough is tracked all the time, and guesses are
+computed only while it is high.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from covey.target.verification import Verified
 
 __all__ = ["Ahead", "Precomputed"]
 
-WORTH = 0.7  # share of guesses that must come true: a failed one costs a pass, a good one saves the way to and fro
+WORTH = 0.7  # least share of good guesses: a failed one costs a pass, a good one saves the message's way to and fro
 FORGETTING = 0.1
-LAUNCHING = 0.002  # seconds at most that a guess waits until its pass has been launched
+LAUNCHING = 0.002  # the longest that a guess waits for its pass to be launched, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Precomputed:
-    """A pass's result, and how many tokens the sequence of each row of `verified` had."""
+    """A pass's result, and how many tokens each row's sequence had at the time."""
 
-    index: dict[Sequence, int]  # to its row; holds the sequences, lest a new one takes the identity of one that ended
+    index: dict[Sequence, int]  # to its row; keeps the sequences alive, so that no new one gets the id of an old one
     lengths: list[int]
     verified: Verified
     seconds: float
 
     def row(self, sequence: Sequence) -> int | None:
-        """Return the row of a sequence that has not changed since."""
+        """Return the row of a sequence, or None if it is not there or has changed since."""
         row = self.index.get(sequence)
         return row if row is not None and self.lengths[row] == sequence.num_tokens else None
 
     def first_tokens(self) -> list[int]:
-        """Return the token of each row, -1 of one that has none."""
+        """Return the token of each row, or -1 if it has none."""
         tokens = iter(self.verified.tokens.tolist())
         return [-1 if faulty else next(tokens) for faulty in self.verified.faulty.tolist()]
 
 
 class Ahead:
-    """Owns the guess in flight; `compute` is a plain pass over rows that changes none of them, made in `thread`.
+    """Owns the guess in flight. `compute` runs a plain pass over rows, in `thread`, and changes none of them.
 
-    A device that is given its passes works on them while nobody runs Python; `compute` sets `launched` when it has done
-    so. Only one thread at a time can run Python, so that `guess` waits for that: else the device would wait until the
+    A GPU works on its pass while Python does other work; `compute` sets `launched` as soon as the GPU has the pass.
+    Only one thread can run Python at a time, so `guess` waits for `launched`. Otherwise the GPU would wait until the
     caller has nothing left to do, and running ahead would save nothing."""
 
     def __init__(
@@ -67,23 +67,23 @@ class Ahead:
         self._thread = thread
         self._launched = launched
         self._running: Future[Precomputed] | None = None
-        self._guess: set[int] | None = None  # tags that the next message should ask for, computed or not
+        self._guess: set[int] | None = None  # tags that the next message should ask for, whether computed or not
         self._came_true = 1.0
 
     def collect(self) -> Precomputed | None:
-        """Wait for the pass in flight, if any: until it has ended nothing that it reads may change."""
+        """Wait for the pass in flight, if any. Until it has ended, its inputs must not change."""
         running, self._running = self._running, None
         return running.result() if running is not None else None
 
     def judge(self, tags: Rows[int], share: float) -> None:
-        """Judge the last guess by what the next message asks for: its rows, and the share of them for which a plain
-        pass is enough."""
+        """Score the last guess. `tags` are the rows of the next message, and `share` is the share of them for which a
+        plain pass is enough."""
         if self._guess is not None:
             self._came_true += FORGETTING * (share * self._guess.issuperset(tags) - self._came_true)
         self._guess = None
 
     def guess(self, rows: list[Sequence]) -> None:
-        """Begin the pass that the next message will ask for if these rows go on and no others join."""
+        """Begin the pass that the next message will need if these rows go on and no others join."""
         if not rows:
             return
         self._guess = {row.tag for row in rows}

@@ -1,13 +1,13 @@
-"""Measures how alike target and drafter are where something was drafted: MetaSD's block divergence.
+"""Measures how alike target and drafter are at drafted positions: MetaSD's block divergence.
 
-The mean, over a row's drafted positions, of 1 - TV(p, q) = sum of min(p, q), accepted or not. p is the model's own
-distribution at temperature 1, even where the request is greedy, without truncation and penalties. q is what the node's
-sparse row says:
+It is the mean of 1 - TV(p, q) = sum of min(p, q) over a row's drafted positions, accepted or not. p is the model's
+distribution at temperature 1, without truncation and penalties, even if the request is greedy. q is the node's sparse
+row:
 
-    coupled rule    the best tokens of q at temperature 1; what it says nothing of counts as unlike, so that the result
-                    is a lower bound, too small by no more than the mass of q that is left out
+    coupled rule    the best tokens of q at temperature 1; the rest of q counts as unlike, so the result is a lower
+                    bound, too small by at most the mass that is left out
     rejection rule  the truncated distribution that the token was drawn from, brought back to temperature 1: exact
-    lookups         one token, with certainty: exact, and then p of that token
+    lookups         one token, with certainty: exact, and equal to p of that token
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from covey.noise.noise import Reals
 from covey.sampling.settings import SettingsTable
 from covey.trees.verify import parent_places
 
-UNJUDGED = -1.0  # what a row without drafts gets
+UNJUDGED = -1.0  # the value of a row without drafts
 
 
 def block_divergence(logits: Logits, table: SettingsTable, settings: Ints, trees: Trees) -> Floats:
-    """Return the block divergence by row of `trees`; `logits` and `settings` are packed as in `covey.trees.verify`.
-    Siblings share their parent's q."""
+    """Return the block divergence of each row of `trees`. `logits` and `settings` are packed as in
+    `covey.trees.verify`. Siblings share their parent's q."""
     found = np.full(trees.rows, UNJUDGED, np.float32)
     if trees.q_ids is None or trees.q_probs is None or not len(trees.tokens):
         return found
@@ -48,7 +48,7 @@ def block_divergence(logits: Logits, table: SettingsTable, settings: Ints, trees
 
 
 def _at_temperature_one(q: Reals, table: SettingsTable, settings: Ints) -> Reals:
-    """Bring q rows of the rejection rule from their temperature to 1, in place. A greedy one is one token and stays."""
+    """Bring q rows of the rejection rule from their temperature to 1, in place. A greedy row is one token and stays."""
     warm = np.flatnonzero(table.rejection[settings] & (table.temperature[settings] > 0))
     if len(warm):
         powers = np.power(q[warm], table.temperature[settings[warm], None])

@@ -1,4 +1,4 @@
-"""The target that a profile describes, in process, behind `covey.contracts.ports.Target`."""
+"""Opens the target of a profile, in process, as a `covey.contracts.ports.Target`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from covey.runtimes import budget
 
 
 def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str | Path = "") -> Target:
-    """Return the target of a profile. `folder` has a model's weights and configuration, or an emulated device's
-    tokenizer. Those of a head are where the profile says, else beside `entry`, the target's version folder."""
+    """Return the target of a profile. `folder` holds a model's weights and configuration, or an emulated device's
+    tokenizer. A head's folder is the one that the profile gives, else next to `entry`, the target's version folder."""
     if profile.target.kind == "emulated":
         return emulation.load_target(folder, profile, RealClock())
     from covey.target.runner import TargetRunner, most_blocks, typed

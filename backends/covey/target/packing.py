@@ -1,8 +1,8 @@
-"""Lays rows out as one pass over a paged model: tokens to compute, and the lanes their attention runs over.
+"""Lays rows out as one pass over a paged model: tokens to compute, and the lanes that their attention reads.
 
-A lane is one causal window in position order. A chain of drafts is one lane; a tree is one lane per root-to-leaf path,
-so that siblings never share a window and every node sees exactly what it would see if its path were the text; what
-several paths share is computed in the first. A model that reads windows gets the ancestors of each node instead.
+A lane is one causal window in position order. A chain of drafts is one lane; a tree is one lane per root-to-leaf path.
+So siblings never share a window, and every node sees exactly its path as if that were the text. Nodes on several paths
+are computed in the first of them. A model that reads windows gets the ancestors of each node instead.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def path_to(parents: Ints, node: int) -> Ints:
 
 
 class Packing:
-    """The layout of one pass over `rows`, row r computing `chunk[r]` known tokens and then its tree. `ends[r]` says
-    whether its last known token is computed, so that tokens can be drawn; `depth` is every node's depth. Of each row
-    the logits of the first `scored[r]` tokens are wanted as well: `of_prompt` says which of the logits those are."""
+    """The layout of one pass over `rows`; row r computes `chunk[r]` known tokens and then its tree. `ends[r]` tells
+    whether its last known token is computed, so that tokens can be drawn. `depth` is every node's depth. The pass also
+    returns the logits of each row's first `scored[r]` tokens; `of_prompt` marks those among the logits."""
 
     def __init__(
         self, rows: Rows[Sequence], chunk: list[int], trees: Trees, scored: Ints | None = None, *, windows: bool = False
@@ -47,14 +47,14 @@ class Packing:
         reached, sizes = cached + size, size + trees.sizes
         lengths, offsets = cached + sizes, _bounds(sizes)
         starts, stops, ends = cached.tolist(), reached.tolist(), lengths.tolist()
-        at = np.arange(offsets[-1], dtype=np.int32) - np.repeat(offsets[:-1], sizes)  # place in its row
+        at = np.arange(offsets[-1], dtype=np.int32) - np.repeat(offsets[:-1], sizes)  # index within its row
         positions = np.repeat(cached, sizes) + at
         tokens = np.concatenate([row.buffer[start:stop] for row, start, stop in zip(rows, starts, stops)])
         slots = np.concatenate([row.slots[start:end] for row, start, end in zip(rows, starts, ends)])
         ended = reached == num_tokens
         self.ends: list[bool] = ended.tolist()
         self.of_prompt: npt.NDArray[np.bool_] | None = None
-        if max(chunk) == 1 and ended.all():  # as a rule nothing is left out
+        if max(chunk) == 1 and ended.all():  # the usual case: all logits are wanted
             out = np.arange(len(at), dtype=np.int32)
         else:
             wanted = (at >= np.repeat(size - 1, sizes)) & np.repeat(ended, sizes)
@@ -80,7 +80,7 @@ class Packing:
 
 
 def _depths(trees: Trees) -> tuple[Ints, list[int]]:
-    """Return every node's depth, and the rows whose trees are no chains."""
+    """Return every node's depth, and the rows whose trees are not chains."""
     if not len(trees.tokens):
         return NO_INTS, []
     node = np.arange(len(trees.tokens), dtype=np.int32) - np.repeat(trees.offsets[:-1], trees.sizes)
@@ -93,7 +93,7 @@ def _depths(trees: Trees) -> tuple[Ints, list[int]]:
 
 
 def _by_path(chains: Lanes, rows: Rows[Sequence], chunk: Ints, trees: Trees, branching: list[int]) -> Lanes:
-    """Return the lanes of `chains` with a lane for each root-to-leaf path of the trees that branch."""
+    """Return `chains` with a lane for each root-to-leaf path of the trees that branch."""
     lanes, lengths, queries, tails = [], [], [], []
     trees_of = set(branching)
     for row, sequence in enumerate(rows):
@@ -125,7 +125,7 @@ def _by_path(chains: Lanes, rows: Rows[Sequence], chunk: Ints, trees: Trees, bra
 
 
 def _with_ancestors(lanes: Lanes, trees: Trees) -> Windows:
-    """Return the rows' windows, each of whose last tokens are its tree."""
+    """Return the windows of rows whose last tokens are their trees."""
     windows = windows_of(lanes)
     sizes = trees.sizes
     seen, base = windows.seen.copy(), lanes.lengths - sizes

@@ -1,6 +1,6 @@
 """The target in process: sequences and blocks, one pass over the model, draws, verification, commit.
 
-Implements `covey.contracts.ports.Target`. Knows no Triton; `backends/target/model.py` puts it behind messages.
+Implements `covey.contracts.ports.Target`. It knows no Triton; `backends/target/model.py` serves it through messages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ log = logging.getLogger("covey.target")
 
 
 class TargetRunner:
-    """Owns the model, the thread that computes with it, the pool and every open request's tokens."""
+    """Owns the model, the thread that computes with it, the pool, and every open request's tokens."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class TargetRunner:
         identity: str = "",
         compute: Compute | None = None,
     ) -> None:
-        """`compute` is the thread that the model was loaded in."""
+        """`compute` is the thread that loaded the model."""
         self._model = model
         self._maker = model if isinstance(model, heads.StateMaker) and model.state_width else None
         self._thread = Compute() if compute is None else compute
@@ -89,7 +89,7 @@ class TargetRunner:
         self._grammars = Grammars(folder, model.vocab_size)
         # Exclusive: the caller counts the blocks, and preempts its own requests when they run out.
         self._ledger: Ledger[Sequence, TargetReply] = Ledger(self._open, self._close, exclusive=True)
-        # Set once a device has been given a pass, which a model elsewhere computes before it returns.
+        # Set as soon as a GPU has a pass. Models elsewhere have computed it when `forward` returns.
         self._launched = threading.Event() if model.device.startswith("cuda") else None
         self._ahead = Ahead(self._plain, self._thread, self._launched) if run_ahead else None
         self._info = TargetInfo(
@@ -124,9 +124,9 @@ class TargetRunner:
         most_blocks: int = 0,
         head: str = "",
     ) -> TargetRunner:
-        """Return the target that the settings describe, in `folder`. No pass will have more than `token_budget` tokens,
-        and few rows drafts deeper than `depth`. With `most_blocks` its pool can become so large. It makes states for
-        the head in that folder, if one is named."""
+        """Return the target that the settings describe, from `folder`. No pass has more than `token_budget` tokens, and
+        few rows have drafts deeper than `depth`. Its pool may grow to `most_blocks`. If `head` names a folder, the
+        target makes states for that head."""
         asked, settings = settings, typed(folder, settings)
         if settings.runtime == TORCH and asked.runtime == "auto":
             log.info("%s: PyTorch computes it: %s", folder, why_not(folder, asked))
@@ -137,8 +137,8 @@ class TargetRunner:
         may_fall_back = settings.runtime == NATIVE and asked.runtime == "auto" and asked.numerics != "fast"
         compute, model = opened(replace(settings, numerics="auto") if may_fall_back else settings)
         if may_fall_back and model.numerics == "fast":
-            log.warning("%s: PyTorch computes it: the native runtime's passes are not invariant here", folder)
-            del compute, model  # both would not fit everywhere
+            log.warning("%s: PyTorch computes it, because the native runtime's passes are not invariant here", folder)
+            del compute, model  # memory may not hold both
             settings = typed(folder, replace(asked, runtime=TORCH))
             compute, model = opened(settings)
         return cls(
@@ -157,7 +157,7 @@ class TargetRunner:
         return replace(self._info, total_blocks=self._sequences.pool.total)
 
     def check(self) -> None:
-        """Raise AssertionError unless every block is where it should be."""
+        """Raise AssertionError unless the bookkeeping of blocks is consistent."""
         self._sequences.check()
 
     def step(self, work: TargetWork) -> TargetReply:
@@ -165,7 +165,7 @@ class TargetRunner:
 
     def resize(self, blocks: int) -> Resized:
         if self._ahead is not None:
-            self._ahead.collect()  # its blocks may move; the next pass is computed when it is asked for
+            self._ahead.collect()  # its blocks may move; the next pass is computed on demand
         return self._thread.run(resize, self._model, self._sequences, blocks, self._info.least_blocks)
 
     def _step(self, work: TargetWork) -> TargetReply:
@@ -173,7 +173,7 @@ class TargetRunner:
         precomputed = self._ahead.collect() if self._ahead is not None else None
         reused = {tag: sequence.num_cached_tokens for tag, sequence in self._ledger.update(work).items()}
         if not len(work.tags) and not len(self._sequences):
-            self.check()  # idle: nothing waits for it
+            self.check()  # idle, so the check delays no request
         reply = self._pass(work, reused, started, precomputed)
         if self._ahead is not None:
             self._guess(self._ahead, work, reply)
@@ -190,7 +190,7 @@ class TargetRunner:
         self._grammars.remove(sequence.settings)
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
-        """Begin the next pass, as if nobody drafted for it; rows that have ended, or find no block, are not in it."""
+        """Begin the next pass, as if it had no drafts, without rows that have ended or find no block."""
         ahead.judge(work.tags.tolist(), 0.0 if work.opens else self._share_ahead(work, reply))
         emitted = reply.offsets[1:] - reply.offsets[:-1]
         if not len(work.room) or not emitted.all():
@@ -207,7 +207,7 @@ class TargetRunner:
         ahead.guess(rows)
 
     def _share_ahead(self, work: TargetWork, reply: TargetReply) -> float:
-        """Return the share of rows for which a pass made ahead is enough, or would have been."""
+        """Return the share of rows for which a pass made ahead is, or would have been, enough."""
         enough = reply.accepted == 0
         for row in np.flatnonzero(work.trees.sizes).tolist():
             sequence = self._ledger.get(work, int(work.tags[row]))
@@ -215,7 +215,7 @@ class TargetRunner:
         return float(enough.mean()) if len(enough) else 1.0
 
     def _told_by_first(self, sequence: Sequence, divergence: bool) -> bool:
-        """Return whether nothing but the next token is wanted where no first draft is that token."""
+        """Return whether the next token alone is enough for this row if none of its first drafts matches it."""
         return not (divergence or self._settings.rejection[sequence.settings])
 
     def _pass(
@@ -270,7 +270,7 @@ class TargetRunner:
         )
 
     def _states(self, first: Ints, rows: list[Sequence | None], status: Ints) -> dict[str, Any]:
-        """Return the states that were asked for, of each row from that position on to where its KV reaches."""
+        """Return the requested states of each row, from that position to the end of its KV."""
         if not len(first) or self._maker is None:
             return {}
         slots = [
@@ -288,7 +288,7 @@ class TargetRunner:
         precomputed: Precomputed | None,
         divergence: bool,
     ) -> tuple[Mask, Verified | None, Scores]:
-        """Verify these rows, with the logits that were computed ahead where they are enough: see `_compute`."""
+        """Verify these rows as `_compute` does, but use the precomputed logits of rows for which they are enough."""
         if precomputed is None:
             return self._compute(rows, chunk, trees, divergence)
         found = [precomputed.row(row) for row in rows]
@@ -314,14 +314,14 @@ class TargetRunner:
 
     def _plain(self, rows: list[Sequence]) -> Verified:
         verified = self._compute(rows, [1] * len(rows), Trees.empty(len(rows)), False)[1]
-        assert verified is not None, "a row that decodes has logits"
+        assert verified is not None, "every row that decodes has logits"
         return verified
 
     def _compute(
         self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool
     ) -> tuple[Mask, Verified | None, Scores]:
-        """Make one pass over the model: return which rows reach their last token, what those emit, and the scores of
-        all rows' prompts. Writes KV, and changes no row: what was computed can be dropped."""
+        """Run one pass over the model. Return which rows reach their last token, the outcome of those rows, and the
+        scores of all rows' prompts. Writes KV but changes no row, so the results can be dropped."""
         return self._thread.run(self._computed, rows, chunk, trees, divergence)
 
     def _computed(
@@ -342,7 +342,7 @@ class TargetRunner:
         return ending, self._verify(logits, ended, rows_of(trees, ending), packing.depth, divergence), scores
 
     def _scored(self, rows: list[Sequence], chunk: list[int]) -> Ints:
-        """Return how many of each row's next tokens stand before a token whose log-probability is wanted."""
+        """Return how many of each row's next tokens precede a token whose log-probability is wanted."""
         table = self._settings
         if not table.prompt_logprobs.any():
             return np.zeros(len(rows), np.int32)
@@ -352,7 +352,7 @@ class TargetRunner:
         return np.clip(last - cached, 0, chunk).astype(np.int32)
 
     def _score(self, logits: Logits, rows: list[Sequence], scored: Ints) -> Scores:
-        """Score the tokens behind the first `scored[r]` of each row's next ones, whose logits these are."""
+        """Return the scores of the tokens after the first `scored[r]` next ones of each row, given their logits."""
         spans = [
             slice(row.num_cached_tokens + 1, row.num_cached_tokens + 1 + count) for row, count in zip(rows, scored)
         ]
@@ -362,9 +362,9 @@ class TargetRunner:
         return Scores(found, likeliest(logits, self._settings, settings, np.arange(len(tokens), dtype=np.int32)))
 
     def _admit(self, work: TargetWork) -> tuple[Ints, list[Sequence], list[int], Trees]:
-        """Return the rows that this pass can compute: known to both sides alike, and with room in the pool. A tree that
-        finds no room is left out; its row decodes plainly. Trees come last: none takes a block that another row
-        needs."""
+        """Return the rows that this pass can compute: those on which both sides agree and that find room in the pool. A
+        tree that finds no room is left out, and its row decodes plainly. Trees come last, so that none takes a block
+        that another row needs."""
         status = np.zeros(len(work.tags), np.int32)
         rows, chunk, trees = [], [], []
         planted = np.zeros(len(work.tags), np.bool_)
@@ -389,7 +389,7 @@ class TargetRunner:
         return status, rows, chunk, rows_of(kept, status == RowStatus.OK)
 
     def _verify(self, logits: Logits, rows: list[Sequence], trees: Trees, depth: Ints, divergence: bool) -> Verified:
-        """Return what every row may emit by its verification rule."""
+        """Return the outcome of every row by its verification rule."""
         sizes = trees.sizes
         lengths = np.fromiter((row.num_tokens for row in rows), np.int32, len(rows))
         positions = np.repeat(lengths, sizes + 1)
@@ -404,7 +404,7 @@ class TargetRunner:
         return verify(places, self._settings, trees, rounds, divergence=divergence)
 
     def _commit(self, rows: list[Sequence], verified: Verified) -> None:
-        """Append what was emitted, and bring the accepted nodes' KV to where their positions are."""
+        """Append the emitted tokens, and move the accepted nodes' KV to the slots of their positions."""
         accepted = verified.accepted
         place = np.arange(len(verified.path)) - np.repeat(np.cumsum(accepted) - accepted, accepted)
         moved = np.flatnonzero(verified.path != place)
@@ -424,8 +424,8 @@ class TargetRunner:
             sequence.append(verified.tokens[start:end])
 
     def _begin_anew(self, sequence: Sequence) -> bool:
-        """Forget a row's KV, and return whether it may be computed once more: NaN that others, or its own drafts, left
-        in its blocks gets through every mask (0 x NaN is NaN), so that the row has no token."""
+        """Clear a row's KV, and return whether to compute it once more: not if it failed at this length before. A NaN
+        that others, or its own drafts, left in its blocks gets through every mask (0 x NaN is NaN)."""
         self._thread.run(self._model.clear_slots, self._sequences.restart(sequence))
         again = sequence.failed != sequence.num_tokens
         sequence.failed = sequence.num_tokens
@@ -456,8 +456,8 @@ def open_target(
     most_blocks: int,
     taps: Taps | None = None,
 ) -> tuple[Compute, AnyModel]:
-    """Return the model and the thread that computes with it; settings are those of `typed`."""
-    threads = min(settings.threads or cpu.cores(), cpu.cores())  # more would only wait for one another
+    """Return the model and the thread that computes with it. `settings` must come from `typed`."""
+    threads = min(settings.threads or cpu.cores(), cpu.cores())  # more threads would only wait for one another
     given: dict[str, Any] = {"numerics": settings.numerics, "max_pass_tokens": token_budget}
     build: Any
     if settings.runtime == NATIVE:
@@ -468,10 +468,10 @@ def open_target(
     else:
         if taps is not None:
             reason = why_not(folder, settings) or "target.runtime is torch, or its passes are not invariant here"
-            raise SettingError(f"target.head: states for a head are made by the native runtime, but {reason}")
+            raise SettingError(f"target.head: only the native runtime makes states for a head, but {reason}")
         from covey.runtimes.opening import open_model
 
-        compute = Compute(threads)  # first of all: what is known of a model is known with so many threads
+        compute = Compute(threads)  # before the model opens: its checks must run with the threads that serve
         build = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
         given |= {"dtype": settings.dtype, "device": settings.device, "block_size": settings.block_size}
     part = budget.of_target(folder, settings, budget.gpu(settings.device), 0 if taps is None else taps.numbers)
@@ -497,7 +497,7 @@ def _gpu_name() -> str:
 
 
 def _warm_up_draws(vocab: int) -> None:
-    """Compile the kernels of a draw on this thread's GPU, greedy and not."""
+    """Compile the kernels of greedy and other draws on this thread's GPU."""
     import torch
 
     device = torch.device("cuda", torch.cuda.current_device())
@@ -507,7 +507,7 @@ def _warm_up_draws(vocab: int) -> None:
 
 
 def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
-    """Return the settings with the type that the folder's model is served in, and the runtime that serves it."""
+    """Return the settings with the dtype and the runtime that will serve the folder's model filled in."""
     runtime = runtime_of(folder, settings)
     if runtime == NATIVE:
         return replace(settings, runtime=runtime, dtype=dtypes.on_cpu(settings.dtype, folder))
@@ -518,7 +518,7 @@ def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
 
 
 def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
-    """Return the number of blocks that fill the device, since addresses cost nothing."""
+    """Return the number of blocks that would fill the device: reserving addresses costs nothing."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if settings.runtime != NATIVE:
         import torch

@@ -1,6 +1,6 @@
-"""Turns a pass's logits into what each row emits, by the rule that its request asked for.
+"""Turns a pass's logits into the tokens that each row emits, by the verification rule of its request.
 
-Knows nothing of blocks or caches: the caller commits.
+This module knows no blocks or caches: the caller commits.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Row r accepted so many nodes of its own tree, numbered there by its part of `path`, and emits as many tokens and
-    one more, its part of `tokens`. A row whose walk ends at logits that allow no token emits what it accepted before
-    them, as plain decoding would have, its last accepted node being the one more; if they are its root's it is `faulty`
-    and emits nothing.
+    """The outcome of all rows; `path` and `tokens` are packed row by row. Row r accepted `accepted[r]` nodes of its
+    tree; its part of `path` has their indices within the tree. It emits one token more; its part of `tokens` has them.
 
-    For example, with the trees that `Trees` shows, the target draws 11 and then 19 in row 0, where 12 was drafted; 5 in
-    row 1; 22, 23 and 24 in row 2:
+    A walk may end at logits that allow no token. Then the row emits the tokens accepted before, as plain decoding would
+    have, and its last accepted node counts as the one more. If the root's logits allow none, the row is `faulty` and
+    emits nothing.
+
+    An example with the trees in the docstring of `Trees`. The target draws 11 and 19 in row 0, where 12 was drafted. It
+    draws 5 in row 1, and 22, 23 and 24 in row 2:
 
         accepted  1      0  2
         path      0         1 2        row 2 took its nodes 1 and 2, not node 0
@@ -42,7 +44,7 @@ class Verified:
     tokens: Ints
     logprobs: Floats
     faulty: Mask
-    divergence: Floats  # see `divergence.py`; UNJUDGED where that is not asked for
+    divergence: Floats  # see `divergence.py`; UNJUDGED if it was not asked for
     top: Top  # aligned with tokens
 
     @property
@@ -53,7 +55,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The arrays with one entry per row of logits, packed as in `covey.trees.verify`: a row's root, then its nodes."""
+    """Arrays with one entry per row of logits, packed as in `covey.trees.verify`: a row's root, then its nodes."""
 
     logits: Logits
     settings: Ints
@@ -68,7 +70,7 @@ class Places:
 
 
 def rows_of(trees: Trees, rows: Mask) -> Trees:
-    """Return the trees of the given rows alone."""
+    """Return the trees of only the given rows."""
     if rows.all():
         return trees
     kept = trees.only(rows)
@@ -77,7 +79,7 @@ def rows_of(trees: Trees, rows: Mask) -> Trees:
 
 
 def verify(places: Places, table: SettingsTable, trees: Trees, rounds: Ints, *, divergence: bool = False) -> Verified:
-    """Walk every row's tree. `rounds` are the verify rounds that each request has had."""
+    """Walk every row's tree. `rounds` are the verification rounds that each request has had."""
     places = replace(places, logits=plain(places.logits))
     walked = _walked(places, table, trees, rounds)
     if not divergence:
@@ -100,7 +102,7 @@ def _walked(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) ->
 def _coupled(places: Places, table: SettingsTable, trees: Trees) -> Verified:
     draws = draw(places.logits, table, places.settings, places.positions, places.contexts)
     walked = walk(trees, draws.tokens)
-    faults = draws.faults[walked.places] != Fault.NONE  # a failed draw matches no child: it can only be a row's last
+    faults = draws.faults[walked.places] != Fault.NONE  # a failed draw matches no child, so only a walk's last can fail
     top = likeliest(places.logits, table, places.settings, walked.places)
     faulty = np.logical_or.reduceat(faults, walked.offsets[:-1])
     return _verified(trees, walked, draws.logprobs[walked.places], top, faulty)
@@ -113,9 +115,9 @@ def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints)
 
 
 def _verified(trees: Trees, walked: Walk, logprobs: Floats, top: Top, faults: Mask) -> Verified:
-    """Return what a walk emits; `faults` are the rows whose last place has no token."""
+    """Return the outcome of a walk; `faults` marks rows whose last place allows no token."""
     accepted, tokens = walked.accepted, walked.tokens
-    path: Ints = walked.path - np.repeat(trees.offsets[:-1], accepted)  # numbered within their trees
+    path: Ints = walked.path - np.repeat(trees.offsets[:-1], accepted)  # indices within their trees
     faulty = faults
     if faults.any():
         late: Mask = faults & (accepted > 0)
@@ -143,7 +145,7 @@ def pick(verified: Verified, rows: Ints) -> Verified:
 
 
 def merged(second: Mask, one: Verified, two: Verified) -> Verified:
-    """Return the outcomes of rows in their order: from `two` where `second`, else from `one`."""
+    """Return the outcomes of all rows in order: from `two` where `second` is set, else from `one`."""
     arrays = [each.name for each in fields(Verified) if each.name != "top"]
     both = {name: np.concatenate([getattr(one, name), getattr(two, name)]) for name in arrays}
     order = np.where(second, len(one.accepted) + np.cumsum(second) - 1, np.cumsum(~second) - 1)
@@ -151,7 +153,7 @@ def merged(second: Mask, one: Verified, two: Verified) -> Verified:
 
 
 def _spans(sizes: Ints, rows: Ints) -> Ints:
-    """Return the indices of the given rows' items, where rows of `sizes` items each lie one behind the other."""
+    """Return the indices of the given rows' items. Row r has `sizes[r]` items, and rows follow one another."""
     taken = sizes[rows]
     starts = (np.cumsum(sizes) - sizes)[rows]
     indices: Ints = np.repeat(starts - (np.cumsum(taken) - taken), taken) + np.arange(int(taken.sum()))

@@ -26,12 +26,12 @@ from covey.tritonio.log import RATE
 from covey.wire import codec
 from covey.wire.token import token
 
-CONTEXT = 512  # tokens before it that make a token of a pass count as two: long contexts take their time
+CONTEXT = 512  # tokens of context that count as much as one token of a pass: long contexts take time
 log = logging.getLogger("covey.bls")
 
 
 def call(model: str, message: Ints) -> Ints:
-    """Send one message to another model of this server and wait for its answer."""
+    """Send one message to another model of this server and wait for its reply."""
     codec.seal(message, token())
     tensor = pb_utils.Tensor(codec.REQUEST_TENSOR, message)
     request = pb_utils.InferenceRequest(model_name=model, requested_output_names=[codec.REPLY_TENSOR], inputs=[tensor])
@@ -41,10 +41,10 @@ def call(model: str, message: Ints) -> Ints:
 
 
 def _done(request: Any, what: str) -> Any:
-    """Return the response to a request that succeeded; raises PortError about `what` for one that did not."""
+    """Return the response if the request succeeded; else raise PortError about `what`."""
     try:
         response = request.exec()
-    except Exception as error:  # what the binding raises, as when shared memory is full, has no common base
+    except Exception as error:  # the binding's errors, for example for full shared memory, have no common base
         raise PortError(f"{what}: {type(error).__name__}: {error}") from None
     if response.has_error():
         text = response.error().message()
@@ -53,8 +53,8 @@ def _done(request: Any, what: str) -> Any:
 
 
 def deliver(model: str, message: Ints) -> Ints:
-    """Call, and once more where the answer may have been lost on its way back: work that is done is not done again
-    (`covey.wire.ledger`). Raises what went wrong first."""
+    """Call the model, and call again if the reply may have been lost: the model does no work twice
+    (`covey.wire.ledger`). Raises the first error."""
     try:
         return call(model, message)
     except (StubDead, PortTimeout):
@@ -66,12 +66,12 @@ def deliver(model: str, message: Ints) -> Ints:
             raise
         except PortError:
             raise error from None
-        log.warning("answered when asked again: %s", error)
+        log.warning("repeated a call, which succeeded, after: %s", error)
         return reply
 
 
 class BlsTarget:
-    """`covey.contracts.ports.Target` in another model of this server."""
+    """Implements `covey.contracts.ports.Target` by calls to another model of this server."""
 
     def __init__(self, model: str, calls: Calls) -> None:
         self.model = model
@@ -96,7 +96,7 @@ class BlsTarget:
 
 
 class BlsDrafter:
-    """`covey.contracts.ports.Drafter` in another model of this server."""
+    """Implements `covey.contracts.ports.Drafter` by calls to another model of this server."""
 
     def __init__(self, model: str, calls: Calls) -> None:
         self.model = model
@@ -116,14 +116,14 @@ class BlsDrafter:
 
 
 def _least(opens: Iterable[Open]) -> float:
-    """Return the least time after which a call that opens these requests counts as hanging. A vocabulary of 256k tokens
-    takes some 3 s to be read, which the first grammar waits for."""
+    """Return the least timeout of a call that opens these requests. The first grammar waits until the vocabulary is
+    read, which takes some 3 s for 256k tokens."""
     return GRAMMAR_SECONDS if any(opening.sampling.grammar for opening in opens) else LEAST_SECONDS
 
 
 def serve(requests: list[Any], answer: Callable[[Ints], Ints]) -> list[Any]:
-    """Serve the other end of `call`: answer each request's message with `answer(message)`; an error becomes the
-    response's error and leaves the model up. A message without this server's token is refused."""
+    """Answer each request's message with `answer(message)`: the other end of `call`. An error becomes the response's
+    error and leaves the model up. A message without this server's token is refused."""
     responses, secret = [], token()
     for request in requests:
         try:
@@ -136,7 +136,7 @@ def serve(requests: list[Any], answer: Callable[[Ints], Ints]) -> list[Any]:
 
 
 def message_of(request: Any) -> Ints:
-    """Return the message that a request brings."""
+    """Return a request's message."""
     message: Ints = pb_utils.get_input_tensor_by_name(request, codec.REQUEST_TENSOR).as_numpy()
     return message
 
@@ -146,12 +146,12 @@ def response(message: Ints) -> Any:
 
 
 def send(sender: Any, response: Any) -> None:
-    """Answer a request of a model that is not decoupled later than its `execute` returned; once."""
+    """Answer a request of a model that is not decoupled, once, after its `execute` has returned."""
     sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 def failure(error: Exception) -> Any:
-    """Return the response that says what went wrong."""
+    """Log the error and return it as a response."""
     line = RATE.passes(type(error).__name__, f"{type(error).__name__}: {error}")
     if line is not None:
         pb_utils.Logger.log_error(line)

@@ -1,5 +1,5 @@
-"""Running totals of what drafters brought, as vLLM counts it: drafts, their tokens, those accepted, by position too.
-And of what they read."""
+"""Running totals of drafts by drafter, with vLLM's metrics: drafts, drafted and accepted tokens, the latter by position
+as well. Also counts the calls in which drafters read text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PREFIX = "covey_spec_decode_num"
 
 @dataclass(slots=True)
 class _Brought:
-    """The drafts of one drafter; `acceptance` has at place j how many drafts had j tokens accepted."""
+    """The drafts of one drafter; `acceptance[j]` is the number of drafts with j accepted tokens."""
 
     tokens: int = 0
     acceptance: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
 
 
 class Drafts:
-    """Added to by the engine's thread, once a round; read by any."""
+    """The engine's thread adds to it once a round; any thread may read it."""
 
     def __init__(self) -> None:
         self._by_drafter: dict[str, _Brought] = {}
@@ -46,7 +46,7 @@ class Drafts:
             brought.acceptance = counts
 
     def totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Yield metric, labels, value so far. Does not mutate."""
+        """Yield metric, labels and value so far. Does not mutate."""
         for name, (calls, seconds) in list(self._read.items()):
             yield "covey_drafter_reads_total", {"drafter": name}, calls
             yield "covey_drafter_read_seconds_total", {"drafter": name}, seconds
@@ -54,7 +54,7 @@ class Drafts:
             labels, acceptance = {"drafter": name}, brought.acceptance
             yield f"{PREFIX}_drafts_total", labels, int(acceptance.sum())
             yield f"{PREFIX}_draft_tokens_total", labels, brought.tokens
-            reached = np.cumsum(acceptance[::-1])[::-1][1:].tolist()  # the token at a position, and so all before it
+            reached = np.cumsum(acceptance[::-1])[::-1][1:].tolist()  # a token is accepted only with all before it
             yield f"{PREFIX}_accepted_tokens_total", labels, sum(reached)
             for position, count in enumerate(reached):
                 yield f"{PREFIX}_accepted_tokens_per_pos_total", labels | {"position": str(position)}, count

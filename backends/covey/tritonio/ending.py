@@ -1,4 +1,4 @@
-"""Ends a model's process as soon as Triton has let go of it."""
+"""Ends a model's process as soon as Triton releases it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ STUB = "triton_python_backend_stub"
 
 
 def at_once() -> None:
-    """Have this process end as soon as Triton has let go of it, when all that is registered later has run: taking an
-    interpreter apart that has torch and transformers takes a second. Does nothing in a process that is not a model's
-    own."""
+    """Have this process exit when Triton releases it, after all exit handlers that are registered later. A normal
+    shutdown of an interpreter with torch and transformers takes a second. Only affects a model's own process."""
     if PROCESS.readlink().name == STUB:
         atexit.register(os._exit, 0)

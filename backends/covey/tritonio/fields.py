@@ -1,6 +1,6 @@
-"""Makes a `Request` of a public request's fields, which `covey_client.wire` declares, and refuses what is not allowed.
+"""Builds a `Request` from a public request's fields, which `covey_client.wire` declares, and refuses invalid ones.
 
-Knows the target's limits and the profile's; whether there is room now is the scheduler's business.
+It knows the limits of the target and of the profile. Whether there is room now is for the scheduler to decide.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from covey_client.wire import (
 )
 
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
-STOP_WORDS, BAD_WORDS = 16, 64  # that a request may have
-WORD_BYTES = 256  # length of a stop or bad word
-EMULATED = "emulated"  # the device of such a target
+STOP_WORDS, BAD_WORDS = 16, 64  # the most that a request may have
+WORD_BYTES = 256  # of a stop or bad word
+EMULATED = "emulated"  # the device of an emulated target
 NO_DRAFTERS = "{}: this server has no drafters"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A checked request and how its answer is to be delivered."""
+    """A checked request, and how to deliver its answer."""
 
     request: Request
     stream: bool
     stop_words: tuple[str, ...]
-    prefix: str  # text put before the output: the prompt, when asked for
+    prefix: str  # text before the output: the prompt, if the client wants it back
 
 
 class RequestParser:
@@ -67,8 +67,8 @@ class RequestParser:
         *,
         grammars: Verdicts | None = None,
     ) -> None:
-        """`classes` are those of latency; without them, the usual ones. `priorities` says how high each tenant may ask,
-        as `tenants.priorities`. `grammars` compiles them; without it, who asks for one does."""
+        """`classes` are the latency classes. `priorities` are the highest priorities by tenant, like
+        `tenants.priorities`. `grammars` compiles grammars; the default compiles them in the calling thread."""
         self._grammars = grammars or Verdicts(self._compiled_here)
         self._tokenizer = tokenizer
         self._info = info
@@ -82,7 +82,7 @@ class RequestParser:
     def parse(
         self, key: int, arrival: float, tensor: Callable[[str], Any], parameters: dict[str, Any] | None = None
     ) -> Wanted:
-        """Return the request behind one set of tensors (`tensor(name)` is an array or None); raises BadField."""
+        """Return the request in one set of tensors (`tensor(name)` is an array or None). Raises BadField."""
         _check_parameters(parameters or {})
         read = FieldReader(tensor)
         read.check(NEUTRAL)
@@ -99,7 +99,7 @@ class RequestParser:
         if read.boolean(scores) and self._info.device == EMULATED:
             raise BadField(scores, True, "false: an emulated target has no probabilities")
         if not max_tokens and not read.boolean(scores):
-            raise BadField("max_tokens", 0, f"1 and more, or 0 beside {scores}")
+            raise BadField("max_tokens", 0, f"at least 1, or 0 with {scores}")
         end_id = read.integer("end_id", high=self._info.vocab_size - 1)
         num_prompt = read.integer("num_prompt_tokens", default=len(prompt), high=len(prompt))
         sampling = Sampling(
@@ -134,8 +134,8 @@ class RequestParser:
         )
 
     def prompt_bytes(self, tensor: Callable[[str], Any]) -> int:
-        """Return the length of a prompt's text in bytes; 0 where there is none. Raises BadField for one that is too
-        long whatever its tokens are, so that they need not be known."""
+        """Return the length of a prompt's text in bytes, 0 if it has none. Raises BadField, without tokenizing, if the
+        text must have more tokens than the context."""
         raw = tensor("text_input")
         if raw is None or raw.size != 1:
             return 0
@@ -148,16 +148,16 @@ class RequestParser:
         return size
 
     def has_new_grammar(self, tensor: Callable[[str], Any]) -> bool:
-        """Return whether `parse` will have to wait for the compiler."""
+        """Return whether `parse` would have to wait for the compiler of grammars."""
         read = FieldReader(tensor)
         try:
             name, text = self._asked_grammar(read)
             return bool(text) and not self._grammars.knows(name, text, self._end_ids(read.integer("end_id")))
         except BadField:
-            return False  # `parse` says so
+            return False  # `parse` will raise it
 
     def check_grammar(self, tensor: Callable[[str], Any]) -> None:
-        """Compile the request's grammar, which `parse` then finds; waits for the compiler. Raises RequestError."""
+        """Compile the request's grammar, so that `parse` finds it; waits for the compiler. Raises RequestError."""
         read = FieldReader(tensor)
         self._grammar(read, read.integer("end_id", high=self._info.vocab_size - 1))
 
@@ -176,7 +176,7 @@ class RequestParser:
         return np.array(ids, np.int32)
 
     def _check_known(self, field: str, ids: Any) -> None:
-        """Raise BadField if the model has no such token. A tokenizer may have added tokens that its model lacks."""
+        """Raise BadField if the model lacks one of the tokens. A tokenizer may have tokens that its model lacks."""
         ids, most = np.asarray(ids), self._info.vocab_size - 1
         outside = ids[(ids < 0) | (ids > most)]
         if not len(outside):
@@ -224,31 +224,31 @@ class RequestParser:
         return tuple(sequences)
 
     def _grammar(self, read: FieldReader, end_id: int) -> str:
-        """Return the grammar that the output has to fit, compiled once to see that it can be."""
+        """Return the grammar that the output must fit, or "". It is compiled once to see that it can be."""
         name, text = self._asked_grammar(read)
         if not text:
             return ""
         if self._info.device == EMULATED:
-            raise BadField(name, text, "nothing: an emulated target has one token for each place")
+            raise BadField(name, text, "nothing: an emulated target has only one token for each position")
         if end_id >= 0 and end_id not in self._info.end_ids:
-            raise BadField("end_id", end_id, "the model's own beside a grammar, which says where the text may end")
+            raise BadField("end_id", end_id, "the model's own with a grammar, which decides where the text may end")
         least = read.integer("min_tokens")
         if least:
-            raise BadField("min_tokens", least, "0 beside a grammar, which says where the text may end")
+            raise BadField("min_tokens", least, "0 with a grammar, which decides where the text may end")
         try:
             return self._grammars.compiled(name, text, self._end_ids(end_id))
         except ValueError as error:
             raise BadField(name, text, str(error)) from None
 
     def _asked_grammar(self, read: FieldReader) -> tuple[str, str]:
-        """Return the field that has one, and its text; "" where there is none."""
+        """Return the name and text of the field that has a grammar, or two empty strings."""
         asked = {name: read.text(name) for name in grammar.SOURCES}
         asked = {name: text for name, text in asked.items() if text}
         if not asked:
             return "", ""
         (name, text), *others = reversed(asked.items())
         if others:
-            raise BadField(name, text, f"one grammar, this or {others[0][0]}")
+            raise BadField(name, text, f"only one grammar, this or {others[0][0]}")
         return name, text
 
     def _end_ids(self, end_id: int) -> tuple[int, ...]:
@@ -308,7 +308,7 @@ class RequestParser:
 
 
 def check_prompt(text: bytes, limits: LimitSettings) -> None:
-    """Raise BadField for text that no tokenizer is to see."""
+    """Raise BadField for a text that is empty or too long for the tokenizer."""
     if not text:
         raise BadField("text_input", "", "at least one character")
     if len(text) > limits.prompt_bytes:
@@ -322,8 +322,8 @@ def tenant_of(tensor: Callable[[str], Any]) -> str:
 
 
 def _check_parameters(parameters: dict[str, Any]) -> None:
-    """Raise BadField for parameters that are not Triton's own. Settings are tensors; one that came as a parameter would
-    not be read. The generate endpoints make tensors of a body's known names, and parameters of the others."""
+    """Raise BadField for parameters other than Triton's own. Settings are tensors: one sent as a parameter would be
+    ignored. The generate endpoints turn a body's known names into tensors, and all others into parameters."""
     for name, value in parameters.items():
         if name in INPUT_BY_NAME:
             raise BadField(name, value, "an input tensor of this name: settings are no request parameters")
@@ -332,18 +332,17 @@ def _check_parameters(parameters: dict[str, Any]) -> None:
 
 
 class FieldReader:
-    """Reads a public request's fields, typed scalars and lists, out of its tensors. An absent one has the table's
-    default."""
+    """Reads typed scalars and lists from the tensors of a public request. An absent field has its default."""
 
     def __init__(self, tensor: Callable[[str], Any]) -> None:
         self._tensor = tensor
 
     def part(self, part: str) -> dict[str, Any]:
-        """Return the fields that a part of the request takes as they come, by attribute."""
+        """Return the fields that the given part of a request takes unchanged, by attribute."""
         return {field.attribute: self._plain(field) for field in INPUTS if field.part == part}
 
     def check(self, fields: Iterable[Field]) -> None:
-        """Raise BadField for what the table does not allow of fields that nobody reads."""
+        """Raise BadField for invalid values of fields that are otherwise ignored."""
         for field in fields:
             self._plain(field)
 
@@ -371,7 +370,7 @@ class FieldReader:
         return bool(INPUT_BY_NAME[name].default if value is None else value)
 
     def integer(self, name: str, *, default: int | None = None, high: int | None = None) -> int:
-        """Return a field's value; `default` and `high` stand in for the table's where given. Raises BadField."""
+        """Return a field's value. `default` and `high` replace those of the table. Raises BadField."""
         value, field = self.scalar(name), INPUT_BY_NAME[name]
         if value is None:
             return int(field.default or 0) if default is None else default
@@ -385,7 +384,7 @@ class FieldReader:
         if value is None:
             return float(field.default or 0)
         value = float(value)
-        low = float(np.float32(field.low))  # what a tensor can say
+        low = float(np.float32(field.low))  # the bound as a tensor holds it
         if not low <= value <= field.high or (field.above and value == low):  # NaN is in no range
             raise BadField(name, value, f"{'above ' if field.above else ''}{field.low:g} to {field.high:g}")
         return value
@@ -399,7 +398,7 @@ class FieldReader:
         return str(INPUT_BY_NAME[name].default or "") if value is None else value
 
     def given(self, name: str) -> str | None:
-        """Return a text, or None where there is none."""
+        """Return a text, or None if absent."""
         value, high = self.scalar(name), INPUT_BY_NAME[name].high
         if value is None:
             return None
@@ -415,7 +414,7 @@ class FieldReader:
         return found
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of texts; one that is empty is none, as TensorRT-LLM's clients say it."""
+        """Return a list of texts. A single empty text means none, as with TensorRT-LLM's clients."""
         value = self._tensor(name)
         found = [] if value is None else [_decoded(name, item) for item in value.reshape(-1)]
         return [] if found == [""] else found

@@ -1,4 +1,4 @@
-"""A model of another server, over one gRPC connection that is kept."""
+"""Calls a model of another server over one gRPC connection that is kept open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from covey.contracts.errors import PortError, PortTimeout
 from covey.contracts.types import Ints
 from covey.wire import codec
 
-# A connection that broke is made anew this soon, and one whose other end is silent is found out.
+# Reconnect this soon after a connection breaks, and notice when the other end is silent.
 CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -23,17 +23,17 @@ CHANNEL = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", 1 << 26),
 ]
-# Triton's word of a model whose process is gone. Said again here it would have the model that asks taken for dead.
+# Triton's phrase for a dead model process. Repeated in our error, it would make the calling model look dead.
 DEAD, GONE = "not healthy", "its process there is gone"
 
 
 class Unreachable(PortError):
-    """The server could not be asked: nothing was done there, or its answer was lost."""
+    """The server could not be reached: it did nothing, or its reply was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of a connection; "": the usual root certificates, and no certificate of our own."""
+    """Files for a TLS connection; "" means the usual root certificates, or no client certificate."""
 
     root_certificates: str = ""
     certificate: str = ""
@@ -57,7 +57,7 @@ class GrpcModel:
         )
 
     def exchange(self, message: Ints, seconds: float) -> Ints:
-        """Send a sealed message and wait for its answer."""
+        """Send a sealed message and wait for its reply."""
         tensor = triton.InferInput(codec.REQUEST_TENSOR, [len(message)], "INT32")
         tensor.set_data_from_numpy(message)
         try:
@@ -67,13 +67,13 @@ class GrpcModel:
             text = f"{self.name}: {GONE if DEAD in said else said}"
             if "DEADLINE" in status:
                 raise PortTimeout(text) from None
-            # A server that is starting or stopping says UNAVAILABLE, too, and NOT_FOUND of a model that is not loaded.
+            # A starting or stopping server also says UNAVAILABLE, and NOT_FOUND for a model that is not loaded.
             if "UNAVAILABLE" in status or "CANCELLED" in status:
                 raise Unreachable(text) from None
             raise PortError(text) from None
         reply = answer.as_numpy(codec.REPLY_TENSOR)
         if reply is None or reply.dtype != np.int32:
-            raise PortError(f"{self.name}: the answer is no message")
+            raise PortError(f"{self.name}: the reply is not a message")
         made: Ints = reply
         return made
 

@@ -1,9 +1,10 @@
-"""A private link between two models of one server, where BLS will not do.
+"""A private link between two models of one server, where BLS does not work.
 
-`covey` is decoupled, and BLS calls to decoupled models are not to be trusted on 24.10. `covey_unary` therefore reaches
-the orchestrator over a Unix socket in a folder that only this user can enter; its name is the server's process id,
-which both models' processes have as their parent. Over the same link the launcher asks the orchestrator whether it
-serves yet, and tells it to take no more requests. What goes over it can only be read, never run (`covey.wire.frames`).
+`covey` is decoupled, and BLS calls to decoupled models are unreliable on 24.10. So `covey_unary` reaches the
+orchestrator over a Unix socket, in a folder that only this user can enter. The folder is named after the server's
+process id, which is the parent of both models' processes. Over the same link the launcher asks the orchestrator whether
+it serves yet, and tells it to take no more requests. Decoding a message runs no code of the sender
+(`covey.wire.frames`).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ log = logging.getLogger("covey.link")
 
 __all__ = ["ANSWER_SECONDS", "Exchange", "Message", "Peer", "address", "connect", "refuse_requests", "serves"]
 
-ANSWER_SECONDS = 2.0  # a process that is starting or stuck does not hold up the end of its server
+ANSWER_SECONDS = 2.0  # so that a process that is starting or stuck does not delay the end of its server
 
 
 def address(model: str, server: int) -> Path:
-    """Return the socket on which `model` of the server with this process id listens."""
+    """Return the socket on which `model` of the server with process id `server` listens."""
     return _folder(server) / model
 
 
@@ -41,12 +42,12 @@ def _folder(server: int) -> Path:
 
 
 def forget(server: int) -> None:
-    """Remove the folder of a server that has ended: nobody listens in it any more."""
+    """Remove the folder of a server that has ended; no process listens there any more."""
     shutil.rmtree(_folder(server), ignore_errors=True)
 
 
 class Peer:
-    """An end of a link: sends from any thread, receives in its own."""
+    """One end of a link: sends from any thread, receives in its own."""
 
     def __init__(self, connection: Connection, receive: Receive, lost: Lost) -> None:
         self._connection = connection
@@ -58,7 +59,7 @@ class Peer:
         self._thread.start()
 
     def send(self, message: Message) -> None:
-        """Raises PortError when nobody listens, and what `encode` raises for what cannot be sent."""
+        """Send a message. Raises PortError if the other end is gone, or an error of `encode`."""
         frame = encode(message)
         try:
             with self._sending:
@@ -67,8 +68,8 @@ class Peer:
             raise PortError(f"the other model is gone: {error}") from None
 
     def close(self) -> None:
-        """Close the link: both ends hear of it, also where this one waits for a message or sends one. Only the thread
-        that receives gives the descriptor back: of two that did, one would close somebody else's."""
+        """Close the link, which both ends notice even while this one receives or sends. Only the receiving thread
+        closes the descriptor: a second close could hit another file that has the number by then."""
         with self._closing:
             if self._connection.closed:
                 return
@@ -80,9 +81,9 @@ class Peer:
             while True:
                 self._receive(self, decode(self._connection.recv_bytes(MOST_BYTES)))
         except (EOFError, OSError):
-            pass  # the other end is gone
+            pass  # the other end closed the link
         except Exception:
-            log.exception("a link between two models is cut")
+            log.exception("closing a link between two models after an error")
         finally:
             self.close()
             with self._sending, self._closing:
@@ -91,17 +92,17 @@ class Peer:
 
 
 Receive = Callable[[Peer, Message], None]
-Lost = Callable[[Peer], None]  # the link is cut, at this end or the other; nothing more comes over it
+Lost = Callable[[Peer], None]  # called when either end has closed the link, after the last message
 
 
 class Exchange:
-    """The listening end: every caller becomes a `Peer`."""
+    """The listening end: every caller gets a `Peer`."""
 
     def __init__(self, model: str, receive: Receive, lost: Lost) -> None:
         self._path = address(model, os.getppid())
         private_folder(self._path.parent)
         with suppress(FileNotFoundError):
-            os.unlink(self._path)  # an earlier process of this model left it: its stub was killed
+            os.unlink(self._path)  # left by an earlier process of this model, which was killed
         self._listener = Listener(str(self._path), "AF_UNIX", backlog=16)
         self._receive = receive
         self._lost = lost
@@ -118,11 +119,11 @@ class Exchange:
             try:
                 Peer(self._listener.accept(), self._receive, self._lost)
             except OSError:
-                continue  # a caller that left at once, or close()
+                continue  # a caller left at once, or close() was called
 
 
 def connect(model: str, receive: Receive, lost: Lost, server: int | None = None) -> Peer:
-    """Call `model` of a server, by default of the one that runs this process; raises PortError when it does not
+    """Connect to `model` of a server, by default the one that runs this process. Raises PortError if it does not
     listen."""
     path = address(model, server or os.getppid())
     try:
@@ -133,8 +134,8 @@ def connect(model: str, receive: Receive, lost: Lost, server: int | None = None)
 
 
 def _dialled(path: Path) -> Connection:
-    """Connect to a model's socket. Does not wait where the model accepts nobody, as it does while it has too many
-    callers: a caller that is stuck would hold up whoever is to end it."""
+    """Connect to a model's socket. Fails at once if its backlog is full, as it is with too many callers: a caller that
+    blocked here could not be ended."""
     with socket.socket(socket.AF_UNIX) as line:
         line.setblocking(False)
         line.connect(str(path))
@@ -143,15 +144,15 @@ def _dialled(path: Path) -> Connection:
 
 
 def refuse_requests(model: str, server: int) -> int | None:
-    """Have `model` take no more requests and end those that it has; how many these are, None where it does not say.
-    PortError when it does not listen."""
+    """Have `model` take no more requests and finish those that it has. Return how many these are, or None without an
+    answer. Raises PortError if it does not listen."""
     count: int | None = _ask(model, server, "drain")
     return count
 
 
 def serves(model: str, server: int) -> bool:
-    """Return whether `model` is past what it does before it serves. Raises PortError when it does not listen, and
-    SettingError where it will never serve."""
+    """Return whether `model` has finished its preparations and serves. Raises PortError if it does not listen, and
+    SettingError if it never will serve."""
     answer = _ask(model, server, "serves")
     if isinstance(answer, str):
         raise SettingError(answer)
@@ -159,7 +160,7 @@ def serves(model: str, server: int) -> bool:
 
 
 def _ask(model: str, server: int, what: str) -> Any:
-    """Return the answer's value; None where none comes in time."""
+    """Return the answer's value, or None if none comes in time."""
     ended, values = threading.Event(), []
 
     def receive(_peer: Peer, message: Message) -> None:

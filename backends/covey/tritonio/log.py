@@ -1,4 +1,4 @@
-"""The package's log records in Triton's own log, few of a kind: whoever can cause one can cause a million."""
+"""Sends the package's log records to Triton's log, a few of each kind: a client that can cause one can cause many."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _TritonHandler(logging.Handler):
 
 
 def to_triton() -> None:
-    """Send the package's records to Triton; at most a few a second, each costs 50 us."""
+    """Send the package's records to Triton, at most a few a second: each costs 50 us."""
     logger = logging.getLogger("covey")
     handler = _TritonHandler()
     handler.setFormatter(_About("%(name)s: %(message)s"))

@@ -1,5 +1,5 @@
-"""`covey_*` metrics on Triton's metrics port. An increment costs 20 us, so counters are flushed a few times a second
-from a thread of their own; the engine's thread only adds numbers up."""
+"""`covey_*` metrics on Triton's metrics port. An increment costs 20 us, so the engine's thread only adds numbers up,
+and another thread flushes counters a few times a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from covey.tritonio.drafts import Drafts
 FLUSH_SECONDS = 0.25
 
 SET_ASIDE = {
-    "covey_set_aside_total": "Parts that plan, learn or observe and failed: without them the model serves on until its "
+    "covey_set_aside_total": "Parts that failed to plan, learn or observe: the model serves without them until its "
     "process ends",
 }
 COUNTERS = {
@@ -39,27 +39,27 @@ COUNTERS = {
     "covey_spec_decode_num_accepted_tokens_per_pos_total": "Drafts of which the token at the position was accepted",
     "covey_planner_rounds_total": "Rounds by the draft depth that the policy chose, and why",
     "covey_planner_switches_total": "Changes to drafting (on) and to plain decoding (off)",
-    "covey_planner_predicted_seconds_total": "What the policy expected rounds to take for the tokens they brought",
-    "covey_planner_observed_seconds_total": "What those rounds took",
+    "covey_planner_predicted_seconds_total": "Time that the policy expected rounds to take for the tokens they brought",
+    "covey_planner_observed_seconds_total": "Time that those rounds took",
     "covey_planner_regret_seconds_total": "Time lost by depths chosen over those expected to be best, as estimated",
     "covey_drafter_chosen_total": "Rows of rounds by the drafter that was chosen for them, and why",
     "covey_slo_requests_total": "Requests with a latency objective by class and outcome: met, missed, unknown (no "
     "baseline yet), refused, unfinished",
     "covey_slo_good_tokens_total": "Tokens of requests that met their objective, by class: their rate is the goodput",
-    "covey_tree_nodes_total": "Drafted tokens where single ones are chosen among: proposed, selected, accepted",
-    "covey_tree_budget_tokens_total": "Drafted tokens that were verified there (used), and that there was room for "
+    "covey_tree_nodes_total": "Nodes of trees from which nodes are selected: proposed, selected, accepted",
+    "covey_tree_budget_tokens_total": "Tokens of their budget that were verified (used), and that there was room for "
     "(allowed)",
     "covey_slo_needs_total": "Rows of rounds with a time per token to keep, by how many tokens they needed at most",
     "covey_drafter_reads_total": "Calls in which a drafter read text that others drafted, and judged it",
-    "covey_drafter_read_seconds_total": "What those calls took, beside the target's passes",
+    "covey_drafter_read_seconds_total": "Time of those calls, which run while the target computes",
     "covey_memory_operations_total": "Loads and unloads of drafters, and resizes of the KV pool (expand, contract), by "
-    "outcome: done, failed or refused (both are tried again)",
-    "covey_memory_seconds_total": "What they took; of expand and contract, time that rounds waited",
-    "covey_drafter_failures_total": "What went wrong with a drafter: calls that were late or broken, and its ends",
+    "outcome: done, failed or refused (the last two are retried)",
+    "covey_memory_seconds_total": "Time of those operations; for expand and contract, the time that rounds waited",
+    "covey_drafter_failures_total": "Failures of a drafter: calls that were late or broken, and ends of its process",
     **SET_ASIDE,
-    # A histogram of many values at once: Triton's own takes them one by one, 30 us each. A histogram's names and labels
-    # are reserved for what is typed so.
-    "covey_inter_token_gaps_total": "Gaps between rounds that brought a finished request tokens, of at most so many "
+    # A histogram to which many values are added at once: Triton's own takes them singly, 30 us each. Only Triton may
+    # use the names and labels of histograms.
+    "covey_inter_token_gaps_total": "Gaps between rounds that brought a finished request tokens, of at most `at_most` "
     "seconds",
     "covey_inter_token_gap_seconds_total": "The sum of those gaps",
 }
@@ -68,15 +68,15 @@ GAUGES = {
     "numerics, and which drafters were left out because they do not fit",
     "covey_requests_running": "Requests in the batch",
     "covey_requests_waiting": "Requests in the queue",
-    "covey_drafter_serving": "1 while the drafter can be asked; 0 while it is late, or rests after a failure",
-    "covey_drafter_resident_bytes": "Memory that each drafter's process holds alone; 0: it does not answer",
-    "covey_drafter_resident": "1 while the drafter is in memory; 0 from when it is unloaded until it is back",
+    "covey_drafter_serving": "1 while the drafter can be asked; 0 while it is late, or in backoff after a failure",
+    "covey_drafter_resident_bytes": "Memory that each drafter's process alone holds; 0 if it does not answer",
+    "covey_drafter_resident": "1 while the drafter is in memory; 0 from its unload until it is back",
     "covey_memory_bytes": "Of the target's device, by part: the budget, the KV pool, the drafters in memory",
     "covey_kv_blocks_gained": "KV blocks beyond those that the target was loaded with",
-    "covey_slo_target_seconds": "What a class asks for, of ttft and tpot; a relative one once the baseline is known",
+    "covey_slo_target_seconds": "Objectives of a class, for ttft and tpot; a relative one once the baseline is known",
     "covey_kv_blocks": "KV blocks by state: used, free (never used, or kept for reuse)",
 }
-# Of a drafter's own process; `origin` is the server that asks.
+# From a drafter's own process; `origin` is the server that calls it.
 DRAFT_COUNTERS = {
     "covey_draft_calls_total": "Calls to a drafter by origin and outcome: drafted, late (its draft would be), failed",
     "covey_draft_wait_seconds_total": "Time that calls waited for their turn; by call it is the paper's T_wait",
@@ -123,7 +123,7 @@ Totals = Callable[[], Iterable[tuple[str, dict[str, str], float]]]
 
 
 class Metrics:
-    """Owns the metric families of one orchestrator or drafter; `model` labels every series."""
+    """Owns the metric families of one orchestrator or drafter; every series has the label `model`."""
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class Metrics:
         self._thread.start()
 
     def target(self, info: TargetInfo, left_out: tuple[str, ...], folder: ModelFolder) -> None:
-        """Set the gauges of a target that is up. `left_out` are drafters that do not fit it. Whoever routes or scales
-        by gauges finds them before the first round, too."""
+        """Set the gauges of a target that is up, so that routers and autoscalers find them before the first round.
+        `left_out` are drafters that do not fit the target."""
         with self._lock:
             self._put_load(running=0, waiting=0, used=0, free=info.total_blocks)
             self._put(
@@ -181,7 +181,7 @@ class Metrics:
             )
 
     def round(self, record: RoundRecord) -> None:
-        """Count a round. Called once a round by the engine's thread."""
+        """Count a round. The engine's thread calls it once a round."""
         with self._lock:
             add = self._add
             add("covey_rounds_total", 1)
@@ -210,7 +210,7 @@ class Metrics:
         self._put("covey_kv_blocks", free, state="free")
 
     def served(self, served: Served) -> None:
-        """Count a request that has ended. Called once a request by the streamer's thread."""
+        """Count a request that has ended. The streamer's thread calls it once a request."""
         with self._lock:
             self._add("covey_requests_total", 1, outcome="refused" if served.refused else served.finish.value)
             if served.attainment is not None:
@@ -228,7 +228,7 @@ class Metrics:
             self._between(served.gaps)
 
     def refused(self, objective: Objective) -> None:
-        """Count a request that was refused at once. Any thread may call it."""
+        """Count a request that was refused on arrival. Any thread may call it."""
         with self._lock:
             self._add("covey_requests_total", 1, outcome="refused")
             if objective.label:
@@ -239,11 +239,11 @@ class Metrics:
             self._add("covey_drafter_failures_total", 1, drafter=drafter)
 
     def follow(self, totals: Totals) -> None:
-        """Take counters that somebody else adds up: they are asked for at every flush, on its thread."""
+        """Add counters from a source, which is asked at every flush, on the flushing thread."""
         self._followed.append(totals)
 
     def watch(self, gauges: Totals) -> None:
-        """Take gauges that somebody else knows: they are asked for at every flush, on its thread."""
+        """Add gauges from a source, which is asked at every flush, on the flushing thread."""
         self._watched.append(gauges)
 
     def stop(self) -> None:
@@ -293,7 +293,7 @@ class Metrics:
             self._metric(name, ()).observe(value)
 
     def _told(self, sources: Iterable[Totals]) -> Iterator[tuple[tuple[str, Labels], float]]:
-        """Yield what each source says now; nothing of one that is set aside."""
+        """Yield the current values of each source; none from a source that failed before."""
         for source in sources:
             for name, labels, value in self._guard(source.__qualname__, _listed, source) or ():
                 yield (name, tuple(sorted(labels.items()))), value
@@ -311,5 +311,5 @@ class Metrics:
 
 
 def _listed(source: Totals) -> list[tuple[str, dict[str, str], float]]:
-    """Return all that a source says. Raises what the source raises on its way."""
+    """Return all values of a source as a list, so that its errors are raised here."""
     return list(source())

@@ -1,8 +1,7 @@
-"""Outlets of answers: a decoupled Triton response sender. Responses are made here.
+"""Outlets of answers over a decoupled Triton response sender. Builds the responses.
 
-A request that is answered through a sender comes in through `take_each` and no other way. Triton closes the senders of
-an `execute` that raises without a word to whoever kept one, and asking a closed one whether it is cancelled ends all of
-tritonserver.
+Requests that are answered through a sender must come in through `take_each`. If `execute` raises, Triton closes its
+senders without telling their holders, and asking a closed one whether it is cancelled crashes tritonserver.
 """
 
 from __future__ import annotations
@@ -63,21 +62,21 @@ def outputs(chunk: Chunk) -> dict[str, Any]:
 
 
 def response(arrays: dict[str, Any], wanted: frozenset[str] | set[str]) -> Any:
-    """Return a Triton response of the outputs that the client asked for; none named means all."""
+    """Return a Triton response with the outputs that the client asked for; no names mean all."""
     names = [name for name in arrays if not wanted or name in wanted]
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, arrays[name]) for name in names])
 
 
 def error_response(error: Exception) -> Any:
-    """Return an error with its code as a prefix too: codes do not survive a hop between models on 24.10."""
+    """Return an error response whose text starts with the code: on 24.10 a code is lost between models."""
     code = error.code if isinstance(error, RequestError) else "INTERNAL"
-    text = f"[{code}] {error}".encode(errors="replace").decode()  # what Triton cannot encode it cannot send
+    text = f"[{code}] {error}".encode(errors="replace").decode()  # Triton sends only text that it can encode
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code)))
 
 
 @dataclass(frozen=True)
 class TritonRequest:
-    """A Triton request, read as a whole and copied: none of it is Triton's any more."""
+    """A Triton request, read and copied whole: it shares no memory with Triton."""
 
     tensors: dict[str, Any]  # name -> array
     parameters: dict[str, Any]
@@ -85,27 +84,27 @@ class TritonRequest:
 
     @classmethod
     def read(cls, request: Any) -> TritonRequest:
-        """Raises BadField for what no Python can read."""
+        """Return the request. Raises BadField if a tensor or the parameters cannot be read."""
         tensors = {}
         for tensor in request.inputs():
             try:
                 tensors[tensor.name()] = tensor.as_numpy().copy()
             except ValueError as error:
-                raise BadField(tensor.name(), error, "what its datatype and shape say") from None
+                raise BadField(tensor.name(), error, "values that fit its datatype and shape") from None
         try:
             parameters = json.loads(request.parameters() or "{}")
         except UnicodeDecodeError as error:
             raise BadField("parameters", error.object[error.start :], "names and values in UTF-8") from None
         except ValueError as error:
-            raise BadField("parameters", error, "names and values that JSON can say") from None
+            raise BadField("parameters", error, "names and values in JSON") from None
         name = safe(request.request_id())
         parameters |= {PARAMETER: name} if name else {}
         return cls(tensors, parameters, frozenset(request.requested_output_names()))
 
 
 class Sender:
-    """A request's response sender. Triton's own crashes the server when it is used by two threads at once, or asked
-    whether it is cancelled after its last response: neither can happen through this one."""
+    """A request's response sender. Triton's own crashes the server when two threads use it at once, or when it is asked
+    whether it is cancelled after its last response. This one prevents both."""
 
     def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
@@ -113,23 +112,23 @@ class Sender:
         self._ended = False
 
     def send(self, response: Any, *, last: bool) -> None:
-        """Deliver a response; after the last one, nothing more is delivered."""
+        """Send a response. After the last one, further ones are dropped."""
         with self._using:
             if not self._ended:
                 self._sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0)
-                self._ended = last  # not of one that could not be sent: an error may follow it
+                self._ended = last  # not reached if sending failed: an error may follow
 
     def is_cancelled(self) -> bool:
-        """Return whether the client has given up on a request that still owes it a response."""
+        """Return whether the client has cancelled a request that has not had its last response."""
         with self._using:
             return not self._ended and bool(self._sender.is_cancelled())
 
 
 def take_each(requests: list[Any], take: Callable[[TritonRequest, Sender], None]) -> None:
-    """Do all of an `execute`: hand each request with its sender to `take`, after all that may raise has been read.
+    """Do the work of an `execute`: read each request, then hand it with its sender to `take`.
 
-    Never raises: a request that cannot be read or taken is answered with the error, by the only one that knows its
-    sender, and the sender says from then on that it is not cancelled, to whoever `take` gave it to."""
+    Never raises. A request that cannot be read or taken is answered with the error. If `take` has passed its sender on,
+    the new holder then sees it as not cancelled."""
     for request in requests:
         name = safe(request.request_id())
         with about((name,).__iter__ if name else tuple):
@@ -142,15 +141,15 @@ def _take(request: Any, take: Callable[[TritonRequest, Sender], None]) -> None:
         take(TritonRequest.read(request), sender)
     except Exception as error:
         if not isinstance(error, CoveyError):
-            log.exception("a request could not be taken")
+            log.exception("cannot take a request")
         try:
             sender.send(error_response(error), last=True)
-        except Exception:  # shared memory is full: nothing can be said
-            log.exception("a request is left without an answer")
+        except Exception:  # for example because shared memory is full
+            log.exception("cannot answer a request")
 
 
 class SenderOutlet:
-    """The response sender of a decoupled request. FINAL goes with the last response."""
+    """Answers a decoupled request through its response sender; the last response is marked as final."""
 
     streams = True
 
@@ -163,7 +162,7 @@ class SenderOutlet:
         self._sender.send(response(outputs(chunk), self._wanted), last=chunk.finish is not None)
 
     def report(self, text: str) -> None:
-        """Send the one answer to a question."""
+        """Send the only response to an `inspect` request."""
         self._sender.send(response({REPORT: np.array([text.encode()], np.object_)}, self._wanted), last=True)
 
     def fail(self, error: Exception) -> None:

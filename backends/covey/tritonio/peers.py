@@ -1,5 +1,5 @@
-"""Messages between the public models of one server: answers on their way over the link to `covey_unary`, errors, and
-the names of tensors that no client knows."""
+"""Messages between the public models of one server: answers and errors over the link to `covey_unary`, and tensor names
+that clients do not use."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from covey.contracts.types import Finish
 from covey.text.streaming import Chunk
 from covey.tritonio.link import Message, Peer
 
-# Between the ensemble's steps only: its tokeniser asks for an output that its detokeniser needs.
+# Only between the ensemble's steps: its tokenizer asks for an output that its detokenizer needs.
 ASKS_FOR_STATE = "detokenized_elsewhere"
 STATE = "detokenizer_state"
-# A question about the server instead of a generation, and its answer (`covey.tritonio.reports`).
+# A question about the server in place of a generation, and the answer (`covey.tritonio.reports`).
 INSPECT = "inspect"
 REPORT = "report"
 
-# Of a chunk on its way from one model to another, which has no state.
+# The fields of a chunk that is sent from one model to another; `state` is left out.
 _OF_PROMPT = ("prompt_ids", "prompt_logprobs", "prompt_top_ids", "prompt_top_logprobs")
 ARRAYS = ("ids", "logprobs", "top_ids", "top_logprobs", *_OF_PROMPT)
 VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRAYS, "state"))
 
 
 class PeerOutlet:
-    """The other end of the link from `covey_unary`, one exchange of it."""
+    """Answers a request of `covey_unary` over the link; each request is one exchange."""
 
     streams = needs_state = False
 
@@ -34,7 +34,7 @@ class PeerOutlet:
         self._peer = peer
         self._exchange = exchange
         self.cancelled = False
-        self.closed: Callable[[], object] = lambda: None  # called when the last response has been sent
+        self.closed: Callable[[], object] = lambda: None  # called before the last response is sent
 
     def send(self, chunk: Chunk) -> None:
         if chunk.finish is not None:
@@ -65,12 +65,12 @@ def answered(message: Message) -> Chunk:
 
 
 def told(error: Exception) -> list[str]:
-    """Return an error as it goes from one model to another; `raised` takes its two parts."""
+    """Return an error as two texts to send to another model; `raised` takes them."""
     return [error.code if isinstance(error, RequestError) else "INTERNAL", str(error)]
 
 
 def raised(code: str, text: str) -> Exception:
-    """Return the error that `PeerOutlet.fail` sent, as one that `error_response` gives the same code."""
+    """Return the error that `PeerOutlet.fail` sent, with the same code."""
     error = RequestError(text) if code != "INTERNAL" else PortError(text)
     if isinstance(error, RequestError):
         error.code = code

@@ -1,13 +1,15 @@
 """Reports of the orchestrator about itself: its facts, its planner's last decisions, its last rounds. They hold no user
 data.
 
-facts          what is served, and within which limits
-decisions:N    the last N choices of the planner, explained
-memory         who is in memory, how large the pool is, what loads, unloads and resizes took
-load:NAME, unload:NAME, pin:NAME
-               the same as memory, and from now on that drafter's residency is the policy's to decide, or it stays out
-               of memory, or in it; only who has the administrator's secret is obeyed
-rounds:N       what rounds after number N cost and brought, as far back as is kept
+    facts          the target, the drafters and the limits
+    decisions:N    the last N choices of the planner, explained
+    memory         the drafters in memory, the size of the pool, and how long loads, unloads and resizes took
+    load:NAME      lets the policy decide whether that drafter is in memory; answers like memory
+    unload:NAME    keeps that drafter out of memory; answers like memory
+    pin:NAME       keeps that drafter in memory; answers like memory
+    rounds:N       the cost and yield of the rounds after number N, as far back as they are kept
+
+Only a caller with the administrator's secret may load, unload or pin.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from covey.contracts.types import JsonDict, TargetInfo
 from covey.loop.memory import Memory, Wish
 from covey.requests.rounds import RoundRecord
 
-ROUNDS = 4096  # kept: twenty seconds of short ones
-SECRET = "admin_secret"  # the parameter that it comes in
-DECISIONS = 20  # told where no number is given
+ROUNDS = 4096  # kept: about twenty seconds of short ones
+SECRET = "admin_secret"  # the parameter with the caller's secret
+DECISIONS = 20  # reported if no number is given
 ALLOWED = "facts, memory, decisions:N, rounds:N or, with the administrator's secret, load, unload or pin:DRAFTER"
 WISHES = {"load": Wish.AUTO, "unload": Wish.OUT, "pin": Wish.PINNED}
 PLAIN = ("rows", "decoding", "prefill_tokens", "trees", "drafted", "accepted", "emitted", "waiting", "running")
@@ -38,7 +40,7 @@ SECONDS = (
 
 
 class Reports:
-    """Owns the ring of rounds."""
+    """Owns the ring buffer of rounds."""
 
     def __init__(
         self,
@@ -49,8 +51,8 @@ class Reports:
         memory: Memory,
         secret: str = "",
     ) -> None:
-        """`decisions` gives the planner's last ones, `states` each drafter's by its name. `secret` is the
-        administrator's; without one nobody is obeyed."""
+        """`decisions` returns the planner's last decisions, `states` the drafters' states by name. `secret` is the
+        administrator's; without one, load, unload and pin are refused."""
         self._decided, self._states = decisions, states
         self._memory, self._secret = memory, secret
         self._policy = profile.speculation.policy
@@ -67,12 +69,12 @@ class Reports:
         }
 
     def round(self, record: RoundRecord) -> None:
-        """Keep a round. Called once a round by the engine's thread."""
+        """Keep a round. The engine's thread calls it once a round."""
         self._count += 1
         self._rounds.append((self._count, record))
 
     def answer(self, question: str, secret: str = "") -> str:
-        """Return the answer as JSON; `secret` is the asker's. Raises BadField. Any thread may call it."""
+        """Return the answer as JSON; `secret` is the caller's. Raises BadField. Any thread may call it."""
         action, _, named = question.partition(":")
         if action in WISHES:
             self._wish(named, WISHES[action], secret)
@@ -98,7 +100,7 @@ class Reports:
         self._memory.wish(drafter, wish)
 
     def _facts_now(self) -> JsonDict:
-        """Return the facts, with the drafters' states and the size that the pool had in the last round."""
+        """Return the facts, with the drafters' states and the size of the pool in the last round."""
         states = self._states()
         now: JsonDict = {"drafters": tuple(states), "states": dict(states)}
         return self._facts | now | ({"total_blocks": self._rounds[-1][1].total_blocks} if self._rounds else {})

@@ -1,4 +1,4 @@
-"""`covey.contracts.ports.Residency` by model control of this server."""
+"""Implements `covey.contracts.ports.Residency` by model control of this server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from covey.tritonio import bls
 
 
 class TritonResidency:
-    """Implements `covey.contracts.ports.Residency`. A drafter says itself what it holds."""
+    """Implements `covey.contracts.ports.Residency`. A drafter itself reports the bytes that it holds."""
 
     def __init__(self, control: InnerControl, calls: Calls) -> None:
         self._control, self._calls = control, calls
 
     def unload(self, name: str) -> int:
         held = 0
-        with suppress(PortError):  # it has died, or is gone since an earlier try
+        with suppress(PortError):  # it has died, or an earlier try has unloaded it
             held = self._drafter(name).info().resident_bytes
         self._control.release(name)
         return held
@@ -29,7 +29,7 @@ class TritonResidency:
             self._control.load(name)
             return self._drafter(name).info()
         except CoveyError:
-            with suppress(CoveyError):  # one that died stays dead until it has been unloaded
+            with suppress(CoveyError):  # a dead one must be unloaded before it can be loaded
                 self._control.release(name)
             raise
 

@@ -1,8 +1,8 @@
-"""Does what takes long before a request can be submitted, one job at a time in a thread of its own, so that other
-requests do not wait behind it. One queue tokenizes long prompts, another compiles new grammars.
+"""Does slow work before a request is submitted. It does one job at a time, in a separate thread, so that other requests
+need not wait. One queue tokenizes long prompts, another compiles new grammars.
 
-Tenants take turns by bytes of prompts, or by grammars: whoever has had fewer goes first. A job is a call; this module
-knows neither prompts nor grammars.
+Tenants take turns: the one with the fewest bytes of prompts, or grammars, so far goes first. A job is a call; this
+module knows neither prompts nor grammars.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from covey.contracts.errors import Overloaded
 
 LONG = 4096  # bytes from which a prompt is long: a millisecond's work
-MOST_BYTES = 16 << 20  # that wait, of all tenants; of one of them, half as many
+MOST_BYTES = 16 << 20  # that may wait, of all tenants; of one tenant, half of that
 MOST_GRAMMARS = 64  # likewise
-ENDLESS_SECONDS = 10.0  # after which nobody waits for a job any more: a regular expression may run for ever
-NICE = 10  # the rounds go first where there are few cores
-Job = Callable[[Exception | None], None]  # called with why it will not be done, or with None to do it; never raises
+ENDLESS_SECONDS = 10.0  # after which a job is no longer counted: a regular expression may take for ever
+NICE = 10  # rounds have priority on few cores
+Job = Callable[[Exception | None], None]  # called with None to do it, or with the reason if it is dropped; never raises
 log = logging.getLogger("covey.slow_jobs")
 
 
@@ -29,19 +29,19 @@ class SlowJobs:
     """Owns a queue of jobs by tenant, and the thread that does them."""
 
     def __init__(self, most: int = MOST_BYTES, what: str = "bytes of long prompts", nice: int = NICE) -> None:
-        """A process that a job starts is as nice as this one's thread."""
+        """`nice` is for the thread and the processes that its jobs start."""
         self._most, self._what, self._nice = most, what, nice
         self._queues: dict[str, deque[tuple[int, Job]]] = {}
-        self._bytes: dict[str, int] = {}  # that wait
-        self._had: dict[str, int] = {}  # bytes, of those who wait and of whoever was last
+        self._bytes: dict[str, int] = {}  # that wait, by tenant
+        self._had: dict[str, int] = {}  # bytes done so far, of tenants that wait and of the last one served
         self._wake = threading.Condition()
         self._stopped = False
-        self._began: float | None = None  # when the job that is being done began
+        self._began: float | None = None  # when the current job began
         self._thread = threading.Thread(target=self._run, name=what, daemon=True)
         self._thread.start()
 
     def put(self, tenant: str, size: int, job: Job) -> None:
-        """Have a job of so many bytes, or of one grammar, done. Raises Overloaded."""
+        """Queue a job of `size` bytes, or of one grammar. Raises Overloaded."""
         with self._wake:
             if self._stopped:
                 raise Overloaded("the server is stopping")
@@ -58,13 +58,13 @@ class SlowJobs:
             self._wake.notify()
 
     def __len__(self) -> int:
-        """Return how many jobs wait or are being done, without one that may never end."""
+        """Return how many jobs wait or run, without one that runs for ENDLESS_SECONDS."""
         with self._wake:
             doing = self._began is not None and time.monotonic() - self._began < ENDLESS_SECONDS
             return sum(map(len, self._queues.values())) + doing
 
     def refuse(self) -> None:
-        """Take no more jobs, and tell those that wait that they will not be done."""
+        """Take no more jobs, and tell waiting ones that they are dropped."""
         with self._wake:
             self._stopped = True
             self._wake.notify()
@@ -74,7 +74,7 @@ class SlowJobs:
         self._thread.join()
 
     def _run(self) -> None:
-        os.nice(self._nice)  # this thread alone; to name a number would need a right where the server is nicer
+        os.nice(self._nice)  # only this thread; `setpriority` would need a privilege if the server is nicer
         while True:
             with self._wake:
                 while not self._queues and not self._stopped:
@@ -86,8 +86,8 @@ class SlowJobs:
                 self._began = time.monotonic()
             try:
                 job(problem)
-            except Exception:  # nothing may end the thread that the others wait for
-                log.exception("one of the %s could not be taken", self._what)
+            except Exception:  # all other jobs depend on this thread, so it must go on
+                log.exception("a job of the queue of %s failed", self._what)
             self._began = None
 
     def _take(self) -> Job:

@@ -1,7 +1,7 @@
-"""Checks of a message before anybody works with it: each of them raises PortError.
+"""Checks of a decoded message: each raises PortError if the message is damaged.
 
-Lengths that fit each other, offsets that cut an array into rows, numbers in their range, trees that are trees. Whoever
-reads a message after that indexes without looking. How many tokens the vocabulary has is not known here.
+Lengths must fit each other, offsets must cut an array into rows, numbers must be in range, trees must be trees. Readers
+then index without checking. Token ids are not compared with the vocabulary, whose size is not known here.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from covey.process.log_about import safe
 from covey_client.wire import INPUT_BY_NAME, INPUTS, SAMPLING
 
 FEW = 128
-MOST_DEPTH = MOST_WIDTH = 1024  # of a draft: what it allocates grows with both
+MOST_DEPTH = MOST_WIDTH = 1024  # of a draft: the drafter allocates memory for both
 _BIAS = INPUT_BY_NAME["logit_bias"]
 _LAST_STATUS = max(RowStatus)
-_LARGEST = sys.float_info.max  # a bound that keeps infinity out, as any bound does a number that is none
+_LARGEST = sys.float_info.max  # as a bound, it keeps infinity out; NaN fails any comparison
 
-# By field of `Sampling`: the least, a whole number where they all are, and the most. Those that a public request gives
-# as they come have the public bounds.
+# For each field of `Sampling`: the lowest and highest value. An integer as the lowest value asks for integers. Fields
+# that a public request sets directly have the bounds of that request.
 _SAMPLING: dict[str, tuple[float, float]] = {
     "min_tokens": (0, _LARGEST),
     "seed": (0, (1 << 64) - 1),
@@ -52,7 +52,7 @@ _SAMPLING: dict[str, tuple[float, float]] = {
 
 
 def must(holds: bool, what: str, *values: object) -> None:
-    """Raise PortError unless `holds`. `what` is formatted only where it is needed: there are checks in every round."""
+    """Raise PortError unless `holds`. `what` is formatted only on failure, because every round makes many checks."""
     if not holds:
         raise PortError("damaged message: " + what % values)
 
@@ -82,14 +82,14 @@ def check_draft_work(work: DraftWork) -> None:
     if work.judging is not None:
         _rows(rows, judge_from=work.judging.judge_from)
         _within(-1, judge_from=work.judging.judge_from)
-        must(not work.depth.any(), "a call that reads is to draft, too")
+        must(not work.depth.any(), "a call with judge work must not draft")
     _times(work.patience)
     _states(work, rows)
     _opens(work.opens)
 
 
 def check_target_reply(reply: TargetReply, rows: int | None) -> None:
-    """Raise PortError for a damaged reply; `rows` were asked for, None where that is not known."""
+    """Raise PortError for a damaged reply. `rows` is the number of rows that were sent, or None if unknown."""
     _answers(reply.status, rows)
     _rows(len(reply.status), cached=reply.num_cached_tokens, reused=reply.reused, accepted=reply.accepted)
     check_offsets("offsets", reply.offsets, len(reply.status), len(reply.tokens))
@@ -106,7 +106,7 @@ def check_target_reply(reply: TargetReply, rows: int | None) -> None:
     if len(reply.divergence):
         _rows(len(reply.status), divergence=reply.divergence)
         shares = (reply.divergence >= 0) & (reply.divergence <= 1) | (reply.divergence == -1)
-        must(bool(shares.all()), "divergence %s: each is a share, or -1", reply.divergence)
+        must(bool(shares.all()), "divergence %s: each must be a share, or -1", reply.divergence)
     _states(reply, len(reply.status))
     free, total = reply.free_blocks, reply.total_blocks
     must(0 <= free <= total, "%d of %d blocks are free", free, total)
@@ -142,7 +142,7 @@ def _judged(judged: Judged, rows: int) -> None:
     _within(0, read=judged.read, first=judged.first, prompt_tokens=judged.prompt_tokens)
     _within(0, max(Hit), hits=judged.hits)
     log_q = judged.prompt_log_q
-    must(bool(((log_q <= 0) & (log_q > -np.inf)).all()), "logarithms of probabilities that are none: %s", log_q)
+    must(bool(((log_q <= 0) & (log_q > -np.inf)).all()), "not logarithms of probabilities: %s", log_q)
 
 
 def check_info(info: TargetInfo | DrafterInfo) -> None:
@@ -159,11 +159,11 @@ def check_info(info: TargetInfo | DrafterInfo) -> None:
 
 def _head(sequence: int, epoch: int, origin: int) -> None:
     holds = sequence >= 0 and epoch >= 0 and origin >= 0
-    must(holds, "sequence %d, epoch %d, origin %d: none is negative", sequence, epoch, origin)
+    must(holds, "sequence %d, epoch %d, origin %d: none may be negative", sequence, epoch, origin)
 
 
 def _answers(status: Ints, rows: int | None) -> None:
-    must(rows is None or len(status) == rows, "%d rows are answered where %s were asked for", len(status), rows)
+    must(rows is None or len(status) == rows, "%d rows are answered, %s were sent", len(status), rows)
     _within(0, _LAST_STATUS, status=status)
 
 
@@ -174,19 +174,19 @@ def _times(*seconds: float) -> None:
 
 def _rows(count: int, **arrays: Sized) -> None:
     for name, values in arrays.items():
-        must(len(values) == count, "%s has %d values where %d are due", name, len(values), count)
+        must(len(values) == count, "%s has %d values, expected %d", name, len(values), count)
 
 
 def _within(low: int, high: int | None = None, **arrays: Ints) -> None:
     for name, values in arrays.items():
         if len(values):
             least, most = _ends(values)
-            must(least >= low, "%s has %d, the least is %d", name, least, low)
-            must(high is None or most <= high, "%s has %d, the most is %s", name, most, high)
+            must(least >= low, "%s has %d, the lowest allowed is %d", name, least, low)
+            must(high is None or most <= high, "%s has %d, the highest allowed is %s", name, most, high)
 
 
 def _ends(values: Ints) -> tuple[int, int]:
-    """Return the least and the most. Of a few numbers, a list's are found sooner than an array's."""
+    """Return the lowest and highest value. For few values, a list is faster than an array."""
     if len(values) > FEW:
         return int(values.min()), int(values.max())
     listed = values.tolist()
@@ -194,27 +194,28 @@ def _ends(values: Ints) -> tuple[int, int]:
 
 
 def _numbers(values: dict[str, Any], low: float, high: float = _LARGEST) -> None:
-    """Check that values are in their range, and whole numbers where the least is one."""
+    """Check that values are in range, and integers if `low` is one."""
     kind = int if isinstance(low, int) else (int, float)
     for name, value in values.items():
         fits = isinstance(value, kind) and low <= value <= high
-        must(fits, "%s is %r, due is a number from %g to %g", name, value, low, high)
+        must(fits, "%s is %r, expected a number from %g to %g", name, value, low, high)
 
 
 def _token_ids(name: str, tokens: Sequence[Any]) -> None:
-    """Check a list of token ids at once: there may be thousands, and each process that opens a request does this."""
-    must(not tokens or (set(map(type, tokens)) == {int} and min(tokens) >= 0), "%s: one is no token id", name)
+    """Check a list of token ids in one go: there may be thousands, and each process that opens a request checks
+    them."""
+    must(not tokens or (set(map(type, tokens)) == {int} and min(tokens) >= 0), "%s: not all are token ids", name)
 
 
 def _distinct(tags: Ints) -> None:
-    must(len(set(tags.tolist())) == len(tags), "two rows of one tag")
+    must(len(set(tags.tolist())) == len(tags), "two rows have the same tag")
 
 
 def check_offsets(name: str, offsets: Ints, rows: int, total: int) -> None:
     bounds = offsets.tolist()
     must(len(bounds) == rows + 1, "%s has %d values for %d rows", name, len(bounds), rows)
     must(bounds[0] == 0 and bounds[-1] == total, "%s run from %d to %d of %d", name, bounds[0], bounds[-1], total)
-    must(bounds == sorted(bounds), "%s go back", name)
+    must(bounds == sorted(bounds), "%s decrease", name)
 
 
 def _trees(trees: Trees, rows: int) -> None:
@@ -228,7 +229,7 @@ def _trees(trees: Trees, rows: int) -> None:
         _within(-1, tree_parents=trees.parents)
         first = np.repeat(trees.offsets[:-1], trees.sizes)
         late = np.count_nonzero(trees.parents + first >= np.arange(nodes))
-        must(not late, "%d parents come after their children, or are of another row", late)
+        must(not late, "%d parents come after their children, or belong to another row", late)
 
 
 def _opens(opens: tuple[Open, ...]) -> None:
@@ -238,8 +239,8 @@ def _opens(opens: tuple[Open, ...]) -> None:
         _within(0, open_tokens=opening.tokens)
         _numbers({"num_prompt": opening.num_prompt}, 0, len(opening.tokens))
         _numbers({"rounds": opening.rounds}, 0)
-        must(isinstance(opening.tenant, str), "tenant is %r, due is a text", opening.tenant)
-        must(opening.name == safe(opening.name), "name is %r, which is no name of a request", opening.name)
+        must(isinstance(opening.tenant, str), "tenant is %r, expected a text", opening.tenant)
+        must(opening.name == safe(opening.name), "%r is not allowed as a request's name", opening.name)
         _sampling(opening.sampling)
     must(len({opening.tag for opening in opens}) == len(opens), "a tag is opened twice")
 
@@ -251,6 +252,6 @@ def _sampling(sampling: Sampling) -> None:
     _token_ids("logit_bias", [token for token, _ in sampling.logit_bias])
     for _, value in sampling.logit_bias:
         fits = isinstance(value, (int, float)) and _BIAS.low <= value <= _BIAS.high
-        must(fits, "logit_bias is %r, due is a number from %g to %g", value, _BIAS.low, _BIAS.high)
-    must(isinstance(sampling.grammar, str), "grammar is %r, due is a text", sampling.grammar)
+        must(fits, "logit_bias is %r, expected a number from %g to %g", value, _BIAS.low, _BIAS.high)
+    must(isinstance(sampling.grammar, str), "grammar is %r, expected a text", sampling.grammar)
     must(len(dict(sampling.logit_bias)) == len(sampling.logit_bias), "logit_bias has a token twice")

@@ -1,9 +1,9 @@
-"""Messages between the orchestrator and the models behind it.
+"""Messages between the orchestrator and its target and drafters.
 
 A message is one INT32 tensor: [version, kind, the server's token in two words, number of fields, each field's length
-in words] and then the fields. Anyone who reaches the public port can send one: those without the token are refused.
-Wider values are viewed as words; text travels as JSON bytes. One tensor each way keeps a BLS call near its floor.
-The layouts below are the one table of what a message holds; what is decoded is checked (`checks.py`).
+in words] and then the fields. Anyone who reaches the public port can send one; a message without the token is refused.
+Wider numbers are viewed as words; text travels as JSON bytes. One tensor each way keeps a BLS call near its least time.
+The layouts below are the only table of a message's contents. Decoders check the contents (`checks.py`).
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ REPLY_TENSOR = "reply"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A message's kind and its fields in order, name to numpy type. A field has the name of the attribute that it
-    holds, or the path to one within another: values are written and read by them. `head` and `seconds` name the
-    attributes whose numbers stand together in the field of that name."""
+    """A message's kind and its fields in order, name to numpy type. A field is named after the attribute that it holds,
+    or the path to it, and is read and written by that path. `head` and `seconds` list the attributes whose numbers
+    share the field of that name."""
 
     kind: int
     fields: dict[str, str]
@@ -160,11 +160,11 @@ _LAYOUTS: dict[type, Layout] = {
 _SETTINGS = tuple(field.name for field in fields_of(Sampling))
 _TYPES = {name: np.dtype(name) for name in ("i4", "f4", "i8", "f8", "u2")}
 _NOTHING = {name: np.zeros(0, dtype) for name, dtype in _TYPES.items()}
-_TOKEN, _COUNT, _HEAD = 2, 4, 5  # words before the token, the number of fields, and the fields' lengths
+_TOKEN, _COUNT, _HEAD = 2, 4, 5  # index of the token, of the number of fields, and of the fields' lengths
 
 
 def pack(layout: Layout, **values: Any) -> Ints:
-    """Return the message's words, its token 0. Every field of the layout must be given; None is an empty field."""
+    """Return the message's words, with token 0. Every field of the layout must be given; None is an empty field."""
     parts, sizes = [b""], []
     for name, kind in layout.fields.items():
         value = values.pop(name)
@@ -188,33 +188,35 @@ def seal(message: Ints, token: int) -> None:
 
 
 def authenticate(message: Ints, token: int) -> None:
-    """Raises PortError for a message that no model of this server sent."""
+    """Raise PortError unless a model of this server sent the message."""
     if not same(token_of(message), token):
         raise PortError("the message is not of this server's own models")
 
 
 def token_of(message: Ints) -> int:
-    """Return the token that the message was sealed with; raises PortError for a message of another version."""
+    """Return the token that the message was sealed with. Raises PortError if the message has another version."""
     kind_of(message)
     return int(message[_TOKEN:_COUNT].view(np.int64)[0])
 
 
 def kind_of(message: Ints) -> int:
-    """Return the message's kind; raises PortError for a message of another version."""
+    """Return the message's kind. Raises PortError if the message has another version."""
     version, kind = message[:2].tolist() if len(message) >= _HEAD else ("none", 0)
     if version != VERSION:
-        raise PortError(f"message of version {version}, this side speaks {VERSION}")
+        raise PortError(f"message has version {version}, expected {VERSION}")
     return int(kind)
 
 
 def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
-    """Return the fields by name, as views of one copy of the message; JSON fields as values, None where empty."""
+    """Return the fields by name, as views of one copy of the message; JSON fields as values, or None if empty."""
     count = len(layout.fields)
     if kind_of(message) != layout.kind or message[_COUNT] != count:
-        raise PortError(f"message of kind {message[1]} with {message[_COUNT]} fields where kind {layout.kind} is due")
+        raise PortError(
+            f"message of kind {message[1]} with {message[_COUNT]} fields, expected kind {layout.kind} with {count}"
+        )
     sizes = message[_HEAD : _HEAD + count].tolist()
     whole = len(sizes) == count and min(sizes, default=0) >= 0 and _HEAD + count + sum(sizes) == len(message)
-    must(whole, "its %d words are not those of its fields, %s", len(message), sizes)
+    must(whole, "%d words do not fit fields of %s words", len(message), sizes)
     raw = message.tobytes()
     at = 4 * (_HEAD + count)
     fields: dict[str, Any] = {}
@@ -222,7 +224,7 @@ def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
         if kind == "u1":
             fields[name] = _json(raw[at : at + 4 * size]) if size else None
         elif size:
-            must(4 * size % _TYPES[kind].itemsize == 0, "%s has half a number", name)
+            must(4 * size % _TYPES[kind].itemsize == 0, "%s ends within a number", name)
             fields[name] = np.frombuffer(raw, _TYPES[kind], 4 * size // _TYPES[kind].itemsize, at)
         else:
             fields[name] = _NOTHING[kind]
@@ -231,7 +233,7 @@ def unpack(layout: Layout, message: Ints) -> dict[str, Any]:
 
 
 def encode(value: TargetWork | TargetReply | DraftWork | DraftReply | Resized | TargetInfo | DrafterInfo) -> Ints:
-    """Return the message that holds a value."""
+    """Return the message for a value."""
     if isinstance(value, (TargetInfo, DrafterInfo)):
         return pack(INFO_REPLY, info=asdict(value))
     layout = _LAYOUTS[type(value)]
@@ -253,7 +255,7 @@ def decode_target_work(message: Ints) -> TargetWork:
 
 
 def decode_target_reply(message: Ints, rows: int | None = None) -> TargetReply:
-    """Return the answer to a message of so many `rows`, where that is known."""
+    """Return the target's reply to a message of `rows` rows, or of an unknown number."""
     parts = _decode(TARGET_REPLY, message)
     fields, scores = parts[""], parts["scores"]
     top = _top_in(parts["top"], len(fields["tokens"]))
@@ -269,16 +271,16 @@ def _top_in(part: dict[str, Any], tokens: int) -> Top:
     if not len(ids) and not len(logprobs):
         return NO_TOP
     whole = len(ids) == len(logprobs) and tokens > 0 and len(ids) % tokens == 0
-    must(whole, "%d top_ids and %d top_logprobs of %d tokens", len(ids), len(logprobs), tokens)
+    must(whole, "%d top_ids and %d top_logprobs for %d tokens", len(ids), len(logprobs), tokens)
     return Top(ids.reshape(tokens, -1), logprobs.reshape(tokens, -1))
 
 
 def _states_in(fields: dict[str, Any]) -> None:
-    """Give the states their form of one row for each position."""
+    """Reshape the states to one row per position."""
     offsets, states = fields["state_offsets"], fields["states"]
     count = int(offsets[-1]) if len(offsets) else 0
     whole = 0 <= count <= len(states) and (len(states) % count == 0 if count else not len(states))
-    must(whole, "%d numbers of %d states", len(states), count)
+    must(whole, "%d numbers do not make %d states", len(states), count)
     fields["states"] = states.reshape(count, -1) if count else NO_STATES
 
 
@@ -311,7 +313,7 @@ def decode_draft_work(message: Ints) -> DraftWork:
 
 
 def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
-    """Return the answer to a message of so many `rows`, where that is known."""
+    """Return the drafter's reply to a message of `rows` rows, or of an unknown number."""
     parts = _decode(DRAFT_REPLY, message)
     judged = Judged(**parts["judged"]) if len(parts["judged"]["offsets"]) else None
     reply = DraftReply(trees=_trees_in(parts["trees"]), judged=judged, **parts[""])
@@ -339,19 +341,19 @@ def decode_drafter_info(message: Ints) -> DrafterInfo:
 
 
 def _at(value: Any, path: str) -> Any:
-    """Return the attribute at the end of a path; None where one on the way is."""
+    """Return the attribute at the end of a path, or None if one on the way is None."""
     name, _, rest = path.partition(".")
     found = getattr(value, name)
     return _at(found, rest) if rest and found is not None else found
 
 
 def _decode(layout: Layout, message: Ints) -> dict[str, dict[str, Any]]:
-    """Return the attributes of a value, and by the paths to them those of its parts."""
+    """Return the attributes of a value under "", and those of its parts under the paths to them."""
     fields = unpack(layout, message)
     for name, paths in (("head", layout.head), ("seconds", layout.seconds)):
         if paths:
             numbers = fields.pop(name).tolist()
-            must(len(numbers) == len(paths), "%d numbers where %d are due", len(numbers), len(paths))
+            must(len(numbers) == len(paths), "%d numbers, expected %d", len(numbers), len(paths))
             fields |= zip(paths, numbers)
     parts: dict[str, dict[str, Any]] = {}
     for path, value in fields.items():
@@ -393,12 +395,12 @@ def _opens_out(opens: tuple[Open, ...], frees: tuple[int, ...]) -> dict[str, Any
 
 
 def _opens_in(fields: dict[str, Any]) -> tuple[tuple[Open, ...], tuple[int, ...]]:
-    """Take what is opened and freed out of the fields."""
+    """Remove the opened and freed tags from the fields, and return them."""
     settings, offsets, tokens, freed = (fields.pop(name) for name in _OPENS)
     frees = tuple(freed.tolist())
     if not settings:
         return (), frees
-    must(isinstance(settings, list), "open_settings are no list")
+    must(isinstance(settings, list), "open_settings is not a list")
     check_offsets("open_offsets", offsets, len(settings), len(tokens))
     try:
         return tuple(

@@ -1,4 +1,4 @@
-"""Messages of several senders as one, for a drafter that makes one pass for all of them, and its answer in parts."""
+"""Joins messages of several senders into one, so that a drafter makes one pass for all of them; splits its reply."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from covey.contracts.types import NO_FLOATS, DraftReply, DraftWork
 
 
 def beside(works: Sequence[DraftWork]) -> DraftWork:
-    """Return the rows of all messages, none of which reads, as far as what is drafted for them depends on it: neither
-    tags, which are each sender's own, nor what is told of them."""
+    """Return one message with the rows of all `works`, none of which may judge. It holds only what drafts depend on.
+    Its tags can only be counted, because senders number them independently."""
     first = works[0]
     return DraftWork(
         tags=np.concatenate([work.tags for work in works]),
@@ -28,7 +28,7 @@ def beside(works: Sequence[DraftWork]) -> DraftWork:
 
 
 def parted(reply: DraftReply, works: Sequence[DraftWork]) -> list[DraftReply]:
-    """Return the answer to each message. All of them took as long as the pass did."""
+    """Return the reply to each message. All have the timings of the whole pass."""
     parts, start = [], 0
     for work in works:
         end = start + len(work.tags)

@@ -1,10 +1,11 @@
 """One message of the private link between two models (`covey.tritonio.link`), as bytes.
 
-    |<- 4 bytes: length of the head ->|<- head, JSON ->|<- the arrays' bytes, one behind the other ->|
+    |<- 4 bytes: length of the head ->|<- head, JSON ->|<- the arrays' bytes, one after the other ->|
 
-The head is [exchange, kind, value, arrays], and says of each array its name, type, shape and bytes. Nothing that is
-read can run: numbers, texts and lists of them, and arrays of a few types. An array of bytes objects stands in the head,
-where others have their bytes' number. safetensors has no texts, and takes three times as long to write a message.
+The head is [exchange, kind, value, arrays], and gives each array's name, type, shape and number of bytes. Decoding runs
+no code of the sender: there are only numbers, texts, lists of them, and arrays of a few types. The head holds an array
+of bytes objects itself, in place of a number of bytes. safetensors has no texts, and takes three times as long to
+write.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ import numpy.typing as npt
 from covey.contracts.errors import BadField, PortError
 from covey.wire.checks import must
 
-MOST_BYTES = (1 << 30) + (1 << 26)  # the longest prompt that a profile can allow, and room for the rest
+MOST_BYTES = (1 << 30) + (1 << 26)  # the longest prompt that a profile can allow, and 64 MiB for all else
 _HEAD = struct.Struct("=I")
-_TEXTS, _BYTES = "texts", "latin-1"  # in which each byte is a character
+_TEXTS, _BYTES = "texts", "latin-1"  # an encoding that makes each byte one character
 _NUMBERS = {dtype.str: dtype for dtype in map(np.dtype, "?bBhHiIqQefd")}
 
 Array = npt.NDArray[Any]
 
 
 class Message(NamedTuple):
-    """`exchange` is the caller's id of what this belongs to, `value` what JSON can say."""
+    """`exchange` is the caller's id of the request that this belongs to; `value` is anything that JSON can hold."""
 
     exchange: int
     kind: str
@@ -40,7 +41,7 @@ class Message(NamedTuple):
 
 
 def encode(message: Message) -> bytes:
-    """Raises BadField for what is longer than a frame may be, TypeError for what has no place in one."""
+    """Return the frame. Raises BadField if it is too long, TypeError for an array that a frame cannot hold."""
     described: list[list[Any]] = []
     parts: list[bytes] = []
     for name, array in message.arrays.items():
@@ -50,7 +51,7 @@ def encode(message: Message) -> bytes:
             parts.append(np.ascontiguousarray(array).tobytes())
             described.append([name, array.dtype.str, array.shape, len(parts[-1])])
         else:
-            raise TypeError(f"{name}: arrays of {array.dtype} do not go over the link")
+            raise TypeError(f"{name}: the link cannot carry arrays of {array.dtype}")
     text = json.dumps([message.exchange, message.kind, message.value, described], ensure_ascii=False)
     head = text.encode(errors="surrogatepass")
     length = _HEAD.size + len(head) + sum(map(len, parts))
@@ -60,10 +61,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(frame: bytes) -> Message:
-    """Raises PortError for anything that `encode` did not make."""
+    """Return the message. Raises PortError for a frame that `encode` did not make."""
     must(len(frame) >= _HEAD.size, "%d bytes", len(frame))
     at = _HEAD.size + _HEAD.unpack_from(frame)[0]
-    must(at <= len(frame), "a head of %d bytes in %d", at, len(frame))
+    must(at <= len(frame), "a head that ends at byte %d of %d", at, len(frame))
     try:
         exchange, kind, value, described = json.loads(frame[_HEAD.size : at].decode(errors="surrogatepass"))
         arrays = {}
@@ -74,7 +75,7 @@ def decode(frame: bytes) -> Message:
                 arrays[name], at = _numbers(frame, at, dtype, tuple(shape), given), at + given
     except (TypeError, ValueError, KeyError, struct.error) as error:
         raise PortError(f"damaged message: {type(error).__name__}: {error}") from None
-    must(at == len(frame), "%d bytes where its arrays end after %d", len(frame), at)
+    must(at == len(frame), "%d bytes, but its arrays end after %d", len(frame), at)
     must(isinstance(exchange, int) and isinstance(kind, str), "its exchange is %r, its kind %r", exchange, kind)
     return Message(exchange, kind, value, arrays)
 

@@ -1,22 +1,21 @@
-"""The ledger of a target or drafter: who asks it, which tags they have open, and what each one's last message was
-answered.
+"""The ledger of a target or drafter: its callers, the tags that each has open, and the reply to each caller's last
+message.
 
-A caller whose answer was lost sends the message again, under the same number. Its work was done and is not done twice:
-it gets the answer that is stored, or hears again that the work failed.
+A caller that lost a reply sends the message again under the same number. The work is not done twice: the caller gets
+the stored reply, or an error if the work failed.
 
-An origin names a caller and which incarnation of it speaks. The callers of one other server are a group: their first
-bits are alike (`covey.star.callers`), and they share the room that one caller would have.
+An origin names a caller and its incarnation. The callers of one server are a group: their first bits are alike
+(`covey.star.callers`), and they share the room of one caller.
 
     |<- 31 bits: the caller; 15 of them its group ->|<- 32 bits: its incarnation ->|
 
-Tags are kept by origin, so that several callers share one drafter and each knows its own tags alone. A new incarnation
-knows nothing of what the one before it opened and would never free it, so its first message closes that. A caller that
-never comes back is forgotten when others call after its lease has run out. A caller that is alone keeps its tags
-however long it is silent. Where room is short, the group that holds most forgets first, and callers that are silent
-before all others: nobody who uses a tag loses it to one whose group holds more. A message that is older than its
-caller's last is refused: what it tells of is past.
+Tags are kept by origin, so several callers can share one drafter and each sees only its own tags. A caller's new
+incarnation cannot free the old one's tags, so its first message closes them. A caller that never comes back is
+forgotten when another one calls after its lease. A lone caller keeps its tags however long it is silent. When room is
+short, silent callers lose tags first, then the group that holds most. A caller that is not silent never loses a tag to
+a larger group. A message older than its caller's last is refused as outdated.
 
-Messages are answered one at a time, or those of several callers at once. Knows neither tensors nor Triton.
+Messages are answered one at a time, or those of several callers together. This module knows neither tensors nor Triton.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from covey.process.log_about import about
 log = logging.getLogger("covey.ledger")
 
 CALLER_BITS, INCARNATION_BITS = 31, 32
-GROUP_BITS = 15  # of the caller's
-UNNUMBERED = 0  # a message that nobody sends again
-MOST_TAGS = 2048  # a drafter keeps so many; those it forgets are opened again with all their tokens
-SILENT = 5.0  # seconds without a message after which a caller's tags are the first to go when room is needed
-LEASE = 600.0  # seconds without a message after which a caller is taken for gone
+GROUP_BITS = 15  # of the caller's bits
+UNNUMBERED = 0  # the number of a message that is never sent again
+MOST_TAGS = 2048  # of a drafter; a forgotten tag is opened again with all its tokens
+SILENT = 5.0  # seconds without a message after which a caller's tags are the first to be forgotten
+LEASE = 600.0  # seconds without a message after which a caller counts as gone
 
 
 def new_origin(caller: str) -> int:
-    """Return the origin of a new incarnation of `caller`: what calls itself so is always one and the same caller."""
+    """Return the origin of a new incarnation of `caller`. The same name is always the same caller."""
     who = int.from_bytes(hashlib.sha256(caller.encode()).digest()[:4], "big") >> (32 - CALLER_BITS)
     return who << INCARNATION_BITS | secrets.randbits(INCARNATION_BITS)
 
@@ -56,12 +55,12 @@ def group_of(origin: int) -> int:
 
 
 def group_of_sender(who: int) -> int:
-    """Return the group of a caller, whichever its incarnation."""
+    """Return the group of a caller, given without its incarnation."""
     return who >> (CALLER_BITS - GROUP_BITS)
 
 
 class Text(Protocol):
-    """The protocol of the state that a ledger keeps for a tag."""
+    """The state that a ledger keeps for a tag."""
 
     @property
     def num_tokens(self) -> int:
@@ -76,7 +75,7 @@ Reply = TypeVar("Reply", TargetReply, DraftReply)
 
 @dataclass(slots=True, eq=False)
 class _LastMessage(Generic[Reply]):
-    """The last message of one caller: from which incarnation it came, its number, its answer, and when it was begun."""
+    """A caller's last message: the origin that sent it, its number, its reply, and when its work began."""
 
     origin: int
     sequence: int
@@ -85,7 +84,7 @@ class _LastMessage(Generic[Reply]):
 
 
 class Ledger(Generic[State, Reply]):
-    """Owns the open tags' states, the least recently used first, and the callers' last messages and their answers."""
+    """Owns the states of open tags, the least recently used first, and each caller's last message with its reply."""
 
     def __init__(
         self,
@@ -98,10 +97,10 @@ class Ledger(Generic[State, Reply]):
         lease: float = LEASE,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`opened` makes the state of a tag. `closed` hears of every state that is let go, and whether its request has
-        ended; if not, the tag was opened anew, or forgotten to make room. An `exclusive` answerer has one caller at a
-        time, which counts on every tag that it opened: none is forgotten, and a message of another origin closes all.
-        With an `epoch` of 0 one is drawn."""
+        """`opened` makes the state of a tag. `closed` gets every state that is dropped, and whether its request has
+        ended; if not, the tag was opened again or forgotten to make room. An `exclusive` ledger has one caller at a
+        time, which relies on every tag that it opened. None is forgotten, and a message of another origin closes all.
+        An `epoch` of 0 draws a random one."""
         self.epoch = epoch or secrets.randbelow(1 << 31) + 1
         self._opened = opened
         self._closed = closed
@@ -110,7 +109,7 @@ class Ledger(Generic[State, Reply]):
         self._lease = lease
         self._now = now
         self._open: OrderedDict[tuple[int, int], State] = OrderedDict()
-        self._names: dict[tuple[int, int], str] = {}  # of their requests
+        self._names: dict[tuple[int, int], str] = {}  # of the tags' requests
         self._callers: dict[int, _LastMessage[Reply]] = {}
 
     def __len__(self) -> int:
@@ -121,21 +120,21 @@ class Ledger(Generic[State, Reply]):
         return self._open.values()
 
     def tags(self) -> set[tuple[int, int]]:
-        """Return the origin and tag of all that is open. Does not mutate."""
+        """Return the origin and tag of every open tag. Does not mutate."""
         return set(self._open)
 
     def get(self, work: Work, tag: int) -> State | None:
-        """Return the state that is open under the tag of the message's caller, stale or not. Does not mutate."""
+        """Return the state of this tag of the message's caller, stale or not. Does not mutate."""
         return self._open.get((work.origin, tag))
 
     def once(self, work: Work, answer: Callable[[Work], Reply]) -> Reply:
-        """Return the answer that the message had when it came before, else `answer(work)`, which must call `update`
-        before it changes anything. Raises PortError for a message that was begun before and never answered."""
+        """Return the stored reply if the message came before, else `answer(work)`, which must call `update` before it
+        changes anything. Raises PortError if the message came before but its work failed."""
         (reply,) = self.together([work], lambda works: [answer(each) for each in works])
         return reply
 
     def together(self, works: list[Work], answer: Callable[[list[Work]], list[Reply]]) -> list[Reply]:
-        """Answer messages of several callers at once, each as `once` does."""
+        """Answer messages of several callers together, each as `once` does."""
         stored = [self._stored(work) for work in works]
         new = [work for work, reply in zip(works, stored) if reply is None]
         with about(partial(self._named, new)):
@@ -151,7 +150,7 @@ class Ledger(Generic[State, Reply]):
         return replies
 
     def _named(self, works: Sequence[Work]) -> list[str]:
-        """Return what logs call the requests of these messages."""
+        """Return the names of the messages' requests, for logs."""
         return [self._names.get((work.origin, tag), str(tag)) for work in works for tag in work.tags.tolist()]
 
     def _stored(self, work: Work) -> Reply | None:
@@ -167,8 +166,8 @@ class Ledger(Generic[State, Reply]):
         return caller.reply
 
     def update(self, work: Work) -> dict[int, State]:
-        """Begin a message: close what its caller's incarnation before left and what it frees, and open what it opens.
-        Returns what was opened, by tag."""
+        """Begin a message: close the tags of its caller's last incarnation and those that it frees, then open its new
+        ones. Returns the opened states by tag."""
         self._begin(work)
         for tag in work.frees:
             self._close((work.origin, tag), ended=True)
@@ -181,8 +180,8 @@ class Ledger(Generic[State, Reply]):
         return opened
 
     def find(self, work: Work, tag: int, least: int) -> State | None:
-        """Return the state behind a row, which is now the most recently used. None for a row that is stale: unknown,
-        with fewer than `least` tokens, or of a caller that means another incarnation of this answerer."""
+        """Return the state of a row's tag, now the most recently used. None if the row is stale: the tag is unknown,
+        has fewer than `least` tokens, or the caller means another incarnation of this process."""
         key = work.origin, tag
         state = self._open.get(key)
         if state is None or state.num_tokens < least:
@@ -193,9 +192,12 @@ class Ledger(Generic[State, Reply]):
         return state
 
     def evict(self, works: Sequence[Work], work: Work, where: Callable[[State], bool]) -> bool:
-        """Make room for one of the messages that are answered at once: forget the least recently used tag, of those
-        whose state is `where` and that are no rows of them, of a silent caller, else of the group that holds most
-        tokens, if that is its own or holds more. False when there is none."""
+        """Make room for `work`, one of `works` that are answered together: forget a tag, or return False if none may
+        go.
+
+        Candidates satisfy `where` and are not rows of `works`. They belong to a silent caller, to the caller's own
+        group, or to a group that holds more tokens. Silent callers go first, then the group that holds most tokens; in
+        it, the least recently used tag."""
         now = self._now()
         rows = {(each.origin, tag) for each in works for tag in each.tags.tolist()}
         silent = {each.origin for each in self._callers.values() if now - each.began > SILENT}
@@ -233,7 +235,7 @@ class Ledger(Generic[State, Reply]):
 
     def _close_all(self, origin: int) -> None:
         left = [key for key in self._open if key[0] == origin]
-        log.info("a caller is gone or has started anew: %d tags of it are closed", len(left))
+        log.info("closing %d tags of a caller that has gone or restarted", len(left))
         for key in left:
             self._close(key, ended=True)
 

@@ -1,4 +1,4 @@
-"""A synthetic pair of models to measure speculative decoding with: random weights, full cost, a chosen agreement."""
+"""Makes a synthetic pair to measure speculative decoding with: random weights, real cost, a chosen agreement."""
 
 from covey_training.aligned.build import Pair, build
 from covey_training.aligned.folders import save

@@ -1,8 +1,8 @@
-"""Measures how often a drafter's draw is its target's, on texts that the target makes.
+"""Measures how often a drafter's draw equals its target's, on texts that the target writes.
 
-Texts are random ids that the target continues at temperature 1. Both models read them whole, and both draw at every
-place of the continuation by Covey's own coupled rule: the same noise of (seed, position, token) for either. Each place
-is drawn several times, with other seeds, because a draw costs less than a place.
+A text is random ids that the target continues at temperature 1. Both models read it whole. Both draw at every position
+of the continuation by Covey's coupled rule: with the same noise for (seed, position, token). Each position is drawn
+several times, with other seeds, because a draw is cheaper than a position.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from covey.sampling.settings import SettingsTable
 from covey_training.aligned.shapes import SPECIAL
 
 PROMPT = 16
-ROWS = 8  # texts that are read at once: their logits are the largest thing in memory
+ROWS = 8  # texts that are read together; their logits take the most memory
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Shares of places where drafter and target say the same, and how unsure the target is there."""
+    """Shares of positions where drafter and target agree, and the target's entropy there."""
 
-    coupled: float  # at temperature 1, one noise
+    coupled: float  # at temperature 1, with the same noise
     greedy: float
-    entropy: float  # bits per token, of the target at temperature 1
+    entropy: float  # of the target at temperature 1, in bits per token
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The texts that are measured on: `rows` of them, `tokens` long without their prompts, `draws` of each token."""
+    """The texts to measure on: `rows` texts of `tokens` tokens after their prompts, with `draws` draws per token."""
 
     seed: int
     rows: int = 64
@@ -44,7 +44,7 @@ class Panel:
 
 @torch.inference_mode()
 def measure(target: PreTrainedModel, drafter: PreTrainedModel, panel: Panel) -> Agreement:
-    """Return the agreement on the panel's texts, which depend on the target's weights too."""
+    """Return the agreement on the panel's texts, which depend on the target's weights as well."""
     prompts = random_ids(target, panel.rows, panel.seed)
     texts = continued(target, prompts, panel.tokens, 1.0, panel.seed)
     table = SettingsTable(panel.draws)
@@ -53,7 +53,7 @@ def measure(target: PreTrainedModel, drafter: PreTrainedModel, panel: Panel) -> 
     for start in range(0, panel.rows, ROWS):
         ids = texts[start : start + ROWS]
         expected, proposed = (told(model, ids) for model in (target, drafter))
-        # every place has its own noise, and none that made the texts
+        # each position has its own noise, never used to write the texts
         places = texts.shape[1] + panel.tokens * start + np.arange(len(expected))
         for stream in streams:
             slots = np.full(len(places), stream, np.int32)
@@ -65,13 +65,13 @@ def measure(target: PreTrainedModel, drafter: PreTrainedModel, panel: Panel) -> 
 
 
 def random_ids(model: PreTrainedModel, rows: int, seed: int) -> Tensor:
-    """Return prompts of no special token, the same on every device."""
+    """Return prompts without special tokens, the same on every device."""
     ids = np.random.default_rng(seed).integers(SPECIAL, model.config.vocab_size, (rows, PROMPT))
     return torch.from_numpy(ids).to(model.device)
 
 
 def continued(model: PreTrainedModel, prompts: Tensor, tokens: int, temperature: float, seed: int) -> Tensor:
-    """Return the prompts with what the model adds, each row's noise from a seed of its own."""
+    """Return the prompts with the model's continuations; each row's noise has its own seed."""
     rows, width = prompts.shape
     table = SettingsTable(rows)
     settings = [Sampling(temperature=temperature, seed=seed + n) for n in range(rows)]
@@ -86,7 +86,7 @@ def continued(model: PreTrainedModel, prompts: Tensor, tokens: int, temperature:
 
 
 def told(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Return the logits at every place that the model continued, one row each."""
+    """Return the logits at every continued position, one row each."""
     logits: Tensor = model(input_ids=ids, use_cache=False).logits[:, PROMPT - 1 : -1]
     return logits.flatten(0, 1).float()
 

@@ -1,8 +1,8 @@
-"""Makes, from a shape, a pair that agrees as often as wanted.
+"""Makes a pair of a given shape that agrees at a given rate.
 
-The head is scaled until the target is as unsure as a language model is, then the later layers are damped until the
-drafter, which lacks them, agrees: the less the later layers add, the more often the first ones are right alone. The
-damping that was found is measured again on texts that the search has not seen.
+First the head is scaled until the target has the entropy of a real language model. Then the later layers are damped
+until the drafter, which lacks them, agrees often enough. The less the later layers add, the more often the first ones
+are right without them. The damping that was found is measured again on texts that the search has not seen.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from covey_training.aligned.shapes import check_layers
 from covey_training.aligned.weights import blank, damp, draw_head, draw_weights, first_layers
 
 ENTROPY = 3.0  # bits per token at temperature 1: language models have 2 to 4 on ordinary text
-TOLERANCE = 0.03  # how far the agreement may be off on texts that the search has not seen
-CLOSE = 0.005  # the search stops this close; what is left of the tolerance is for chance
+TOLERANCE = 0.03  # allowed error of the agreement on texts that the search has not seen
+CLOSE = 0.005  # the search stops this close, which leaves the rest of the tolerance for chance
 LEAST_DAMPED, MOST_DAMPED = 1.0, 2.0**-10
 STEPS = 12
-SEARCHED_ROWS = 32  # half of those that are measured on at last: the search reads its texts at every step
+SEARCHED_ROWS = 32  # half of those in the last measurement, because the search reads its texts at every step
 SEEDS = 1 << 32
 HINT = "choose another agreement, another number of layers or another seed"
 
@@ -37,7 +37,7 @@ class Pair:
     target: PreTrainedModel
     drafter: PreTrainedModel
     seed: int
-    damping: float  # what the later layers add, over what they would
+    damping: float  # factor on all that the later layers add
     wanted: float
     measured: Agreement  # on texts that the search has not seen
 
@@ -45,9 +45,10 @@ class Pair:
 def build(
     config: PretrainedConfig, layers: int, agreement: float, seed: int, device: torch.device, dtype: torch.dtype
 ) -> Pair:
-    """Return the pair of this shape on the device. A SettingError says how near it came if it cannot agree as wanted.
+    """Return the pair of this shape on the device. Raises SettingError, with the agreement reached, if it is too far
+    off.
 
-    `agreement` is how often the drafter's draw is the target's at temperature 1, where it was right so far.
+    `agreement` is how often the drafter's draw equals the target's at temperature 1, after correct tokens.
     """
     check_layers(config, layers)
     if not 0.0 < agreement < 1.0:
@@ -72,8 +73,8 @@ def build(
 
 
 def search(agreement_at: Callable[[float], float], wanted: float) -> float:
-    """Return the damping that agrees as wanted: bisected where the straight line between the ends of what is left has
-    it. An end that stays counts half as far off each time, or else the other would creep (the Illinois rule)."""
+    """Return the damping with the wanted agreement, by interpolation between the ends of a shrinking interval. If one
+    end stays, its error is halved each time, so that the other does not creep (the Illinois rule)."""
     with Steps() as bar:
         task = bar.add_task("damping", total=STEPS + 2)
 
@@ -104,16 +105,16 @@ def search(agreement_at: Callable[[float], float], wanted: float) -> float:
 
 
 def odds(share: float) -> float:
-    """Return the logarithm of the odds, which falls nearly straight as the logarithm of the damping rises; finite for
-    all and none."""
+    """Return the logarithm of the odds, which falls almost linearly with the logarithm of the damping. It is finite for
+    shares of 0 and 1 as well."""
     kept = min(max(share, 0.001), 0.999)
     return math.log(kept / (1 - kept))
 
 
 @torch.inference_mode()
 def spread_of(target: PreTrainedModel, seed: int) -> float:
-    """Return the deviation of logits at which the target has the wanted entropy, on random ids. It hardly depends on
-    the text: the final norm makes all states alike in length, and the head knows nothing of them."""
+    """Return the deviation of logits at which the target has entropy ENTROPY on random ids. It hardly depends on the
+    text: the final norm gives all states about the same length, and the head is independent of them."""
     logits = target(input_ids=random_ids(target, 16, seed), use_cache=False).logits.flatten(0, 1).float()
     low, high = 0.0, 64.0
     for _ in range(24):

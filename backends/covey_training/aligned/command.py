@@ -1,4 +1,4 @@
-"""`python -m covey_training aligned`: what it can be asked, and what it shows."""
+"""`python -m covey_training aligned`: its options and its output."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from covey_training.aligned.build import Pair, build
 from covey_training.aligned.folders import check_free, save
 from covey_training.aligned.shapes import SIZES, default_layers, shape
 
-WIDE = 512  # narrower passes take longer with two threads, much longer where somebody else has a core
+WIDE = 512  # narrower passes are slower with two threads, and much slower if another process uses a core
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", choices=SIZES, required=True, help="a named shape")
     parser.add_argument(
-        "--agreement", type=float, required=True, help="how often the drafter says what the target says, as 0.7"
+        "--agreement", type=float, required=True, help="how often the drafter's token is the target's, for example 0.7"
     )
     parser.add_argument("--layers", type=int, help="layers of the drafter (default: a tenth of the target's cost)")
     parser.add_argument("--dtype", default="auto", help="auto, bfloat16, float16 or float32")

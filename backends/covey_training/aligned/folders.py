@@ -1,4 +1,4 @@
-"""Writes a pair as Hugging Face folders, with a tokenizer that fits and the profile that serves them."""
+"""Writes a pair as Hugging Face folders, with a fitting tokenizer and a profile that serves them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ token_budget = 1024
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder with files in it: a shard of another model would be taken for this one's."""
+    """Raise SettingError for a folder with files in it: another model's shard might be read as one of this model's."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise SettingError(f"{folder} is not an empty folder: remove it, or choose another")
 
 
 def save(pair: Pair, folder: Path, tokenizer_folder: Path) -> Path:
-    """Write `folder/target`, `folder/draft_aligned` and the profile, whose path is returned. `tokenizer_folder` has the
-    bundled tokenizer; the drafter's folder gets copies of what it shares with the target."""
+    """Write `folder/target`, `folder/draft_aligned` and the profile; return its path. `tokenizer_folder` has the
+    bundled tokenizer. The drafter's folder gets copies of the tensors that it shares with the target."""
     check_free(folder)
     for name, model in ((TARGET, pair.target), (DRAFTER, pair.drafter)):
         with staged(folder / name) as staging:
@@ -54,8 +54,8 @@ def write_tokenizer(source: Path, folder: Path, model: PreTrainedModel) -> None:
 
 
 def fitted(learned: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    """Return a byte-level BPE with as many tokens as a model: the first merges it learned, or all of them and words
-    that no text is ever split into, so that whatever the model says has a text."""
+    """Return a byte-level BPE with exactly `vocabulary` tokens. It keeps the first merges, or keeps all and adds
+    words that no text is ever split into. So every token of the model has a text."""
     tokens: dict[str, int] = {token: n for token, n in learned["model"]["vocab"].items() if n < vocabulary}
     merges = [pair for pair in learned["model"]["merges"] if "".join(pair) in tokens]
     padding = {f"Ġ<{n}>": n for n in range(len(tokens), vocabulary)}
@@ -68,10 +68,10 @@ def profile_of(pair: Pair, folder: Path) -> str:
     layers = (pair.target.config.num_hidden_layers, pair.drafter.config.num_hidden_layers)
     models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", DRAFTER]
     return f"""\
-# Random weights, seed {pair.seed}; {layers[0]} layers, of which the drafter has the first {layers[1]}; what the others
-# add is damped to {pair.damping:.5f}. Measured: {pair.measured.coupled:.3f} agreement at temperature 1,
-# {pair.measured.greedy:.3f} greedy, {pair.measured.entropy:.2f} bits per token. Paths are where it was written: moving
-# the folders means editing them.
+# Random weights, seed {pair.seed}; {layers[0]} layers, of which the drafter has the first {layers[1]}; the output of
+# the others is damped to {pair.damping:.5f}. Measured: {pair.measured.coupled:.3f} agreement at temperature 1,
+# {pair.measured.greedy:.3f} greedy, {pair.measured.entropy:.2f} bits per token. If you move the folders, edit the
+# paths below.
 description = "synthetic pair that agrees {pair.wanted:g} of the time"
 models = {json.dumps(models)}
 

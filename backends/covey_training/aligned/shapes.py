@@ -1,4 +1,4 @@
-"""The shapes of synthetic targets, by name. Knows nothing of weights."""
+"""The shapes of synthetic targets, by name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from covey.contracts.errors import SettingError
 
 KINDS: Mapping[str, type[PretrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config}
 END_OF_TEXT = 0  # the id in the bundled tokenizer, which every pair is saved with
-SPECIAL = 2  # ids of that tokenizer that stand for no text: end of text and padding
-SHARE_OF_COST = 0.1  # a drafter may cost so much of the target's, where nobody says how many layers
+SPECIAL = 2  # ids of that tokenizer without a text: end of text and padding
+SHARE_OF_COST = 0.1  # a drafter's default cost, as a share of the target's
 
 COMMON = {
     "max_position_embeddings": 4096,
     "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,  # a tied head would answer every token with itself; one of its own costs the same
+    "tie_word_embeddings": False,  # a tied head would answer every token with itself; a separate one costs the same
     "bos_token_id": END_OF_TEXT,
     "eos_token_id": END_OF_TEXT,
     "pad_token_id": None,
@@ -50,8 +50,8 @@ def shape(size: str) -> PretrainedConfig:
 
 
 def default_layers(config: PretrainedConfig) -> int:
-    """Return how many layers give a drafter of about a tenth of the target's cost, counted in weights that a token
-    reads: head and layers, not the embedding."""
+    """Return how many layers give a drafter of about a tenth of the target's cost. Cost is counted in weights that a
+    token reads: head and layers, not the embedding."""
     width, middle = config.hidden_size, config.intermediate_size
     head = getattr(config, "head_dim", None) or width // config.num_attention_heads
     heads = 2 * config.num_attention_heads + 2 * config.num_key_value_heads
@@ -62,6 +62,6 @@ def default_layers(config: PretrainedConfig) -> int:
 
 
 def check_layers(config: PretrainedConfig, layers: int) -> None:
-    """Refuse a drafter that is no part of the target, or all of it."""
+    """Raise SettingError unless the drafter is a proper part of the target."""
     if not 1 <= layers < config.num_hidden_layers:
         raise SettingError(f"layers: got {layers}, allowed: 1 to {config.num_hidden_layers - 1}")

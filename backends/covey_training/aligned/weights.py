@@ -1,10 +1,8 @@
 """Random weights whose later layers are damped.
 
-A matrix's numbers depend on seed, name and shape, on the kind of device and on the type, never on what was drawn
-before it: damping a layer anew is drawing it anew with a smaller deviation, exactly and in any order. Every residual
-branch adds about as much as the embedding brought, so that undamped later layers outweigh the first ones.
-
-Knows nothing of agreement.
+A matrix's numbers depend on seed, name, shape, kind of device and dtype, not on earlier draws. So damping a layer means
+drawing it again with a smaller deviation, exactly and in any order. Every residual branch adds about as much as the
+embedding, so undamped later layers outweigh the first ones.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from covey.process.footprint import available
 from covey_training.aligned.shapes import SPECIAL
 
 SHARPNESS = 2.0  # standard deviation of attention scores: a few tokens of a context weigh most
-BRANCH = 2.0  # deviation of a branch's last matrix, for inputs that are smaller than its outputs should be
-LAST = ("self_attn.o_proj", "mlp.down_proj")  # the ends of a layer's two branches: all that it adds goes through them
+BRANCH = 2.0  # gain of a branch's last matrix, whose inputs are smaller than its outputs should be
+LAST = ("self_attn.o_proj", "mlp.down_proj")  # the last matrices of a layer's two branches
 SHARP = ("q_proj", "k_proj")
 
 
 def blank(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Return a model on its device, in its type, with nothing in it yet: nothing larger was there on the way."""
+    """Return a model with uninitialised weights on its device, in its dtype. Needs no more memory on the way."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     needed = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
@@ -44,7 +42,7 @@ def blank(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) ->
 
 @torch.no_grad()
 def draw_weights(model: PreTrainedModel, seed: int) -> None:
-    """Draw all weights, nothing damped; the logits of the head have deviation 1."""
+    """Draw all weights undamped; the head's logits have deviation 1."""
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
             fill(parameter, seed, name, deviation(name, parameter))
@@ -54,8 +52,8 @@ def draw_weights(model: PreTrainedModel, seed: int) -> None:
 
 @torch.no_grad()
 def draw_head(model: PreTrainedModel, seed: int, spread: float) -> None:
-    """Draw the head anew, its logits with this deviation. No special token is ever likely: nothing ends a text but its
-    length."""
+    """Draw the head again, so that its logits have deviation `spread`. Special tokens are never likely, so a text ends
+    only at its length limit."""
     weight = model.lm_head.weight
     fill(weight, seed, "lm_head.weight", spread / math.sqrt(weight.shape[1]))
     weight[:SPECIAL] = 0.0
@@ -63,13 +61,13 @@ def draw_head(model: PreTrainedModel, seed: int, spread: float) -> None:
 
 @torch.no_grad()
 def damp(model: PreTrainedModel, seed: int, first: int, factor: float) -> None:
-    """Draw layer `first` and those after it anew, all that they add multiplied by `factor`."""
+    """Draw layer `first` and those after it again, with their outputs multiplied by `factor`."""
     for name, parameter in last_matrices(model, first):
         fill(parameter, seed, name, factor * deviation(name, parameter))
 
 
 def first_layers(model: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """Return the drafter: embedding, first layers, final norm and head are the target's own tensors, not copies."""
+    """Return the drafter. Its embedding, layers, final norm and head are the target's own tensors, not copies."""
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):

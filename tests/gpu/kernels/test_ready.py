@@ -20,7 +20,7 @@ def test_they_run() -> None:
 def test_without_their_language(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "covey.gpu.kernels.norms")
     monkeypatch.setitem(sys.modules, "triton", None)
-    assert why_not.__wrapped__(WHERE).endswith("pip install 'covey[cuda]' brings it")
+    assert why_not.__wrapped__(WHERE).endswith("install it with pip install 'covey[cuda]'")
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

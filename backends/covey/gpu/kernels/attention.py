@@ -1,13 +1,13 @@
 """Attention of packed tokens over a paged pool: chains and trees, grouped-query heads, split over long contexts.
 
-A program takes one *tile*, up to `tokens` queries of one row, with all query heads of one key head, so that a row's
-keys are read once for all of them; long contexts are split among programs and joined by a second kernel. What a query
-sees is said by `seen` (so many first keys of its row) and `bits` (of the keys from `base` on: a node's ancestors and
-itself), as in `covey.models.lanes.Windows`. Everything that changes from pass to pass is in device memory.
+A program takes one *tile*: up to `tokens` queries of one row, with all query heads of one key head. It reads the row's
+keys once for all of them. Long contexts are split among programs, and a second kernel joins the parts. A query sees the
+first `seen` keys of its row. It also sees those keys from `base` on whose bit in `bits` is set: a node's ancestors and
+itself, as in `covey.models.lanes.Windows`. All inputs that change from pass to pass are in device memory.
 
-Where parts have a fixed span, a row is a lane as in `covey.models.lanes.Lanes`: its queries are named by `order`, and
-keys from `base` on lie at slots of their own, so that every query meets its keys in position order, in products of one
-shape, whatever else is computed beside it.
+If parts have a fixed span, a row is a lane as in `covey.models.lanes.Lanes`: `order` lists its queries, and its keys
+from `base` on have separate slots. Every query then meets its keys in position order, in products of one shape,
+in any pass.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import triton.language as tl
 from covey.gpu.kernels import INTERPRETED, PRECISION
 from covey.gpu.kernels.layout import Layout, slot_start
 
-LEAST = 16  # rows of a product: queries of a tile times query heads of a key head
-KEYS = 64  # that a program reads at a time, as a rule
-MOST_DIM = 128  # of heads twice of whose keys are read at a time: 72 KiB of shared memory, and 140 for heads of 256
-LINES, JOINED = 4, 8  # what a program joins: tokens' heads, and so many parts of each at a time
+LEAST = 16  # rows of a product: queries of a tile times query heads per key head
+KEYS = 64  # that a program usually reads at a time
+MOST_DIM = 128  # largest head that may read 2 * KEYS at a time: 72 KiB of shared memory, against 140 for heads of 256
+LINES, JOINED = 4, 8  # lines (heads of tokens) that a program joins, and the parts of each that it reads at a time
 
 
 @triton.jit
@@ -67,13 +67,13 @@ def attend_tile(
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend with one tile to one part of one key head's keys. `header` holds the tables' width and a token's words of
-    bits; slots of a lane's keys from `base` on are at `tables + tail`, counted from the lane's first key; `heights` are
-    the parts' logarithms (base 2) of summed weights."""
+    """Attend with one tile to one part of one key head's keys. `header` holds the width of the tables and the number of
+    words of bits per token. The slots of a lane's keys from `base` on are at `tables + tail`, indexed from the lane's
+    first key. `heights` are the base-2 logarithms of each part's summed weights."""
     tile, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     parts = tl.num_programs(2)
     queries = tl.load(count + tile)
-    if queries == 0:  # the bucket is larger than the pass
+    if queries == 0:  # a padding tile of the bucket
         return
     keys = tl.load(reach + tile)
     begin = tl.load(base + tile)
@@ -137,9 +137,9 @@ def attend_tile(
             score = turned * softcap
         score *= 1.4426950408889634
         visible = index[None, :] < sees[:, None]
-        if WINDOW > 0:  # a tree is never as deep as a window is long
+        if WINDOW > 0:  # a window is longer than any tree is deep
             visible &= index[None, :] > (where - WINDOW)[:, None]
-        if SPAN == 0:  # noqa: SIM102 - known when this is compiled
+        if SPAN == 0:  # noqa: SIM102 - a compile-time condition
             if key + N > begin:
                 bit = index - begin
                 named = inside[:, None] & ((bit >= 0) & (bit < 32 * words))[None, :]
@@ -171,8 +171,8 @@ def attend_tile(
 def join_parts(
     partial, heights, out, lines, parts, DIM: tl.constexpr, D: tl.constexpr, LINES: tl.constexpr, PARTS: tl.constexpr
 ):  # fmt: skip
-    """Join some lines, each a token's head, from the parts' results, weighed by their shares; parts without keys have a
-    height of -inf. They are summed in an order that more parts do not change."""
+    """Join the parts of some lines (heads of tokens), each weighted by its share. Parts without keys have a height of
+    -inf. The order of the sum does not change with the number of parts."""
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     there = (line < lines)[:, None]
     begin = line.to(tl.int64)[:, None] * parts
@@ -201,8 +201,8 @@ def join_parts(
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tiles of one pass, in device memory; `tokens` is the most queries that one has, `parts` how many parts
-    contexts are split into. `order` and `tail` are those of lanes, `bits` those of windows."""
+    """The tiles of one pass, in device memory. A tile has at most `tokens` queries; contexts are split into `parts`
+    parts. `order` and `tail` are for lanes, `bits` for windows."""
 
     tokens: int
     parts: int
@@ -222,8 +222,8 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The memory in which parts' results wait to be joined; `span` is the keys of a part, 0 where all parts of a
-    context are equal."""
+    """The memory that holds the parts' results until they are joined. `span` is the number of keys of a part, or 0 if
+    each context is split into equal parts."""
 
     partial: torch.Tensor
     heights: torch.Tensor
@@ -232,7 +232,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The options of a launch: keys that a program reads at a time, warps, and pipeline stages."""
+    """The options of a launch: keys read at a time, warps, and pipeline stages."""
 
     keys: int
     warps: int
@@ -240,10 +240,10 @@ class Launch:
 
 
 def launch_of(rows: int, dim: int, wide: bool) -> Launch:
-    """Return the usual launch for products of so many rows, over heads of `dim` elements, of float32 if `wide`. Keys
-    wait for the lookups that say where they are, and only deep pipelines fetch those ahead. The lowest products leave
-    room for twice the keys, which then wait half as often; larger heads would fill a core's shared memory with those.
-    Tiles that are always alike are never so low."""
+    """Return the usual launch for products of `rows` rows, over heads of `dim` elements, in float32 if `wide`. Keys
+    wait for the lookup of their addresses, and only deep pipelines prefetch those. The lowest products have room for
+    twice the keys, so they wait half as often; with larger heads those would fill a core's shared memory. Fixed tiles
+    are never so low."""
     if rows <= LEAST and dim <= MOST_DIM and not wide:
         return Launch(2 * KEYS, 4, 2)
     few = rows <= 64
@@ -251,7 +251,7 @@ def launch_of(rows: int, dim: int, wide: bool) -> Launch:
 
 
 def rows_of(queries: int, share: int) -> int:
-    """Return how many rows a product has for tiles of up to so many queries."""
+    """Return how many rows a product has for tiles of up to `queries` queries."""
     return int(max(LEAST, triton.next_power_of_2(queries * share)))
 
 
@@ -275,7 +275,7 @@ def attend(
     share, width = heads // layout.kv_heads, triton.next_power_of_2(dim)
     rows = rows_of(tiles.tokens, share)
     launch = launch or launch_of(rows, dim, query.dtype == torch.float32)
-    split = tiles.parts > 1 or parts.span > 0  # with a fixed span one kernel serves short contexts and long ones
+    split = tiles.parts > 1 or parts.span > 0  # with a fixed span, one kernel serves short and long contexts
     attend_tile[(len(tiles.first), layout.kv_heads, tiles.parts)](
         query,
         pool,

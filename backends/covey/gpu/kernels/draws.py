@@ -1,4 +1,4 @@
-"""Draws whose race is run by `race.py`: all rows of a target's pass at once, and one step of a drafter's chain."""
+"""Draws from the race in `race.py`: for all rows of a target's pass at once, or for one step of a drafter's chain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from covey.gpu.kernels.race import TILE, Race, row_outcome
 from covey.noise.noise import Index, Reals, Words, row_words
 
-_REPORTED = 4  # numbers per row, as float64: ids fit and one copy brings all
+_REPORTED = 4  # numbers per row, as float64, which holds ids exactly, so that one copy brings all
 
 
 @triton.jit(do_not_specialize=["reports_stride"], do_not_specialize_on_alignment=["wanted"])
@@ -71,9 +71,9 @@ def take_winners(
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The draws by row: the best token and its value (NaN where a logit is), the race's winner among all tokens (the
-    best where the row is greedy or its best value not finite), and the winner's log-probability, NaN where it was not
-    wanted."""
+    """The draws by row. `best` is the token with the largest logit, `best_values` that logit (NaN if any logit is NaN).
+    `winners` are the tokens that win the race with noise; they equal `best` if the row is greedy or its best value is
+    not finite. `logprobs` are those of the winners, or NaN if not wanted."""
 
     best: Index
     best_values: Reals
@@ -82,10 +82,10 @@ class Drawn:
 
 
 class DeviceDraw:
-    """Draws for up to `rows` rows at once. Owns what the kernels read and write: `give` and `results` speak with the
-    host, `launch` does not. One draw at a time."""
+    """Draws for up to `rows` rows at once. Owns the kernels' inputs and outputs: `give` and `results` exchange them
+    with the host, `launch` does not. One draw at a time."""
 
-    @torch.inference_mode(False)  # what is made inside that mode could be written nowhere else, and this one is kept
+    @torch.inference_mode(False)  # tensors made in that mode can be written only there, and these are kept
     def __init__(self, rows: int, vocab: int, device: torch.device, tile: int = TILE) -> None:
         self._rows = rows
         self._race = Race(rows, vocab, device, tile)
@@ -97,8 +97,8 @@ class DeviceDraw:
         self._reports = torch.empty(_REPORTED, rows, dtype=torch.float64, device=device)
 
     def give(self, temperatures: Reals, row_keys: Words, wanted: npt.NDArray[np.bool_]) -> None:
-        """Give the coming rows' temperatures (0: greedy), keys, and whether log-probabilities are wanted. Waits for
-        nothing: call it only when the last draw's results are there, or what it was given may be overwritten."""
+        """Copy the next rows' temperatures (0: greedy), keys, and whether log-probabilities are wanted. Does not wait.
+        Call it only after the last draw's results are there, or it may overwrite inputs that are still being read."""
         rows, most = len(temperatures), self._rows
         given = self._staged.numpy()
         given[: 2 * most].view(np.float64)[:rows] = temperatures
@@ -128,7 +128,7 @@ class DeviceDraw:
 
 
 class ChainDraw:
-    """A drafter's own tokens, step by step and without the host. Owns what is needed between kernels."""
+    """Draws a drafter's own tokens step by step, without the host. Owns the memory between its kernels."""
 
     def __init__(self, rows: int, vocab: int, device: torch.device, tile: int = TILE) -> None:
         self._race = Race(rows, vocab, device, tile)
@@ -143,10 +143,10 @@ class ChainDraw:
         scores: Tensor,
         next_tokens: Tensor,
     ) -> None:
-        """Write each row's winner into column `step` of `tokens` [rows, depth] and into `next_tokens` [rows], integers
-        of any width, and the log of its share (see `drafters.choosing`) into `scores` [rows, depth], float32.
-        `temperatures` are float64, 0 for greedy; `words` [3, rows] are this step's. Settings that truncate are not
-        looked at. A row with a NaN or no finite best value takes some token, at a score of NaN."""
+        """Write each row's winner into column `step` of `tokens` [rows, depth] and into `next_tokens` [rows]. Write the
+        log of its share (see `drafters.choosing`) into `scores` [rows, depth], float32. `temperatures` are float64, 0
+        for greedy; `words` [3, rows] are this step's. Top-k, top-p and the like are ignored. A row with a NaN or no
+        finite best value takes an arbitrary token with a score of NaN."""
         self._race.launch(logits, temperatures, words, None)
         if len(logits):
             take_winners[(len(logits),)](

@@ -1,4 +1,4 @@
-"""The address of an element of KV memory, said once for all kernels: see `covey.gpu.store`."""
+"""The address of an element of KV memory, defined once for all kernels: see `covey.gpu.store`."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ class Layout:
 
 @triton.jit
 def slot_start(offsets, block, inner, BLOCK_STRIDE: tl.constexpr, SEGMENT: tl.constexpr, DIM: tl.constexpr):
-    """Return the elements from the pool's begin to the first head, in layer 0, of slots `inner` of blocks."""
-    segment = tl.multiple_of(tl.load(offsets + block // SEGMENT), 8)  # as `store.ALIGNMENT` has it
+    """Return the offset in the pool, in elements, of the first head in layer 0 of slots `inner` of blocks."""
+    segment = tl.multiple_of(tl.load(offsets + block // SEGMENT), 8)  # `store.ALIGNMENT`
     return segment + (block % SEGMENT).to(tl.int64) * BLOCK_STRIDE + inner * DIM

@@ -1,7 +1,6 @@
-"""Moving what is in KV memory: whole blocks to other blocks, slots to other slots, and slots to zero.
+"""Moves the contents of KV memory: whole blocks to other blocks, and slots to other slots. Clears slots.
 
-Memory is a `KVStore`'s: `pool` and `offsets` as described there. Ids are int64, in device memory. Bits are copied,
-never computed with.
+`pool` and `offsets` are those of a `KVStore`. Ids are int64, in device memory. Kernels copy bits without computing.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import triton.language as tl
 
 from covey.gpu.kernels.layout import Layout, slot_start
 
-_PIECE_BYTES = 8192  # what one program moves of a block: four 16-byte accesses in flight for each of 128 threads
-_TILE_BYTES = 8192  # what one program clears of slots' heads
+_PIECE_BYTES = 8192  # of a block, moved by one program: four 16-byte accesses in flight for each of 128 threads
+_TILE_BYTES = 8192  # of slots' heads, cleared by one program
 
 
-@triton.jit(do_not_specialize_on_alignment=["sources", "destinations"])  # one variant for all: none compiles in service
+@triton.jit(do_not_specialize_on_alignment=["sources", "destinations"])  # one variant: none compiles during a request
 def _blocks_kernel(
     pool,
     offsets,
@@ -29,7 +28,7 @@ def _blocks_kernel(
     source = tl.load(sources + tl.program_id(0))
     destination = tl.load(destinations + tl.program_id(0))
     layer = tl.program_id(1).to(tl.int64) * (SEGMENT_BLOCKS * BLOCK_STRIDE)
-    # offsets are multiples of 8 elements; only with that said are accesses 16 bytes wide
+    # the compiler makes accesses 16 bytes wide only if it knows that offsets are multiples of 8 elements
     old = tl.multiple_of(tl.load(offsets + source // SEGMENT_BLOCKS), 8) + layer
     new = tl.multiple_of(tl.load(offsets + destination // SEGMENT_BLOCKS), 8) + layer
     old += (source % SEGMENT_BLOCKS) * BLOCK_STRIDE
@@ -78,8 +77,8 @@ def _slots_kernel(
 def move_blocks(
     pool: torch.Tensor, offsets: torch.Tensor, sources: torch.Tensor, destinations: torch.Tensor, layout: Layout
 ) -> None:
-    """Copy block `sources[i]` to block `destinations[i]` in every layer, in one launch. No block may be a destination
-    twice, or both source and destination: programs run in any order."""
+    """Copy block `sources[i]` to block `destinations[i]` in every layer, in one launch. Programs run in any order, so
+    no block may be a destination twice, or both a source and a destination."""
     if not len(sources):
         return
     piece = min(_PIECE_BYTES // pool.itemsize, triton.next_power_of_2(layout.block))
@@ -105,8 +104,8 @@ def copy_slots(
 ) -> None:
     """Copy keys and values of slot `sources[i]` to slot `destinations[i]` in every layer.
 
-    All are read before any is written: `staged`, of the pool's type and at least layers * 2 * kv_heads * len(sources) *
-    head_dim elements, holds them between two launches.
+    All are read before any is written. In between, `staged` holds them: it has the pool's type and at least
+    layers * 2 * kv_heads * len(sources) * head_dim elements.
     """
     _launch_slots("gather", pool, offsets, sources, staged, layout)
     _launch_slots("scatter", pool, offsets, destinations, staged, layout)

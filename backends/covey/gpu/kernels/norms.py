@@ -1,4 +1,4 @@
-"""The elementwise parts of a layer, each one pass over its data: residual sum with norm, and the gate."""
+"""The elementwise parts of a layer, each in one pass over its data: residual sum with norm, and the gate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_and_norm(
         x = x.to(stream.dtype.element_ty).to(tl.float32)
         tl.store(stream + token * WIDTH + at, x.to(stream.dtype.element_ty), mask=known)
     x *= tl.rsqrt(tl.sum(x * x, 0) / WIDTH + epsilon)
-    x = x.to(out.dtype.element_ty).to(tl.float32)  # rounded before the weight, as the models do
+    x = x.to(out.dtype.element_ty).to(tl.float32)  # the models round before they multiply by the weight
     x *= tl.load(weight + at, mask=known, other=0.0).to(tl.float32)
     tl.store(out + token * WIDTH + at, x.to(out.dtype.element_ty), mask=known)
 

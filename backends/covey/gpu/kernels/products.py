@@ -1,6 +1,6 @@
-"""Products with a large matrix, and the bias, gate or residual sum of what comes out, in one reading of the matrix.
+"""Products with a large matrix, fused with the bias, gate or residual sum of the result; the matrix is read once.
 
-In blocks of one shape whatever the number of rows is, a row's sums are taken in one order (`fixed`).
+With blocks of one shape for any number of rows, each row's sums are taken in the same order (`fixed`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Block:
     warps: int = 4
 
 
-WIDE = 16384  # columns from which on programs of 128 keep a GPU busy
+WIDE = 16384  # columns from which programs of 128 columns keep a GPU busy
 
 
 def fixed(columns: int, itemsize: int, gated: bool = False) -> Block:
-    """Return the block for results of so many columns, of elements of so many bytes. One instruction multiplies 64
-    rows, and two programs or more fit a core."""
+    """Return the block for results of `columns` columns, with elements of `itemsize` bytes. One instruction multiplies
+    64 rows, and a core fits two programs or more."""
     if itemsize > 2:
         return Block(32, 32, 64, 3)
     if columns < WIDE:
@@ -38,7 +38,7 @@ def fixed(columns: int, itemsize: int, gated: bool = False) -> Block:
     return Block(64, 64 if gated else 128, 64, 4)
 
 
-@triton.jit(do_not_specialize=["rows"])  # compiled once: another number of rows is no other arithmetic
+@triton.jit(do_not_specialize=["rows"])  # compiled once, so that the arithmetic is the same for any number of rows
 def block_product(
     x,
     weight,
@@ -56,9 +56,9 @@ def block_product(
     WIDE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute out [rows, N] = x [rows, K] @ weight [N, K].T. Where `GATED`, it is silu of that times the product with
-    the next N rows of `weight`; where `ADDED`, what was in `out` is added. Rounds where the unfused operations would.
-    Programs of the same columns follow each other, so that a cache has the matrix for all but the first."""
+    """Compute out [rows, N] = x [rows, K] @ weight [N, K].T. If `GATED`, multiply silu of that by the product with the
+    next N rows of `weight`. If `ADDED`, add to the contents of `out`. Rounds where the unfused operations would.
+    Programs of the same columns run one after another, so that all but the first find the matrix in a cache."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(0) * M + tl.arange(0, M)
     deep = tl.arange(0, DEPTH)

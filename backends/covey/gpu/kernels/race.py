@@ -1,10 +1,10 @@
-"""The race of `covey.noise.noise` on a GPU, with the same bits: best tokens, then what the noise makes of the rest.
+"""The race of `covey.noise.noise` on a GPU, bit for bit: finds each row's best token, then the winner with noise.
 
-Two passes over the logits, each a grid of (rows, splits) that leaves one partial result per split; whoever launches
-them brings a third, small kernel that reduces those (`draws.py`). The second pass bounds every token's noise in float32
-as the CPU does and computes it only for tiles in which a token could reach the score of the row's best: there, in
-float64 by operations that round once. A fused multiply-add rounds once where the CPU rounds twice, so kernels with
-`gumbel` in them are compiled without (`ROUNDED`).
+Two passes over the logits, each a grid of (rows, splits), leave one partial result per split. The caller launches a
+third, small kernel that reduces those (`draws.py`). The second pass bounds every token's noise in float32, as the CPU
+does. It computes the exact noise, in float64, only for tiles in which a token could reach the best token's score. A
+fused multiply-add rounds once where the CPU rounds twice, so kernels that call `gumbel` are compiled without it
+(`ROUNDED`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from covey.noise import noise
 
 TILE = 2048  # tokens per program
-PART = 512  # of them at a time in float64, lest its registers keep other programs from the dense part
+PART = 512  # of them at a time in float64: more would take registers and so keep other programs waiting
 ROUNDED = {"enable_fp_fusion": False}
 
 _LN_2 = tl.constexpr(noise.LN_2)
@@ -28,7 +28,7 @@ _OCTAVE = tl.constexpr(2.0**23)
 _TOP = tl.constexpr(127.0 + noise.HASH_BITS)
 _GRAIN = tl.constexpr(2.0**-noise.HASH_BITS)
 _HASHES = tl.constexpr(2**noise.HASH_BITS - 1)
-_NOBODY = tl.constexpr(2**31 - 1)  # an id above all tokens'
+_NOBODY = tl.constexpr(2**31 - 1)  # larger than any token id
 
 
 @triton.jit
@@ -74,7 +74,8 @@ def gumbel(hashes):
 
 @triton.jit
 def _tail(hashes):
-    """Return exp(-noise) in float32, good for shares: -log(1 - v), by its series where 1 - v would lose v's bits."""
+    """Return exp(-noise) in float32, precise enough for shares: -log(1 - v), as a series if 1 - v would lose v's
+    bits."""
     v = (hashes.to(tl.float32) + 0.5) * _GRAIN
     rest = ((hashes ^ _HASHES).to(tl.float32) + 0.5) * _GRAIN
     return tl.where(v < 0.015625, v * (1.0 + v * (0.5 + v * (0.33333334 + v * 0.25))), -tl.log(rest))
@@ -82,14 +83,15 @@ def _tail(hashes):
 
 @triton.jit
 def _may_win(behind, hashes, slope, bound):
-    """Return whether tokens so far behind the best can reach the score behind `slope` and `bound`; see `noise.race`."""
+    """Return whether tokens `behind` the best can reach the score that gave `slope` and `bound`; see `noise.race`."""
     octaves = hashes.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32)
     return octaves <= behind * slope + bound
 
 
 @triton.jit
 def leader(values, ids):
-    """Return the largest value and the lowest id that has it; among NaNs a NaN, and the id of the others' best."""
+    """Return the largest value and the lowest id that has it. If any value is NaN, return NaN and the best id of the
+    other values."""
     valid = values == values
     ordered = tl.where(valid, values, -float("inf"))
     top = tl.max(ordered, 0)
@@ -99,7 +101,7 @@ def leader(values, ids):
 
 @triton.jit
 def row_leader(values, ids, row, splits, SPLITS: tl.constexpr):
-    """Return the largest value of a row's splits and its token, as `leader` does."""
+    """Return the largest value of a row's splits and its token, like `leader`."""
     split = tl.arange(0, SPLITS)
     at = row * splits + split
     return leader(
@@ -138,8 +140,9 @@ def run_race(
     SPLITS: tl.constexpr,
     SHARES: tl.constexpr,
 ):
-    """Write each split's best score and token (-inf and no token where nothing can beat the row's best), and its sum of
-    exp(logit - best), of rows that are `wanted`; with SHARES of exp of what is raced less the best, of all rows."""
+    """Write each split's best score and its token, or -inf and no token if nothing can beat the row's best. Also write
+    the split's sum of exp(logit - best) for `wanted` rows; with SHARES, the sum of exp(score) for all rows. Scores are
+    relative to the best logit."""
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     best, best_token = row_leader(best_values, best_tokens, row, splits, SPLITS)
     finite = tl.abs(best) < float("inf")
@@ -186,8 +189,9 @@ def run_race(
 
 @triton.jit
 def row_outcome(best_values, best_tokens, scores, tokens, sums, row, splits, SPLITS: tl.constexpr):
-    """Joins all splits: the best token and its value, the winner and its score (the best token and 0 where nothing was
-    raced), and the logarithm of the sum (0 where nothing was summed)."""
+    """Join all splits. Return the best value and its token, the winner's score and the winner, and the logarithm of the
+    sum. If nothing was raced, the winner is the best token and its score 0. If nothing was summed, the logarithm is
+    0."""
     best, best_token = row_leader(best_values, best_tokens, row, splits, SPLITS)
     score, winner = row_leader(scores, tokens, row, splits, SPLITS)
     raced = score > -float("inf")
@@ -198,7 +202,7 @@ def row_outcome(best_values, best_tokens, scores, tokens, sums, row, splits, SPL
 
 
 class Race:
-    """Owns the partial results of up to `rows` rows. How many splits there are changes no token."""
+    """Owns the partial results of up to `rows` rows. The number of splits does not change any token."""
 
     def __init__(self, rows: int, vocab: int, device: torch.device, tile: int = TILE) -> None:
         self._vocab, self._tile = vocab, tile
@@ -222,8 +226,8 @@ class Race:
         return padded
 
     def launch(self, logits: Tensor, temperatures: Tensor, words: Tensor, wanted: Tensor | None) -> None:
-        """Run both passes over `logits` [rows, vocab] of adjacent columns, or raise ValueError. `temperatures` are
-        float64, 0 if greedy; `words` [3, rows] are `noise.row_words`; `wanted` is 1 for rows to sum; None: shares."""
+        """Run both passes over `logits` [rows, vocab], whose columns must be adjacent. `temperatures` are float64, 0 if
+        greedy; `words` [3, rows] are `noise.row_words`; `wanted` is 1 for rows to sum, or None to sum shares."""
         rows, vocab = logits.shape
         capacity = len(self._scores)
         if vocab != self._vocab or rows > capacity or logits.stride(1) != 1 or logits.dtype == torch.float64:

@@ -1,5 +1,5 @@
-"""The kernel between the product that makes queries, keys and values, and attention: norms of heads where a family has
-them, rotary positions, and writing keys and values to where they belong; one pass over the product's result."""
+"""The kernel between the product that makes queries, keys and values, and attention. In one pass over that product it
+norms heads if the family does, applies rotary positions, and writes keys and values to their slots."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def turn_and_keep(
     D: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Turn `GROUP` heads of one token; queries go to `queries`, keys and values to the pool. `sines` are signed for x
-    and x rolled by half a head. A token of slot -1 pads the bucket: it is kept nowhere."""
+    """Turn `GROUP` heads of one token; write queries to `queries`, keys and values to the pool. `sines` are signed for
+    a sum of x and x rolled by half a head. A token with slot -1 pads the bucket and is not kept."""
     token = tl.program_id(0)
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     dim = tl.arange(0, D)

@@ -1,19 +1,19 @@
-"""Models of the plain families on a CPU, computed by loops that Numba compiles for it: without torch and without
-transformers' modules, faster than their products at the few rows of decoding, and exact in any company.
+"""Models of the plain families on a CPU, computed by loops that Numba compiles for it. They use neither torch nor
+transformers' modules, are faster than PyTorch's products at the few rows of decoding, and are exact in any pass.
 
     tiles       the innermost loop: a few rows times a panel of columns, in vector instructions
     matmul      a panel times all rows of a pass
     attention   queries of a lane over their keys
     stages      a pass, as stages of tasks
-    chains      passes one after the other, each over the token that the last one drafted
-    tasks       who does which
-    weights, pool, model    what passes read, what they write, and who runs them
+    chains      passes one after another, each over the token that the last one drafted
+    tasks       how threads share the tasks
+    weights, pool, model    what passes read, what they write, and the interface
 
-`architecture` says which models these are, `sizes` what memory they take; both and this file import no Numba, which
-takes a quarter of a second.
+`architecture` decides which models these are, `sizes` how much memory they take. Both and this file import no Numba,
+which takes a quarter of a second.
 """
 
 BLOCK = 32  # slots of a block
-LANES = 16  # of a vector, in float32
-KINDS = ("bfloat16", "float32")  # types that targets are computed in
-SMALL = "int8"  # drafters' products: weights and activations in bytes
+LANES = 16  # float32 numbers of a vector
+KINDS = ("bfloat16", "float32")  # dtypes that targets are computed in
+SMALL = "int8"  # only for drafters: weights and activations of products are bytes

@@ -1,8 +1,7 @@
-"""The architecture that a model folder describes, as far as a pass needs it, or a refusal that names what is in its
-way.
+"""Reads the architecture from a model folder, as far as a pass needs it, or raises an error that names the obstacle.
 
-Reads neither torch nor transformers. What the files leave to a family's defaults is refused rather than guessed: the
-modules of transformers serve such a folder.
+It imports neither torch nor transformers. A folder that relies on a family's defaults is refused, because guesses may
+be wrong: the modules of transformers serve it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from covey.models.refusals import FAMILIES
 from covey.models.stored import Stored
 
 EMBEDDING = "model.embed_tokens.weight"
-ROPES = ("default", "linear", "llama3", "yarn")  # those that do not change with a text's length
+ROPES = ("default", "linear", "llama3", "yarn")  # kinds that do not change with a text's length
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +37,19 @@ class Architecture:
     eps: float
     max_positions: int
     end_ids: tuple[int, ...]
-    tied: bool  # the head is the embedding where the files hold no other
+    tied: bool  # the embedding is also the head if the files hold no other
     frequencies: tuple[float, ...]  # of the rotary embedding
-    factor: float  # its sines and cosines are scaled by it
-    inner: int  # of the feed-forward
+    factor: float  # scales the rotary sines and cosines
+    inner: int  # width of the feed-forward
     weights: Mapping[str, Stored]
-    inputs: int = 1  # 2: of a head, whose layer reads a token's embedding beside the target's state before it
-    normed_residual: bool = False  # the state is normed before it is what the layer adds to
-    normed_output: bool = False  # what a later step reads in place of a state is normed
+    inputs: int = 1  # 2 for a head, whose layer reads a token's embedding and the target's state before that token
+    normed_residual: bool = False  # the layer adds to the normed state
+    normed_output: bool = False  # a later step reads the normed output in place of a state
 
 
 def read(folder: Path) -> Architecture:
-    """Return the architecture of the model in a folder; UnsupportedModel where it is none of these, SettingError where
-    the folder is no model."""
+    """Return the architecture of the model in a folder. Raises UnsupportedModel for other architectures, SettingError
+    if the folder holds no model."""
     refusals.by_files(folder)
     config = refusals.described(folder)
     refusals.by_config(folder, config.get)
@@ -65,7 +64,7 @@ def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *
     try:
         reason = _why_not(config)
         if reason:
-            raise UnsupportedModel(f"{folder}: this runtime serves no model with {reason}")
+            raise UnsupportedModel(f"{folder}: the native runtime serves no model with {reason}")
         heads, width, eps = config["num_attention_heads"], config["hidden_size"], float(config["rms_norm_eps"])
         layers, tokens = config["num_hidden_layers"], config["vocab_size"]
         dim = config.get("head_dim") or width // heads
@@ -77,12 +76,12 @@ def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *
         vocab = weights[EMBEDDING].shape[0]
         inner = weights["model.layers.0.mlp.down_proj.weight"].shape[1]
     except (KeyError, IndexError) as error:
-        raise UnsupportedModel(f"{folder}: this runtime does not know such weights: no {error}") from error
+        raise UnsupportedModel(f"{folder}: the native runtime needs a weight that is missing: {error}") from error
     kv_heads = config.get("num_key_value_heads") or heads
     if (heads * dim, kv_heads * dim, tokens) != (query, key, vocab):
         said = f"num_attention_heads {heads}, num_key_value_heads {kv_heads}, head_dim {dim}, vocab_size {tokens}"
         raise SettingError(
-            f"{folder}: config.json and the weights are not of one model: {said}, allowed by the weights: {query} rows "
+            f"{folder}: config.json and the weights are not of one model: {said}, but the weights have {query} rows "
             f"of q_proj, {key} of k_proj, {vocab} tokens; copy both from one"
         )
     return Architecture(
@@ -105,8 +104,8 @@ def of(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Stored], *
 
 
 def _check_tensors(folder: Path, config: Mapping[str, Any], of: Architecture) -> None:
-    """Raise SettingError if a tensor is missing or of another shape than the configuration says. Raise UnsupportedModel
-    for a bias or a norm that the family has not."""
+    """Raise SettingError if a tensor is missing or has another shape than the configuration says. Raise
+    UnsupportedModel for a bias or a norm that the family does not have."""
     wrong, wanted = f"{folder}: config.json and the weights are not of one model", set()
     for name, shape in _tensors(config, of):
         wanted.add(name)
@@ -128,7 +127,7 @@ def _tensors(config: Mapping[str, Any], of: Architecture) -> Iterator[tuple[str,
     by_config = family in ("llama", "qwen3") and bool(config.get("attention_bias"))
     attention = by_config or family == "qwen2"
     feed_forward = family == "llama" and bool(config.get("mlp_bias"))
-    products = {  # rows, columns, and whether something is added
+    products = {  # rows, columns, and whether it has a bias
         "self_attn.q_proj": (query, width, attention),
         "self_attn.k_proj": (key, width, attention),
         "self_attn.v_proj": (key, width, attention),
@@ -178,7 +177,7 @@ def _why_not(config: Mapping[str, Any]) -> str:
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the rotary embedding, of a file of any age."""
+    """Return the settings of the rotary embedding, from old and new configurations."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope.setdefault("rope_type", rope.get("type") or "default")
     rope["rope_theta"] = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0
@@ -190,7 +189,8 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rotary(config: Mapping[str, Any], dim: int) -> tuple[npt.NDArray[np.float32], float]:
-    """Return frequencies by half a head, and the factor of sines and cosines: transformers' definitions, in float64."""
+    """Return frequencies for half a head, and the factor of sines and cosines: transformers' definitions, in
+    float64."""
     rope = _rope(config)
     theta, kind = float(rope["rope_theta"]), rope["rope_type"]
     plain = theta ** -(np.arange(0, dim, 2) / dim)
@@ -205,7 +205,7 @@ def rotary(config: Mapping[str, Any], dim: int) -> tuple[npt.NDArray[np.float32]
 
 
 def _llama3(plain: npt.NDArray[np.float64], rope: Mapping[str, Any]) -> npt.NDArray[np.float64]:
-    """Return frequencies of which long waves are stretched, short ones stay, and those between are blended."""
+    """Return frequencies with long waves stretched, short ones unchanged, and those between blended."""
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     turns = rope["original_max_position_embeddings"] * plain / (2 * math.pi)
     share = np.clip((turns - low) / (high - low), 0.0, 1.0)

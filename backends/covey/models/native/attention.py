@@ -1,13 +1,13 @@
-"""Attention of a few queries of one lane, for the heads that share keys: scores, their softmax, and the sum of values.
+"""Attention of a few queries of one lane, for the heads that share keys: scores, softmax, and the weighted values.
 
-Keys lie in blocks of 32, a panel each: `[dim / 2, 32, 2]` in bfloat16 where the CPU multiplies pairs of it, else
-`[dim, 32]`; values as `[32, dim]`. A query sums over its keys in the order of their positions, whatever is beside it
-and wherever they lie. A tree's path has its last keys in other nodes' slots: they are gathered into blocks of the
-task's own, as its table would have them.
+Keys lie in blocks of 32, one panel each: `[dim / 2, 32, 2]` if the CPU multiplies pairs of bfloat16, else `[dim, 32]`.
+Values lie as `[32, dim]`. A query sums over its keys in the order of their positions, regardless of where they lie and
+of the other queries. The last keys of a tree's path lie in other nodes' slots. They are gathered into blocks of
+the task's own, as if its table pointed there.
 
     blocks of 4, 6 known keys, a path of two nodes in slots 37, 39        block 9 is 36 to 39
     table 2 9       keys 8 9 10 11  36 37            known
-    own blocks                      36 37 37' 39'    what is in 36 and 37, then the path's slots 37 and 39
+    own blocks                      36 37 37' 39'    copies of 36 and 37, then of the path's slots 37 and 39
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ _TERMS = tuple(
     for value in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 )
 _LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
-_WHOLE = np.float32(1.5 * 2**23)  # added to a number it leaves the nearest whole one in the last bits
+_WHOLE = np.float32(1.5 * 2**23)  # adding it leaves the nearest integer in the last bits
 _ONE = np.float32(1)
 
 
 class Compared(NamedTuple):
-    """The routines by which queries meet keys and weights meet values: the kind of scores, and addresses of tiles."""
+    """The routines for queries times keys and weights times values: the kind of scores, and addresses of tiles."""
 
     kind: int
-    scores: int  # a block's keys
-    sums: tuple[int, int]  # 16 and 32 numbers of its values
+    scores: int  # for a block's keys
+    sums: tuple[int, int]  # for 16 and for 32 columns of its values
 
 
 def tiles_of(kind: int) -> tuple[Tile, tuple[Tile, Tile]]:
-    """Return the scores and sums of `Compared`."""
+    """Return the tiles for scores and sums of `Compared`."""
     by = FLOATS if kind == FLOATS else WIDENED
     return Tile(kind, 2, 1 if kind == WIDENED else 2), (Tile(by, 1, 1), Tile(by, 2, 1))
 
 
 class Seen(NamedTuple):
-    """The keys that each query of a pass sees: lanes as in `covey.models.lanes`, and tasks, some queries of a lane
-    each. A task with a tail has one query."""
+    """The keys that each query of a pass sees: lanes as in `covey.models.lanes`, and tasks. A task is some queries of a
+    lane, or one query if the lane has a tail."""
 
     offsets: Array
     lengths: Array
     tables: Array
     queries: Array
-    tail_offsets: Array  # one number for each lane and one more, also where nobody has a tail
+    tail_offsets: Array  # one more than lanes; all zero if no lane has a tail
     tails: Array
     task_lanes: Array
-    task_firsts: Array  # the first query's number within its lane
+    task_firsts: Array  # the first query's index within its lane
     task_counts: Array
 
 
 @compiled
 def exponential(x):
-    """Return e to the power of a float32, or of the nearest one that has a power; within an eight-millionth."""
-    y = _LEAST if x < _LEAST else x  # NaN stays what it is
+    """Return e to the power of a float32, which is clipped to -87 and 88; within an eight-millionth."""
+    y = _LEAST if x < _LEAST else x  # keeps NaN
     y = _MOST if y > _MOST else y
     marked = y * _LOG2_E + _WHOLE
     whole = marked - _WHOLE
@@ -90,7 +90,7 @@ def largest(values):
 
 @compiled_sum
 def _total(values):
-    """Sum the values in an order that depends on how many there are, and on nothing else."""
+    """Sum the values in an order that depends only on their number."""
     total = np.float32(0)
     for i in range(len(values)):
         total += values[i]
@@ -99,7 +99,7 @@ def _total(values):
 
 @compiled
 def softmax(values):
-    """Compute the softmax in place, but for the division by the sum, which is returned."""
+    """Compute the softmax in place, without the division by the sum. Return the sum."""
     most = largest(values)
     for i in range(len(values)):
         values[i] = exponential(values[i] - most)
@@ -108,7 +108,7 @@ def softmax(values):
 
 @compiled
 def _gather(keys, values, own_keys, own_values, head, table, known, tail, pairs):
-    """Copy the blocks of a path from the one of its first node on; return which one that is."""
+    """Copy a path's blocks, from the block of its first node on. Return the index of that block."""
     first, dim = known // SLOTS, values.shape[3]
     for at in range(first * SLOTS, known + len(tail)):
         slot = table[first] * SLOTS + at % SLOTS if at < known else tail[at - known]
@@ -128,7 +128,7 @@ def _gather(keys, values, own_keys, own_values, head, table, known, tail, pairs)
 
 @compiled
 def _place(pool, own, first, table, head, block):
-    """Return the address of a block of a head's keys or values, from the `first` on one of the task's own."""
+    """Return the address of a block of a head's keys or values; from block `first` on they are the task's own."""
     if block >= first:
         return own.ctypes.data + (block - first) * own.strides[0]
     return pool.ctypes.data + table[block] * pool.strides[0] + head * pool.strides[1]
@@ -136,7 +136,7 @@ def _place(pool, own, first, table, head, block):
 
 @compiled
 def _score(how, rows, k, ahead, q, q_row, dim, size, y, y_row):
-    """Compute y[rows, 32] = queries times a block's keys. Fetches the block that is `ahead`."""
+    """Compute y[rows, 32] = queries times a block's keys, and prefetch the block at `ahead`."""
     parts, row = (rows + ROWS - 1) // ROWS, 0
     step, steps = (4 * SLOTS, dim // 2) if how.kind == PAIRS else (size * SLOTS, dim)
     for part in range(parts):
@@ -147,7 +147,7 @@ def _score(how, rows, k, ahead, q, q_row, dim, size, y, y_row):
 
 @compiled
 def _sum(how, rows, v, ahead, x, x_row, y, y_row, dim, size, steps, fresh):
-    """Compute y[rows, dim] += weights of so many keys times their values. Fetches as much of the block `ahead`."""
+    """Compute y[rows, dim] += weights of `steps` keys times their values. Prefetch as much of the block at `ahead`."""
     parts, row = (rows + ROWS - 1) // ROWS, 0
     for part in range(parts):
         some = rows // parts + (1 if part < rows % parts else 0)
@@ -162,14 +162,14 @@ def _sum(how, rows, v, ahead, x, x_row, y, y_row, dim, size, steps, fresh):
 
 @compiled
 def attend(how, seen, task, head, keys, values, q, group, scores, sums, own_keys, own_values, out, width):
-    """Compute one task for one head of keys, whose `group` heads of queries lie at `q[head, token, group, dim]`,
-    scaled, into `out[token, heads * width]`. `dim` is `width` and what it lacks of whole vectors. `scores`, `sums` and
-    the own blocks are the thread's."""
+    """Compute one task for one key head. Its `group` query heads lie scaled at `q[head, token, group, dim]`, and
+    results go to `out[token, heads * width]`. `dim` is `width` rounded up to whole vectors. `scores`, `sums` and the
+    own blocks belong to the thread."""
     lane, first, count = seen.task_lanes[task], seen.task_firsts[task], seen.task_counts[task]
     begin, length, table = seen.offsets[lane], seen.lengths[lane], seen.tables[lane]
     tail = seen.tails[seen.tail_offsets[lane] : seen.tail_offsets[lane + 1]]
     known, token = length - len(tail), seen.queries[begin + first]
-    # The first query's keys; each has one more than the one before.
+    # The number of keys that the first query sees; each query sees one more than the one before.
     least = length - (seen.offsets[lane + 1] - begin) + first + 1
     most, rows, dim, size = least + count - 1, count * group, values.shape[3], values.itemsize
     blocks = (most + SLOTS - 1) // SLOTS
@@ -194,7 +194,7 @@ def attend(how, seen, task, head, keys, values, q, group, scores, sums, own_keys
         if some:
             new = 1 if block == 0 else 0
             _sum(how, rows, here, ahead, x + 4 * start, x_row, y, y_row, dim, size, some, new)
-        for row in range(group, rows):  # those that see more than the first query
+        for row in range(group, rows):  # rows that see more keys than the first query
             more = min(SLOTS, least + row // group - start) - some
             if more > 0:
                 new, own_x = 1 if start + some == 0 else 0, x + row * x_row + 4 * (start + some)

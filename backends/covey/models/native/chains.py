@@ -1,7 +1,7 @@
-"""Chains of drafts in one call: each step a pass, and the race that says which token the next step reads.
+"""Draws chains of drafts in one call: each step is a pass, and the race that picks the token for the next step.
 
-A token's share is as `covey.drafters.choosing` says. Logarithms are of float32 and by a polynomial: a proposal need
-only be likely, and a winner changes about once in a million.
+A token's share is defined in `covey.drafters.choosing`. Logarithms are float32 polynomials, because a proposal need
+only be likely: a winner changes about once in a million.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from covey.models.native.words import Array, bits_of, compiled, number_of
 
 _ONE, _HALF = np.float32(1), np.float32(0.5)
 _LN2 = np.float32(0.6931471805599453)
-_SMALL = np.float32(0.03125)  # below it a series is exact enough, above it a difference from one
+_SMALL = np.float32(0.03125)  # below it the series is exact enough, above it 1 - u is
 _UNIT = np.float32(2.0**-31)
-_ROOT = np.int32(0x3F3504F3)  # the bits of the root of a half
+_ROOT = np.int32(0x3F3504F3)  # the bits of sqrt(0.5)
 _MANTISSA = np.int32(0x7FFFFF)
 _SERIES = tuple(np.float32(2 / n) for n in (9, 7, 5, 3))
 _LOWEST = np.float32(-3.0e38)
 
 
 class Draws(NamedTuple):
-    """What says which tokens win."""
+    """The inputs of the race."""
 
-    scales: Array  # [rows], one over the temperature; 0: greedy
+    scales: Array  # [rows], 1 / temperature; 0 for greedy
     words: Array  # [depth, 3, rows], of the noise
-    hashed: Array  # [columns], a word for each token that a column of the logits is of
-    ids: Array  # [columns], these tokens
-    scores: Array  # [columns], memory
+    hashed: Array  # [columns], the hash word of each column's token
+    ids: Array  # [columns], the tokens
+    scores: Array  # [columns], scratch memory
 
 
 class Columns(NamedTuple):
-    """What a step reads beside its tokens."""
+    """The inputs of later steps, except for their tokens."""
 
     slots: Array  # [rows, depth - 1]
     turns: Array  # [rows, depth - 1, 2, dim / 2]
     most: int  # keys that a row's table can hold
-    norm: Array  # [width], by which a head's outputs become states; or none
+    norm: Array  # [width], the norm that turns a head's outputs into states; empty if none
 
 
 @compiled
 def chain(team, shape, held, keys, values, taps, work, first, later, columns, draws, logits, tokens, shares):
-    """Write the chains [rows, depth] and the logs of their tokens' shares. `first` is the pass over pending tokens,
-    `later` one of a token each, which is changed from step to step."""
+    """Write the chains [rows, depth] and the logs of their tokens' shares. `first` is the pass over pending tokens.
+    `later` is a pass of one token per row, which is changed from step to step."""
     rows, depth = tokens.shape
     for step in range(depth):
         team.counters[:] = 0
@@ -77,7 +77,7 @@ def chain(team, shape, held, keys, values, taps, work, first, later, columns, dr
 
 @compiled
 def _enter(logits, scale, word, factor, other, hashed, scores):
-    """Write logits / temperature + noise. The hash is `noise.hash_tokens`'."""
+    """Write logits / temperature + noise. The hash is that of `noise.hash_tokens`."""
     for i in range(len(scores)):
         mixed = np.int32((hashed[i] ^ word) * factor)
         mixed = np.int32((mixed ^ (mixed >> np.int32(15))) * other) & np.int32(0x7FFFFFFF)
@@ -89,7 +89,7 @@ def _enter(logits, scale, word, factor, other, hashed, scores):
 
 @compiled
 def logarithm(x):
-    """Return the natural logarithm of a positive float32; of zero a large negative number."""
+    """Return the natural logarithm of a positive float32; for zero a large negative number."""
     bits = bits_of(x)
     shifted = np.int32(bits - _ROOT)
     exponent = shifted >> np.int32(23)

@@ -1,7 +1,7 @@
-"""The compiled code of this runtime: where it is kept, and the child process that makes it.
+"""The native runtime's compiled code: where it is kept, and the child process that compiles it.
 
-A compiler that crashes, hangs or is killed ends only that child. Its last line becomes the reason why PyTorch computes
-instead. This file imports no Numba, because the launcher uses it.
+A compiler that crashes, hangs or is killed ends only that child. Its last line becomes the logged reason for PyTorch as
+the fallback. This file imports no Numba, because the launcher uses it.
 
     variant     embedding    keys, values, activations
     bfloat16    2 bytes      bfloat16
@@ -31,17 +31,17 @@ from covey.process import cpu, interpreter
 from covey.process.private import kept_folder, private_folder
 
 BFLOAT16, MIXED, FLOAT32 = VARIANTS = ("bfloat16", "mixed", "float32")
-USUAL = (BFLOAT16, MIXED)  # those of checkpoints in bfloat16
-SECONDS = 240.0  # that compiling may take within a load, which Triton ends after 300
-PATIENT_SECONDS = 900.0  # ... before a server is started: a minute's work, on half a core and less
+USUAL = (BFLOAT16, MIXED)  # the variants for checkpoints in bfloat16
+SECONDS = 240.0  # timeout of compiling within a load, which Triton ends after 300 s
+PATIENT_SECONDS = 900.0  # its timeout before a server is started: a minute's work, on half a core or less
 COMPILER = ("-m", "covey.models.native.compiler")
-FOLDER_VARIABLE = "COVEY_COMPILED"  # by which the child knows the folder of its parent
+FOLDER_VARIABLE = "COVEY_COMPILED"  # tells the child its parent's folder
 
 
 def folder() -> Path:
-    """Return the folder of compiled code: beside these files, else in the launcher's private folder, else a temporary
-    one. Its name stands for all that the code depends on: these files, their place, and the compiler's versions. If the
-    files are read-only, as in a container's image, the code that was compiled beside them is copied."""
+    """Return the folder of compiled code: next to these files, else in the launcher's private folder, else a temporary
+    one. Its name depends on all that the code depends on: these files, their place, and the compiler's versions. If the
+    files are read-only, as in a container's image, code that was compiled next to them is copied."""
     if named := os.environ.get(FOLDER_VARIABLE):
         return Path(named)
     here, kept = Path(__file__).parent, kept_folder("numba")
@@ -52,7 +52,7 @@ def folder() -> Path:
     for own in (beside, *([] if kept is None else [kept / name])):
         with contextlib.suppress(OSError, SettingError):
             if own != beside:
-                private_folder(own.parents[1])  # Numba runs what it finds there
+                private_folder(own.parents[1])  # private, because Numba runs the code in it
                 if not own.exists():
                     _copy(beside, own)
             own.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def folder() -> Path:
 
 
 def _copy(source: Path, own: Path) -> None:
-    """Copy what is compiled there, at once or not at all: other processes start at the same time."""
+    """Copy the compiled code there in one atomic step, because other processes start at the same time."""
     if not (source.is_dir() and os.access(source, os.R_OK | os.X_OK)):
         return
     own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def _copy(source: Path, own: Path) -> None:
         shutil.copytree(source, made, dirs_exist_ok=True)
         made.chmod(0o700)
         made.rename(own)
-    except (OSError, shutil.Error):  # another process was first, or not all of it can be read
+    except (OSError, shutil.Error):  # another process was first, or a file cannot be read
         shutil.rmtree(made, ignore_errors=True)
 
 
@@ -79,20 +79,20 @@ KEPT = folder()
 
 
 def variant_of(of: Architecture, dtype: str) -> str:
-    """Return the variant that computes a model in this type."""
+    """Return the variant that computes a model in this dtype."""
     if dtype != FLOAT32:
         return BFLOAT16
     return MIXED if of.weights[EMBEDDING].dtype == "BF16" else FLOAT32
 
 
 def missing(variants: Iterable[str]) -> list[str]:
-    """Return which of these variants are not compiled for this CPU."""
+    """Return the variants that are not compiled for this CPU."""
     return [variant for variant in dict.fromkeys(variants) if not _mark(variant, "done").exists()]
 
 
 def ensure(variants: Iterable[str], *, patient: bool = False) -> str:
-    """Compile these variants for this CPU unless they are compiled. Return "", or why this runtime cannot compute them.
-    Processes take turns. Only a patient caller, a setup or a start, tries a compiler again that has failed."""
+    """Compile those of the variants that are not compiled for this CPU. Return "", or why the native runtime cannot
+    compute them. Processes take turns. After a failure, only a `patient` caller (a setup or a start) tries again."""
     if platform.machine() == "x86_64" and not {"avx2", "fma"} <= cpu.features():
         return f"it needs AVX2, which {cpu.label()} lacks"
     wanted = missing(variants)
@@ -109,7 +109,7 @@ def ensure(variants: Iterable[str], *, patient: bool = False) -> str:
             _compile(wanted, PATIENT_SECONDS if patient else SECONDS)
             return next((mark.read_text() for mark in failed.values() if mark.exists()), "")
     except OSError as error:
-        return f"compiled code cannot be kept: {error}"
+        return f"cannot keep compiled code: {error}"
 
 
 def _mark(variant: str, word: str) -> Path:
@@ -117,7 +117,7 @@ def _mark(variant: str, word: str) -> Path:
 
 
 def _compile(variants: list[str], seconds: float) -> None:
-    """Compile each variant in a process of its own, and leave a mark that says how that ended."""
+    """Compile each variant in its own process, and leave a file with the outcome."""
     until, marks = time.monotonic() + seconds, {variant: _mark(variant, "said") for variant in variants}
     begun = {}
     for variant, said in marks.items():
@@ -141,7 +141,7 @@ def _compile(variants: list[str], seconds: float) -> None:
 
 
 def _reason(status: int | None, seconds: float, said: str) -> str:
-    """Return in one line how the compiler ended, and the last that it said."""
+    """Return in one line how the compiler ended, and its last line of output."""
     if status is None:
         how = f"had not ended after {seconds:.0f} s"
     else:
@@ -153,5 +153,5 @@ def _reason(status: int | None, seconds: float, said: str) -> str:
 def _named(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # one of those for real time
+    except ValueError:  # real-time signals have no name
         return f"signal {number}"

@@ -1,7 +1,7 @@
 """`python -m covey.models.native.compiler VARIANT`: compile one variant of the passes for the CPU, and run nothing.
 
-Numba's types of a pass depend on the variant alone, so a model of one layer of zeros stands for all. Nothing is run,
-so this machine can also compile for a greater CPU than its own, which shows symbols that the code would lack there.
+Numba's types of a pass depend only on the variant, so a model of one layer of zeros stands for all. Because nothing is
+run, this machine can also compile for a newer CPU than its own, which shows whether the code would lack symbols there.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from covey.models.native.tiles import FLOATS
 from covey.models.stepper import Race
 from covey.models.stored import Stored
 
-SIZE = 64  # of each of the model's dimensions
+SIZE = 64  # each dimension of the model
 
 
 class Uncalled(NativeModel):
     """A model whose passes are compiled and never run."""
 
     def _compile(self, variant: str) -> None:
-        """Leave that to `compile`."""
+        """Do nothing: `compile` does it."""
 
     def _settle(self, numerics: str) -> None:
-        """Prove nothing."""
+        """Do nothing: there is no pass to check."""
 
     def compile(self) -> None:
         unread, slot = self.unread(), np.array([[self.padding_slot]], np.int32)
@@ -48,7 +48,7 @@ def _compile(function: Any, given: tuple[Any, ...]) -> None:
 
 
 def _model(file: Path, dtype: str) -> Architecture:
-    """Return a model of one layer, all of whose tensors are the zeros at the beginning of the file."""
+    """Return a model of one layer; all its tensors are the zeros at the beginning of the file."""
     file.write_bytes(bytes(4 * SIZE * SIZE))
 
     def tensor(*shape: int) -> Stored:

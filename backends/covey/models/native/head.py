@@ -1,4 +1,4 @@
-"""A head of one layer behind the face of a model: logits over the whole of its target's vocabulary."""
+"""A head of one layer with a model's interface: logits over the whole vocabulary of its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from covey.models.native.model import NativeModel
 
 
 class HeadModel(NativeModel):
-    """Reads a state beside each token of a pass. Tokens that it does not know cannot be drafted."""
+    """Also reads a state for each token of a pass. Tokens outside the head's own vocabulary cannot be drafted."""
 
     def __init__(self, head: Head, *, dtype: str, blocks: int, threads: int, max_pass_tokens: int, most_blocks: int):
         self.columns = head.ids

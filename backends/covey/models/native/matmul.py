@@ -1,4 +1,4 @@
-"""A panel of 64 columns times all rows of a pass, and rows made into what panels are multiplied by."""
+"""A panel of 64 columns times all rows of a pass, and the conversion of rows to the form that panels multiply."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from covey.models.native.tiles import BYTES, GROUP, PAIRS, WIDE, WIDENED, Tile, 
 from covey.models.native.words import Array, compiled, rounded
 
 COLUMNS = 64  # of a panel
-# Numbers of a column that all rows are multiplied by before the next ones: they stay in the second cache.
+# k is cut into blocks: all rows are multiplied by one block, which stays in the second-level cache, before the next.
 BLOCK = 1024 if WIDE else 256
-# Vectors of a tile. With 16 registers one row meets a whole panel, two rows a half and up to six rows a quarter of it.
+# Vectors of a tile. With 16 registers, one row meets a whole panel, two rows a half and up to six rows a quarter of it.
 PARTS = (4,) if WIDE else (4, 2, 1)
 ROWS = most_rows(PARTS[-1])
 _VECTORS = [0, *(max(each for each in PARTS if rows <= most_rows(each)) for rows in range(1, ROWS + 1))]
-VECTORS = np.array(_VECTORS)  # by rows
+VECTORS = np.array(_VECTORS)  # by number of rows
 PANEL_BYTES = (128, 128, 256, 64)  # for each k, by kind
 COLUMN_BYTES = (4, 2, 4, 4)  # of a step, by kind
 ROW_BYTES = (2, 4, 4, 1)
-STEPS = (2, 1, 1, GROUP)  # of k, in a tile
+STEPS = (2, 1, 1, GROUP)  # k per step of a tile, by kind
 
 
 class Multiplied(NamedTuple):
-    """The routines that compute a model's products: a kind, and addresses of its tiles."""
+    """The routines that compute a model's products: their kind, and addresses of tiles."""
 
     kind: int
-    first: Array  # by rows: of tiles that fetch the whole next block
-    others: Array  # ... of those that fetch a half of it, or nothing
+    first: Array  # by rows: tiles that prefetch the whole next block
+    others: Array  # by rows: tiles that prefetch a half of it, or nothing
 
     @classmethod
     def of(cls, kind: int, addresses: Mapping[Tile, int]) -> Multiplied:
@@ -43,7 +43,7 @@ def tiles_of(kind: int) -> frozenset[Tile]:
 
 
 def _by_rows(kind: int) -> tuple[list[Tile], list[Tile]]:
-    """Return the tiles by rows: those that fetch the whole next block, and those that fetch a half or nothing."""
+    """Return the tiles by rows: those that prefetch the whole next block, and those that prefetch a half or nothing."""
     lines = 2 if kind == WIDENED else 4
     if WIDE:
         return [Tile(kind, 4, lines)] * (ROWS + 1), [Tile(kind, 4, lines // 2)] * (ROWS + 1)
@@ -53,18 +53,18 @@ def _by_rows(kind: int) -> tuple[list[Tile], list[Tile]]:
 
 
 class Rows(NamedTuple):
-    """The rows that panels are multiplied by, in the kind's own form: views of the same memory."""
+    """The rows that panels are multiplied by, in the form of each kind: views of the same memory."""
 
-    words: Array  # [rows, k] of bfloat16's bits
+    words: Array  # [rows, k], bits of bfloat16
     floats: Array
-    small: Array  # of bytes
-    factors: Array  # [rows, 2 * groups]: of each group of bytes a factor, and where its sums start
+    small: Array  # bytes
+    factors: Array  # [rows, 2 * groups]: for each group of bytes a factor, and the start of its sums
     starts: Array
 
 
 @compiled
 def panel(how, w, number, rows, count, k, y):
-    """Compute y[count, 64] = the first rows times panel `number` of those that begin at address `w`."""
+    """Compute y[count, 64] = the first `count` rows times panel `number` of the panels at address `w`."""
     size, row_size, step = PANEL_BYTES[how.kind], ROW_BYTES[how.kind], STEPS[how.kind]
     x, x_row = rows.small.ctypes.data, rows.small.strides[0]
     factors, factors_row = rows.factors.ctypes.data, rows.factors.strides[0]
@@ -78,7 +78,7 @@ def panel(how, w, number, rows, count, k, y):
             by = how.first[n] if parts == 1 or (part == 0 and not WIDE) else how.others[n]
             own, to = x + row * x_row + start * row_size, y.ctypes.data + row * y.strides[0]
             ahead = here + some * size
-            if parts > 1 and WIDE:  # each of them fetches some
+            if parts > 1 and WIDE:  # each part prefetches its share
                 ahead += part * some * size // 2
             scales = factors + row * factors_row + start // GROUP * 8
             wide = VECTORS[n] * LANES
@@ -104,8 +104,8 @@ def panel(how, w, number, rows, count, k, y):
 
 @compiled
 def put(kind, values, rows, row, at):
-    """Write float32 values into a row of what tiles of this kind multiply, from `at` on, and zeros up to the next
-    group."""
+    """Write float32 values into a row, from index `at` on, in the form that tiles of this kind multiply. Fill the last
+    group with zeros."""
     if kind == PAIRS:
         to = rows.words[row, at : at + len(values)]
         for i in range(len(values)):
@@ -118,7 +118,7 @@ def put(kind, values, rows, row, at):
         for i in range(len(values)):
             floats[i] = values[i]
     rest = at + len(values)
-    while rest % GROUP:  # weights there are zero, and what an earlier row left might not be finite
+    while rest % GROUP:  # weights there are zero, but an earlier row may have left a number that is not finite
         if kind == PAIRS:
             rows.words[row, rest] = 0
         elif kind == BYTES:
@@ -141,4 +141,4 @@ def _put_group(values, rows, row, at):
         total += whole
     group = at // GROUP * 2
     rows.factors[row, group] = most * np.float32(1 / 127)
-    rows.starts[row, group + 1] = -128 * total  # weights are stored with 128 added to them
+    rows.starts[row, group + 1] = -128 * total  # because 128 is added to stored weights

@@ -1,6 +1,6 @@
-"""A model of the plain families over a paged pool: tokens in, logits out. Has the face of `PagedModel`.
+"""A model of the plain families over a paged pool: tokens in, logits out. It has the interface of `PagedModel`.
 
-Knows nothing of requests, block ownership or sampling, and imports no torch.
+This module knows no requests, block owners or sampling, and imports no torch.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from covey.models.heads import Taps
 
 TRIED = 64  # blocks in which passes are compared
-TOGETHER = 12  # rows of a task of attention: queries times the heads that share keys
+TOGETHER = 12  # rows of an attention task: queries times the heads that share keys
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The verdict that passes agree."""
+    """The verdict that passes are invariant."""
 
 
 class NativeModel:
@@ -56,7 +56,7 @@ class NativeModel:
     windows = False  # reads lanes
     block_size = SLOTS
     device = "cpu"
-    columns: Ints | None = None  # the tokens that logits are of, where they are not all
+    columns: Ints | None = None  # the token of each logit, if they are not all tokens
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class NativeModel:
         most_blocks: int = 0,
         taps: Taps | None = None,
     ) -> None:
-        """Load the model; with `most_blocks` the pool can become so large, with `taps` passes leave what
-        states are made of in their tokens' slots. Raises UnsupportedModel where the model is of another family, or
-        nothing can be compiled for this CPU."""
+        """Load the model. The pool may grow to `most_blocks`. With `taps`, passes keep the values that states are made
+        from in their tokens' slots. Raises UnsupportedModel if the model is of another family, or if nothing can be
+        compiled for this CPU."""
         if dtype not in (*KINDS, SMALL):
-            raise SettingError(f"dtype: got {dtype!r}, this runtime computes in: {', '.join(KINDS)}")
+            raise SettingError(f"dtype: got {dtype!r}, the native runtime computes in: {', '.join(KINDS)}")
         self._of = of = folder if isinstance(folder, Architecture) else architecture.read(Path(folder))
         self._taps = taps
         self.state_width = 0 if taps is None else len(taps.fc)
@@ -90,7 +90,7 @@ class NativeModel:
         layers = () if taps is None else taps.layers
         self._tapped_layers = np.asarray(layers, np.int32)
         self._work = _work(of, self._shape, max_pass_tokens, threads)
-        self._turns = np.zeros((0, 2, of.head_dim // 2), np.float32)  # of the positions so far
+        self._turns = np.zeros((0, 2, of.head_dim // 2), np.float32)  # of positions up to the highest so far
         self._logits: Floats = np.zeros((0, of.vocab_size), np.float32)
         self._helpers = [Thread(f"compute-{number}") for number in range(1, threads)]
         self.padding_slot = self.pool.padding_slot
@@ -107,7 +107,7 @@ class NativeModel:
             raise UnsupportedModel(f"the native runtime cannot compute it: {reason}")
 
     def _settle(self, numerics: str) -> None:
-        """Make a first pass, and prove that passes agree if the setting asks for it."""
+        """Run a first pass, and prove that passes are invariant unless `numerics` is "fast"."""
         self.forward(self.unread())
         if numerics != "fast" and self._agrees():
             self.numerics = "invariant"
@@ -120,11 +120,11 @@ class NativeModel:
 
     @property
     def blocks(self) -> int:
-        """Return how many blocks there are now: ids below this may be used."""
+        """Return how many blocks there are now. Ids below this number may be used."""
         return self.pool.reserve.blocks
 
     def forward(self, work: Pass) -> Floats:
-        """Return logits [len(out), vocab] in float32, which the next pass writes over; write keys and values."""
+        """Return logits [len(out), vocab] in float32, which the next pass overwrites; write keys and values."""
         team, *given = self._given(work)
         for number, helper in enumerate(self._helpers, start=1):
             helper.submit(_help, (team._replace(thread=number), *given))
@@ -133,23 +133,23 @@ class NativeModel:
         return logits
 
     def _given(self, work: Pass) -> tuple[Any, ...]:
-        """Return what `run` is given for a pass by the first thread."""
+        """Return the arguments of `run` for a pass, for the first thread."""
         asked, pool = self._asked(work), self.pool
         given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked
         return self._team(self.threads), *given, self._logits[: len(work.out)]
 
     def chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats]:
-        """Draw a chain behind each row's last token of a pass, in one thread; the tokens that it goes on with have
-        these slots and positions [rows, depth - 1]. Return tokens and the logs of their shares, [rows, depth]."""
+        """Draw a chain after each row's last token of a pass, in one thread. `slots` and `positions` [rows, depth - 1]
+        are those of the tokens that it goes on with. Return tokens and the logs of their shares, [rows, depth]."""
         given = self._given_chain(first, slots, positions, race)
         chain(*given)
         tokens, shares = given[-2:]
         return tokens, shares
 
     def _given_chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Any, ...]:
-        """Return what `chain` is given; the last two are what it writes."""
+        """Return the arguments of `chain`; it writes to the last two."""
         rows, depth, lanes = len(first.out), len(race.words), first.lanes
-        assert isinstance(lanes, Lanes), "windows are for GPUs"
+        assert isinstance(lanes, Lanes), "the native runtime reads lanes, not windows"
         asked = later = self._asked(first)
         if depth > 1:
             every, nothing = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
@@ -168,14 +168,14 @@ class NativeModel:
         return self._team(1), *given, columns, draws, logits, tokens, shares
 
     def prepare_chains(self) -> None:
-        """Draw a first chain, so that its code is there."""
+        """Draw a first chain, so that its code is compiled and loaded."""
         slot = np.array([[self.padding_slot]], np.int32)
         self.chain(self.unread(), slot, np.zeros_like(slot), Race(np.zeros(1), np.ones((2, 3, 1), np.int32)))
         leave_compiler()
 
     @cached_property
     def _drafted(self) -> tuple[Ints, Ints]:
-        """Return the token that each column of the logits is of, and its word in the noise's hash."""
+        """Return the token of each column of the logits, and its word in the noise's hash."""
         ids = np.arange(self.vocab_size, dtype=np.int32) if self.columns is None else self.columns
         return ids, token_words(self.vocab_size)[ids]
 
@@ -184,14 +184,15 @@ class NativeModel:
         return Team(np.zeros((stages, LINE * (self.threads + 1)), np.int64), 0, threads)
 
     def _asked(self, work: Pass) -> Asked:
-        """Return a pass as it is computed, with room for its logits. Raises ValueError for one that it cannot be."""
+        """Return a pass in the form that `run` takes, with room for its logits. Raises ValueError if it is too
+        large."""
         work.check_tokens(len(self._weights.held.embedding))
         if work.size > self.max_pass_tokens:
             raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
         lanes, rows = work.lanes, len(work.out)
-        assert isinstance(lanes, Lanes), "windows are for GPUs"
+        assert isinstance(lanes, Lanes), "the native runtime reads lanes, not windows"
         if lanes.lengths.max(initial=0) > lanes.tables.shape[1] * SLOTS:
-            raise ValueError(f"{lanes.lengths.max()} keys in {lanes.tables.shape[1]} blocks of {SLOTS}")
+            raise ValueError(f"{lanes.lengths.max()} keys do not fit {lanes.tables.shape[1]} blocks of {SLOTS}")
         if rows > len(self._logits):
             self._logits = np.empty((rows, self._of.vocab_size), np.float32)
         turns = self._turned(int(work.positions.max(initial=0)))[work.positions]
@@ -201,17 +202,17 @@ class NativeModel:
         states = np.zeros((work.size if self._shape.paired else 0, self._of.width), np.float32)
         if work.states is not None:
             states[:] = work.states
-        # Whole arrays: Numba compiles anew for parts of them.
+        # Pass whole arrays: Numba would compile anew for slices.
         return Asked(tokens, slots, turns, every, wanted, seen, states, self._tapped_layers)
 
     def states(self, slots: Ints) -> Words:
         """Return the states [slots, width] of the tokens in these slots."""
-        assert self._taps is not None, "it was given taps"
+        assert self._taps is not None, "only a model with taps makes states"
         tapped = self.pool.tapped(slots).astype(np.uint32) << 16
         return words(self._taps.states(tapped.view(np.float32)))
 
     def outputs(self, tokens: Ints) -> Floats:
-        """Return what the last layer left of these tokens of the last pass [tokens, width]: a head's later steps read
+        """Return the last layer's output [tokens, width] for these tokens of the last pass. A head's later steps read
         it in place of a state."""
         found = self._work.x[tokens]
         if self._of.normed_output:
@@ -220,13 +221,13 @@ class NativeModel:
         return found
 
     def unread(self) -> Pass:
-        """Return a pass of one token whose key nobody reads."""
+        """Return a pass of one token, whose key no later pass reads."""
         nothing, one = np.zeros(1, np.int32), np.ones(1, np.int32)
         lanes = Lanes(np.array([0, 1], np.int32), one, np.array([[self.padding_slot // SLOTS]], np.int32))
         return Pass(nothing, nothing, np.array([self.padding_slot], np.int32), lanes, nothing)
 
     def _turned(self, last: int) -> Floats:
-        """Return cosines and sines of the positions up to `last`, and of some more."""
+        """Return cosines and sines of the positions up to `last` or more."""
         known = len(self._turns)
         if last >= known:
             at = np.arange(known, min(self.max_positions, max(last + 1, 2 * known, 256)), dtype=np.float32)[:, None]
@@ -236,7 +237,7 @@ class NativeModel:
         return self._turns
 
     def _agrees(self) -> bool:
-        """Return whether results are the same whatever else a pass computes, as they are meant to be."""
+        """Return whether passes are invariant, as they are meant to be; the verdict is kept."""
         facts = asdict(replace(self._of, weights={}, end_ids=()))
         limits = self.max_pass_tokens, self.threads, self.dtype
         key = identity([facts, limits, self.weight_type, code()])
@@ -254,9 +255,8 @@ def _help(given: tuple[Any, ...]) -> None:
 
 
 def kinds(of: Architecture, dtype: str) -> tuple[int, int]:
-    """Return the kinds of multiplication that this CPU uses for a model's panels and for its scores. Panels of a
-    bfloat16 checkpoint stay in two bytes where products are in float32: the bits are the same, and half as many are
-    read."""
+    """Return the kinds of multiplication that this CPU uses for a model's panels and for its scores. For products in
+    float32, panels of a bfloat16 checkpoint stay in two bytes. The results are the same bits, from half the memory."""
     if dtype == "float32":
         stored = {tensor.dtype for tensor in of.weights.values() if len(tensor.shape) == 2}
         return WIDENED if stored == {"BF16"} else FLOATS, FLOATS
@@ -265,7 +265,7 @@ def kinds(of: Architecture, dtype: str) -> tuple[int, int]:
 
 
 def code() -> list[object]:
-    """Return what computes passes here, as far as results and timings depend on it."""
+    """Return data that identifies the code and compiler of passes, on which results and timings depend."""
     files = sorted([*Path(__file__).parent.glob("*.py"), Path(__file__).parents[1] / "agreement.py"])
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     return [numba.__version__, llvmlite.__version__, sorted(cpu.features()), texts]
@@ -299,7 +299,7 @@ def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
     rows = max(TOGETHER, group)
     number: type[np.generic] = np.uint16 if shape.attention.kind == PAIRS else np.float32
     stored: type[np.generic] = np.float32 if shape.attention.kind == FLOATS else np.uint16
-    paths = tokens // SLOTS + 3  # blocks that a path's last keys may be in
+    paths = tokens // SLOTS + 3  # blocks for a path's last keys
     return Work(
         x=np.zeros((tokens, of.width), np.float32),
         a=_rows(tokens, max(shape.inputs, *shape.widths[:2])),
@@ -318,7 +318,8 @@ def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
 
 
 def _seen(lanes: Lanes, every: Ints, group: int) -> Seen:
-    """Return the lanes, and tasks: as many queries of a lane as share a tile, where none has a tail."""
+    """Return the lanes and their tasks. A task takes up to a tile's queries of a lane, or one query if it has a
+    tail."""
     none, counts = every[:0], lanes.counts
     tails = np.zeros(lanes.rows + 1, np.int32) if lanes.tail_offsets is None else lanes.tail_offsets
     queries = every if lanes.queries is None else lanes.queries

@@ -1,6 +1,6 @@
-"""Keys and values in blocks of 32 slots, as attention reads them, in memory that grows and shrinks where it is.
+"""Keys and values in blocks of 32 slots, in attention's layout, in memory that grows and shrinks in place.
 
-Knows no sequences and no owners.
+This module knows no sequences and no owners.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from covey.models.reserve import Reserve
 
 
 class KeyValuePool:
-    """`blocks` blocks that may become `most`, and one more, of slots that nobody reads. One thread calls, and never
-    while a pass runs."""
+    """`blocks` blocks, which may grow to `most`, and one more for slots that are never read. Only one thread may call,
+    and never during a pass."""
 
     def __init__(
         self, layers: int, heads: int, dim: int, kind: int, *, blocks: int, most: int = 0, taps: int = 0
     ) -> None:
-        """`kind` is that of products of queries and keys. With `taps` a slot also keeps so many bfloat16 numbers."""
+        """`kind` is that of products of queries and keys. Each slot also keeps `taps` bfloat16 numbers."""
         number: type[np.generic] = np.float32 if kind == FLOATS else np.uint16
         vectors = -(-dim // LANES) * LANES
         size = heads * SLOTS * vectors * np.dtype(number).itemsize
@@ -42,20 +42,20 @@ class KeyValuePool:
         self.padding_slot = (total - 1) * SLOTS
 
     def copy_slots(self, source: Ints, destination: Ints) -> None:
-        """Copies keys and values of all layers between slots; all are read before any is written."""
+        """Copy keys and values of all layers between slots. All are read before any is written."""
         (block, place), (to, there) = np.divmod(source, SLOTS), np.divmod(destination, SLOTS)
         self._keys[:, to, :, :, there] = self._keys[:, block, :, :, place]
         self.values[:, to, :, there] = self.values[:, block, :, place]
         self.taps[:, to, there] = self.taps[:, block, place]
 
     def clear_slots(self, slots: Ints) -> None:
-        """Sets keys and values of all layers to zero."""
+        """Set keys and values of these slots to zero in all layers."""
         block, place = np.divmod(slots, SLOTS)
         self._keys[:, block, :, :, place] = 0
         self.values[:, block, :, place] = 0
         self.taps[:, block, place] = 0
 
     def tapped(self, slots: Ints) -> Words:
-        """Return the numbers that are kept in the slots, [slots, numbers]."""
+        """Return the taps of these slots, [slots, numbers]."""
         found = self.taps[:, slots // SLOTS, slots % SLOTS].swapaxes(0, 1)
         return found.reshape(len(slots), len(self.taps) * self.taps.shape[3])[:, : self._numbers]

@@ -1,6 +1,6 @@
-"""A pass over a decoder as stages of tasks that threads take: each layer, from its input to its output, then the head.
+"""A pass over a decoder as stages of tasks that threads share: each layer, from its input to its output, then the head.
 
-    norm           rows      x -> a                       a: what panels are multiplied by
+    norm           rows      x -> a                       a: the rows that panels multiply
     queries, keys, values    panels   a -> y
     turn           rows      y -> q, and keys and values into the pool
     attend         some queries of a lane, for a head of keys     q, pool -> heads
@@ -10,7 +10,7 @@
     gate and up    pairs of panels    a -> b
     down           panels    x += b times weights
 
-A stage begins when all tasks of the one before are done.
+A stage begins after all tasks of the one before are done.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from covey.models.native.tasks import finish, take
 from covey.models.native.tiles import PAIRS
 from covey.models.native.words import Array, as_float, as_stored, compiled, compiled_sum, rounded
 
-STAGES = 9  # of a layer
+STAGES = 9  # per layer
 AROUND = 3  # before and after the layers
 
 
 class Shape(NamedTuple):
-    """A decoder's numbers, and how it is computed."""
+    """A decoder's sizes, and how it is computed."""
 
     products: Multiplied
     attention: Compared
@@ -42,28 +42,28 @@ class Shape(NamedTuple):
     inner: int  # of the feed-forward
     vocab: int
     eps: float
-    widths: tuple[int, int, int]  # of rows that panels are multiplied by, whole steps: of x, heads, the feed-forward
-    inputs: int  # the same, of what queries, keys and values are made of
-    paired: int  # 1: of a head, whose layer reads an embedding beside a state
-    normed_residual: int  # 1: the state is normed before it is what the layer adds to
+    widths: tuple[int, int, int]  # of the rows that panels multiply, in whole groups: x, heads, the feed-forward
+    inputs: int  # the same for the input of queries, keys and values
+    paired: int  # 1 for a head, whose layer reads an embedding and a state
+    normed_residual: int  # 1: the layer adds to the normed state
 
 
 class Held(NamedTuple):
-    """The weights. A layer's columns: queries, keys and values; output; gates and ups by panels in turn; down."""
+    """The weights. A layer's panels: queries, keys and values; output; gates and ups alternating; down."""
 
     embedding: Array  # [vocab, width], bfloat16's bits or float32
     panels: Array  # [layers, 4], addresses
     head: int
     norms: Array  # [2 * layers + 1, width]
-    head_norms: Array  # [layers, 2, dim], of queries and keys; or none
-    state_norm: Array  # [width], of a head; or none
+    head_norms: Array  # [layers, 2, dim], of queries and keys; or empty
+    state_norm: Array  # [width], of a head; or empty
     after: tuple[Array, Array, Array, Array]  # [layers, 2, columns]: factors of sums, and biases
-    # Of gates and ups there are none where all factors are one and all biases zero.
+    # For gates and ups it is empty if all factors are one and all biases zero.
     after_head: Array  # [2, vocab]
 
 
 class Work(NamedTuple):
-    """Memory of passes."""
+    """Scratch memory of passes."""
 
     x: Array  # [tokens, width]
     a: Rows
@@ -74,28 +74,28 @@ class Work(NamedTuple):
     tile: Array  # [threads, 2, tokens, COLUMNS]
     row: Array  # [threads, width]
     scores: Array  # [threads, rows, keys]
-    sums: Array  # [threads, rows, whole vectors of dim and one number]
+    sums: Array  # [threads, rows, whole vectors of dim and one more number]
     own_keys: Array  # [threads, blocks, ...]
     own_values: Array
-    pair: Array  # [threads, 2 * width], of a head; or none
+    pair: Array  # [threads, 2 * width], of a head; or empty
 
 
 class Asked(NamedTuple):
-    """A pass."""
+    """The inputs of a pass."""
 
     tokens: Array
     slots: Array
     turns: Array  # [tokens, 2, dim / 2]: cosines and sines of positions
-    every: Array  # all numbers of tokens
+    every: Array  # the indices of all tokens
     wanted: Array
     seen: Seen
-    states: Array  # [tokens, width], of a head; or none
-    taps: Array  # layers before which x is kept
+    states: Array  # [tokens, width], of a head; or empty
+    taps: Array  # layers whose input x is kept
 
 
 @compiled
 def run(team, shape, held, keys, values, taps, work, asked, logits):
-    """Do one thread's part of a pass. `keys` and `values` [layers, blocks, kv heads, ...], `taps` [planes, blocks,
+    """Do one thread's part of a pass. `keys` and `values` are [layers, blocks, kv heads, ...], `taps` [planes, blocks,
     slots, part of a slot's numbers], `logits` [wanted, vocab]."""
     tokens, after = len(asked.tokens), held.after
     _embed(team, 0, held.embedding, asked.tokens, work.x)
@@ -135,7 +135,7 @@ def _embed(team, stage, embedding, tokens, x):
 
 @compiled_sum
 def _squares(values):
-    """Return the sum of the values' squares, in an order that depends on how many there are."""
+    """Return the sum of the values' squares, in an order that depends only on their number."""
     total = np.float32(0)
     for i in range(len(values)):
         total += values[i] * values[i]
@@ -151,7 +151,7 @@ def normalise(values, weights, eps, to):
 
 @compiled
 def _tap(taps, layer):
-    """Return the number of the tap before this layer; -1 where there is none."""
+    """Return the index of the tap before this layer, or -1 if there is none."""
     for number in range(len(taps)):
         if taps[number] == layer:
             return number
@@ -160,7 +160,7 @@ def _tap(taps, layer):
 
 @compiled
 def _keep(x, slot, tap, taps):
-    """Keep a token's x in its slot."""
+    """Keep a token's x in its slot as tap number `tap`."""
     block, place, part = slot // SLOTS, slot % SLOTS, taps.shape[3]
     for i in range(len(x)):
         at = tap * len(x) + i
@@ -169,7 +169,7 @@ def _keep(x, slot, tap, taps):
 
 @compiled
 def _pair(team, stage, shape, weights, state_norm, work, states):
-    """Write an embedding's norm beside a state's into the rows of `a`; x becomes the state."""
+    """Write the normed embedding and, next to it, the normed state into the rows of `a`. Set x to the state."""
     mine, count, width, pair = 0, len(states), shape.width, work.pair[team.thread]
     task = take(team, stage, count)
     while task >= 0:
@@ -186,7 +186,7 @@ def _pair(team, stage, shape, weights, state_norm, work, states):
 
 @compiled
 def _norm(team, stage, shape, weights, work, rows, tap, slots, taps):
-    """Write the norm of these rows into the first rows of `a`. What it is of is kept as a tap, where it is one."""
+    """Write the norm of these rows into the first rows of `a`. Keep their x as a tap if `tap` is not -1."""
     mine, count, row = 0, len(rows), work.row[team.thread]
     task = take(team, stage, count)
     while task >= 0:
@@ -242,7 +242,7 @@ def _add(team, stage, how, w, rows, k, after, work, tokens):
 
 @compiled
 def _gate(team, stage, shape, w, after, work, tokens):
-    """Multiply by panels of gates and of ups, which follow in turns: each pair gives a panel's columns of `b`."""
+    """Multiply by panels of gates and of ups, which alternate. Each pair gives a panel's columns of `b`."""
     mine, count = 0, (shape.inner + COLUMNS - 1) // COLUMNS
     gates, ups = work.tile[team.thread, 0], work.tile[team.thread, 1]
     scales, biases, scaled = after[0], after[1], after.shape[1] > 0
@@ -288,7 +288,7 @@ def _take_heads(team, stage, kind, work, tokens):
 
 @compiled
 def _turn(team, stage, shape, head_norms, layer, work, asked, keys, values):
-    """Turn queries and keys by their position; put keys and values into their slots."""
+    """Turn queries and keys by their position, and write keys and values to their slots."""
     mine, count = 0, len(asked.tokens)
     dim, group = shape.dim, shape.heads // shape.kv_heads
     scale = np.float32(1 / np.sqrt(dim))

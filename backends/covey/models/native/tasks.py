@@ -1,5 +1,5 @@
-"""Tasks of a stage that threads take, each its own share first and then the others': no thread waits for one that the
-system has put aside between two tasks, and no result depends on who does what."""
+"""How threads share the tasks of a stage. A thread takes its own share first, then tasks of the others. So none waits
+for a thread that the system has paused between two tasks. Results do not depend on which thread does a task."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import NamedTuple
 
 from covey.models.native.words import Array, add_to, compiled, let_others_run, value_at
 
-LINE = 8  # counters so far apart share none of the caches' lines
-PATIENCE = 1 << 10  # looks at a counter before others may run
+LINE = 8  # counters this far apart share no cache line
+PATIENCE = 1 << 10  # looks at a counter before the thread yields its processor
 
 
 class Team(NamedTuple):
     """The place of one thread among those that run a pass."""
 
-    counters: Array  # [stages, LINE * (threads + 1)], zero: of each thread's share, then of what is done
+    counters: Array  # [stages, LINE * (threads + 1)], zero at first: tasks taken of each thread's share, then done
     thread: int
     threads: int
 
 
 @compiled
 def take(team, stage, count):
-    """Take a task of `count` that nobody has taken; return -1 where there is none."""
+    """Take one of `count` tasks that no thread has taken yet. Return its index, or -1 if there is none."""
     counters, thread, threads = team.counters, team.thread, team.threads
     row = counters.ctypes.data + stage * counters.strides[0]
     for other in range(threads):
@@ -37,7 +37,7 @@ def take(team, stage, count):
 
 @compiled
 def finish(team, stage, count, mine):
-    """Return when all of `count` tasks are done, `mine` of them by the caller."""
+    """Add `mine` tasks that the caller has done, and return when all of `count` tasks are done."""
     at = team.counters.ctypes.data + stage * team.counters.strides[0] + team.threads * LINE * 8
     add_to(at, mine)
     looks = 0

@@ -2,16 +2,16 @@
 
     y[rows, 16 * vectors] += x[rows, k] * w[k, 16 * vectors]
 
-A panel's columns lie side by side, step after step: the machine reads it from its beginning to its end, once for as
-many rows as have their sums in registers. A step is as many of k as an instruction sums at once:
+A panel's columns lie next to each other, step after step. So the CPU reads it from beginning to end, once for all rows
+whose sums fit in registers. A step covers the terms that one instruction sums:
 
     PAIRS    2 of bfloat16, x too                 w [k / 2, columns, 2]    sums in float32
-    WIDENED  1 of bfloat16, x in float32          w [k, columns]           ... for CPUs that multiply no bfloat16
+    WIDENED  1 of bfloat16, x in float32          w [k, columns]           ... for CPUs that cannot multiply bfloat16
     FLOATS   1 of float32                         w [k, columns]
     BYTES    4 of w + 128 in uint8, x in int8     w [k / 4, columns, 4]    sums in int32, scaled for every 64 of k
 
-A column's sum has one order whatever the rows beside it and wherever k is split, so that a row's results are the same
-bits in any company. Numba has no vector types: the loop is written in LLVM's instructions.
+A column's sum has one order for any number of rows and any split of k. So a row's results are the same bits in any
+pass. Numba has no vector types, so the loop is written in LLVM's instructions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from covey.models.native.words import CPU, BFloat16, code_of
 from covey.process import cpu
 
 PAIRS, WIDENED, FLOATS, BYTES = range(4)
-GROUP = 64  # numbers of a row of bytes that share a scale
+GROUP = 64  # numbers of a row in bytes that share a scale
 
 _I16, _I32, _I64 = (ir.IntType(bits) for bits in (16, 32, 64))
 _F32, _VOID, _POINTER = ir.FloatType(), ir.VoidType(), ir.PointerType()
@@ -40,31 +40,31 @@ _PAIRS = ir.VectorType(_I16, 2 * LANES)
 _BFLOATS = ir.VectorType(BFloat16(), 2 * LANES)
 _STEP_BYTES = {PAIRS: 64, WIDENED: 32, FLOATS: 64, BYTES: 64}  # of a vector's columns in a step
 LINE = 64
-_ENGINES: list[Any] = []  # the code's owners
+_ENGINES: list[Any] = []  # own the code, so they must not be freed
 ARGUMENTS = ("rows", "w", "w_step", "x", "x_row", "scales", "scales_row", "y", "y_row", "steps", "fresh", "ahead")
 
 
-# Whether registers hold 16 numbers, and there are 32 of them; else there are 16 of 8 numbers.
+# True: there are 32 registers of 16 numbers. False: there are 16 of 8 numbers.
 WIDE = "avx512f" in cpu.features()
-# Whether one instruction multiplies four bytes and adds them; else two multiply pairs of them.
+# True: one instruction multiplies four bytes and adds them. False: two instructions multiply pairs of them.
 SUMS_FOURS = "avx512vnni" in cpu.features()
 
 
 def has(kind: int) -> bool:
-    """Return whether this CPU has the instructions that a kind of multiplication needs."""
+    """Return whether this CPU has the instructions for a kind of multiplication."""
     needed = {PAIRS: {"avx512bf16"}, BYTES: {"avx512vnni", "avx512bw" if WIDE else "avx2"}}.get(kind)
     return needed is None or not needed.isdisjoint(cpu.features())
 
 
 def most_rows(vectors: int) -> int:
-    """Return the most rows of a tile with so many vectors whose sums stay in registers, beside weights and a row."""
+    """Return the most rows of a tile with `vectors` vectors whose sums fit in registers, with weights and a row."""
     return 24 // max(vectors, 2) if WIDE else {1: 6, 2: 2}.get(vectors, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The shape that a tile is made for: its vectors of columns, and how many cache lines each turn of its loop fetches
-    for the next reader. A turn is so many steps."""
+    """The shape of a tile: its vectors of columns, and how many cache lines each turn of its loop prefetches for the
+    next reader. A turn is `turn` steps."""
 
     kind: int
     vectors: int
@@ -75,9 +75,9 @@ class Tile:
 @cache
 def addresses(tiles: frozenset[Tile]) -> Mapping[Tile, int]:
     """Return the address of each tile's function: `tile(rows, w, w_step, x, x_row, scales, scales_row, y, y_row, steps,
-    fresh, ahead)`, of addresses and distances in bytes, for 1 to `most_rows(vectors)` rows. Sums begin at y, or at zero
-    where `fresh`; lines are fetched from `ahead` on. Of bytes a step is a whole group, and at `scales` a row has, for
-    each, a float32 that its sums are multiplied by and an int32 that they begin at."""
+    fresh, ahead)`. Its arguments are addresses and distances in bytes, for 1 to `most_rows(vectors)` rows. Sums begin
+    at y, or at zero if `fresh`. Lines are prefetched from `ahead` on. For BYTES, a step is a whole group. At `scales` a
+    row has two numbers per group: a float32 factor of its sums, and the int32 that they begin at."""
     names = {tile: "_".join(["tile", *map(str, astuple(tile))]) for tile in tiles}
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
@@ -92,7 +92,7 @@ def addresses(tiles: frozenset[Tile]) -> Mapping[Tile, int]:
 
 
 def _made(names: Mapping[Tile, str], machine: Any) -> bytes:
-    """Return the tiles' code, as an object file."""
+    """Return the tiles' code as an object file."""
     module = ir.Module()
     for tile, name in names.items():
         _write(module, name, tile)
@@ -137,8 +137,8 @@ def call(_context, address, rows, w, w_step, x, x_row, scales, scales_row, y, y_
 
 
 class _Loop:
-    """A counted loop. What it carries from turn to turn is told by types and first values; addresses among it that only
-    move, by as much each turn, are told by themselves."""
+    """A counted loop. Values that it carries from turn to turn are given by type and first value. Carried addresses
+    that only move by a fixed step each turn are given separately, in `moving`."""
 
     def __init__(self, builder: Any, count: Any, carried: list[tuple[Any, Any]], moving: list[tuple[Any, Any]]) -> None:
         self._builder, before = builder, builder.block
@@ -158,7 +158,7 @@ class _Loop:
         builder.position_at_end(body)
 
     def close(self, values: list[Any]) -> list[Any]:
-        """End a turn with these values; return those that there are after the last turn."""
+        """End a turn with these values. Return the values after the last turn."""
         builder = self._builder
         moved = [builder.add(address, by) for address, (_, by) in zip(self.addresses, self._moving)]
         self._left.add_incoming(builder.sub(self._left, _I64(1)), builder.block)
@@ -219,10 +219,10 @@ class _Tile:
     def _fetch(self, ahead: Any) -> None:
         for line in range(self._lines):
             fetched = self._at(ahead, LINE * line)
-            self._call("llvm.prefetch.p0", _VOID, fetched, _I32(0), _I32(2), _I32(1))  # into the second cache
+            self._call("llvm.prefetch.p0", _VOID, fetched, _I32(0), _I32(2), _I32(1))  # into the second-level cache
 
     def _step(self, sums: list[Any], w: Any, x: list[Any]) -> list[Any]:
-        """Return the sums after one step."""
+        """Return the sums after one more step."""
         weights = [self._weights(self._at(w, _STEP_BYTES[self._kind] * each)) for each in range(self._vectors)]
         rows = [self._activation(self._at(each)) for each in x]
         return [self._product(value, weights[vector], rows[row]) for (row, vector), value in zip(self._cells, sums)]
@@ -241,7 +241,7 @@ class _Tile:
         return b.and_(pairs, _each(0xFF)), b.lshr(pairs, _each(8))
 
     def _activation(self, at: Any) -> Any:
-        """Return a row's numbers of a step, in every lane."""
+        """Return a row's numbers of a step, repeated in every lane."""
         b = self._b
         if self._kind in (WIDENED, FLOATS):
             return self._spread(b.load(at, typ=_F32, align=4), _FLOATS)
@@ -260,12 +260,12 @@ class _Tile:
             return self._fma(weights, row, sums)
         if SUMS_FOURS:
             return self._call("llvm.x86.avx512.vpdpbusd.512", _INTS, sums, weights, row)
-        for one, two in zip(weights, row):  # every other byte, and the bytes between: both as pairs of 16 bits
+        for one, two in zip(weights, row):  # even bytes, then odd bytes, each as pairs of 16 bits
             sums = self._b.add(sums, self._pairs(one, two))
         return sums
 
     def _pairs(self, one: Any, two: Any) -> Any:
-        """Return sums of two products each of numbers of 16 bits."""
+        """Return sums of two products of 16-bit numbers each."""
         if WIDE:
             return self._call("llvm.x86.avx512.pmaddw.d.512", _INTS, one, two)
         b, kind = self._b, ir.VectorType(_I32, LANES // 2)

@@ -1,6 +1,6 @@
-"""A model's weights as tiles read them: panels of 64 columns, one behind the other, in pages of 2 MB.
+"""A model's weights in the layout of tiles: panels of 64 columns, one after another, in pages of 2 MB.
 
-With pages of 4 KB a core looks up so many addresses that it reads memory at three quarters of its speed.
+With pages of 4 KB, address lookups cut a core's memory throughput to three quarters.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS
 from covey.models.stored import Stored
 
 HUGE_PAGE = 2 << 20
-MOST_SCALE = 1e30  # of a row of bytes: no product is infinite
-CHECKED = 1 << 18  # numbers at a time, which a core's cache holds
+MOST_SCALE = 1e30  # largest scale of an int8 row that keeps products finite
+CHECKED = 1 << 18  # numbers checked at a time, which fit a core's cache
 _EXPONENTS: dict[str, np.unsignedinteger[Any]] = {
     "BF16": np.uint16(0x7F80),
     "F16": np.uint16(0x7C00),
@@ -31,12 +31,12 @@ _HEAD = "lm_head.weight"
 
 
 def whole(width: int, of: int = GROUP) -> int:
-    """Return the next multiple of `of`, from `width` on."""
+    """Return the smallest multiple of `of` that is at least `width`."""
     return -(-width // of) * of
 
 
 class Weights:
-    """Owns the memory that `held` shows."""
+    """Owns the memory that `held` points to."""
 
     def __init__(self, of: Architecture, kind: int) -> None:
         self._of, self._kind = of, kind
@@ -85,10 +85,10 @@ class Weights:
         self.held = Held(self._embedding(), panels, head, norms, head_norms, state_norm, after, after_head)
 
     def _embedding(self) -> npt.NDArray[Any]:
-        """Return the embedding as it is stored, or in the type that tokens have here."""
+        """Return the embedding as stored, or in the dtype of this model's tokens."""
         tensor = self._of.weights[EMBEDDING]
         if tensor.dtype == "BF16":
-            # Numba has a type of its own for what cannot be written.
+            # Copy on write, because Numba has a separate type for read-only arrays.
             shown: npt.NDArray[Any] = np.memmap(tensor.file, np.uint8, "c", tensor.begin, (tensor.size,))
             if tensor.begin % 2:
                 shown = np.array(shown)
@@ -100,8 +100,8 @@ class Weights:
         return floats(self._of.weights[name])
 
     def _packed(self, names: list[str], after: Floats) -> int:
-        """Pack panels of one matrix, of several behind each other, or of two in turns; return their address. Write what
-        sums are multiplied by and what is added to them into `after`."""
+        """Pack the panels of some matrices, one after another, or of two alternating; return their address. Write the
+        factors and biases of their sums into `after`."""
         parts = [self._part(name) for name in names]
         if len(parts) == 2:  # gates and ups
             matrix, scales, biases = (_in_turns(*pair) for pair in zip(*parts))
@@ -121,7 +121,7 @@ class Weights:
         return int(here.ctypes.data)
 
     def _part(self, name: str) -> tuple[npt.NDArray[Any], Floats, Floats]:
-        """Return a matrix in the kind's own numbers, its rows' scales and biases."""
+        """Return a matrix in this kind's numbers, and its rows' scales and biases."""
         tensor, count = self._of.weights[f"{name}.weight"], self._of.weights[f"{name}.weight"].shape[0]
         bias = self._vector(f"{name}.bias") if f"{name}.bias" in self._of.weights else np.zeros(count, np.float32)
         ones = np.ones(count, np.float32)
@@ -138,7 +138,8 @@ class Weights:
 
 
 def _in_turns(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return 64 of the first, 64 of the second, and so on; what is missing of the last 64 is a neutral value."""
+    """Return 64 rows of the first, 64 of the second, and so on. The last 64 of each are filled up with a neutral
+    value."""
     count = whole(len(one))
     both = np.full((2, count, *one.shape[1:]), 128 if one.dtype == np.uint8 else 0, one.dtype)
     both[0, : len(one)], both[1, : len(two)] = one, two
@@ -176,6 +177,6 @@ def _finite(tensor: Stored, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def words(values: Floats) -> Words:
-    """Return the bits of the nearest bfloat16; of two as near, the even one's."""
+    """Return the bits of the nearest bfloat16; of two equally near ones, the even one."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -22,27 +22,26 @@ from covey.models.native.compiled import KEPT
 from covey.process import cpu
 from covey_client import files
 
-DIGEST = 32  # bytes, before the code in its file
+DIGEST = 32  # bytes before the code in a file
 numba.config.CACHE_DIR = str(KEPT)
-# The CPU and its features, as LLVM is told them: this one's, or those that a name stands for.
+# The CPU and features for LLVM: this machine's, or those of a chosen CPU.
 CPU = (cpu.chosen(), "") if cpu.chosen() else (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
 numba.config.CPU_NAME, numba.config.CPU_FEATURES = CPU
 
 
 def leave_compiler() -> None:
-    """Give back what this process holds of LLVM's library, 70 MB of pages that are as in their file: who compiles
-    again reads them again."""
+    """Free this process's unmodified pages of LLVM's library, some 70 MB. A later compilation reads them again."""
     libc = ctypes.CDLL(None)
     for each in psutil.Process().memory_maps(grouped=False):
-        changed = each.anonymous or each.swap  # such pages are nowhere else
+        changed = each.anonymous or each.swap  # pages that the file does not hold
         if each.path.endswith("libllvmlite.so") and each.perms.startswith("r-") and not changed:
             first, end = (int(address, 16) for address in each.addr.split("-"))
             libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 
 def code_of(what: str, make: Callable[[], bytes]) -> bytes:
-    """Return code for this CPU, which is made once for all processes, and again if the file is damaged: that would be
-    run. `what` names all that the code depends on beside these files."""
+    """Return code for this CPU. It is made once for all processes, and again if the file is damaged, because damaged
+    code would be run. `what` names all that it depends on, other than these files."""
     path = KEPT / f"{hashlib.sha256(what.encode()).hexdigest()[:16]} {cpu.key()}.o"
     with contextlib.suppress(OSError):
         kept = path.read_bytes()
@@ -56,13 +55,13 @@ def code_of(what: str, make: Callable[[], bytes]) -> bytes:
 
 Array: TypeAlias = npt.NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
-_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}  # else a division is a branch
+_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}  # numpy's divisions need no branch
 _I16, _I32, _I64, _POINTER = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.PointerType()
-_ROUNDS = "avx512bf16" in cpu.features()  # has an instruction for it; else LLVM calls a function that nothing has
+_ROUNDS = "avx512bf16" in cpu.features()  # has an instruction; else LLVM would call a function that does not exist
 
 
 class BFloat16(ir.Type):  # type: ignore[misc]
-    """LLVM's type, which llvmlite has no class for."""
+    """LLVM's bfloat type, for which llvmlite has no class."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -75,19 +74,19 @@ class BFloat16(ir.Type):  # type: ignore[misc]
 
 
 def compiled(function: F) -> F:
-    """Return the function, compiled when it is first called with arguments of some types; it releases the GIL."""
+    """Return the function, compiled on its first call with each set of types; it releases the GIL."""
     made: F = njit(**_OPTIONS)(function)
     return made
 
 
 def compiled_sum(function: F) -> F:
-    """Compile a sum whose order the compiler may choose by how many numbers there are."""
+    """Compile a sum whose order the compiler may choose by the number of terms."""
     made: F = njit(fastmath={"reassoc"}, **_OPTIONS)(function)
     return made
 
 
 def compiled_largest(function: F) -> F:
-    """Compile a search in any order, whose result with NaN among the numbers is any number."""
+    """Compile a search for the largest number in any order; with NaN among the numbers, the result is arbitrary."""
     made: F = njit(fastmath={"nnan", "nsz"}, **_OPTIONS)(function)
     return made
 
@@ -114,7 +113,7 @@ def number_of(_context, bits):
 
 @intrinsic
 def add_to(_context, address, amount):
-    """Add to the int64 at an address, in one piece; what it was before."""
+    """Add to the int64 at an address atomically; return its old value."""
 
     def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         return builder.atomic_rmw("add", builder.inttoptr(given[0], _POINTER), given[1], "seq_cst")
@@ -124,7 +123,7 @@ def add_to(_context, address, amount):
 
 @intrinsic
 def value_at(_context, address):
-    """Return the int64 at an address, as another thread may just have written it."""
+    """Return the int64 at an address, including another thread's latest write."""
 
     def generate(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         return builder.load_atomic(builder.inttoptr(given[0], _POINTER), "seq_cst", 8, typ=_I64)
@@ -134,7 +133,7 @@ def value_at(_context, address):
 
 @intrinsic
 def let_others_run(_context):
-    """Give the processor to another thread that waits for it, if one does."""
+    """Yield the processor to another thread that waits for it, if one does."""
 
     def generate(_context: Any, builder: Any, _signature: Any, _given: Any) -> Any:
         yielding = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, []), "sched_yield")
@@ -151,9 +150,9 @@ def rounded(_context, value):
         if _ROUNDS:
             return builder.bitcast(builder.fptrunc(given[0], BFloat16()), _I16)
         bits = builder.bitcast(given[0], _I32)
-        lowest = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))  # kept bit: of two as near, the even one
+        lowest = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))  # kept bit, so that ties go to the even number
         nearest = builder.add(bits, builder.add(lowest, _I32(0x7FFF)))
-        quiet = builder.or_(bits, _I32(0x400000))  # NaN, which adding could make infinite
+        quiet = builder.or_(bits, _I32(0x400000))  # for NaN, which the addition could make infinite
         number = builder.fcmp_ordered("ord", given[0], given[0])
         return builder.trunc(builder.lshr(builder.select(number, nearest, quiet), _I32(16)), _I16)
 
@@ -171,19 +170,19 @@ def widened(_context, bits):
 
 
 def as_float(value):
-    """Return the float32 of a number as it is stored: bfloat16's bits, or float32."""
+    """Return a stored number, bfloat16's bits or float32, as a float32."""
     raise NotImplementedError(value)
 
 
 @overload(as_float, inline="always")
 def _as_float(value):
     if value == types.uint16:
-        return lambda value: widened(value)  # noqa: PLW0108 - what is compiled is a function of Python's
+        return lambda value: widened(value)  # noqa: PLW0108 - Numba compiles only Python functions
     return lambda value: value
 
 
 def as_stored(value, like):
-    """Return a float32 as numbers `like` that one are stored."""
+    """Return a float32 in the storage type of `like`."""
     raise NotImplementedError(value, like)
 
 
