@@ -122,7 +122,6 @@ def open_target(name: str, device: torch.device, window: int) -> Target:
     folder = Path(hub.folder(name))
     refusals.by_files(folder)
     config = loading.read_config(folder)
-    loading.check_config(folder, config)
     return Target(folder, device, _tokenizer(folder), min(window, loading.find_max_positions(config)))
 
 

@@ -1,24 +1,26 @@
-"""Every family that is said to be exact writes what transformers' own loop writes; the others are refused by name.
+"""Every family that is said to be exact writes what transformers' own loop writes; what differs from it is refused.
 
 The table in docs/models.md says which: `python -m tests.models.test_families` writes it.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, DiffLlamaConfig
+import transformers
+from transformers import AutoModelForCausalLM
 
 from covey.contracts.errors import UnsupportedModel
-from covey.models import refusals
+from covey.models import modules, refusals
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
 from covey.models.modules import Modules
+from covey.models.native import architecture
 from tests.models.tiny_models import FAMILIES, MORE, Reader, build, generate, prompts
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -76,11 +78,6 @@ def table() -> str:
     """The families as docs/models.md shows them."""
     lines = ["| model type | |", "|---|---|"]
     lines += [f"| `{family}` | {remark} |" for family, remark in EXACT.items()]
-    features: dict[str, list[str]] = {}
-    for family, feature in refusals.families():
-        features.setdefault(feature, []).append(f"`{family}`")
-    lines += ["", "| refused | for |", "|---|---|"]
-    lines += [f"| {', '.join(families)} | {feature} |" for feature, families in features.items()]
     return "\n".join([*lines, ""])
 
 
@@ -110,26 +107,6 @@ def test_its_greedy_text_is_that_of_generate(family: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("family", "changes"),
-    [("qwen2_moe", {"max_window_layers": 3}), ("smollm3", {"layer_types": ["sliding_attention"] * 3})],
-)
-def test_a_window_that_only_the_mask_has_is_kept_beyond_what_is_tried_at_load(
-    family: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
-    """Their attention is not told of it; and 48 tokens, which are tried, are within it."""
-    uses = {"use_sliding_window": family == "qwen2_moe", "sliding_window": 60}
-    folder = build(tmp_path, family, **uses, **changes)
-    (row,) = prompts(np.random.default_rng(3), 97, 90)
-    with quiet(), torch.inference_mode():
-        module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-        own = module(torch.from_numpy(row)[None].long()).logits[0]
-    model = PagedModel(folder, dtype="float32", device="cpu", blocks=32, block_size=4, numerics="fast")
-    reader = Reader(model, [row])
-    found = torch.cat([reader.read([(0, start, start + 45)])[0] for start in (0, 45)])
-    assert torch.allclose(found, own, rtol=0, atol=1e-3)
-
-
-@pytest.mark.parametrize(
     "family",
     [
         family if family in SLICE else pytest.param(family, marks=pytest.mark.slow)
@@ -151,46 +128,94 @@ def test_no_row_depends_on_its_company(family: str, tmp_path: Path) -> None:
             assert torch.equal(logits, alone[row][begin:stop])
 
 
-@pytest.mark.parametrize(("family", "feature"), list(refusals.families()))
-def test_refused_families_are_named_by_their_feature(family: str, feature: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel) as caught:
-        refusals.by_config(tmp_path, {"model_type": family}.get)
-    assert str(caught.value).startswith(f"{tmp_path}: {feature} is not supported: ")
-    assert "\n" not in str(caught.value)
+def in_memory(family: str, **changes: Any) -> Modules:
+    """A tiny model whose folder nobody looked into."""
+    name, settings = (FAMILIES | MORE)[family]
+    return random(getattr(transformers, name)(**(settings | changes)))
 
 
-def test_attention_twice_in_a_layer_is_seen_whatever_the_family_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its second result would be read in place of the first's keys by every later pass, though not by the first."""
-    monkeypatch.setattr(refusals, "by_config", lambda *_: None)
-    config = DiffLlamaConfig(
-        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
-    )
-    module = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
-    with pytest.raises(UnsupportedModel, match="computed twice in a layer"):
-        PagedModel(Modules.of(module, "in memory"), dtype="float32", device="cpu", blocks=16, numerics="fast")
+def random(config: Any) -> Modules:
+    torch.manual_seed(0)
+    with quiet(), torch.no_grad():
+        module = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
+        for name, weight in module.named_parameters():
+            weight.copy_(torch.randn(weight.shape) * (1.5 * weight.shape[-1] ** -0.5 if weight.dim() > 1 else 0.2))
+            if weight.dim() == 1 and not name.endswith("bias"):
+                weight.add_(1.0)
+    return Modules.of(module, "memory")
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+def test_it_passes_the_comparison_at_load_which_names_a_layer_that_is_broken(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = in_memory(family)
+    text = tiny.trial(48)
+    tiny.examine(text)
+
+    calls, attend = itertools.count(), modules.attend
+
+    def broken(plan: Any, queries: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return attend(plan, queries * (4 if next(calls) % tiny.layers == 1 else 1), *rest)
+
+    monkeypatch.setattr(modules, "attend", broken)
+    with pytest.raises(UnsupportedModel, match=r"^memory: \w+ is not supported: layer 1 differs between"):
+        tiny.examine(text)
+
+
+def test_a_window_that_reaches_beyond_the_text_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = in_memory("mistral", sliding_window=200)
+    assert tiny.examine(tiny.trial(48)).settings[0].window == 200
+    attend = modules.attend
+    monkeypatch.setattr(modules, "attend", lambda *given: attend(*given[:4], 0, *given[5:]))
+    with pytest.raises(UnsupportedModel, match="layer 0 differs"):
+        tiny.examine(tiny.trial(48))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"attn_logit_softcapping": 2.0, "residual_multiplier": 0.5, "attention_sinks": True}),
+        ("gemma2", {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 2.0}),
+    ],
+)
+def test_keys_that_change_the_computation_give_transformers_text(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = build(tmp_path, family, **changes)
+    with pytest.raises(UnsupportedModel):
+        architecture.read(folder)
+    (row,) = prompts(np.random.default_rng(3), 97, 30)
+    model = PagedModel(folder, dtype="float64", device="cpu", blocks=16, block_size=4, numerics="fast")
+    assert Reader(model, [row], room=12).greedy(12, 7, np.random.default_rng(1)) == [generate(folder, row, 12)]
+
+
+_TINY = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+_LATENT = {"kv_lora_rank": 8, "q_lora_rank": None, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (transformers.DiffLlamaConfig(**_TINY), "layer 0 differs"),
+        (transformers.Gemma3TextConfig(**_TINY, head_dim=8, use_bidirectional_attention=True), "layer 0 differs"),
+        (transformers.FalconH1Config(**_TINY, mamba_d_ssm=32, mamba_n_heads=4), "layer type hybrid"),
+        (transformers.BertConfig(**_TINY), "layer 0 differs"),
+        (transformers.DeepseekV2Config(**_TINY, **_LATENT, first_k_dense_replace=2), "several shapes"),
+        (transformers.Lfm2Config(**_TINY, full_attn_idxs=[0]), "layer type conv"),
+        (transformers.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2), "layer type linear_attention"),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_what_ours_does_not_compute_is_refused_whatever_the_family_is_called(config: Any, said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        PagedModel(random(config), dtype="float32", device="cpu", blocks=16, numerics="fast")
 
 
 def test_the_launcher_knows_transformers_language_models() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     assert refusals.language_models() == set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-
-
-@pytest.mark.slow
-def test_what_a_family_s_defaults_rule_out_is_known_by_its_name(tmp_path: Path) -> None:
-    """The launcher reads config.json as it is written, without the defaults that its family adds."""
-    unknown = {}
-    for family in sorted(refusals.language_models() - set(EXACT)):
-        if family in CONFIG_MAPPING:
-            try:
-                with quiet():
-                    config = CONFIG_MAPPING[family]()
-                refusals.by_config(tmp_path, lambda key, config=config: getattr(config, key, None))
-            except Exception as error:  # a configuration of parts says in its own way that it is none
-                with contextlib.suppress(UnsupportedModel):
-                    refusals.by_config(tmp_path, {"model_type": family}.get)
-                    unknown[family] = str(error)
-    assert not set(unknown) - {"gemma4_assistant"}
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "a sliding window",
     ),
     "activation": ("llama", {"hidden_act": "gelu"}, "activation 'gelu'"),
+    "key": ("llama", {"attn_logit_softcapping": 30.0}, "the key attn_logit_softcapping of config.json"),
 }
 
 
@@ -121,6 +122,7 @@ def test_what_it_cannot_serve_is_refused_by_name(name: str, tmp_path: Path) -> N
     [
         ({"rms_norm_eps": None}, "a config.json without rms_norm_eps"),
         ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rotary embedding 'longrope'"),
+        ({"rope_parameters": {"mrope_section": [2, 1, 1]}}, "the key mrope_section of config.json"),
         ({"partial_rotary_factor": 0.5}, "a partial rotary embedding"),
         ({"num_attention_heads": 8}, "not of one model"),
         ({"intermediate_size": None}, "a config.json without intermediate_size"),

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import Reader, build, generate, prompts
 
 from covey.contracts.errors import SettingError, UnsupportedModel
-from covey.models import modules, refusals
+from covey.models import refusals
 from covey.models.loading import quiet
 from covey.models.model import PagedModel
 
@@ -39,8 +39,9 @@ def edit(path: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "feature"),
     [
-        ({"model_type": "t5", "d_model": 32}, "encoder-decoder"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "no_such_model"}, "no_such_model"),
+        (LLAMA | {"per_layer_config": {"1": {"head_dim": 16}}}, "a layer of another shape"),
         (LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
         (LLAMA | {"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention"),
         (LLAMA | {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
@@ -153,10 +154,3 @@ def test_long_factors_for_all_texts_are_transformers_own_for_long_ones(tmp_path:
 def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"config.json: cannot be read: No such file"):
         refusals.described(tmp_path)
-
-
-def test_a_model_that_is_another_with_our_attention_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attend = modules.attend
-    monkeypatch.setattr(modules, "attend", lambda *given, **named: attend(*given, **named) * 1.01)
-    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM is not supported: paged attention differs"):
-        load(build(tmp_path, "llama"))

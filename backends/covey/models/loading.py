@@ -46,22 +46,12 @@ def read_config(folder: Path) -> Any:
 
     with quiet():
         try:
-            return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises many kinds; all mean that it cannot read this
             said = " ".join(line.strip() for line in str(error).splitlines()[:2])
             raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {said}") from error
-
-
-def check_config(folder: Path, config: Any) -> None:
-    """Refuse by name what a forward pass of this model needs and the runtime has not, defaults of its family's
-    configuration included."""
-    refusals.by_config(folder, lambda key: getattr(config, key, None))
-    for key in ("num_attention_heads", "num_hidden_layers", "hidden_size", "vocab_size"):
-        if not isinstance(getattr(config, key, None), int):
-            raise UnsupportedModel(
-                f"{folder}: a configuration without {key} is not supported: it does not describe a plain decoder-only "
-                "transformer; serve a family of docs/models.md"
-            )
+    refusals.by_config(folder, lambda key: getattr(config, key, None))  # its family's defaults included
+    return config
 
 
 def load_module(folder: Path, config: Any, dtype: torch.dtype, device: torch.device, attention: str) -> torch.nn.Module:

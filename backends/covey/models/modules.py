@@ -6,8 +6,10 @@ This module knows no passes, lasting pools or ways to make passes fast: `PagedMo
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ import torch
 
 from covey.contracts.errors import UnsupportedModel
 from covey.contracts.types import Ints
-from covey.models import loading
+from covey.models import loading, refusals
 from covey.models.attention import Plan, Shape, Tiling, attend, plan_lanes
 from covey.models.lanes import Lanes
 from covey.models.rows import by_rows
@@ -85,16 +87,12 @@ def _paged_attention(
         raise UnsupportedModel(f"{type(module).__name__}: its own mask is not supported: attention must be causal")
     run = _RUN.get()
     shape = run.plan.shape
-    if query.shape[1] != shape.heads or key.shape[1::2] != value.shape[1::2]:
-        raise UnsupportedModel(f"{type(module).__name__}: keys and values of two shapes are not supported")
-    if key.shape[1] != shape.kv_heads or key.shape[3] != shape.head_dim:
-        raise UnsupportedModel(f"{type(module).__name__}: heads that differ by layer are not supported")
+    due = shape.heads, *2 * (shape.kv_heads, shape.head_dim)
+    if (query.shape[1], *key.shape[1::2], *value.shape[1::2]) != due:
+        raise UnsupportedModel(f"{type(module).__name__}: heads of several shapes are not supported: one pool")
     layer = int(module.layer_idx)
     scale = float(scaling if scaling is not None else shape.head_dim**-0.5)
-    setting = AttentionSetting(scale, window, float(softcap or 0.0))
-    if layer in run.settings:
-        raise UnsupportedModel(f"{type(module).__name__}: attention that is computed twice in a layer is not supported")
-    run.settings[layer] = setting
+    run.settings[layer] = setting = AttentionSetting(scale, window, float(softcap or 0.0))
     pool = run.pools[layer]
     pool.index_copy_(1, run.slots, torch.cat((key[0], value[0])))
     values = attend(run.plan, query[0].transpose(0, 1), pool, setting.scale, setting.window, setting.softcap, s_aux)
@@ -138,10 +136,11 @@ class Modules:
         self.folder, self.config = folder, config
         self.dtype, self.device = dtype, device
         self.module = module
-        self.shape = shape_of(config)
-        self.layers = int(self.config.num_hidden_layers)
+        with self._refusing():
+            self.shape = shape_of(config)
+            self.layers = int(config.num_hidden_layers)
+            self.vocab_size = int(config.vocab_size)
         self.end_ids = loading.find_end_ids(self.folder, self.config)
-        self.vocab_size = int(self.config.vocab_size)
         self.max_positions = loading.find_max_positions(self.config)
 
     @classmethod
@@ -149,7 +148,6 @@ class Modules:
         """Return the modules of the model in a folder. Raises SettingError or UnsupportedModel if it is refused."""
         path = Path(folder)
         config = loading.read_config(path)
-        loading.check_config(path, config)
         where = loading.choose_device(device)
         kind = loading.choose_dtype(dtype, where)
         _register()
@@ -159,7 +157,7 @@ class Modules:
     def of(cls, module: Any, name: str) -> Modules:
         """Wrap a module that is already on its device, in its dtype, and has no folder. Its runtime may take it apart.
         Raises UnsupportedModel as `read` does."""
-        loading.check_config(Path(name), module.config)
+        refusals.by_config(Path(name), lambda key: getattr(module.config, key, None))
         _register()
         module.set_attn_implementation(_ATTENTION)
         return cls(Path(name), module.config, module, module.dtype, module.device)
@@ -170,13 +168,18 @@ class Modules:
         return settings
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run) -> torch.Tensor:
+        hidden: torch.Tensor = self._output(tokens, positions, run).last_hidden_state[0]
+        return hidden
+
+    def _output(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run, every: bool = False) -> Any:
+        """Return transformers' output for a pass, with the states before each layer if it has `every` state."""
         before = _RUN.set(run)
         try:
-            output = self.module.base_model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+            return self.module.base_model(
+                input_ids=tokens[None], position_ids=positions[None], use_cache=False, output_hidden_states=every
+            )
         finally:
             _RUN.reset(before)
-        hidden: torch.Tensor = output.last_hidden_state[0]
-        return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return logits in float32 (float64 for a float64 model)."""
@@ -208,8 +211,21 @@ class Modules:
 
     @torch.inference_mode()
     def examine(self, text: Ints) -> Examined:
-        """Compare the model's own attention with ours on a text. Ours reads it in two passes, so state that the model
-        would keep in addition to keys and values is noticed. Raises UnsupportedModel if the results differ."""
+        """Compare paged attention with transformers' own over a text. If the logits differ, raise UnsupportedModel with
+        the first layer that differs. A window longer than the text is shortened for a second comparison."""
+        logits, settings = self._compare(text)
+        whole = getattr(self.config, "sliding_window", None)
+        if isinstance(whole, int) and whole > len(text) // 4:
+            self.config.sliding_window = max(1, len(text) // 4)
+            try:
+                self._compare(text)
+            finally:
+                self.config.sliding_window = whole
+        return Examined(settings, logits)
+
+    def _compare(self, text: Ints) -> tuple[torch.Tensor, list[AttentionSetting]]:
+        """Return the logits of transformers' own pass over a text, and the settings of attention. Ours reads the text
+        in thirds, so state that a model would keep in addition to keys and values is noticed."""
         count, shape, block = len(text), self.shape, 16
         size = -(-count // block) * block
         pools = [
@@ -219,8 +235,8 @@ class Modules:
         table = np.arange(size // block, dtype=np.int32)[None]
         tokens = torch.from_numpy(text).to(self.device)
         at = torch.arange(count, device=self.device)
-        parts, called = [], []
-        for start, stop in ((0, count // 2), (count // 2, count)):
+        parts, settings = [], dict[int, AttentionSetting]()
+        for start, stop in itertools.pairwise(sorted({0, count // 3, 2 * count // 3, count})):
             lanes = Lanes(np.array([0, stop - start], np.int32), np.array([stop], np.int32), table)
             plan = plan_lanes(
                 lanes,
@@ -232,36 +248,43 @@ class Modules:
                 device=self.device,
             )
             run = Run(plan, at[start:stop], pools)
-            if stop > start:
-                parts.append(self._tried(tokens[start:stop], at[start:stop], run))
-                called.append(run.settings)
-        settings, hidden = called[-1], torch.cat(parts)
-        if len(settings) != self.layers:
+            with self._refusing():
+                parts.append(self._output(tokens[start:stop], at[start:stop], run, every=True).hidden_states)
+            settings = run.settings
+        if without := set(range(self.layers)) - settings.keys():
             raise UnsupportedModel(
-                f"{self.folder}: layers without attention are not supported: all state must be keys and values"
+                f"{self.folder}: layer {min(without)} without attention is not supported: state must be keys and values"
             )
-        with loading.quiet():
+        states = [torch.cat(state, 1) for state in zip(*parts, strict=True)]
+        with self._refusing():
             self.module.set_attn_implementation("eager")
-            own = self.module(input_ids=tokens[None], position_ids=at[None], use_cache=False).logits[0]
+            own = self.module(input_ids=tokens[None], position_ids=at[None], use_cache=False, output_hidden_states=True)
             self.module.set_attn_implementation(_ATTENTION)
-        if not close(self.logits(hidden), own, self.dtype):
+        if not close(self.logits(states[-1][0]), own.logits[0], self.dtype):
+            same = [close(ours, due, self.dtype, 0.1) for ours, due in zip(states, own.hidden_states)]
+            first = same.index(False) if False in same else len(same)
+            where = "its head" if first == len(same) else f"layer {first - 1}" if first else "its embedding"
             raise UnsupportedModel(
-                f"{self.folder}: {type(self.module).__name__} is not supported: paged attention differs from its own"
+                f"{self.folder}: {type(self.module).__name__} is not supported: {where} differs between paged "
+                "attention and transformers' own; serve a family of docs/models.md"
             )
-        return Examined([settings[layer] for layer in range(self.layers)], own)
+        return own.logits[0], [settings[layer] for layer in range(self.layers)]
 
-    def _tried(self, tokens: torch.Tensor, positions: torch.Tensor, run: Run) -> torch.Tensor:
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raise UnsupportedModel, by the model's name, for what its modules raise."""
         try:
             with loading.quiet():
-                return self.hidden(tokens, positions, run)
+                yield
         except UnsupportedModel as error:
             raise UnsupportedModel(f"{self.folder}: {error}") from error
-        except KeyError as error:
-            if error.args != (_ATTENTION,):
-                raise
+        except torch.OutOfMemoryError:
+            raise
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise UnsupportedModel(
-                f"{self.folder}: {type(self.module).__name__} is not supported: its attention cannot be replaced; "
-                "serve a family of docs/models.md"
+                f"{self.folder}: {type(self.module).__name__} is not supported: its attention cannot be replaced "
+                f"({said}); serve a family of docs/models.md"
             ) from error
 
 
@@ -296,9 +319,10 @@ def scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
     return logits if cap is None else by_rows(torch.tanh, logits / cap) * cap
 
 
-def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Return whether two results agree up to the rounding of the dtype (norms and softmax are float32 at best)."""
+def close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, share: float = 1.0) -> bool:
+    """Return whether two results agree up to `share` of the rounding of the dtype (norms and softmax are float32 at
+    best)."""
     allowed = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.1}[dtype]
     actual, expected = actual.double(), expected.double()
     error = (actual - expected).norm() / expected.norm().clamp_min(1e-30)
-    return bool(error <= allowed)
+    return bool(error <= allowed * share)

@@ -1,4 +1,5 @@
-"""The reasons why a model folder cannot be served, as far as its files' names and its configuration tell.
+"""The reasons why a model folder cannot be served, as far as its files' names and its configuration tell. Whether ours
+computes what transformers does, `modules.py` finds out when the model is loaded.
 
 Reads neither weights nor transformers nor torch, so the launcher knows within a second what `loading.py` would find out
 after many. Every refusal is one line that says what to serve instead.
@@ -20,88 +21,17 @@ from covey.text.model_folder import has_file, is_own_file, read_object
 # Model types that compute the same at every position: RMS norms, rotary positions, grouped heads, gated feed-forwards.
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
-_STATE = "it keeps state that is not keys and values; serve a model with attention in every layer"
-_TEXT_ONLY = "serve a text-only model of the same family"
-_POSITIONS = "serve a model with rotary or learned positions"
-_OWN_CODE = "transformers lets nobody replace it; serve a newer model, such as Llama, Qwen or Falcon 3"
-_DECODER = "serve a decoder-only language model, such as Llama or Qwen"
-
-_STATE_SPACE = ("a state-space layer", _STATE)
-_LINEAR = ("linear attention", _STATE)
-_RECURRENT = ("a recurrent layer", _STATE)
-_CONVOLUTION = ("a convolution between tokens", _STATE)
-_LATENT = ("multi-head latent attention", "its compressed cache has no per-head keys; serve a model with key heads")
-_ALIBI = ("ALiBi position bias", _POSITIONS)
-_BOTH_WAYS = ("attention that sees later tokens", f"it is an encoder; {_DECODER}")
-_ENCODER_DECODER = ("an encoder-decoder", _DECODER)
-_OWN_ATTENTION = ("attention of its own code", _OWN_CODE)
-_CROSS = ("cross attention", _TEXT_ONLY)
-_IMAGES = ("image input", _TEXT_ONLY)
-_AUDIO = ("audio input", _TEXT_ONLY)
-_CHUNKED = ("chunked attention", "serve a model with full or sliding-window attention")
-_HYBRID = ("attention of another kind in some layers", "serve a model with full or sliding-window attention")
-_SHARED = ("key-value sharing between layers", "each layer must keep its own; serve another model of the family")
-_UNLIKE = ("a layer of another shape", "one pool holds all layers' keys; serve a Gemma 3, Llama or Qwen")
-_TWICE = ("attention that is computed twice in a layer", "each layer must have one; serve a Llama")
-
-# features by the configuration key that switches them on
-_FEATURES = {
-    "is_encoder_decoder": _ENCODER_DECODER,
+# What no comparison of logits finds, by the configuration key that says it: the feature, and what to serve instead.
+_NAMED = {
+    "is_encoder_decoder": ("an encoder-decoder", "serve a decoder-only language model, such as Llama or Qwen"),
     "quantization_config": (
         "a model with quantised weights",
         "serve the one that it was made from (base_model of its card), or another of it in bfloat16",
     ),
-    "kv_lora_rank": _LATENT,
-    "use_alibi": _ALIBI,
-    "alibi": _ALIBI,
-    "attention_chunk_size": _CHUNKED,
-    "ssm_state_size": _STATE_SPACE,
-    "mamba_d_state": _STATE_SPACE,
-    "state_size": _STATE_SPACE,
-    "linear_num_key_heads": _LINEAR,
-    "linear_conv_kernel_dim": _LINEAR,
-    "rescale_every": _RECURRENT,
-    "conv_L_cache": _CONVOLUTION,
-    "cross_attention_layers": _CROSS,
-    "add_cross_attention": _CROSS,
-    "vision_config": _IMAGES,
-    "audio_config": _AUDIO,
-    "relative_attention_num_buckets": ("relative position bias", _POSITIONS),
-    "num_kv_shared_layers": _SHARED,
-    "global_head_dim": _UNLIKE,
-}
-
-# features by model type, where no key of the file tells
-_FAMILIES = {
-    family: feature
-    for feature, families in (
-        (_STATE_SPACE, "mamba mamba2 falcon_mamba jamba bamba zamba zamba2 falcon_h1 granitemoehybrid nemotron_h"),
-        (_LINEAR, "qwen3_next minimax kimi_linear qwen3_5_text qwen3_5_moe_text qwen4_exp_text olmo_hybrid"),
-        (_RECURRENT, "rwkv recurrent_gemma xlstm"),
-        (_CONVOLUTION, "lfm2 lfm2_moe lfm3"),
-        (_HYBRID, "inkling_text inkling2_text zaya deepseek_v4"),
-        (
-            _LATENT,
-            "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 longcat_flash minicpm3 glm4_moe_lite glm_moe_dsa youtu",
-        ),
-        (_LATENT, "axk1 axk2 bailing_hybrid hy_v4 dots3_note_text"),
-        (_OWN_ATTENTION, "gptj gpt_neo codegen xglm ctrl falcon bloom mpt"),
-        (_UNLIKE, "gemma4_text gemma4_unified_text"),
-        (_TWICE, "diffllama"),
-        (_CHUNKED, "llama4_text"),
-        (_SHARED, "gemma3n_text"),
-        (_CROSS, "mllama_text_model"),
-        (_IMAGES, "gemma3 gemma3n llama4 mllama phi4_multimodal qwen3_5 qwen3_5_moe qwen4_exp git got_ocr2 dots3_note"),
-        (_AUDIO, "moss_transcribe_diarize"),
-        (
-            _BOTH_WAYS,
-            "bert roberta xlm-roberta distilbert electra albert camembert deberta deberta-v2 modernbert mpnet",
-        ),
-        (_BOTH_WAYS, "big_bird ernie megatron-bert rembert roberta-prelayernorm roc_bert roformer data2vec-text"),
-        (_ENCODER_DECODER, "t5 mt5 bart mbart pegasus marian whisper blenderbot blenderbot-small bigbird_pegasus"),
-        (_ENCODER_DECODER, "musicgen musicgen_melody mvp plbart prophetnet"),
-    )
-    for family in families.split()
+    "vision_config": ("image input", "serve a text-only model of the same family"),
+    "audio_config": ("audio input", "serve a text-only model of the same family"),
+    "alibi": ("ALiBi position bias", "serve a model with rotary or learned positions"),
+    "use_alibi": ("ALiBi position bias", "serve a model with rotary or learned positions"),
 }
 MOST = 1 << 24  # of a configuration's sizes
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -109,13 +39,11 @@ _OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 _EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
 _LISTS = ("architectures", "layer_types")
 _MAPPING = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+_STATEFUL, _REPLACEABLE = "_is_stateful = True", "ALL_ATTENTION_FUNCTIONS"  # in the source of a family
+_STATE = "it keeps state that is not keys and values; serve a model with attention in every layer"
+_OWN_ATTENTION = "its attention cannot be replaced; serve a newer model, such as Llama, Qwen or Falcon 3"
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM")
-
-
-def families() -> Iterator[tuple[str, str]]:
-    """Yield refused model types, and the feature that each is refused for."""
-    return ((family, feature) for family, (feature, _) in _FAMILIES.items())
 
 
 def is_head(config: Mapping[str, Any]) -> bool:
@@ -145,13 +73,9 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     for key in _LISTS:
         if not isinstance(get(key) or [], (list, tuple, str)):
             raise SettingError(f"{folder}: {key} of config.json is {get(key)!r}, allowed: a list")
-    for key, feature in _FEATURES.items():
+    for key, feature in _NAMED.items():
         if get(key):
             refuse(*feature)
-    if str(get("model_type")) in _FAMILIES:
-        refuse(*_FAMILIES[get("model_type")])
-    if get("use_bidirectional_attention") in (True, "all"):  # Gemma 4 says "vision": of images, which are not served
-        refuse(*_BOTH_WAYS)
     strange = set(map(str, get("layer_types") or ())) - _LAYER_TYPES
     if strange:
         refuse(f"layer type {sorted(strange)[0]}", "serve a model with full or sliding-window attention")
@@ -232,29 +156,41 @@ def described(folder: Path, name: str = "config.json") -> dict[str, Any]:
 @cache
 def language_models() -> frozenset[str]:
     """Return the types that transformers has a causal language model of, by its source: importing it takes seconds."""
-    package = find_spec("transformers")
-    assert package is not None
-    assert package.origin is not None
-    source = (Path(package.origin).parent / "models" / "auto" / "modeling_auto.py").read_text(encoding="utf-8")
-    for statement in ast.parse(source).body:
+    path = _transformers() / "auto" / "modeling_auto.py"
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == _MAPPING:
             assert isinstance(statement.value, ast.Call)
             return frozenset(dict(ast.literal_eval(statement.value.args[0])))
-    raise SettingError(f"{package.origin}: no {_MAPPING}: this version of transformers is not known")
+    raise SettingError(f"{path}: no {_MAPPING}: this version of transformers is not known")
+
+
+def _transformers() -> Path:
+    """Return the folder of transformers' models."""
+    package = find_spec("transformers")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "models"
 
 
 def by_type(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a model type that is no language model of transformers."""
+    """Refuse a model type that is no language model of transformers, or whose source says that it keeps other state
+    than keys and values, or that its attention cannot be replaced."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in language_models():
         raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {own_code(config)}")
+    name = kind.replace("-", "_").removesuffix("_text")
+    path = _transformers() / name / f"modeling_{name}.py"
+    source = path.read_text(encoding="utf-8") if path.is_file() else _REPLACEABLE
+    for reason in (_STATE if _STATEFUL in source else "", "" if _REPLACEABLE in source else _OWN_ATTENTION):
+        if reason:
+            raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {reason}")
 
 
 def by_values(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse sizes, numbers and end tokens that are none: transformers would say so later, or fail in a word of its
     own."""
     if config.get("per_layer_config"):  # of the file: transformers' object has one for every family
-        raise UnsupportedModel(f"{folder}: {_UNLIKE[0]} is not supported: {_UNLIKE[1]}")
+        raise UnsupportedModel(f"{folder}: a layer of another shape is not supported: one pool holds all layers' keys")
     for key in (*_SIZES, *_OPTIONAL_SIZES):
         value = config.get(key, 1)
         if (type(value) is not int or not 1 <= value <= MOST) and not (value is None and key in _OPTIONAL_SIZES):

@@ -42,8 +42,7 @@ def folder(name: str, state: Path | None = None) -> str:
 
     disable_progress_bars()  # a server's output is its own
     small = Path(_snapshot(name, match["model"], match["revision"], SMALL))
-    refusals.by_files(small)
-    refusals.by_config(small, refusals.described(small).get)
+    refusals.servable(small)
     return _snapshot(name, match["model"], match["revision"], [*SMALL, *WEIGHTS])
 
 

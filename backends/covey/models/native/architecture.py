@@ -22,6 +22,20 @@ from covey.models.stored import Stored
 
 EMBEDDING = "model.embed_tokens.weight"
 ROPES = ("default", "linear", "llama3", "yarn")  # kinds that do not change with a text's length
+# The keys of config.json and of its rotary settings that this runtime computes, then those that change no pass.
+_WORDS = (
+    "attention_bias attention_factor beta_fast beta_slow eos_token_id factor head_dim hidden_act hidden_size "
+    "high_freq_factor intermediate_size layer_types low_freq_factor max_position_embeddings max_window_layers mlp_bias "
+    "model_type mscale mscale_all_dim num_attention_heads num_hidden_layers num_key_value_heads "
+    "original_max_position_embeddings partial_rotary_factor rms_norm_eps rope_parameters rope_scaling rope_theta "
+    "rope_type sliding_window tie_word_embeddings truncate type use_sliding_window vocab_size "
+    "_name_or_path architectures attention_dropout auto_map bos_token_id chunk_size_feed_forward dtype id2label "
+    "initializer_range is_encoder_decoder label2id max_length max_sequence_length output_attentions "
+    "output_hidden_states pad_token_id pretraining_tp problem_type return_dict torch_dtype transformers_version "
+    "transformers_weights transformers.js_config use_cache"
+)
+_KEYS = frozenset(_WORDS.split())
+_VALUES = {"is_llama_config": True, "rope_interleaved": False, "use_mrope": False}  # these values change nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,11 @@ def read(folder: Path) -> Architecture:
     config = refusals.described(folder)
     refusals.by_config(folder, config.get)
     refusals.by_values(folder, config)
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    said = {**config, **(rope if isinstance(rope, dict) else {})}
+    strange = [key for key, value in said.items() if key not in _KEYS and value is not _VALUES.get(key)]
+    if strange and config.get("model_type") in FAMILIES:
+        raise UnsupportedModel(f"{folder}: this runtime does not know the key {strange[0]} of config.json")
     found = of(folder, config, stored.tensors(refusals.weight_files(folder)))
     _check_tensors(folder, config, found)
     return found
