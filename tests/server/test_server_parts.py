@@ -150,6 +150,20 @@ def test_loopback_needs_no_secret(host: str) -> None:
     preflight.exposure(Options(host=host))
 
 
+def test_no_library_has_threads_that_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of OpenBLAS calls sched_yield for milliseconds after each product, on a core that a pass needs."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    code = (
+        "import os, time, numpy; numpy.ones((900, 900)) @ numpy.ones((900, 900)); began = time.process_time();"
+        "time.sleep(0.01); print(len(os.listdir('/proc/self/task')), time.process_time() - began)"
+    )
+    env = command.environment(Options(), installation.find(None))
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60)
+    threads, seconds = ran.stdout.split()
+    assert threads == "1"
+    assert float(seconds) < 0.005
+
+
 def test_every_server_gets_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVEY_TOKEN", "7")
     found = installation.find(None)

@@ -36,8 +36,9 @@ FEW_THREADS, MANY_THREADS = "1", "128"
 # tritonserver that gives up waiting for requests ends while they still run, and as a rule aborts or crashes on the way
 # (the streams that a killed model process left behind never end). The launcher's SIGKILL, which does not, comes first.
 EXIT_MARGIN_SECONDS = 5
-# Idle OpenMP threads must sleep: several processes share the cores, and a spinning one steals another's.
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+# Idle threads of OpenMP and of numpy's OpenBLAS must sleep: several processes share the cores, and a spinning thread
+# steals another's. OpenBLAS has no setting for that, so it gets no threads.
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0", "OPENBLAS_NUM_THREADS": "1"}
 # oneDNN and PyTorch's layer above it each keep what they compiled for a shape, 0.3 MB apiece, 1024 of them by default:
 # a process that meets many shapes grows by a gigabyte. With 512 a drafter under varied load grows by half of one.
 COMPILED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512", "LRU_CACHE_CAPACITY": "512"}
