@@ -384,7 +384,11 @@ def test_the_command_takes_seconds(tmp_path: Path) -> None:
     ("kind", "most", "said"),
     [
         (resource.RLIMIT_NOFILE, 64, "64 open files (ulimit -n); raise the limit to "),
-        (resource.RLIMIT_AS, 2 << 30, f"{2 << 30} bytes of address space (ulimit -v); raise the limit to {4 << 30} or more"),
+        (
+            resource.RLIMIT_AS,
+            2 << 30,
+            f"{2 << 30} bytes of address space (ulimit -v); raise the limit to {4 << 30} or more",
+        ),
     ],
 )
 def test_a_limit_that_is_too_low_is_named_before_the_start(kind: int, most: int, said: str) -> None:

@@ -13,7 +13,7 @@ CoveyError
 
 from __future__ import annotations
 
-MOST_WORDS, MOST_LETTERS = 400, 400  # longest message, and longest word in it: a path may be long
+MOST_WORDS, MOST_LETTERS = 400, 400  # words of a message, letters of a word: a path may be long
 
 
 class CoveyError(Exception):

@@ -67,7 +67,7 @@ class TargetSettings:
     folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
     dtype: str = setting(
         "auto",
-        "type of weights and KV; auto: the checkpoint's, or float32 if the device cannot multiply in that",
+        "type of weights and KV; auto: the checkpoint's, or float32 if the device cannot multiply it",
         choices=DTYPES,
     )
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
@@ -136,7 +136,7 @@ class FrontSettings:
     rate: float = setting(
         100.0, "requests a second from one address; each 16 KiB of body count as one more", low=0.01, high=1e6
     )
-    tenants: int = setting(8, "names that one address without a key may use within answer_seconds", low=1, high=1 << 16)
+    tenants: int = setting(8, "tenants that one address without a key may use in answer_seconds", low=1, high=1 << 16)
     read_seconds: float = setting(10.0, "time to receive a whole HTTP request", low=0.1, high=3600.0)
     answer_seconds: float = setting(600.0, "time to complete an answer", low=1.0, high=86400.0)
     keys: str = setting("", "file of API keys, private to its owner (docs/security.md); empty: no key needed")
@@ -257,7 +257,7 @@ class StarSettings:
     )
     secret: str = setting("", "file with this server's secret, as in those servers' callers; private to its owner")
     tls: bool = setting(False, "use TLS to those servers")
-    root_certificates: str = setting("", "file of trusted certificate authorities; empty: the system's")
+    root_certificates: str = setting("", "file of trusted certificate authorities; empty: the default ones")
     certificate: str = setting("", "file with this server's client certificate, if a server asks for it")
     private_key: str = setting("", "file with the certificate's key; private to its owner")
 

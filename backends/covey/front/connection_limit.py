@@ -2,7 +2,7 @@
 
 When a newcomer finds no free slot, a connection that waits for a request or the rest of it is cut. It is the one that
 has waited longest, of the address with the most waiting. For example, two addresses hold 340 half-sent requests each.
-Then every caller from a third address makes one of them lose its connection.
+Each caller from a third address then costs one of the two a connection.
 """
 
 from __future__ import annotations

@@ -48,8 +48,7 @@ def server(gateway: Gateway) -> grpc.aio.Server:
             ("grpc.max_metadata_size", METADATA_BYTES),
             ("grpc.absolute_max_metadata_size", METADATA_BYTES),
             ("grpc.max_concurrent_streams", 256),
-            # gRPC would drop some calls that are not accepted yet, from any address, and one address may open
-            # thousands.
+            # Of calls not yet accepted, gRPC would drop some from any address, and one address may open thousands.
             ("grpc.server.max_pending_requests", MOST_PENDING),
             ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
             ("grpc.so_reuseport", 0),

@@ -58,7 +58,7 @@ class InferenceRequest:
         outputs: Sequence[str] = (),
         id: str = "",
     ) -> InferenceRequest:
-        """Make a request from values by field, as lists even if the field is none. Raises InvalidRequest."""
+        """Make a request from values by field; single values are lists of one. Raises InvalidRequest."""
         values = {name: checked(field_of(name), given) for name, given in tensors.items()}
         prompts = [name for name in PROMPT if name in values]
         if len(prompts) != 1:

@@ -1,6 +1,5 @@
-"""Finds the client's address if it calls through a trusted proxy. For example, 10.0.0.0/8 is trusted, and a connection
-from 10.0.0.5 has `X-Forwarded-For: 9.9.9.9, 8.8.8.8, 10.0.0.9`. Its client is 8.8.8.8, since the client itself may have
-written what precedes."""
+"""Finds the client's address behind trusted proxies. For example, 10.0.0.0/8 is trusted, and a connection from
+10.0.0.5 has `X-Forwarded-For: 9.9.9.9, 8.8.8.8, 10.0.0.9`. Its client is 8.8.8.8, which may have made up 9.9.9.9."""
 
 from __future__ import annotations
 

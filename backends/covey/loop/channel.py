@@ -79,7 +79,7 @@ class Channel:
     failed: Callable[[str, CoveyError], None] | None  # is called after every failure
     origin: int
     sequence: Iterator[int]  # message numbers, shared by all drafters of an engine
-    new_worker: Callable[[str], Worker]  # makes the drafter's thread or a test's replacement
+    new_worker: Callable[[str], Worker]  # makes the drafter's thread, or a stand-in for it
     read_seconds: list[float] = field(default_factory=list, init=False)  # of reading calls that have ended
     frees: list[int] = field(default_factory=list, init=False)  # tags of ended requests; the next call frees them
     _worker: Worker = field(init=False)

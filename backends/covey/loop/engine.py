@@ -17,7 +17,8 @@ Planning, learning and observing are called through a guard: if they fail, the r
 The engine imports neither torch nor Triton: it reaches both through ports (`covey.contracts.ports`). It runs in one
 thread; `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. The
 engine reloads a failed target through `recover` and replays every request from its tokens. Requests of the fatal pass
-each run alone until their next token. A request that kills the target is so found, and fails alone (`requests.trials`).
+each run alone until their next token, so that a request that kills the target is found and fails alone
+(`requests.trials`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Errors of a server that does not start or has ended.
 
-SettingError (covey.contracts.errors) +- StartError the start cannot succeed; its one line says what to change +-
-Crashed tritonserver itself crashed, and another start may succeed CoveyError (covey.contracts.errors) +- ServerDied it
-was running and ended by itself.
+SettingError (covey.contracts.errors)
++- StartError      The start cannot succeed. One line says what to change.
+   +- Crashed      tritonserver itself crashed. Another start may succeed.
+CoveyError (covey.contracts.errors)
++- ServerDied      It was running and ended by itself.
 """
 
 from __future__ import annotations

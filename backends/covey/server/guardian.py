@@ -36,8 +36,8 @@ class Guardian:
         )
 
     def tell(self, line: str) -> None:
-        """Send the guardian its next line: first the prefix of the server's shared memory, which all its processes have
-        on their command lines, then its secret, then its process id."""
+        """Send the guardian its next line: the prefix of the server's shared memory, then its secret, then its process
+        id. All the server's processes have the prefix on their command lines."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # the guardian was killed
             self._process.stdin.write(f"{line}\n".encode())

@@ -1,8 +1,9 @@
 """Finds models by name on the Hugging Face hub: in its local cache, or by download. The name of a GGUF file stands for
 the folder that is written from it.
 
-A model that its configuration or file names rule out is refused before its weights are fetched. huggingface_hub decides
-where the cache lies, who has access and whether it asks the hub (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
+A model is refused before its weights are fetched if its configuration or file names already rule it out.
+huggingface_hub decides where the cache lies, who has access and whether it asks the hub (HF_HOME, HF_TOKEN,
+HF_HUB_OFFLINE).
 """
 
 from __future__ import annotations

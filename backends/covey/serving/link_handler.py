@@ -1,7 +1,9 @@
 """Handles messages over a link (`covey.tritonio.link`): requests from `covey_unary` and questions from the launcher.
 
-submit take a request cancel its client has left serves whether this model serves yet, or why it never will drain take
-no more requests; return the number of open ones, None before there is an engine
+submit    Take a request.
+cancel    Its client has left.
+serves    Return whether this model serves yet, or why it never will.
+drain     Take no more requests. Return how many are open, None before there is an engine.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class RemoteDrafter:
     # ---- the thread that looks --------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Ask places that are down until they answer, and idle places how busy they are."""
+        """Ask places that are down until they answer, and unused ones how busy they are."""
         while True:
             with self._wake:
                 asked = [each for each in self._places if each.down or each is not self._at]

@@ -42,7 +42,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "stop_token_ids": ([],),
     "suffix": ("",),
-    "tool_choice": ("none",),  # only for chats without tools (`tools`)
+    "tool_choice": ("none",),  # `tools` handles those of chats
     "tools": ([],),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),

@@ -37,7 +37,7 @@ class Thinking:
 
 
 def known(names: Collection[str]) -> Thinking | None:
-    """Return how a model thinks that has the marks in one of these texts; None without marks."""
+    """Return how a model thinks if one of these texts has the marks; None if none has."""
     return Thinking() if any(END in name for name in names) else None
 
 

@@ -37,7 +37,7 @@ class Tools:
     told: tuple[dict[str, Any], ...]  # for the chat template
     functions: tuple[Function, ...]  # those that may be called
     required: bool  # the answer must be a call, not words
-    parallel: bool  # several calls per answer; forced calls would otherwise end only by the grammar
+    parallel: bool  # allow several calls; required ones only on demand, as just the grammar ends them
 
 
 def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
