@@ -1,4 +1,4 @@
-"""Triton's adapter for drafters: messages in, messages out. The work is in `covey.drafters`, the queue before it in
+"""Triton's adapter for drafters: it only converts messages. The work is in `covey.drafters`, the queue in
 `covey.star`."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TritonPythonModel:
         kind, named = (parameters.get(key, {}).get("string_value", "") for key in ("kind", "folder"))
         chosen, name = profile.from_environment(), args["model_name"]
         if registry.has_weights(kind):
-            os.environ["OMP_NUM_THREADS"] = "1"  # for PyTorch, where it is imported: the target has the cores
+            os.environ["OMP_NUM_THREADS"] = "1"  # for PyTorch, if it is imported: the cores belong to the target
         entry = Path(args["model_repository"]) / args["model_version"]
         folder = chosen.drafter.folder_of(name) or named or entry
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name
@@ -46,15 +46,15 @@ class TritonPythonModel:
             load_drafter(kind, folder, target, chosen, name=name),
             weights={each.name: each.weight for each in others},
         )
-        torch = sys.modules.get("torch")  # most drafters on a CPU do without
+        torch = sys.modules.get("torch")  # most drafters on a CPU run without it
         self._on_gpu = chosen.drafter.device != "cpu" and torch is not None and torch.cuda.is_available()
         self._metrics = Metrics(name, DRAFT_COUNTERS, DRAFT_GAUGES, {})
         self._metrics.follow(self._service.counters)
         self._metrics.watch(self._service.gauges)
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
-        """A lone sender is answered in this thread. Where there are several, calls are answered when their turn has
-        come, and the next are taken meanwhile: Triton would hand them over one by one."""
+        """Answer a lone sender's call in this thread. With several senders, queue each call and answer it in its turn,
+        so that Triton can hand over the next ones."""
         if len(requests) == 1:
             return self._one(requests[0])
         for request in requests:
@@ -68,7 +68,7 @@ class TritonPythonModel:
         self._metrics.stop()
 
     def _held(self) -> dict[str, Any]:
-        """Return the memory that would be the target's if this process ended. An emulated device's drafters say it
+        """Return the memory that the target would gain if this process ended. Emulated drafters report it
         themselves."""
         if self._emulated:
             return {}
@@ -79,7 +79,7 @@ class TritonPythonModel:
         return {"device": "cpu", "resident_bytes": private_bytes()}
 
     def _one(self, request: Any) -> list[Any] | None:
-        """Return the response in a list; None where it is sent later."""
+        """Return the response in a list; None if it is sent later."""
         try:
             message = bls.message_of(request)
             caller = self._auth.caller(message)

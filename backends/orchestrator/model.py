@@ -1,9 +1,8 @@
-"""Triton's adapter for the public model, the orchestrator: requests become work for `covey.loop.engine`, its progress
-becomes responses.
+"""Triton's adapter for the public model, the orchestrator. Requests become work for `covey.loop.engine`, and its
+progress becomes responses.
 
-What is Triton's is here; what a public model does is in `covey.serving`. Behind it are a target and drafters, other
-models of this server. Triton says that this model is ready before its engine is; the launcher asks the engine, and
-reports ready only then.
+This file holds only what depends on Triton; `covey.serving` is the model itself. It calls a target and drafters, which
+are other models of this server. Triton reports this model ready before its engine is, so the launcher asks the engine.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from covey.tritonio.metrics import Metrics
 from covey.tritonio.outlets import Sender, SenderOutlet, TritonRequest, take_each
 from covey.tritonio.residency import TritonResidency
 
-SWITCH_SECONDS = 0.0005  # the engine's thread gets the interpreter back from the streamer's this soon
+SWITCH_SECONDS = 0.0005  # longest time until the engine's thread gets the interpreter back from the streamer's
 
 
 class TritonPythonModel:
@@ -68,7 +67,7 @@ class TritonPythonModel:
         take_each(requests, self._taken)
 
     def finalize(self) -> None:
-        """End the model when Triton says that its own requests have ended. No other model can be asked any more."""
+        """End the model. Triton calls this after its requests have ended; no other model can be asked any more."""
         self._life.end()
         self._exchange.close()
         self._models.close()
@@ -82,12 +81,12 @@ class TritonPythonModel:
         self._requests.take(key, SenderOutlet(asked, sender), asked.tensors, asked.parameters)
 
     def _leave(self) -> None:
-        """Serve nothing any more: the launcher brings back a model whose process has ended."""
+        """End this process: the launcher reloads a model whose process has ended."""
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Models:
-    """Owns the public model's calls to a target and drafters, other models of this server."""
+    """Owns the public model's calls to its target and drafters, which are other models of this server."""
 
     def __init__(
         self,
@@ -116,7 +115,7 @@ class Models:
             clock=clock,
             metrics=metrics,
             guard=guard,
-            caller=f"{socket.gethostname()} {server} {name}",  # the same when its process is revived
+            caller=f"{socket.gethostname()} {server} {name}",  # stays the same when its process is revived
             secret=control.secret,
             costs=named_costs(chosen),
         )
@@ -136,11 +135,10 @@ class Models:
             self._presence.look()
 
     def _ask(self, model: str) -> DrafterInfo | None:
-        """Return a drafter's facts. The target is asked by the engine's thread."""
+        """Return a drafter's facts; None for the target, which the engine's thread asks."""
         return None if model == self._target else self._drafter(model).info()
 
 
 def _processes(model: str) -> dict[int, float]:
-    """Return the processes of a model of this server, which all have one parent, and for how many seconds each has been
-    there."""
+    """Return the process ids of a model of this server, which share one parent, and the age of each in seconds."""
     return {pid: processes.age(pid) for pid in processes.by_model(os.getppid()).get(model, ())}

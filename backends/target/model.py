@@ -1,4 +1,4 @@
-"""Triton's adapter for a target model: messages in, messages out. The work is in `covey.target.opening`."""
+"""Triton's adapter for a target model: it only converts messages. The work is in `covey.target.opening`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Text to ids and ids to text, for pipelines that scale this apart from the orchestrator.
+"""Converts text to ids and ids to text, for pipelines that scale this apart from the orchestrator.
 
-One backend, two models; the parameter `direction` says which. Detokenising keeps no state: each piece of output comes
-with what came before it (`detokenizer_state`), and its text is what it adds to the text of that.
+The backend serves two models; the parameter `direction` selects one. Detokenising keeps no state: each piece of output
+carries the tokens before it (`detokenizer_state`). Its text is what it adds to theirs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TritonPythonModel:
         before, context, stops, final = state["before"], state["context"], state["stop_words"], state["final"]
         seen = visible_text(self._tokenizer, context, before, stops, final=False)
         text = state["prefix"] + visible_text(self._tokenizer, context, before + new, stops, final=final)[len(seen) :]
-        # An ensemble's outputs must all come from one step: what the orchestrator said passes through.
+        # An ensemble's outputs must all come from one step, so the orchestrator's pass through here.
         same = [pb_utils.Tensor(name, _array(request, name)) for name in PASSED]
         return [pb_utils.Tensor("text_output", np.array([text.encode()], np.object_)), *same]
 

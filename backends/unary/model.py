@@ -1,6 +1,6 @@
-"""The public model that is not decoupled: one request, one response, for `infer()` over HTTP and unary gRPC.
+"""The non-decoupled public model: one request, one response, for `infer()` over HTTP and unary gRPC.
 
-Hands each request to the orchestrator over a private link (`covey.tritonio.link`) and answers when its answer comes.
+It forwards each request to the orchestrator over a private link (`covey.tritonio.link`) and returns its answer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TritonPythonModel:
         else:
             with self._lock:
                 entry = self._open.get(exchange)
-            if entry is not None:  # else it was cancelled meanwhile
+            if entry is not None:  # None after a cancellation
                 self._answer(exchange, outlets.response(outlets.outputs(peers.answered(message)), entry[1]))
 
     def _lost(self, peer: link.Peer) -> None:
@@ -83,14 +83,14 @@ class TritonPythonModel:
             entry[0].send(response, last=True)
 
     def _poll(self) -> None:
-        """Pass cancellations on."""
+        """Forward cancellations."""
         while not self._stopped.wait(POLL_SECONDS):
             with self._lock:
                 watched = list(self._open.items())
             for exchange, (sender, _wanted) in watched:
                 try:
                     self._watch(exchange, sender)
-                except Exception as error:  # of one request; the others must still be watched
+                except Exception as error:  # of one request; keep watching the others
                     pb_utils.Logger.log_error(f"covey.unary: {type(error).__name__}: {error}")
 
     def _watch(self, exchange: int, sender: outlets.Sender) -> None:

@@ -263,6 +263,6 @@ def test_a_killed_server_is_back_and_its_streams_go_on(canned_folder: Any, tmp_p
         _, problems = launcher.communicate(timeout=60)
     whole = "".join(f"w{number} " for number in range(40))
     assert [text.split() for text in found] == [whole.split()]
-    assert "tritonserver is started again in 0 s" in problems
+    assert "starting tritonserver again in 0 s" in problems
     assert "ready again" in problems
     assert launcher.returncode == 0

@@ -49,16 +49,16 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ("target = 3", "target must be a table"),
         ("models = [1]", "models: got"),
         ('[speculation]\npolicy = "fixed:0"', "speculation.policy: got 'fixed:0'"),
-        ('models = ["lookup"]\n[speculation]\ndrafters = ["lookup"]', "lookup is what drafts from texts"),
-        ('[speculation]\ndrafters = ["nobody"]', "nobody must be among models too"),
+        ('models = ["lookup"]\n[speculation]\ndrafters = ["lookup"]', "the name lookup is reserved"),
+        ('[speculation]\ndrafters = ["nobody"]', "nobody must also be in models"),
         ('[speculation]\ndrafter_policy = "fixed:nobody"', "speculation.drafter_policy: got 'fixed:nobody', allowed"),
-        ('[drafter]\nfolders = ["draft_mine:/m"]', "drafter.folders: draft_mine must be among speculation.drafters"),
+        ('[drafter]\nfolders = ["draft_mine:/m"]', "drafter.folders: draft_mine must also be in speculation.drafters"),
         ('[drafter]\nfolders = ["/m"]', "drafter.folders: got '/m', allowed: NAME:FOLDER"),
         ('[target]\nkind = "emulated"\n[emulated]\ncosts = "none"', "emulated.costs: cost table 'none' not found"),
         ('[speculation]\ncosts = "none"', "speculation.costs: cost table 'none' not found"),
         ('[emulated]\nacceptance = ["draft_emulated:1.1"]', "emulated.acceptance: got 'draft_emulated:1.1'"),
-        ('[speculation]\ntable = ["8:x"]', "speculation.table: got '8:x', allowed: of policy table: BATCH:DEPTH"),
-        ('[speculation]\ntable = ["8:3"]', "speculation.table: no entry for batch size 1"),
+        ('[speculation]\ntable = ["8:x"]', "speculation.table: got '8:x', allowed: for policy table: BATCH:DEPTH"),
+        ('[speculation]\ntable = ["8:3"]', "speculation.table: the table must start with an entry for batch size 1"),
         ('[speculation]\ntable = ["0:2", "1:1"]', "speculation.table: got '0:2'"),
         ('[speculation]\ntable = ["1:2", "1:3"]', "speculation.table: got '1:3'"),
         ('[speculation]\ntable = ["1:7"]', "speculation.table: got '1:7', allowed: depths up to"),
@@ -86,7 +86,7 @@ def test_a_shallow_profile_may_leave_the_table_alone(tmp_path: Path) -> None:
 def test_a_file_named_without_its_ending_is_hinted_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text("")
-    with pytest.raises(SettingError, match=r"a file of your own is named whole: mine\.toml"):
+    with pytest.raises(SettingError, match=r"to use your own file, name it in full: mine\.toml"):
         profile.load("mine")
 
 

@@ -74,7 +74,7 @@ acceptance = ["draft_emulated:0.6"]
 [speculation]
 drafters = ["draft_emulated"]
 """
-ANEW, BUSY = "cost curves measured in", "this machine did other work"
+ANEW, BUSY = "cost curves measured in", "the machine was busy with other work"
 ATTEMPTS = 4
 
 

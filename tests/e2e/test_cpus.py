@@ -122,7 +122,7 @@ drafters = ["draft_general"]
 def test_without_avx2_pytorch_serves(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(PROFILE)
     with launched(tmp_path / "said", environment("nehalem"), "--profile", str(tmp_path / "one.toml")) as ready:
-        assert "PyTorch computes what the native runtime cannot: it needs AVX2, which nehalem (no AVX2; COVEY" in ready
+        assert "PyTorch computes instead of the native runtime: it needs AVX2, which nehalem (no AVX2; COVEY" in ready
         assert re.search(
             r"The target is in float32, \w+ numerics, for nehalem \(no AVX2; COVEY_CPU; \d cores?\)\.", ready
         )

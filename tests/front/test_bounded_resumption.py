@@ -56,5 +56,5 @@ def dies(front: Front, patience: _BoundedResumption) -> None:
 def test_what_the_server_died_of_twice_is_not_asked_a_third_time(front: Front) -> None:
     patience = front.patience()
     dies(front, patience)
-    with pytest.raises(ServerError, match="again and again"):
+    with pytest.raises(ServerError, match="died repeatedly"):
         dies(front, patience)

@@ -45,7 +45,7 @@ def test_a_key_that_was_revoked_while_others_could_read_the_file(path: Path) -> 
     keys = Keys(str(path))
     replaced(path, NEW, 0o644)
     for _ in range(2):
-        with pytest.raises(Overloaded, match="cannot be read now") as caught:
+        with pytest.raises(Overloaded, match="cannot read its file of keys now") as caught:
             keys.owner("Bearer of old")
         assert kind(caught.value).http == 503
     path.chmod(0o600)

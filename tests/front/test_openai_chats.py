@@ -31,7 +31,7 @@ def test_content_may_come_in_parts() -> None:
     assert prompts.messages([{"role": "assistant", "content": parts}])[0]["content"] == "a\nb\nc\nd"
     odd: tuple[Any, ...] = (5, {"type": "image_url", "text": "a"}, {"type": ["text"], "text": "a"}, {"text": "a"}, {})
     for part in odd:
-        with pytest.raises(InvalidRequest, match="parts of content of type text"):
+        with pytest.raises(InvalidRequest, match="content parts of type text"):
             prompts.messages([{"role": "user", "content": [part]}])
 
 

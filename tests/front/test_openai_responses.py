@@ -75,7 +75,7 @@ def test_fields_get_the_names_that_chats_have() -> None:
         ({"instructions": ["a"]}, "instructions", "a text"),
         ({"input": []}, "input", "1 to"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input", "function_call_output"),
-        ({"input": [{"type": "reasoning", "content": [{"text": 5}]}]}, "input", "parts with a text"),
+        ({"input": [{"type": "reasoning", "content": [{"text": 5}]}]}, "input", "parts with text"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_its_name(body: dict[str, Any], field: str, told: str) -> None:
@@ -85,8 +85,8 @@ def test_what_cannot_be_done_is_refused_by_its_name(body: dict[str, Any], field:
 
 
 def test_errors_of_a_chat_s_fields_have_the_names_of_the_body() -> None:
-    error = inputs.renamed(InvalidRequest("max_tokens: got 0, allowed: 1 and more", "max_tokens"))
-    assert (error.field, str(error)) == ("max_output_tokens", "max_output_tokens: got 0, allowed: 1 and more")
+    error = inputs.renamed(InvalidRequest("max_tokens: got 0, allowed: 1 or more", "max_tokens"))
+    assert (error.field, str(error)) == ("max_output_tokens", "max_output_tokens: got 0, allowed: 1 or more")
     other = InvalidRequest("top_p: got 2", "top_p")
     assert inputs.renamed(other) is other
 

@@ -80,7 +80,7 @@ def test_a_line_is_printed_while_a_large_file_is_written(
     monkeypatch.setattr(converted, "QUIET_SECONDS", 0.0)
     os.utime(own, ns=(1, 1))
     at = hub.folder(str(own), state)
-    assert capsys.readouterr().err == f"covey: Tiny.Q8_0.gguf is written as safetensors, once, to {at}\n"
+    assert capsys.readouterr().err == f"covey: converting Tiny.Q8_0.gguf to safetensors, once, in {at}\n"
 
 
 def test_others_cannot_change_what_is_kept(own: Path, state: Path) -> None:

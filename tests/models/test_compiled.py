@@ -77,7 +77,7 @@ def test_pytorch_computes_what_cannot_be_compiled(
     with caplog.at_level(logging.INFO, "covey.drafter"):
         drafter = opening.open_drafter(folder, DrafterSettings(device="cpu", kv_blocks=16), 4)
     assert type(drafter.model).__name__ == "PagedModel"
-    assert "PyTorch runs it: the native runtime cannot compute it: the compiler for" in caplog.text
+    assert "using PyTorch: the native runtime cannot compute it: the compiler for" in caplog.text
     assert "Symbol not found: __truncsfbf2" in caplog.text
 
 

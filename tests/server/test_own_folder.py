@@ -372,8 +372,12 @@ def test_the_command_takes_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "most", "said"),
     [
-        (resource.RLIMIT_NOFILE, 64, "64 open files (ulimit -n), allowed: "),
-        (resource.RLIMIT_AS, 2 << 30, f"{2 << 30} bytes of address space (ulimit -v), allowed: {4 << 30} or more"),
+        (resource.RLIMIT_NOFILE, 64, "64 open files (ulimit -n); raise the limit to "),
+        (
+            resource.RLIMIT_AS,
+            2 << 30,
+            f"{2 << 30} bytes of address space (ulimit -v); raise the limit to {4 << 30} or more",
+        ),
     ],
 )
 def test_a_limit_that_is_too_low_is_named_before_the_start(kind: int, most: int, said: str) -> None:
@@ -381,7 +385,7 @@ def test_a_limit_that_is_too_low_is_named_before_the_start(kind: int, most: int,
     limit = partial(resource.setrlimit, kind, (most, most))
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert done.stderr.startswith(f"covey: cannot start: a process may have {said}")
+    assert done.stderr.startswith(f"covey: cannot start: a process may have only {said}")
 
 
 def test_a_drafter_of_another_tokenizer_is_refused_and_one_that_fits_drafts(tmp_path: Path) -> None:
@@ -432,7 +436,7 @@ def test_a_name_is_the_folder_in_the_cache(home: Path, tmp_path: Path, monkeypat
     options = hub.with_folders(Options(model="somebody/tiny@v2", drafter="somebody/tiny@v2"))
     assert (options.model, options.drafter) == (str(snapshot), str(snapshot))
     preflight.weights(options, ("target",))
-    with pytest.raises(SettingError, match=r"^somebody/tiny: neither a folder nor .* run hf download$"):
+    with pytest.raises(SettingError, match=r"^somebody/tiny is neither a folder nor .* run hf download$"):
         hub.folder("somebody/tiny")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "somebody" / "tiny").mkdir(parents=True)

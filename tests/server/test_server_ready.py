@@ -86,7 +86,7 @@ def test_a_server_is_ready_when_its_last_port_listens(canned_folder: Make, tmp_p
 def test_a_port_that_never_listens_is_named(canned_folder: Make, tmp_path: Path) -> None:
     triton = with_late_port(tmp_path, "--metrics-port", 60.0)
     server: Server = canned_folder().server("covey", triton=triton, load_seconds=1.5)
-    with pytest.raises(StartError, match=r"not ready after 2 s, nobody listens on metrics_port \d+ \[log: "):
+    with pytest.raises(StartError, match=r"not ready after 2 s, no listener on metrics_port \d+ \[log: "):
         server.start()
     assert not server.running
 

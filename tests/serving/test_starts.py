@@ -50,7 +50,7 @@ def test_a_model_that_is_to_end_waits_for_no_target(made: Made) -> None:
     assert not waiting.ended.wait(0.2)
     world.life.end()
     assert waiting.ended.wait(SECONDS)
-    assert "the target did not come up" in waiting.errors[0]
+    assert "the target did not start" in waiting.errors[0]
 
 
 def test_a_target_that_is_taken_for_dead_and_was_too_young_to_be_ended_is_ended_later(made: Made) -> None:
@@ -72,7 +72,7 @@ def test_a_target_that_fails_while_rounds_are_measured_leaves_them_to_be_learnt(
 ) -> None:
     world = made("one", target=Failing(lasts=0), **MEASURED)
     assert world.start._costs(world.drafters) is None
-    assert "cost curves are learnt from nothing" in caplog.text
+    assert "starting without measured cost curves" in caplog.text
 
 
 def test_measuring_ends_when_somebody_asks(
@@ -169,7 +169,7 @@ def test_who_was_left_out_of_memory_stays_out_of_it(
     roster = world.life.wait(SECONDS).engine.roster
     out = State.UNLOADED if answers else State.SERVING
     assert [roster.state(name) for name in roster.names] == [State.SERVING, out, State.SERVING]
-    assert ("who is in memory is not known" in caplog.text) is not answers
+    assert ("cannot list the loaded drafters" in caplog.text) is not answers
 
 
 def test_a_drafter_that_triton_takes_for_dead_is_ended_unless_it_is_on_its_way(made: Made) -> None:

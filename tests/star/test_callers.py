@@ -42,8 +42,8 @@ def test_a_file_names_servers_their_secrets_and_their_shares(tmp_path: Path) -> 
         (f"east {EAST} much\n", 0o600, "weight 'much'"),
         (f"east {EAST} 1e-308\n", 0o600, "from 0.001 to 1000"),
         (f"east {EAST} nan\n", 0o600, "weight 'nan'"),
-        (f"east {EAST}\neast {WEST}\n", 0o600, "a secret of its own"),
-        (f"east {EAST}\nwest {EAST}\n", 0o600, "a secret of its own"),
+        (f"east {EAST}\neast {WEST}\n", 0o600, "each needs its own"),
+        (f"east {EAST}\nwest {EAST}\n", 0o600, "each needs its own"),
         ("east\n", 0o600, "NAME SECRET"),
     ],
 )

@@ -229,7 +229,7 @@ def test_tokens_that_the_target_does_not_have_are_no_draft(remote: Callable[...,
     there = There(vocab_size=0)
     drafter = remote(there)
     up(drafter)
-    with pytest.raises(PortError, match="tokens that the target does not have"):
+    with pytest.raises(PortError, match="tokens outside the target's vocabulary"):
         Sender(drafter, new_origin("a")).send([Text(1, [200, 201, 200])], 2)
 
 

@@ -1,1 +1,1 @@
-"""The types, ports, errors and settings that all packages share. They know no other package."""
+"""The types, ports, errors and settings that all packages share. They depend on no other package."""

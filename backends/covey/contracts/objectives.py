@@ -1,13 +1,13 @@
-"""Classes of latency objectives: from a profile's entries and a request's fields to an `Objective`.
+"""Classes of latency objectives: makes an `Objective` from a profile's entries and a request's fields.
 
     "interactive:1.2x:500"   1.2 times the baseline's time per token, and 500 ms to the first token
-    "batch:150:-"            150 ms per token, and no matter when the first one comes
+    "batch:150:-"            150 ms per token, and any time to the first token
 
 The baseline is the measured time per token of one request that decodes plainly on an idle server.
 
-A request's objective goes with it (`Request.objective`). `requests/scheduler.py` orders requests by it and bounds how
-much of prompts a pass reads; `planner/standing.py` says for selectors how far each row is within it; and `judge` says
-what became of it (`text/streaming.py`).
+A request carries its objective (`Request.objective`). `requests/scheduler.py` orders requests by it and limits the
+prompt tokens of a pass; `planner/standing.py` tells selectors how well each row keeps it. At the end `judge` says
+whether it was met (`text/streaming.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLASSES = ("interactive:1.2x:500", "chat:50:1000", "batch:150:15000")
 
 @dataclass(frozen=True, slots=True)
 class SloClass:
-    """The values of one entry. `tpot` is in seconds, or in baselines where it is `relative`."""
+    """The values of one entry. `tpot` is in seconds, or in baselines if `relative`."""
 
     name: str
     ttft: float
@@ -43,8 +43,8 @@ class Classes:
     """The classes of one deployment, and its baseline. Any thread may ask."""
 
     def __init__(self, entries: Iterable[str] = (), baseline: Callable[[], float | None] = lambda: None) -> None:
-        """`entries` add to `CLASSES`, or replace those of the same name. `baseline` gives seconds per token, or None
-        where they are not known yet."""
+        """`entries` add to `CLASSES` or replace classes of the same name. `baseline` returns seconds per token, None
+        until they are known."""
         self._by_name = {each.name: each for each in map(SloClass.read, (*CLASSES, *entries))}
         self._baseline = baseline
 
@@ -53,14 +53,14 @@ class Classes:
         return tuple(self._by_name)
 
     def objective(self, name: str, ttft_ms: float, tpot_ms: float) -> Objective:
-        """Return the objective of a class, or of "", with a request's own numbers instead of the class's where they are
-        not 0."""
+        """Return the objective of the class; "" is no class. A request's own numbers replace the class's unless they
+        are 0."""
         slo_class = self._by_name.get(name, SloClass("", math.inf, math.inf, relative=False))
         tpot = tpot_ms / 1000 or self._tpot(slo_class)
         return Objective(name, ttft_ms / 1000 or slo_class.ttft, math.inf if tpot is None else tpot, tpot is not None)
 
     def targets(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Yield what the classes ask for now, as far as it is known, as gauges."""
+        """Yield the classes' current objectives as gauges, as far as they are known."""
         for each in self._by_name.values():
             for of, seconds in (("ttft", each.ttft), ("tpot", self._tpot(each))):
                 if seconds is not None and seconds < math.inf:
@@ -74,13 +74,13 @@ class Classes:
 
 
 def judge(objective: Objective, ttft: float | None, tpot: float | None) -> Attainment:
-    """Return the attainment of an answer that came to its end. One of a single token has no time between tokens and
-    meets any TPOT."""
+    """Return the attainment of a complete answer. An answer of one token has no time between tokens and meets any
+    TPOT."""
     if (ttft or 0.0) > objective.ttft or (tpot or 0.0) > objective.tpot:
         return Attainment.MISSED
     return Attainment.MET if objective.measured else Attainment.UNKNOWN
 
 
 def _seconds(text: str) -> float:
-    """Return the seconds of so many milliseconds; "-" stands for any number of them."""
+    """Return the milliseconds in `text` as seconds; "-" is infinite."""
     return math.inf if text == "-" else float(text) / 1000

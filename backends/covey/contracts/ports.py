@@ -1,5 +1,5 @@
-"""The protocols that the engine talks to. Implementations: `covey.target`, `covey.drafters` and `covey.emulated` (in
-process), `covey.tritonio` (over BLS), tests."""
+"""The protocols through which the engine calls other parts. Implementations: `covey.target`, `covey.drafters` and
+`covey.emulated` (in process), `covey.tritonio` (over BLS), tests."""
 
 from __future__ import annotations
 
@@ -20,89 +20,89 @@ from covey.contracts.types import (
 
 
 class Target(Protocol):
-    """The model whose output is wanted. Owns blocks, tables, prefix hashes and the requests' token histories."""
+    """The model that users ask for. Owns blocks, block tables, prefix hashes and the requests' token histories."""
 
     def info(self) -> TargetInfo:
-        """Return what the target is. Does not mutate. May block until the target is up."""
+        """Return the target's facts. Does not mutate. May block until the target is up."""
         ...
 
     def step(self, work: TargetWork) -> TargetReply:
-        """Make one pass. Mutates the target; raises PortError when the pass did not happen."""
+        """Run one pass. Mutates the target; raises PortError if the pass did not happen."""
         ...
 
     def resize(self, blocks: int) -> Resized:
-        """Have so many blocks in the pool, between two passes. Mutates the target, unless it refuses. What the pool
-        has from then on every `TargetReply` says, and `info`."""
+        """Resize the pool to `blocks` between two passes. Mutates the target unless it refuses. Later answers of `step`
+        and `info` carry the new size."""
         ...
 
 
 class Drafter(Protocol):
-    """Proposes tokens. Owns its caches; may forget a tag at any time and answer STALE for it."""
+    """Proposes tokens. Owns its caches. May forget a tag at any time and then answers STALE for it."""
 
     def info(self) -> DrafterInfo:
-        """Return what the drafter is. Does not mutate. May block until the drafter is up."""
+        """Return the drafter's facts. Does not mutate. May block until the drafter is up."""
         ...
 
     def draft(self, work: DraftWork) -> DraftReply:
-        """Catch up and propose. Mutates the drafter only; raises PortError when it could not."""
+        """Catch up and propose. Mutates only the drafter; raises PortError on failure."""
         ...
 
 
 @runtime_checkable
 class SharedDrafter(Drafter, Protocol):
-    """A drafter that makes one pass for the calls of several senders."""
+    """A drafter that can serve calls of several senders in one pass."""
 
     def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
-        """Draft for several calls (see `draft`) of different senders that do not read; if it raises, none of them is
+        """Draft for several calls (see `draft`) of different senders, none of which reads. If it raises, no call is
         answered."""
         ...
 
 
 class Companion(Protocol):
-    """What drafts for one request beside all drafters, in the engine's process, by what its text repeats. One thread at
-    a time calls."""
+    """A drafter for a single request, inside the engine's process. It drafts from repetition in the request's text.
+    Called by one thread at a time."""
 
     def open(self) -> None:
-        """Read what the text begins with; may take long."""
+        """Read the beginning of the text. May take long."""
         ...
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Read its next tokens."""
+        """Read the next tokens of the text."""
         ...
 
     def offer(self, behind: int, most: int) -> Offer:
-        """Return at most so many drafts for the text, whose length is said in the offer. Does not mutate."""
+        """Return at most `most` drafts to follow the text, which has `behind` tokens. Does not mutate."""
         ...
 
     def end(self) -> None:
-        """Take it that the text has ended; what it put out may serve others."""
+        """Note that the text has ended. Its output may serve later requests."""
         ...
 
 
 class Residency(Protocol):
-    """The port that brings drafters into memory and out of it. Calls block until that is done."""
+    """Loads drafters into memory and unloads them. Each call blocks until that is done."""
 
     def unload(self, name: str) -> int:
-        """Have a drafter end. Returns how many bytes it held, which are free by then; 0 where that is not known. May
-        be called again, or for one that has ended; raises CoveyError where it may not have."""
+        """End a drafter. Return the bytes that it held, which are free then; 0 if unknown. May be repeated, also for an
+        ended drafter. Raises CoveyError if it may not have ended."""
         ...
 
     def load(self, name: str) -> DrafterInfo:
-        """Have it back, warm. Raises CoveyError where it did not come."""
+        """Load a drafter and warm it up. Raises CoveyError if it did not come back."""
         ...
 
 
 class Sink(Protocol):
-    """The receiver of progress. Called from the engine's thread; must not block it."""
+    """Receives progress. Called from the engine's thread, and must not block it."""
 
     def publish(self, batch: Sequence[Progress]) -> None: ...
 
 
 class Clock(Protocol):
-    """Time as the engine sees it: real, or virtual in sweeps and tests."""
+    """The engine's time: real, or virtual in sweeps and tests."""
 
     def now(self) -> float:
-        """Return the time in seconds, which never goes back."""
+        """Return the time in seconds. It never decreases."""
         ...
 
     def sleep(self, seconds: float) -> None: ...

@@ -1,7 +1,7 @@
 """One deployment's settings: a TOML file becomes a frozen `Profile`.
 
-Every setting is declared once, below, with its default, its range and what it means; an unknown key, a wrong type or a
-value out of range is a `SettingError` naming file, key and what is allowed. Nothing here knows what settings do.
+Every setting is declared once, below, with its default, range and meaning. An unknown key, a wrong type or a value out
+of range raises `SettingError` with the file, the key and what is allowed. This module does not know what settings do.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
 DRAFTER_VARIABLE = "COVEY_DRAFTER_FOLDER"
 DTYPE_VARIABLE = "COVEY_DTYPE"
-TOKENS_VARIABLE = "COVEY_KV_TOKENS"  # of every KV pool whose size the profile does not say
-LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # drafters of the profile that the launcher did not load, by commas
+TOKENS_VARIABLE = "COVEY_KV_TOKENS"  # for every KV pool without a size in the profile
+LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # comma-separated drafters of the profile that the launcher did not load
 DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
 DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
 BLOCK = 32  # tokens of a KV block
-GENERAL = "draft_general"  # the entry that runs a drafter which is named by its folder alone
+GENERAL = "draft_general"  # the entry for a drafter that is named only by its folder
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
 
 
@@ -52,7 +52,7 @@ def setting(
     choices: tuple[str, ...] = (),
     pattern: str = "",
 ) -> Any:
-    """Return the field of one setting: its default and, as metadata, what it means and what is allowed."""
+    """Return the field of one setting: its default and, as metadata, its meaning and what is allowed."""
     limits = {"meaning": meaning, "low": low, "high": high, "choices": choices, "pattern": pattern}
     return dataclasses.field(default=default, metadata=limits)
 
@@ -67,25 +67,25 @@ class TargetSettings:
     folder: str = setting("", "Hugging Face folder of the target; empty: the version folder of its model entry")
     dtype: str = setting(
         "auto",
-        "weights and KV; auto: the checkpoint's own, and float32 where the device does not multiply it",
+        "type of weights and KV; auto: the checkpoint's, or float32 if the device cannot multiply it",
         choices=DTYPES,
     )
     device: str = setting("auto", "where the target runs", choices=("auto", "cpu", "cuda"))
     numerics: str = setting(
         "auto",
-        "invariant: the same bits in any batch; auto: on a CPU invariant where that can be had, on a GPU fast",
+        "invariant: the same bits in any batch; auto: on a CPU invariant if possible, on a GPU fast",
         choices=("auto", "invariant", "fast"),
     )
     runtime: str = setting(
         "auto",
-        "what computes it; auto: on a CPU the native one, for families and types that it serves, else PyTorch",
+        "runtime of the target; auto: on a CPU the native one if it serves the family and type, else PyTorch",
         choices=("auto", "native", "torch"),
     )
-    threads: int = setting(0, "threads that the target computes with; 0: one per core", low=0, high=1024)
+    threads: int = setting(0, "threads of the target's computation; 0: one per core", low=0, high=1024)
     block_size: int = setting(BLOCK, "tokens in a KV block; the native runtime's have 32", low=1, high=256)
     memory: float = setting(
         0.85,
-        "share of the memory that is free on each device at the start: for weights, drafters, and a KV pool of up to "
+        "share of each device's free memory at the start: for weights, drafters, and a KV pool of at most "
         "max_running of the longest requests",
         low=0.01,
         high=1.0,
@@ -97,13 +97,13 @@ class TargetSettings:
 
     @property
     def names_size(self) -> bool:
-        """Return whether the profile says how large the pool is."""
+        """Return whether the profile sets the pool's size."""
         return self.kv_blocks + self.kv_memory_mb > 0
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    max_running: int = setting(64, "requests in one pass at most", low=1, high=4096)
+    max_running: int = setting(64, "most requests in one pass", low=1, high=4096)
     max_waiting: int = setting(256, "requests in the queue before new ones are refused", low=1, high=1 << 20)
     token_budget: int = setting(
         256, "tokens of one pass: decoding rows, drafts and prefill chunks", low=16, high=1 << 16
@@ -114,39 +114,39 @@ class SchedulerSettings:
 class SloSettings:
     classes: tuple[str, ...] = setting(
         (),
-        f"latency classes beside {', '.join(objectives.CLASSES)}, or instead of one of these: NAME:TPOT:TTFT in "
-        "milliseconds, - for any; a TPOT as 1.2x is so many times the unloaded one",
+        f"latency classes that add to {', '.join(objectives.CLASSES)} or replace them: NAME:TPOT:TTFT in "
+        "milliseconds, - for any; a TPOT such as 1.2x is relative to an idle server's",
         pattern=objectives.ENTRY,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    max_tokens: int = setting(256, "max_tokens of a request that names none", low=1, high=1 << 20)
+    max_tokens: int = setting(256, "max_tokens of a request that sets none", low=1, high=1 << 20)
     prompt_bytes: int = setting(1 << 20, "length of text_input", low=1, high=1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
 class FrontSettings:
-    """Limits of the process that strangers reach (`covey.front`). Half of what is for all is for one address."""
+    """Limits of the process that outside clients reach (`covey.front`). One address may use half of each total."""
 
     message_bytes: int = setting(2 << 20, "length of a message; a longer one is refused unread", low=1024, high=1 << 28)
-    connections: int = setting(1024, "HTTP connections, and as many gRPC calls, at once", low=2, high=1 << 16)
+    connections: int = setting(1024, "HTTP connections at once, and likewise gRPC calls", low=2, high=1 << 16)
     requests: int = setting(512, "requests in flight", low=2, high=1 << 16)
     rate: float = setting(
-        100.0, "requests a second of one address; 16 KiB of them weigh as one more", low=0.01, high=1e6
+        100.0, "requests a second from one address; each 16 KiB of body count as one more", low=0.01, high=1e6
     )
-    tenants: int = setting(8, "that one address without a key may name within answer_seconds", low=1, high=1 << 16)
-    read_seconds: float = setting(10.0, "until an HTTP request must be here whole", low=0.1, high=3600.0)
-    answer_seconds: float = setting(600.0, "until an answer must be complete", low=1.0, high=86400.0)
-    keys: str = setting("", "file of API keys, its owner's alone (docs/security.md); empty: whoever reaches it may ask")
+    tenants: int = setting(8, "tenants that one address without a key may use in answer_seconds", low=1, high=1 << 16)
+    read_seconds: float = setting(10.0, "time to receive a whole HTTP request", low=0.1, high=3600.0)
+    answer_seconds: float = setting(600.0, "time to complete an answer", low=1.0, high=86400.0)
+    keys: str = setting("", "file of API keys, private to its owner (docs/security.md); empty: no key needed")
     proxies: tuple[str, ...] = setting(
         (),
-        "addresses or networks of proxies whose X-Forwarded-For says who asks, as 10.0.0.0/8",
+        "addresses or networks of proxies whose X-Forwarded-For is trusted, as 10.0.0.0/8",
         pattern=r"[0-9a-fA-F.:]+(/\d{1,3})?",
     )
     origins: tuple[str, ...] = setting(
-        (), "web pages that a browser lets ask, as https://host[:port], or * for all", pattern=r"\*|https?://[^/\s]+"
+        (), "web origins that may call, as https://host[:port], or * for all", pattern=r"\*|https?://[^/\s]+"
     )
 
 
@@ -154,14 +154,14 @@ class FrontSettings:
 class TenantSettings:
     weights: tuple[str, ...] = setting(
         (),
-        "NAME:WEIGHT, a tenant's share where several want more than there is; * is any other tenant, else 1",
+        "NAME:WEIGHT, a tenant's share under overload; * is any other tenant, else 1",
         pattern=tenants.ENTRY,
     )
     max_running: int = setting(0, "requests of one tenant that run at once; 0: no such limit", low=0, high=4096)
     max_waiting: int = setting(0, "requests of one tenant in the queue; 0: no such limit", low=0, high=1 << 20)
     priorities: tuple[str, ...] = setting(
         ("*:1000",),
-        "NAME:HIGHEST, the highest priority that a tenant's requests may have; * is any other tenant, else 0",
+        "NAME:HIGHEST, the highest priority of a tenant's requests; * is any other tenant, else 0",
         pattern=tenants.ENTRY,
     )
 
@@ -175,20 +175,20 @@ class SpeculationSettings:
     )
     drafter_policy: str = setting(
         "fixed",
-        "who drafts for requests that name no drafter: covey, or, for each request by itself, "
+        "choice of a drafter for requests that name none: covey, or separately for each request "
         f"{', '.join(DRAFTER_POLICIES)}; parameters after a colon, as in ucb-be:0.1 or fixed:NAME",
         pattern=rf"covey|({'|'.join(DRAFTER_POLICIES)})(:[\w.,+-]+)?",
     )
     max_depth: int = setting(6, "most tokens that a policy drafts along a path; fixed:k has its own", low=1, high=32)
     table: tuple[str, ...] = setting(
         TABLE,
-        "of policy table: BATCH:DEPTH, from which batch size on how many tokens, as in 8:3; from batch size 1 on",
+        "for policy table: BATCH:DEPTH, the depth from a batch size on, as in 8:3; starts at batch size 1",
         pattern=r"\d+:\d+",
     )
-    width: int = setting(1, "beam width of the candidate trees at most; 1: chains", low=1, high=8)
+    width: int = setting(1, "largest beam width of the candidate trees; 1: chains", low=1, high=8)
     selection: str = setting(
         "all",
-        "which drafts are verified: all; worth: those that bring more than the time they take, and what latency "
+        "which drafts to verify: all; worth: those that save time, and those that latency "
         "objectives need first. Policies tetris and adaserve have a selection of their own",
         choices=("all", "worth"),
     )
@@ -201,14 +201,14 @@ class SpeculationSettings:
     drafters: tuple[str, ...] = setting((), "Triton models that draft")
     lookup: str = setting(
         "suffix",
-        "what policy covey, with selection all, drafts beside them wherever a request's own text and its tenant's "
-        "recent ones promise more; off: nothing, as ever for an emulated target, whose text is no model's",
+        "lookup drafts that policy covey with selection all adds where a request's text and its tenant's "
+        "recent ones promise more; off: none; an emulated target never has them",
         choices=("off", "suffix", "ngram"),
     )
-    draft_deadline_ms: float = setting(500.0, "a drafter that takes longer has proposed nothing", low=1, high=60000)
+    draft_deadline_ms: float = setting(500.0, "longest wait for a drafter's proposals", low=1, high=60000)
     costs: str = setting(
         AUTO,
-        "cost table to start from: a name in profiles/costs, or a path; auto: measured before anybody is served, and "
+        "cost table to start from: a name in profiles/costs, or a path; auto: measured before the first request, and "
         "kept in the server's private folder; empty: none",
     )
 
@@ -217,7 +217,7 @@ class SpeculationSettings:
 class DrafterSettings:
     dtype: str = setting(
         "auto",
-        "weights and KV; auto: natively bytes, else bfloat16 where the device multiplies it",
+        "type of weights and KV; auto: bytes in the native runtime, else bfloat16 if the device multiplies it",
         choices=DTYPES,
     )
     device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
@@ -228,7 +228,7 @@ class DrafterSettings:
     folders: tuple[str, ...] = setting(
         (), "NAME:FOLDER of neural drafters that are not in their model's version folder", pattern=r"[\w.-]+:.+"
     )
-    catch_up_tokens: int = setting(1024, "tokens a call reads to catch up before it skips rows", low=1, high=1 << 20)
+    catch_up_tokens: int = setting(1024, "most tokens of a call's catch-up; it skips further rows", low=1, high=1 << 20)
     ngram_max: int = setting(4, "longest run of last tokens that the n-gram drafter looks up", low=1, high=32)
     suffix_store_tokens: int = setting(
         65536, "tokens of finished requests that the suffix drafter keeps for each tenant", low=0, high=1 << 26
@@ -236,64 +236,63 @@ class DrafterSettings:
 
     @property
     def names_size(self) -> bool:
-        """Return whether the profile says how large their pools are."""
+        """Return whether the profile sets the size of the drafters' pools."""
         return self.kv_blocks + self.kv_memory_mb > 0
 
     def folder_of(self, name: str) -> str:
-        """Return the folder of that drafter by `folders`; "" where it says nothing."""
+        """Return the folder of that drafter in `folders`, or ""."""
         return dict(entry.split(":", 1) for entry in self.folders).get(name, "")
 
 
 @dataclass(frozen=True, slots=True)
 class StarSettings:
-    """Drafters for the targets of several servers: first what the server of the drafters reads, then those that ask."""
+    """Drafters for the targets of several servers: `callers` is for the drafters' server, the rest for servers that
+    call it."""
 
-    callers: str = setting(
-        "", "file with a line `NAME SECRET [WEIGHT]` for each other server that these drafters serve; its owner's alone"
-    )
+    callers: str = setting("", "file with a line `NAME SECRET [WEIGHT]` for each calling server; private to its owner")
     servers: tuple[str, ...] = setting(
         (),
-        "where drafters of kind remote are: ENTRY=HOST:PORT/MODEL, the gRPC port; an entry listed again has several",
+        "where drafters of kind remote are: ENTRY=HOST:PORT/MODEL, the gRPC port; repeat an entry for several places",
         pattern=r"[\w.-]+=[^/\s]+:\d+/[\w.-]+",
     )
-    secret: str = setting("", "file with this server's secret, as those servers have it in callers; its owner's alone")
-    tls: bool = setting(False, "talk TLS to those servers")
-    root_certificates: str = setting("", "file of those that may sign their certificates; empty: the usual ones")
-    certificate: str = setting("", "file with this server's own, for a server that wants one")
-    private_key: str = setting("", "file with the key of that; its owner's alone")
+    secret: str = setting("", "file with this server's secret, as in those servers' callers; private to its owner")
+    tls: bool = setting(False, "use TLS to those servers")
+    root_certificates: str = setting("", "file of trusted certificate authorities; empty: the default ones")
+    certificate: str = setting("", "file with this server's client certificate, if a server asks for it")
+    private_key: str = setting("", "file with the certificate's key; private to its owner")
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
     policy: str = setting(
         "off",
-        "when drafters leave memory so that the KV pool can grow: off: never; thresholds: nothing is drafted and few "
+        "when to unload drafters so that the KV pool can grow: off: never; thresholds: no drafts are made and few "
         "blocks are free, or requests wait for blocks",
         choices=("off", "thresholds"),
     )
-    calm_seconds: float = setting(5.0, "how long there must be room for a drafter before it is back", low=0, high=86400)
+    calm_seconds: float = setting(5.0, "how long there must be room before a drafter is reloaded", low=0, high=86400)
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedSettings:
-    """Settings of the target and the drafters of kind emulated; nothing else reads them."""
+    """Settings of emulated targets and drafters. Other kinds ignore them."""
 
     costs: str = setting("emulated-7b-24g", "the device: a cost table in profiles/costs, or a path")
     acceptance: tuple[str, ...] = setting(
         ("draft_emulated:0.6",),
-        "how often a drafter is right where it was right so far, by depth, the last for all deeper ones: "
+        "probability that a drafter's next token is right if the path was so far, by depth, the last for deeper: "
         "NAME:0.8,0.6, or NAME/TENANT:0.9 for requests of one tenant, or NAME/@ID:0.9 for prompts that "
         "begin with that token",
         pattern=r"[\w.-]+(/[^:]+)?:(0(\.\d+)?|1(\.0+)?)(,(0(\.\d+)?|1(\.0+)?))*",
     )
-    kv_token_bytes: int = setting(57344, "KV of a token, in target.kv_memory_mb", low=1, high=1 << 30)
+    kv_token_bytes: int = setting(57344, "bytes of a token's KV, counted in target.kv_memory_mb", low=1, high=1 << 30)
     max_positions: int = setting(32768, "tokens of the longest request", low=16, high=1 << 24)
     drafter_mb: int = setting(1024, "memory of each emulated drafter", low=0, high=1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A deployment. Sections are the TOML file's tables."""
+    """A deployment. Its sections are the tables of the TOML file."""
 
     name: str
     description: str = setting("", "what this deployment is")
@@ -314,25 +313,25 @@ class Profile:
 
 
 def profiles_folder() -> Path:
-    """Return the folder of named profiles: the repository's own, or what COVEY_PROFILES names."""
+    """Return the folder of named profiles: COVEY_PROFILES, or the repository's own."""
     return Path(os.environ.get("COVEY_PROFILES", Path(__file__).resolve().parents[3] / "profiles"))
 
 
 def find(name_or_path: str) -> Path:
-    """Return the profile's file: a path as it is, or a name in the profiles folder."""
+    """Return the profile's file, given a path or a name in the profiles folder."""
     path = Path(name_or_path)
     if path.suffix != ".toml":
         path = profiles_folder() / f"{name_or_path}.toml"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in profiles_folder().glob("*.toml"))) or "none"
         meant = Path(f"{name_or_path}.toml")
-        hint = f"; a file of your own is named whole: {meant}" if meant.is_file() else ""
+        hint = f"; to use your own file, name it in full: {meant}" if meant.is_file() else ""
         raise SettingError(f"profile {name_or_path!r} not found at {path}{hint}; known profiles: {known}")
     return path
 
 
 def costs_file(name_or_path: str) -> Path:
-    """Return the file of a cost table that is there: a path as it is, or a name in profiles/costs."""
+    """Return an existing cost table's file, given a path or a name in profiles/costs."""
     path, folder = Path(name_or_path), profiles_folder() / "costs"
     if path.suffix != ".json":
         path = folder / f"{name_or_path}.json"
@@ -354,7 +353,7 @@ def load(name_or_path: str) -> Profile:
 
 
 def _check_together(profile: Profile) -> None:
-    """Raise SettingError for settings that do not fit each other, or name what is not there."""
+    """Raise SettingError for settings that contradict each other or name something missing."""
     speculation, drafters = profile.speculation, profile.speculation.drafters
     folders = [entry.split(":", 1)[0] for entry in profile.drafter.folders]
     for key, named, among, known in (
@@ -364,15 +363,15 @@ def _check_together(profile: Profile) -> None:
     ):
         missing = [name for name in named if name not in known]
         if missing:
-            raise SettingError(f"{key}: {', '.join(missing)} must be among {among} too")
+            raise SettingError(f"{key}: {', '.join(missing)} must also be in {among}")
     if LOOKUP in drafters:
-        raise SettingError(f"speculation.drafters: {LOOKUP} is what drafts from texts themselves are called")
+        raise SettingError(f"speculation.drafters: the name {LOOKUP} is reserved for drafts from the texts themselves")
     if speculation.policy == "table" or speculation.table != TABLE:  # the default may be too deep for other policies
         depths_by_batch(speculation.table, speculation.max_depth)
     fixed = speculation.drafter_policy.partition("fixed:")[2]
     if fixed and fixed not in drafters:
         raise SettingError(
-            f"speculation.drafter_policy: got {speculation.drafter_policy!r}, allowed behind fixed: one of "
+            f"speculation.drafter_policy: got {speculation.drafter_policy!r}, allowed after fixed: one of "
             f"speculation.drafters, {', '.join(drafters) or 'of which there is none'}"
         )
     for entry in profile.front.proxies:
@@ -396,7 +395,7 @@ def _check_together(profile: Profile) -> None:
 
 
 def read(name_or_path: str) -> tuple[JsonDict, Path]:
-    """Return a profile's tables, unchecked, and its file."""
+    """Return a profile's unchecked tables and its file."""
     path = find(name_or_path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8")), path
@@ -405,7 +404,7 @@ def read(name_or_path: str) -> tuple[JsonDict, Path]:
 
 
 def written(tables: JsonDict) -> str:
-    """Return tables as a profile's file has them, for one that is changed for a server of its own."""
+    """Return the text of a profile file with these tables."""
     lines = [f"{key} = {json.dumps(value)}" for key, value in tables.items() if not isinstance(value, dict)]
     for name, section in tables.items():
         if isinstance(section, dict):
@@ -414,7 +413,7 @@ def written(tables: JsonDict) -> str:
 
 
 def of_tables(tables: JsonDict, name: str, where: str) -> Profile:
-    """Return the profile of a file's tables, each setting checked by itself. `where` is what errors name."""
+    """Return the profile in a file's tables, each setting checked alone. Errors begin with `where`."""
     if "targets" in tables:
         raise SettingError(
             f"{where}: targets: a server has one target: start a server with each of these profiles; docs/star.md says "
@@ -424,13 +423,13 @@ def of_tables(tables: JsonDict, name: str, where: str) -> Profile:
 
 
 def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
-    """Return the depths of `speculation.table` by batch size: `"8:3"` is depth 3 from batch size 8 on."""
+    """Return the depths of `speculation.table` by batch size. `"8:3"` is depth 3 from batch size 8 on."""
     depths: dict[int, int] = {}
     for entry in entries:
         batch, depth = (int(part) if part.isdecimal() else -1 for part in entry.partition(":")[::2])
         if batch < 1 or depth < 0 or batch in depths:
             raise SettingError(
-                f"speculation.table: got {entry!r}, allowed: batch:depth, as in 8:3, each batch size from 1 on, once"
+                f"speculation.table: got {entry!r}, allowed: batch:depth, as in 8:3, each batch size once, from 1 on"
             )
         if depth > max_depth:
             raise SettingError(
@@ -438,19 +437,19 @@ def depths_by_batch(entries: Iterable[str], max_depth: int) -> dict[int, int]:
             )
         depths[batch] = depth
     if 1 not in depths:
-        raise SettingError("speculation.table: no entry for batch size 1, from which the table must start")
+        raise SettingError("speculation.table: the table must start with an entry for batch size 1")
     return depths
 
 
 def of_model(parameters: JsonDict) -> Profile:
-    """Return the profile that a model's configuration names, as where the benches compare policies that share a
-    target in turns. Else the launcher's."""
+    """Return the profile that a model's configuration names, otherwise the launcher's. Benchmarks use the former to
+    compare policies on one target."""
     own = parameters.get("profile")
     return load(own["string_value"]) if own else from_environment()
 
 
 def from_environment() -> Profile:
-    """Return the profile that the launcher chose, with the environment's overrides: what every backend starts from."""
+    """Return the launcher's profile with the environment's overrides. Every backend starts from it."""
     profile = load(os.environ.get(PROFILE_VARIABLE, DEFAULT_PROFILE))
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
@@ -464,12 +463,12 @@ def from_environment() -> Profile:
 
 
 def left_out() -> tuple[str, ...]:
-    """Return the profile's drafters that do not fit the target and that the launcher therefore left out."""
+    """Return the profile's drafters that the launcher left out because they do not fit the target."""
     return tuple(filter(None, os.environ.get(LEFT_OUT_VARIABLE, "").split(",")))
 
 
 def with_dtype(profile: Profile, dtype: str) -> Profile:
-    """Return the same deployment with its target in that type; "" leaves it."""
+    """Return the profile with its target in that type; "" leaves it unchanged."""
     if not dtype:
         return profile
     if dtype not in DTYPES:
@@ -478,8 +477,7 @@ def with_dtype(profile: Profile, dtype: str) -> Profile:
 
 
 def with_tokens(profile: Profile, tokens: int) -> Profile:
-    """Return the same deployment with room for so many tokens in each KV pool whose size it does not say; 0 leaves
-    it."""
+    """Return the profile with room for `tokens` tokens in each KV pool without a size; 0 leaves it unchanged."""
     target, drafter = profile.target, profile.drafter
     if tokens and not target.names_size:
         target = dataclasses.replace(target, kv_blocks=max(1, tokens // target.block_size))
@@ -489,7 +487,7 @@ def with_tokens(profile: Profile, tokens: int) -> Profile:
 
 
 def with_drafter(profile: Profile, folder: str) -> Profile:
-    """Return the same deployment with the model in that folder as its first drafter."""
+    """Return the profile with the model in that folder as its first drafter."""
     others = tuple(name for name in profile.speculation.drafters if name != GENERAL)
     elsewhere = tuple(entry for entry in profile.drafter.folders if not entry.startswith(f"{GENERAL}:"))
     return dataclasses.replace(
@@ -501,7 +499,7 @@ def with_drafter(profile: Profile, folder: str) -> Profile:
 
 
 def without(profile: Profile, drafters: Iterable[str]) -> Profile:
-    """Return the same deployment without those drafters."""
+    """Return the profile without those drafters."""
     gone = set(drafters)
     kept = tuple(name for name in profile.speculation.drafters if name not in gone)
     return dataclasses.replace(

@@ -1,8 +1,8 @@
-"""The registry of what is chosen by name: length policies, drafter policies and kinds of drafters, one line each.
+"""The registry of everything that is chosen by name: length policies, drafter policies and kinds of drafters.
 
-A line says where the thing is made, as MODULE:NAME. Only what is chosen is imported, so a profile is checked against
-the names, and a start planned, without torch. The parameters of what makes it say what it needs: it is called with
-those values that have their names (`covey.planner.policies.Setting`, `covey.drafters.Setting`).
+An entry names its maker as MODULE:NAME. Only chosen entries are imported, so a profile can be checked and a start
+planned without torch. A maker is called with the values that its parameters name (`covey.planner.policies.Setting`,
+`covey.drafters.Setting`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Kind:
     """A kind of drafter."""
 
     made_by: str
-    weights: bool = False  # it runs a model of the entry's folder, whose tokens must be the target's
+    weights: bool = False  # it runs a model in the entry's folder with the target's tokens
 
 
 DRAFTERS = {
@@ -47,7 +47,7 @@ DRAFTERS = {
     "emulated": Kind("covey.emulated.opening:load_drafter"),
 }
 
-# Of each request's choice among drafters; parameters after a colon (`covey.bandits.drafters.policies`).
+# Policies that choose a drafter for each request; parameters follow a colon (`covey.bandits.drafters.policies`).
 DRAFTER_POLICIES = {
     "fixed": "covey.bandits.drafters.plain:Fixed",
     "random": "covey.bandits.drafters.plain:Random",
@@ -63,23 +63,23 @@ DRAFTER_POLICIES = {
 
 
 def has_weights(kind: str | None) -> bool:
-    """Return whether drafters of this kind have weights; an unknown kind has none."""
+    """Return whether drafters of this kind have weights; False for an unknown kind."""
     return kind in DRAFTERS and DRAFTERS[kind].weights
 
 
 def needs(made_by: str) -> Set[str]:
-    """Return the names of what a thing is made of."""
+    """Return the names of a maker's parameters."""
     return inspect.signature(find(made_by)).parameters.keys()
 
 
 def own_parameters(made_by: str) -> Mapping[str, str]:
-    """Return the keyword-only parameters of what makes it and their types: not a setting's, but given with its name."""
+    """Return a maker's keyword-only parameters and their types: the user gives them with the name, not as settings."""
     parameters = inspect.signature(find(made_by)).parameters.values()
     return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
 def make(made_by: str, setting: object, **own: object) -> Any:
-    """Return the thing, made of those of the setting's attributes that it needs and of its own parameters."""
+    """Call the maker with the attributes of the setting that it needs and with its own parameters."""
     given = {name: getattr(setting, name) for name in needs(made_by) if hasattr(type(setting), name)}
     return find(made_by)(**given, **own)
 

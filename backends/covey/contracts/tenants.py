@@ -1,4 +1,4 @@
-"""The profile's rules about tenants: what each may have of the server."""
+"""The profile's rules about tenants: weights, limits and priorities."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-ANY = "*"  # stands for every tenant that is not named
+ANY = "*"  # every tenant without an entry
 ENTRY = r"[^:]{0,256}:\d+(\.\d+)?"
 
 

@@ -1,6 +1,6 @@
 """The values that travel between engine, planner, scheduler and ports.
 
-Everything here is frozen or a plain array; nothing here knows torch or Triton. Ragged values are packed: row r of a
+Everything here is frozen or a plain array, and independent of torch and Triton. Ragged values are packed: row r of a
 batch owns `values[offsets[r]:offsets[r + 1]]`.
 """
 
@@ -19,9 +19,9 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint16]  # bits of bfloat16
 
-SPARSE = 16  # tokens of a sparse q row
+SPARSE = 16  # tokens in a sparse q row
 GREEDY_BELOW = 1e-5  # temperature
-LEAST_LOGPROB = -9999.0  # of a token that cannot be: answers in JSON know no infinity
+LEAST_LOGPROB = -9999.0  # of an impossible token: JSON has no infinity
 
 NO_INTS: Ints = np.zeros(0, np.int32)
 NO_FLOATS: Floats = np.zeros(0, np.float32)
@@ -39,9 +39,9 @@ class RowStatus(IntEnum):
     """The status of one row of a message."""
 
     OK = 0
-    NO_BLOCKS = 1  # the pool is exhausted: nothing of this row was done
-    STALE = 2  # the tag is unknown here: open it again with all its tokens
-    SKIPPED = 3  # a drafter had no budget or no time for this row; nothing was proposed
+    NO_BLOCKS = 1  # the pool is exhausted: nothing was done for this row
+    STALE = 2  # the tag is unknown: open it again with all its tokens
+    SKIPPED = 3  # a drafter had no budget or time for this row
     FAULT = 4  # the model's logits allow no token: not finite, or all masked
 
 
@@ -57,8 +57,8 @@ class Finish(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The settings by which tokens are drawn. Temperature 0 is greedy (see `greedy`). Penalties are those of Hugging
-    Face (repetition, over prompt and output) and of OpenAI (presence and frequency, over output alone)."""
+    """The settings for drawing tokens. Temperature 0 is greedy (see `greedy`). Repetition penalties (Hugging Face)
+    count prompt and output; presence and frequency penalties (OpenAI) count only output."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0: no limit
@@ -67,26 +67,26 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    min_tokens: int = 0  # no end token before so many tokens of output
+    min_tokens: int = 0  # no end token before this many output tokens
     end_ids: tuple[int, ...] = ()  # tokens that end a request
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences never completed
-    logit_bias: tuple[tuple[int, float], ...] = ()  # tokens, each once, and what is added to their logits
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token (each once) and the number added to its logit
     seed: int = 0  # unsigned, 64 bits
     logprobs: bool = False
-    top_logprobs: int = 0  # of so many of the likeliest tokens at each place
-    prompt_logprobs: bool = False  # of the prompt's tokens as well
+    top_logprobs: int = 0  # how many of the likeliest tokens to report at each position
+    prompt_logprobs: bool = False  # also for the prompt's tokens
     rule: Rule = Rule.COUPLED
-    grammar: str = ""  # which the output has to fit, as llguidance writes it (`covey.text.grammar`)
+    grammar: str = ""  # the output must match it; in llguidance's form (`covey.text.grammar`)
 
     @property
     def greedy(self) -> bool:
-        """Return whether the temperature is so low that only tokens as likely as the best could be drawn. Among equals
-        the lowest id wins."""
+        """Return whether the temperature is too low to draw any but the best tokens. Among equals the lowest id
+        wins."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def has_penalties(self) -> bool:
-        """Return whether a draw depends on more than its logits: on the tokens before it."""
+        """Return whether a draw depends on earlier tokens as well as on its logits."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0
@@ -96,13 +96,13 @@ class Sampling:
         )
 
 
-LOOKUP = "lookup"  # the drafter's name of drafts that are offered (`covey.contracts.ports.Companion`)
+LOOKUP = "lookup"  # the drafter name of offered drafts (`covey.contracts.ports.Companion`)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A chain of drafts for a text of so many tokens, and how many of its first 1, 2, ... are expected to be
-    accepted."""
+    """A chain of drafts for a text of `behind` tokens, and the expected accepted tokens of its first 1, 2, ...
+    drafts."""
 
     behind: int
     tokens: list[int]
@@ -111,24 +111,24 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A tag's first appearance on a target or drafter: all its tokens so far and how to draw from them."""
+    """A tag's first message to a target or drafter: all its tokens so far and the settings for drawing."""
 
     tag: int
-    tokens: Ints  # prompt, then whatever was generated before (a replay after preemption or restart)
-    num_prompt: int  # how many of `tokens` are the prompt; penalties and min_tokens need it
+    tokens: Ints  # the prompt, then earlier output (a replay after preemption or restart)
+    num_prompt: int  # tokens of the prompt; penalties and min_tokens need it
     sampling: Sampling
     tenant: str = ""  # salts the prefix hashes: tenants never share blocks
-    rounds: int = 0  # verify rounds this request has had; keys the rejection rule's random streams
-    name: str = ""  # of its request in logs
+    rounds: int = 0  # verify rounds of this request so far; keys the rejection rule's random streams
+    name: str = ""  # the request's name in logs
 
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """One candidate tree per row, packed. `parents` index within the row's own tree, -1 being the root (the row's
-    last committed token, not a node); a parent comes before its children. `scores` are log path probabilities
-    under the drafter: of its shares of the race, which is what says most. `log_q`, where a drafter ships it, is the
-    same of its probabilities, noise apart; under greedy settings they are one. `q_ids` and `q_probs` (node by K) are
-    the sparse distribution each node was proposed from.
+    """One candidate tree per row, packed. `parents` index within the row's own tree, -1 for the root (the row's last
+    committed token, which is no node). A parent comes before its children. `scores` are the drafter's log path
+    probabilities with its noise counted in, the best predictor of acceptance. `log_q`, if shipped, leaves the noise
+    out; with greedy settings both are equal. `q_ids` and `q_probs` (node by K) are the sparse distributions from which
+    the nodes were drawn.
 
     For example, row 0 drafts 11 then 12, row 1 nothing, and row 2 either 21 alone or 22 then 23:
 
@@ -154,11 +154,11 @@ class Trees:
         return len(self.offsets) - 1
 
     def only(self, rows: npt.NDArray[np.bool_]) -> Trees:
-        """Return the same rows, the trees of those not in the mask emptied."""
+        """Return the same rows, with empty trees for rows outside the mask."""
         return self.nodes(np.repeat(rows, self.sizes))
 
     def nodes(self, mask: npt.NDArray[np.bool_]) -> Trees:
-        """Return the same rows with these nodes alone, their parents counted anew. Kept nodes' parents must be kept."""
+        """Return the same rows with only these nodes and renumbered parents. Parents of kept nodes must be kept."""
         kept = mask.nonzero()[0]
         offsets = kept.searchsorted(self.offsets).astype(np.int32)  # kept nodes before each row
         place = np.zeros(len(mask) + 1, np.int32)
@@ -196,27 +196,27 @@ class Trees:
 
 @dataclass(frozen=True, slots=True)
 class TargetWork:
-    """One pass over the target. Row r belongs to `tags[r]`; it computes at most `chunk[r]` known tokens that have no
-    KV yet and, where that reaches the last known token, verifies its tree and commits at least one new token."""
+    """One pass over the target. Row r belongs to `tags[r]` and computes at most `chunk[r]` known tokens without KV. If
+    that reaches the last known token, the row verifies its tree and commits at least one new token."""
 
     tags: Ints
-    base: Ints  # known tokens (prompt and committed) as the sender sees it: a mismatch answers STALE
+    base: Ints  # known tokens (prompt and committed) in the sender's view; a mismatch is answered STALE
     chunk: Ints
     trees: Trees
     opens: tuple[Open, ...] = ()
     frees: tuple[int, ...] = ()
-    sequence: int = 0  # a replay of the last sequence number gets the stored answer; 0: never sent again
-    epoch: int = 0  # the incarnation of the target that the sender knows; 0 before the first answer
-    room: Ints = field(default_factory=lambda: NO_INTS)  # per row: tokens its request may still emit; empty: not said
-    origin: int = 0  # who sends, and which incarnation of it (`covey.wire.ledger`)
-    divergence: bool = False  # say how alike target and drafter are, from the trees' q rows
-    states_from: Ints = field(default_factory=lambda: NO_INTS)  # per row: the first position, -1: no states are wanted
+    sequence: int = 0  # repeating the last number returns the stored answer; 0: never repeated
+    epoch: int = 0  # the target's incarnation that the sender knows; 0 before the first answer
+    room: Ints = field(default_factory=lambda: NO_INTS)  # per row: tokens it may still emit; empty: unknown
+    origin: int = 0  # the sender and its incarnation (`covey.wire.ledger`)
+    divergence: bool = False  # report how alike target and drafter are, from the trees' q rows
+    states_from: Ints = field(default_factory=lambda: NO_INTS)  # per row: the first position to ship; -1: none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Top:
-    """The likeliest tokens at each of some places, the likeliest first, and their log-probabilities, as [places, k].
-    Where a request asked for fewer, or for none, -1 and 0 follow."""
+    """The likeliest tokens at each of some positions and their log-probabilities, best first, as [places, k]. A request
+    for fewer than k is padded with -1 and 0."""
 
     ids: Ints
     logprobs: Floats
@@ -227,7 +227,7 @@ class Top:
 
     @classmethod
     def joined(cls, parts: Sequence[Top]) -> Top:
-        """Return the places of all parts, one part's behind the other's."""
+        """Return the places of all parts in order."""
         width = max(part.width for part in parts)
         if all(part.width == width for part in parts):
             return cls(np.concatenate([part.ids for part in parts]), np.concatenate([part.logprobs for part in parts]))
@@ -249,17 +249,17 @@ NO_TOP = Top.none(0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Has the log-probabilities of some tokens of a prompt, and the likeliest tokens at their places."""
+    """The log-probabilities of some prompt tokens, and the likeliest tokens at their places."""
 
     logprobs: Floats
-    top: Top = NO_TOP  # without places where no request wants it
+    top: Top = NO_TOP  # empty if no request wants it
 
     @classmethod
     def joined(cls, parts: Sequence[Scores]) -> Scores:
         return cls(np.concatenate([part.logprobs for part in parts]), Top.joined([part.top for part in parts]))
 
     def at(self, places: Any, width: int | None = None) -> Scores:
-        """Return those of the given places, with so many of the likeliest at each."""
+        """Return the scores of the given places, with `width` of the likeliest tokens at each."""
         return Scores(self.logprobs[places], self.top.at(places, width) if self.top.width else self.top)
 
 
@@ -268,11 +268,10 @@ NO_SCORES = Scores(NO_FLOATS)
 
 @dataclass(frozen=True, slots=True)
 class TargetReply:
-    """The tokens that one pass committed: `tokens[offsets[r]:offsets[r + 1]]` for row r, of which the first
-    `accepted[r]` were drafted. `num_cached_tokens[r]` is how many tokens of the row have KV now, and `reused[r]` how
-    many of those came from a prefix hit. `divergence[r]`, where that was asked for, is the mean over drafted positions
-    of 1 - TV(p, q) at temperature 1, or a lower bound of it (`covey.target.divergence`); -1: nothing with q rows was
-    verified."""
+    """The tokens that one pass committed: `tokens[offsets[r]:offsets[r + 1]]` for row r. The first `accepted[r]` of
+    them were drafted. The row has `num_cached_tokens[r]` tokens with KV now, `reused[r]` of them from a prefix hit.
+    `divergence[r]`, if asked for, is the mean over drafted positions of 1 - TV(p, q) at temperature 1, or a lower bound
+    of it (`covey.target.divergence`). It is -1 if no node with q rows was verified."""
 
     status: Ints
     num_cached_tokens: Ints
@@ -280,61 +279,61 @@ class TargetReply:
     accepted: Ints
     offsets: Ints
     tokens: Ints
-    logprobs: Floats  # aligned with tokens; log-probabilities of the model itself, before penalties and temperature
+    logprobs: Floats  # aligned with tokens; the model's own, before penalties and temperature
     free_blocks: int
     total_blocks: int
     epoch: int
-    seconds: float  # inside the pass, on the target's side
+    seconds: float  # inside the pass, measured by the target
     divergence: Floats = field(default_factory=lambda: NO_FLOATS)  # empty: not asked for
-    top: Top = NO_TOP  # aligned with tokens, where any row asked for it; else without places
-    # Row r has `scores` of its prompt's tokens from `scored[r]` to `scored[r + 1]`, the last of them that of the last
-    # token that its KV predicts, or the prompt's last; `scored` is empty where no row asked for any.
+    top: Top = NO_TOP  # aligned with tokens if any row asked for it, otherwise empty
+    # Row r has `scores` of its prompt's tokens from `scored[r]` to `scored[r + 1]`. The last one belongs to the last
+    # prompt token that its KV predicts. `scored` is empty if no row asked for scores.
     scored: Ints = field(default_factory=lambda: NO_INTS)
     scores: Scores = NO_SCORES
-    # Row r has `states[state_offsets[r]:state_offsets[r + 1]]`, one of each position with KV from `states_from[r]` on:
-    # what a head reads (`covey.models.heads`). Empty where no row asked for any.
+    # Row r has `states[state_offsets[r]:state_offsets[r + 1]]`, which a head reads (`covey.models.heads`): one per
+    # position with KV from `states_from[r]` on. Empty if no row asked for states.
     state_offsets: Ints = field(default_factory=lambda: NO_INTS)
     states: Words = field(default_factory=lambda: NO_STATES)
 
 
 class ResizeStatus(IntEnum):
-    """The outcome of the wish for a KV pool of another size."""
+    """The outcome of a resize of the KV pool."""
 
     OK = 0
-    NOT_HERE = 1  # this model's pool keeps the size that it was loaded with, or cannot become so large or small
-    LATER = 2  # memory is on its way to the pool, or from it to the system: ask again
-    IN_USE = 3  # more blocks are in use than there would be
-    NO_MEMORY = 4  # the device has none
+    NOT_HERE = 1  # this pool has a fixed size, or cannot become that large or small
+    LATER = 2  # memory is moving to or from the pool: ask again
+    IN_USE = 3  # more blocks are in use than would remain
+    NO_MEMORY = 4  # the device has no memory left
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The answer to such a wish."""
+    """The answer to a resize."""
 
     status: ResizeStatus
     total_blocks: int  # in the pool now
 
 
 class Hit(IntEnum):
-    """A drafter's own draw at a place where text stands, with the request's noise."""
+    """A drafter's own draw at a position of the text, with the request's noise."""
 
     MISS = 0
-    HIT = 1  # the token that stands there
-    NOTHING = 2  # it had nothing to offer there
+    HIT = 1  # equals the text's token
+    NOTHING = 2  # the drafter had no proposal
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeWork:
-    """The instructions of a call that reads: compute at most `budget` tokens' keys over all rows, those of the first
-    rows first, and judge what is read on the way, in row r from position `judge_from[r]` of its text on; -1 means
-    nothing. What the rejection rule drew is not judged."""
+    """The instructions of a reading call. Compute the keys of at most `budget` tokens, first rows first. Judge what is
+    read in row r from position `judge_from[r]` of its text on; -1 judges nothing. Tokens drawn by the rejection rule
+    are not judged."""
 
     judge_from: Ints
     budget: int
 
 
 class RowJudged(NamedTuple):
-    """The judgement of one row of `Judged`; the defaults are those of a row that is not known."""
+    """The judgement of one row of `Judged`. The defaults are for an unknown row."""
 
     read: int = 0
     first: int = 0
@@ -345,11 +344,11 @@ class RowJudged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A drafter's judgement of text that it has read. Row r: `hits[offsets[r]:offsets[r + 1]]` (`Hit`) of its positions
-    from `first[r]` on, all of them generated. Its prompt was not drawn: of that it says the sum of log q (temperature
-    1) over the last tokens that it has judged, and how many these were."""
+    """A drafter's judgement of text that it has read. Row r has `hits[offsets[r]:offsets[r + 1]]` (`Hit`) for generated
+    positions from `first[r]` on. Prompts are not drawn: for them it gives the sum of log q (temperature 1) over the
+    last tokens judged, and their number."""
 
-    read: Ints  # per row: tokens from the text's beginning on that it has read, or left out for ever
+    read: Ints  # per row: tokens from the start of the text that it has read or skipped for ever
     first: Ints
     offsets: Ints
     hits: Ints
@@ -370,8 +369,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class DraftWork:
-    """The message of one call to a drafter: bring each tag up to its request's tokens, then propose. Row r keeps the
-    first `keep[r]` tokens of what the drafter has seen of the tag and appends `tokens[offsets[r]:offsets[r + 1]]`."""
+    """The message of one call to a drafter: bring each tag up to date, then propose. Row r keeps the first `keep[r]`
+    tokens that the drafter knows of the tag and appends `tokens[offsets[r]:offsets[r + 1]]`."""
 
     tags: Ints
     keep: Ints
@@ -380,25 +379,25 @@ class DraftWork:
     depth: Ints  # per row; 0 only catches up
     width: Ints
     rounds: Ints  # per row: verify rounds so far (rejection rule's streams)
-    q_rows: bool = False  # ship the sparse distributions the nodes were proposed from
-    opens: tuple[Open, ...] = ()  # Open.tokens are appended to an empty history; the row's own tokens follow
+    q_rows: bool = False  # ship the sparse distributions from which nodes were drawn
+    opens: tuple[Open, ...] = ()  # start a history with Open.tokens; the row's own tokens follow
     frees: tuple[int, ...] = ()
     sequence: int = 0
     epoch: int = 0
     origin: int = 0
-    judging: JudgeWork | None = None  # a call that reads proposes nothing: every depth is 0
-    patience: float = 0.0  # seconds in which the answer is of use; 0: not said
+    judging: JudgeWork | None = None  # makes this a reading call, which proposes nothing: every depth is 0
+    patience: float = 0.0  # seconds for which the answer is useful; 0: unknown
     log_q: bool = False  # ship `Trees.log_q`
-    # To a head: the target's states at the positions before the tokens that are told, so one for each of them but a
-    # text's first. Row r has `states[state_offsets[r]:state_offsets[r + 1]]`.
+    # To a head: the target's states at the positions before the appended tokens, one for each token except a text's
+    # first. Row r has `states[state_offsets[r]:state_offsets[r + 1]]`.
     state_offsets: Ints = field(default_factory=lambda: NO_INTS)
     states: Words = field(default_factory=lambda: NO_STATES)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftReply:
-    """Proposals, row by row; a row that is not OK proposed nothing. `seen[r]` is how many tokens the drafter was told,
-    whether or not it has computed their keys."""
+    """Proposals by row; a row that is not OK has none. The drafter knows `seen[r]` tokens of the row, even if it has
+    not computed all keys."""
 
     status: Ints
     seen: Ints
@@ -406,14 +405,14 @@ class DraftReply:
     epoch: int
     catch_up_seconds: float
     draft_seconds: float
-    judged: Judged | None = None  # answers a call that reads
-    wait_seconds: float = 0.0  # before the drafter came to it
-    again_seconds: float = 0.0  # the drafter cannot be reached now: ask again in so long. Not in messages
+    judged: Judged | None = None  # the answer to a reading call
+    wait_seconds: float = 0.0  # in the drafter's queue
+    again_seconds: float = 0.0  # the drafter is out of reach: ask again after this time. Not in messages
 
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """The facts that an orchestrator must know about its target before the first request."""
+    """The facts about a target that an orchestrator needs before the first request."""
 
     model: str
     vocab_size: int
@@ -421,64 +420,64 @@ class TargetInfo:
     block_size: int
     total_blocks: int
     end_ids: tuple[int, ...]
-    numerics: str  # "invariant": a row's logits are the same bits in any batch; or "fast"
+    numerics: str  # "invariant": a row's logits have the same bits in any batch; or "fast"
     dtype: str
     device: str
     epoch: int
-    folder: str  # where the tokenizer is
-    identity: str = ""  # of weights, settings and machine: what passes take depends on nothing else; "": not known
-    block_bytes: int = 0  # of KV memory; 0: the pool keeps its size
-    least_blocks: int = 0  # what the pool was loaded with, and `resize` leaves it at least
-    state_width: int = 0  # numbers of a state that it ships to heads; 0: it ships none
-    weight_type: str = ""  # as weights lie in memory; `dtype` is the type that is computed in
-    processor: str = ""  # that its code was made for
+    folder: str  # with the tokenizer
+    identity: str = ""  # of weights, settings and machine, which determine the times of passes; "": unknown
+    block_bytes: int = 0  # KV bytes per block; 0: the pool has a fixed size
+    least_blocks: int = 0  # the pool's size at load, below which `resize` never goes
+    state_width: int = 0  # numbers in a state that it ships to heads; 0: ships none
+    weight_type: str = ""  # type of the weights in memory; `dtype` is the type of the arithmetic
+    processor: str = ""  # that its code was compiled for
 
     @property
     def pool_tokens(self) -> int:
-        """Return how many tokens the KV pool holds, whatever becomes of it."""
+        """Return the tokens that the KV pool holds at least, however it is resized."""
         return (self.least_blocks or self.total_blocks) * self.block_size
 
     @property
     def longest(self) -> int:
-        """Return how many tokens a request may have, prompt and output together."""
+        """Return the most tokens of a request, prompt and output together."""
         return min(self.max_positions, self.pool_tokens)
 
 
-ANY_VOCABULARY = 0  # of a drafter that looks tokens up
+ANY_VOCABULARY = 0  # of a lookup drafter
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterInfo:
-    """The facts that an orchestrator must know about a drafter before it is asked."""
+    """The facts about a drafter that an orchestrator needs before its first call."""
 
     model: str
-    vocab_size: int  # it proposes lower ids alone; ANY_VOCABULARY: those of its texts
+    vocab_size: int  # it proposes only lower ids; ANY_VOCABULARY: tokens of its texts
     max_positions: int
     epoch: int
     resident_bytes: int
     identity: str = ""  # as for a target
-    wait_seconds: float = 0.0  # for a turn, of one more sender now
-    step_seconds: float = 0.0  # of a level of a draft, of late; 0: not known
-    device: str = ""  # whose memory those bytes are of: cpu or cuda; "": the target's
-    state_width: int = 0  # numbers of the target's states that it reads; 0: it reads tokens alone
+    wait_seconds: float = 0.0  # that one more sender would wait now
+    step_seconds: float = 0.0  # recent time of one draft level; 0: unknown
+    device: str = ""  # whose memory it uses: cpu or cuda; "": the target's
+    state_width: int = 0  # numbers in the target's states that it reads; 0: reads only tokens
 
 
-CUSTOM = "custom"  # what requests with objectives of their own and without a class are counted under
+CUSTOM = "custom"  # label of requests with their own objective and no class
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The latency that a request is to have, in seconds: of its first token since its arrival, and of each later one
-    on average."""
+    """A request's latency objective in seconds: time to the first token after arrival, and mean time of each later
+    token."""
 
-    slo_class: str = ""  # of the profile; "": only numbers of its own
-    ttft: float = math.inf  # infinite: as long as it takes
+    slo_class: str = ""  # a class of the profile; "": only own numbers
+    ttft: float = math.inf  # infinite: no objective
     tpot: float = math.inf
-    measured: bool = True  # False: its class is relative to a baseline that nobody has measured yet
+    measured: bool = True  # False: relative to a baseline that is not measured yet
 
     @property
     def label(self) -> str:
-        """Return the label that requests with this objective are counted under; "" where nothing was asked for."""
+        """Return the label under which requests with this objective are counted; "" without an objective."""
         return self.slo_class or (CUSTOM if min(self.ttft, self.tpot) < math.inf else "")
 
 
@@ -490,15 +489,15 @@ class Attainment(str, Enum):
 
     MET = "met"
     MISSED = "missed"
-    UNKNOWN = "unknown"  # relative to a baseline that was not known when the request came
+    UNKNOWN = "unknown"  # relative to a baseline that was unknown at arrival
     REFUSED = "refused"
-    UNFINISHED = "unfinished"  # the answer did not come to its end
+    UNFINISHED = "unfinished"  # the answer was not completed
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation, validated. `key` is the orchestrator's own id and the tag on target and drafters, `id` what its
-    sender calls it."""
+    """One validated generation. `key` is the orchestrator's id and the tag on target and drafters; `id` is the sender's
+    own name for it."""
 
     key: int
     prompt: Ints
@@ -515,12 +514,12 @@ class Request:
 
     @property
     def name(self) -> str:
-        """Return what logs call the request."""
+        """Return the request's name in logs."""
         return self.id or str(self.key)
 
 
 class Progress(NamedTuple):
-    """The tokens that one round brought one request. `finish` is set on the last one; an error has `error` too."""
+    """The tokens of one request from one round. `finish` is set on the last one; after an error, `error` as well."""
 
     key: int
     tokens: Ints
@@ -531,11 +530,11 @@ class Progress(NamedTuple):
     accepted: int = 0
     reused: int = 0
     rounds: int = 0
-    acceptance: tuple[int, ...] = ()  # place j: drafts of the request so far of which j tokens were accepted
-    drafters: tuple[tuple[str, int, int], ...] = ()  # in the order in which they first drafted: name, drafted, accepted
-    top: Top = NO_TOP  # aligned with tokens, where it was asked for
-    scores: Scores = NO_SCORES  # of the prompt, from its second token on, with the first of the output
-    queued: float | None = None  # seconds that it waited before it first ran
+    acceptance: tuple[int, ...] = ()  # at j: drafts of the request so far with exactly j accepted tokens
+    drafters: tuple[tuple[str, int, int], ...] = ()  # name, drafted and accepted tokens, in order of first use
+    top: Top = NO_TOP  # aligned with tokens, if asked for
+    scores: Scores = NO_SCORES  # of the prompt from its second token on, sent with the first output
+    queued: float | None = None  # seconds from arrival to its first round
 
 
 JsonDict = dict[str, Any]

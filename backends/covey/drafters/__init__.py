@@ -1,4 +1,4 @@
-"""Drafters in process, each behind `covey.contracts.ports.Drafter`: neural, n-gram, suffix, emulated."""
+"""Drafters in this process, all as `covey.contracts.ports.Drafter`: neural, n-gram, suffix, emulated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from covey.text import vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The values that a drafter may be made of: its maker names those it needs."""
+    """The values for making a drafter. Its maker's parameters name those that it needs."""
 
     name: str
     folder: str | Path  # its weights, if it has any
@@ -34,14 +34,14 @@ class Setting:
 
     @property
     def depth(self) -> int:
-        """Return the depth beyond which few calls will ask."""
+        """Return the depth that few calls will exceed."""
         return self.profile.speculation.max_depth
 
 
 def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Profile, *, name: str) -> Drafter:
-    """Return the drafter of an entry of the model repository, ready to answer at full speed. `target` is the folder of
-    the model that it drafts for; where that has no configuration, whoever asks must compare the vocabularies. For an
-    emulated target a drafter with weights is emulated too: no model agrees with a hash."""
+    """Return the drafter of a repository entry, ready to answer at full speed. `target` is its target's folder. If that
+    folder has no configuration, the caller must compare the vocabularies. For an emulated target, drafters with weights
+    are emulated as well: no model agrees with a hash."""
     if kind not in registry.DRAFTERS:
         raise SettingError(f"{name}: parameter kind: got {kind!r}, allowed: {', '.join(registry.DRAFTERS)}")
     chosen = registry.DRAFTERS[kind]
@@ -58,7 +58,7 @@ def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Pro
 
 
 def _measure(kind: str, folder: Path, target: str | Path, profile: Profile) -> budget.Part:
-    """Return the model that says how large the drafter's pool is: the target if its own size is named."""
+    """Return the model that determines the size of the drafter's pool: the target if its own size is named."""
     own = profile.drafter
     if profile.target.names_size:
         return budget.of_target(target, profile.target, budget.gpu(profile.target.device))

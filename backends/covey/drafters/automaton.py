@@ -20,7 +20,7 @@ class SuffixAutomaton:
         self.link = [-1]
         self.length = [0]
         self.counts = [0]
-        self.read = 0  # tokens
+        self.read = 0  # number of tokens
         self.last = ROOT  # the state of the whole text read since `restart`
 
     def restart(self) -> None:

@@ -1,14 +1,14 @@
-"""Reading what is pending of texts and, on the way, judging them: would this drafter's own draw have been the token
-that stands there?
+"""Reads the pending tokens of texts and judges them on the way: would this drafter have drawn the token that the text
+has?
 
-A token's logits draw the next position, with its request's noise. So a position is judged by the read of the token
-before it, or by the proposal that was made for it; the draw behind the last token waits in the session for what will
-stand there. Draws know their request's bias and grammar and no penalties, as proposals do.
+A token's logits draw the next position, with its request's noise. So a position is judged after its preceding token was
+read, or against an earlier proposal. The draw after the last token waits in the session until that position is known.
+Draws respect bias and grammar but no penalties, like proposals.
 
-Whether the token that stands there won is cheaper to say than which token did (`sampling/winning.py`). That noise is
-bounded excludes too little to look for it first: at 4,096 tokens of a small model 0 to 9 % of them.
+It is cheaper to tell whether the text's token won than which token won (`sampling/winning.py`). A first test by the
+bound on the noise does not pay: at 4,096 tokens of a small model it excludes 0 to 9 % of them.
 
-Under the rejection rule there is no draw to compare: of such a text only the prompt is judged.
+Under the rejection rule there is no draw to compare, so only the prompt is judged.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from covey.text.grammar import Grammars, Words
 if TYPE_CHECKING:
     from covey.runtimes.resizing import AnyModel
 
-LOGITS = 1 << 24  # numbers in the logits of one pass
+LOGITS = 1 << 24  # most numbers in the logits of one pass
 LEAST = -69.0  # log q of a token that the model excludes
 
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """The next `count` pending tokens of a session, to be read and, from position `judge_from` on, judged; -1: not.
-    `hits` are those of the last positions of the text that the read tokens predict, `draws` the one draw of the next
-    token, `log_q` of prompt tokens."""
+    """The next `count` pending tokens of a session, to be read and, from position `judge_from` on, judged (-1: none).
+    `hits` are for the last positions of the text that these tokens predict, `draws` holds the only draw of the next
+    token, and `log_q` is for prompt tokens."""
 
     session: Session
     count: int
@@ -54,8 +54,8 @@ class Piece:
 
 
 class TextReader:
-    """Passes over a model that leave keys behind. `table` has the sessions' settings. The texts of a head lack their
-    first token: `first` is 1."""
+    """Runs passes over a model that store keys. `table` has the sessions' settings. The texts of a head lack their
+    first token; then `first` is 1."""
 
     def __init__(self, model: AnyModel, table: SettingsTable, grammars: Grammars, first: int = 0) -> None:
         self._model = model
@@ -64,7 +64,7 @@ class TextReader:
         self._first = first
 
     def read(self, pieces: Sequence[Piece]) -> None:
-        """Compute the keys of all pieces and, where they are to be judged, their draws."""
+        """Compute the keys of all pieces, and the draws of those to judge."""
         room, left = self._model.max_pass_tokens, [(piece, piece.count) for piece in pieces if piece.count]
         with_logits = min(room, max(1, LOGITS // self._model.vocab_size))
         while left:
@@ -87,8 +87,8 @@ class TextReader:
             left = later
 
     def _wanted(self, piece: Piece, count: int) -> Index:
-        """Return the positions that the next `count` tokens are to predict: not what follows a text as part of its
-        prompt, nor what the rejection rule drew."""
+        """Return the positions that the next `count` tokens shall predict: known prompt tokens and, except under the
+        rejection rule, generated ones and the next one."""
         session, start = piece.session, piece.session.read
         if piece.judge_from < 0:
             return np.zeros(0, np.int64)
@@ -102,12 +102,12 @@ class TextReader:
         if not any(sizes):
             return
         positions, whose = np.concatenate(wanted), np.repeat(np.arange(len(pieces)), sizes)
-        places = positions + self._first  # in the request's own text
+        places = positions + self._first  # positions in the request's own text
         settings = np.asarray([piece.session.sequence.settings for piece in pieces], np.int64)[whose]
         lengths = np.asarray([piece.session.num_tokens for piece in pieces], np.int64)[whose]
         prompt = np.flatnonzero(positions < self._table.num_prompt[settings])
         drawn = np.flatnonzero((positions >= self._table.num_prompt[settings]) & (positions < lengths))
-        # The token that comes next is not known, nor looked at.
+        # The next token is unknown and not looked at.
         texts = [piece.session.sequence.tokens for piece in pieces]
         text = np.concatenate([each[np.minimum(at, len(each) - 1)] for each, at in zip(texts, wanted)]).astype(np.int64)
         known, text = text < self._model.vocab_size, readable(text, self._model.vocab_size)
@@ -135,7 +135,7 @@ class TextReader:
         texts: list[Ints],
         whose: Index,
     ) -> Logits:
-        """Return the given rows' logits as their requests change them; each row draws a position of its text."""
+        """Return the given rows' logits with their requests' changes. Each row draws a position of its text."""
         part, where, found = select(logits, rows), list[int](), list[Words | None]()
         for at in np.flatnonzero(self._table.constrained[settings[rows]]).tolist():
             row = int(rows[at])
@@ -152,7 +152,7 @@ class TextReader:
 
 
 def judged(piece: Piece, table: SettingsTable) -> RowJudged:
-    """Return the judgement of a row's text by what was read of it. Leaves the last draw with the session."""
+    """Return the judgement of a row's text after reading. Leaves the last draw in the session."""
     session, hits, first = piece.session, piece.hits, piece.session.drawn
     own = session.own() if piece.judge_from >= 0 and not session.rejection else []
     proposed: list[int] = [
@@ -181,8 +181,8 @@ def _log_q(logits: Logits, rows: Index, tokens: Index, known: Flags) -> list[flo
 
 
 def _packed(pieces: list[tuple[Piece, int]], wanted: list[Index], vocab_size: int, *, states: bool) -> Pass:
-    """Return the pass that computes each session's next pending tokens, with the logits of the wanted positions. The
-    model has `vocab_size` tokens."""
+    """Return the pass over each session's next pending tokens, with logits at the wanted positions. The model has
+    `vocab_size` tokens."""
     tokens, positions, slots, lengths, out = [], [], [], [], []
     tables = np.zeros((len(pieces), max(len(piece.session.sequence.table) for piece, _ in pieces)), np.int32)
     done = 0

@@ -2,14 +2,14 @@
 
 One call of `NeuralDrafter.draft`:
 
-    update    frees, opens and deltas; what the last call proposed and the target took keeps its keys
-    read      in a call that reads: pending tokens, within its budget, and what was drawn there (`judging.py`); or
-    catch up  one packed pass after the other over whatever is far behind, within the call's budget
+    update    frees, opens and deltas; accepted proposals of the last call keep their keys
+    read      in a reading call: pending tokens within its budget, which are judged (`judging.py`); otherwise:
+    catch up  packed passes over rows that are far behind, within the call's budget
     propose   the last pending tokens and all steps of all rows together (`stepper.py`)
 
-A head (`covey.models.heads`) has the states of the target beside its tokens. A text's first token has none and is left
-out, so that here a head's texts, and the positions in them, begin one token later; what it drafts gets keys anew, by
-the target's states, when it is accepted.
+A head (`covey.models.heads`) reads the target's states with its tokens. A text's first token has no state and is left
+out. So a head's texts and positions begin one token later. Accepted drafts of a head get new keys from the target's
+states.
 
 Knows no Triton; `backends/drafter/model.py` puts it behind messages. Penalties, minimum length and bad words are not
 applied: a proposal need not be right, only likely.
@@ -59,7 +59,7 @@ from covey.wire.ledger import Ledger
 if TYPE_CHECKING:
     from covey.runtimes.resizing import AnyModel
 
-TOGETHER = 48  # pending tokens of a call that the first step takes along, padding included
+TOGETHER = 48  # most pending tokens of a call in its first step, padding included
 
 
 class NeuralDrafter:
@@ -76,7 +76,7 @@ class NeuralDrafter:
         folder: str = "",
         state_width: int = 0,
     ) -> None:
-        """`folder` is where the tokenizer is. A head's states have `state_width` numbers."""
+        """`folder` has the tokenizer. A head's states have `state_width` numbers."""
         self._state_width, self._first = state_width, int(state_width > 0)
         self._model = model
         self._stepper = stepper
@@ -91,7 +91,7 @@ class NeuralDrafter:
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
             epoch=self._ledger.epoch,
-            resident_bytes=0,  # whose process it is says so
+            resident_bytes=0,  # its process adds its own
             identity=identity,
             state_width=state_width,
         )
@@ -107,8 +107,8 @@ class NeuralDrafter:
         vocab_size: int = 0,
         target: str | Path | None = None,
     ) -> NeuralDrafter:
-        """Return the drafter in `folder`; few calls will ask for more than `depth`. It proposes no token that a target
-        of `vocab_size` tokens lacks; 0: any. With a `target`, the folder of that one's model, it is a head."""
+        """Return the drafter in `folder`; few calls will ask for more than `depth`. It proposes only tokens that a
+        target of `vocab_size` tokens has; 0: any. With `target`, the folder of that model, it is a head."""
         path = Path(folder)
         if target is None:
             opened = open_drafter(path, settings, depth, vocab_size)
@@ -126,7 +126,7 @@ class NeuralDrafter:
         return self._info
 
     def warm_up(self) -> None:
-        """Make the first calls as fast as later ones: a chain, a tree and a reading on a tag of its own."""
+        """Make the first calls as fast as later ones: run a chain, a tree and a reading under a separate tag."""
         tag, prompt = -1, np.zeros(min(64, self._model.max_positions // 2), np.int32)
         judgings = [JudgeWork(np.zeros(1, np.int32), budget) for budget in (16, 32, 64)]
         for sampling in (Sampling(), Sampling(temperature=1.0)):
@@ -150,7 +150,7 @@ class NeuralDrafter:
         self._ledger.clear()
 
     def check(self) -> None:
-        """Raise AssertionError unless every block is where it should be."""
+        """Raise AssertionError unless every block is in its place."""
         self._sequences.check()
         assert len(self._ledger) == len(self._sequences), "tags and tables differ"
 
@@ -164,7 +164,7 @@ class NeuralDrafter:
         return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(beside(works), works), works)
 
     def _draft(self, work: DraftWork, works: Sequence[DraftWork] = ()) -> DraftReply:
-        """Draft for `work`; `works` are the messages whose rows it has, where it is not a message itself."""
+        """Draft for `work`. If that was joined from several messages, these are `works`."""
         started = time.perf_counter()
         works = works or (work,)
         updated = [self._update(each) for each in works]
@@ -198,7 +198,7 @@ class NeuralDrafter:
         return row._replace(read=row.read + self._first, first=row.first + self._first)
 
     def _update(self, work: DraftWork) -> tuple[Ints, list[Session | None]]:
-        """Bring every tag's tokens up to date; rows of which too little is known are STALE."""
+        """Bring every tag's tokens up to date. Rows whose known text is too short are STALE."""
         self._ledger.update(work)
         status = np.zeros(len(work.tags), np.int32)
         rows: list[Session | None] = []
@@ -227,11 +227,11 @@ class NeuralDrafter:
         return status, rows
 
     def _add_states(self, work: DraftWork, row: int, session: Session, told: int) -> bool:
-        """Return whether the states of all tokens that were told came along."""
+        """Return whether the message has the states of all its new tokens."""
         offsets = work.state_offsets[row : row + 2].tolist()
         states = work.states[slice(*offsets)] if len(offsets) == 2 else work.states[:0]
         if len(states) != told or (told and states.shape[1] != self._state_width):
-            session.states = NO_STATES  # those that are here are not of its last tokens any more
+            session.states = NO_STATES  # they no longer belong to its last tokens
             return False
         return session.add_states(states, TOGETHER)
 
@@ -250,8 +250,8 @@ class NeuralDrafter:
     def _catch_up(
         self, work: DraftWork, works: Sequence[DraftWork], status: Ints, rows: list[Session | None]
     ) -> tuple[list[tuple[int, Session]], list[Piece]]:
-        """Returns the rows that can propose; those beyond the budget, and without room, are SKIPPED. And what is to be
-        read until no row has more pending tokens than the first step takes along."""
+        """Return the rows that can propose, and the pieces to read first. After them every row fits into the first
+        step. Rows beyond the budget or without room are SKIPPED."""
         budget = self._limits.catch_up_tokens
         depths, widths = work.depth.tolist(), work.width.tolist()
         senders = [each for each in works for _ in range(len(each.tags))]
@@ -283,7 +283,7 @@ class NeuralDrafter:
     def _to_read(
         self, work: DraftWork, judging: JudgeWork, status: Ints, rows: list[Session | None]
     ) -> list[Piece | None]:
-        """Return the piece of each row that is read within the budget; rows without room get the status SKIPPED."""
+        """Return each row's piece within the budget. Rows without room are SKIPPED."""
         budget, pieces = judging.budget, list[Piece | None]()
         for row, (session, judge_from) in enumerate(zip(rows, judging.judge_from.tolist())):
             if session is None:
@@ -300,14 +300,15 @@ class NeuralDrafter:
         return pieces
 
     def _together(self, sessions: list[Session]) -> int:
-        """Return how many pending tokens per row the first step takes along."""
+        """Return how many pending tokens per row the first step can take."""
         if not sessions:
             return 1
         shortest = min(len(session.states) if self._first else session.num_tokens for session in sessions)
         return min(max(2, TOGETHER // len(sessions)), shortest, TOGETHER)
 
     def _make_room(self, works: Sequence[DraftWork], work: DraftWork, session: Session, columns: int) -> bool:
-        """Own so many slots for a row of `work`, evicting what was drafted longest ago; return False if that fails."""
+        """Reserve `columns` slots for a row of `work`, evicting the tags that drafted longest ago. Return False on
+        failure."""
         while not self._sequences.reserve(session.sequence, columns):
             if not self._ledger.evict(works, work, lambda each: bool(each.sequence.blocks)):
                 return False
@@ -322,7 +323,7 @@ class NeuralDrafter:
         groups = []
         for width, group in by_width.items():
             group.sort(key=lambda item: -depths[item[0]])
-            lanes = max(width, *(session.pending for _, session in group))  # of a row in a step
+            lanes = max(width, *(session.pending for _, session in group))  # lanes of a row in a step
             most = max(1, self._model.max_pass_tokens // lanes)
             for start in range(0, len(group), most):
                 part = group[start : start + most]
@@ -350,7 +351,7 @@ class NeuralDrafter:
             sequence.num_cached_tokens = sequence.num_tokens
         states = np.stack([each.states_of(pending, pending) for each in sessions]) if self._first else None
         ahead = np.concatenate([np.arange(-pending, 0), np.arange(levels * width) // width])
-        positions = np.minimum(lengths[:, None] + ahead, self._model.max_positions - 1)  # of columns that a row needs
+        positions = np.minimum(lengths[:, None] + ahead, self._model.max_positions - 1)  # of each row's columns
         self._stepper.begin(Call(tables, context, positions, slots, states))
         lattice = propose_trees(
             self._stepper,
@@ -374,7 +375,7 @@ class NeuralDrafter:
         return lattice
 
     def _constraints(self, sessions: list[Session]) -> dict[int, Grammar]:
-        """Return the grammars of rows that have one, by their places, each come as far as its text."""
+        """Return the grammars of constrained rows by row, each advanced to the end of its text."""
         found = {}
         for index, session in enumerate(sessions):
             sequence = session.sequence

@@ -1,7 +1,7 @@
 """Opens a neural drafter's model on the runtime that serves it, with the stepper that suits it.
 
-On a CPU that is the native one for the plain families, in a process that then never imports PyTorch, which would hold
-more memory than such a drafter. PyTorch runs all others, and whatever is on a GPU.
+On a CPU the native runtime serves the plain families, in a process without PyTorch. PyTorch would need more memory than
+such a drafter. It runs all other families, and all models on a GPU.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("covey.drafter")
 
-LARGE = 32 << 20  # bytes of weights, which a second thread reads faster; for fewer it has to be woken
-PASS_TOKENS = 512  # in one pass; rows that do not fit into one are drafted for in several groups
+LARGE = 32 << 20  # bytes of weights from which a second thread pays
+PASS_TOKENS = 512  # in one pass; more rows are drafted for in several groups
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     model: AnyModel
     stepper: Stepper
-    identity: str  # what its timings hold for
+    identity: str  # the pair of model and machine for which its timings hold
     state_width: int = 0  # of a head
 
 
 def open_drafter(folder: Path, settings: DrafterSettings, depth: int, vocab_size: int = 0) -> Opened:
-    """Return the model in a folder; few calls will ask for more than `depth`. With `vocab_size`, the target's, outputs
-    that the target lacks are cut off."""
+    """Return the model in a folder; few calls will ask for more than `depth`. Outputs that a target of `vocab_size`
+    tokens lacks are cut off."""
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
     if on_cpu and settings.dtype in ("auto", "bfloat16", "float32"):
         try:
             return _natively(folder, settings, vocab_size)
         except UnsupportedModel as error:
-            log.info("%s: PyTorch runs it: %s", folder, error)
+            log.info("%s: using PyTorch: %s", folder, error)
     return _by_torch(folder, settings, depth, vocab_size)
 
 
 def open_head(folder: Path, target: Path, settings: DrafterSettings) -> Opened:
-    """Return the head in a folder, for the target in another."""
+    """Return the head in one folder for the target in another."""
     from covey.models import heads
     from covey.models.native.head import HeadModel
     from covey.models.paged_stepper import HeadStepper
 
     if settings.device == "cuda":
-        raise SettingError(f"drafter.device: got 'cuda', but heads are computed on a CPU: {folder}")
+        raise SettingError(f"drafter.device: got 'cuda', but heads run only on a CPU: {folder}")
     head = heads.read(folder, target)
     model = HeadModel(head, **_sizes(folder, settings, target))
     return Opened(model, HeadStepper(model), _identity(folder, settings), model.width)
@@ -76,10 +76,10 @@ def _natively(folder: Path, settings: DrafterSettings, vocab_size: int) -> Opene
 
 
 def _sizes(folder: Path, settings: DrafterSettings, target: Path | None = None) -> dict[str, Any]:
-    """Return the type that a drafter is computed in natively, its KV blocks, threads, and tokens of a pass."""
+    """Return a native drafter's type, KV blocks, threads, and tokens per pass."""
     from covey.models.native import SMALL
 
-    dtype = SMALL if settings.dtype == "auto" else settings.dtype  # no drafter's proposals were worse for it
+    dtype = SMALL if settings.dtype == "auto" else settings.dtype  # no drafter has proposed worse with it
     return {
         "dtype": dtype,
         "blocks": _blocks(folder, settings, target),
@@ -95,7 +95,7 @@ def _blocks(folder: Path, settings: DrafterSettings, target: Path | None = None)
 
 
 def _timed(settings: DrafterSettings) -> DrafterSettings:
-    """Return the settings that timings depend on."""
+    """Return the settings that influence timings."""
     return replace(settings, folders=(), kv_memory_mb=0, kv_blocks=0)
 
 
@@ -106,7 +106,7 @@ def _identity(folder: Path, settings: DrafterSettings) -> str:
 
 
 def threads_for(folder: Path) -> int:
-    """Return how many threads a drafter has: the target computes nothing while it waits for drafts."""
+    """Return a drafter's number of threads: the target computes nothing while it waits for drafts."""
     weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     return cpu.cores() if weights >= LARGE else 1
 

@@ -1,9 +1,9 @@
-"""A neural drafter's state of each tag: its tokens, and which of their keys are where.
+"""A neural drafter's state for each tag: its tokens, and where their keys are.
 
     |<- num_cached_tokens: their keys are here ->|<- pending: no keys yet ->|<- proposals of the last call ->|
     |<----------------------------- num_tokens ---------------------------->|<- `written` of them have keys  |
 
-Knows no tensors: what to copy is given back to the caller.
+Knows no tensors: it only tells the caller which slots to copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from covey.contracts.types import NO_INTS, NO_STATES, Floats, Ints, Words
 from covey.kv.sequences import Sequence
 from covey.noise.noise import Index
 
-UNKNOWN = 0  # the token as which a drafter reads all that it lacks
+UNKNOWN = 0  # stands for tokens that a drafter does not have
 T = TypeVar("T", Ints, Index)
 
 
@@ -27,11 +27,11 @@ class Session:
 
     sequence: Sequence
     rejection: bool
-    tokens: list[int] = field(default_factory=list)  # what the last call proposed
+    tokens: list[int] = field(default_factory=list)  # proposals of the last call
     parents: list[int] = field(default_factory=list)
-    written: int = 0  # how many of those have keys, behind the last token's
-    drawn: int = 0  # position of the first of them
-    states: Words = field(default_factory=lambda: NO_STATES)  # a head's, of its last tokens, at least of the unread
+    written: int = 0  # proposals with keys, stored after the last token's
+    drawn: int = 0  # position of the first proposal
+    states: Words = field(default_factory=lambda: NO_STATES)  # a head's, of its last tokens, including all unread ones
 
     @property
     def num_tokens(self) -> int:
@@ -39,7 +39,7 @@ class Session:
 
     @property
     def pending(self) -> int:
-        """Return the number of tokens without keys; the last token counts always, for its logits are needed."""
+        """Return the number of tokens to compute: those without keys, and always the last one for its logits."""
         return max(1, self.unread)
 
     @property
@@ -49,11 +49,11 @@ class Session:
 
     @property
     def read(self) -> int:
-        """Return how many of the first tokens have keys."""
+        """Return how many tokens from the start have keys."""
         return self.sequence.num_cached_tokens
 
     def keep(self, count: int) -> None:
-        """Forget all tokens but the first `count`."""
+        """Keep only the first `count` tokens."""
         sequence = self.sequence
         if count == sequence.num_tokens:
             return
@@ -65,8 +65,8 @@ class Session:
         self.states = self.states[: max(0, len(self.states) - gone)]
 
     def append(self, tokens: Ints) -> tuple[Ints, Ints]:
-        """Take new tokens. As far as the last call proposed them their keys are known: the slots to copy from and to
-        are returned."""
+        """Append new tokens. Those that the last call proposed have keys already. Return the slots to copy from and
+        to."""
         sequence = self.sequence
         path = self._accepted(tokens.tolist()) if self.written and not self.unread else []
         base = sequence.num_cached_tokens
@@ -78,27 +78,26 @@ class Session:
         return sequence.slots[base + np.asarray(path, np.int32)], sequence.slots[base : base + len(path)]
 
     def add_states(self, states: Words, most: int) -> bool:
-        """Take the states of the tokens that were told last; those of `most` tokens are kept, and of all unread.
-        Whether no token that may have to be read lacks its state: the last one may, for its logits."""
+        """Add the states of the newest tokens; keep those of all unread tokens and of at least `most`. Return whether
+        every token that may have to be read has its state, including the last one."""
         kept = self.states[max(0, len(self.states) + len(states) - max(most, self.unread)) :]
         parts = [part for part in (kept, states) if len(part)]
         self.states = np.concatenate(parts) if parts else NO_STATES
         return len(self.states) >= min(self.num_tokens, self.pending)
 
     def states_of(self, start: int, count: int) -> Floats:
-        """Return the states of so many tokens, the first of them `start` tokens before the text's end."""
+        """Return the states of `count` tokens, beginning `start` tokens before the end of the text."""
         first = len(self.states) - start
         words = self.states[first : first + count].astype(np.uint32)
         return (words << 16).view(np.float32)
 
     def drew(self, tokens: list[int]) -> None:
-        """Note the tokens that the text read so far draws for the next position, if any; the last call's proposals are
-        done."""
+        """Note the next position's draw after the text so far, if any. It replaces the last call's proposals."""
         self.tokens, self.parents, self.written, self.drawn = tokens, [-1] * len(tokens), 0, self.read
 
     def own(self) -> list[int]:
-        """Return the drafter's own draws of the positions from `drawn` on. What it proposed is its draw as long as the
-        text has what it proposed before; of a tree the first node alone is known to be."""
+        """Return the drafter's own draws from position `drawn` on. A chain's node is the drafter's draw if the text has
+        all nodes before it. In a tree this is certain only for the first node."""
         is_chain = self.parents == list(range(-1, len(self.tokens) - 1))
         proposed = self.tokens if is_chain else self.tokens[:1]
         text = self.sequence.tokens[self.drawn : self.drawn + len(proposed)].tolist()
@@ -106,7 +105,7 @@ class Session:
         return proposed[: count + 1]
 
     def _accepted(self, tokens: list[int]) -> list[int]:
-        """Return the nodes of the last call that `tokens` runs along, as far as they have keys."""
+        """Return the nodes of the last call on the path of `tokens`, as far as they have keys."""
         path: list[int] = []
         nodes: dict[tuple[int | None, int], int]
         nodes = dict(zip(zip(self.parents, self.tokens), range(self.written)))
@@ -120,5 +119,5 @@ class Session:
 
 
 def readable(tokens: T, vocab_size: int) -> T:
-    """Return the tokens of a text as a drafter of `vocab_size` tokens reads them: its target may have more."""
+    """Return a text's tokens for a drafter of `vocab_size` tokens. Its target may have more."""
     return np.where(tokens < vocab_size, tokens, UNKNOWN)

@@ -1,8 +1,8 @@
 """Longest-suffix lookup in the request's own text and in the outputs of its tenant's recent requests.
 
-The text has one suffix automaton. A tenant's outputs have two; when the newer one is full, the older one is dropped. A
-place holds a state of each automaton and its number of matched tokens. The longest match gives the continuations, by
-frequency.
+The request's text has one suffix automaton. A tenant's outputs have two; when the newer one is full, the older one is
+dropped. A place holds a state of each automaton and its number of matched tokens. The longest match gives the
+continuations, by frequency.
 """
 
 from __future__ import annotations

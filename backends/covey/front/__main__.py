@@ -1,7 +1,8 @@
 """Runs the front of one server, `python -m covey.front`, until it is told to stop. The launcher starts it.
 
-SIGUSR1 drains: new requests are refused, those in flight go on, and the process stays to say so. The launcher sends it
-when it drains its server. SIGTERM ends the process; if the launcher did not send it, the launcher starts another.
+SIGUSR1 drains: the front refuses new requests, completes those in flight, and then stays to refuse more. The launcher
+sends it when it drains its server. SIGTERM ends the process; if the launcher did not send it, the launcher starts a new
+front.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from covey.front.http_protocol import HEADER_BYTES, bounded
 from covey.front.log import to_stderr
 from covey.front.upstream import Upstream
 
-CLOSING_SECONDS = 1.0  # in which last answers are written
+CLOSING_SECONDS = 1.0  # to write the last answers
 DESCRIPTORS = 1 << 16
 log = logging.getLogger("covey.front")
 
@@ -67,7 +68,7 @@ async def serve(wanted: argparse.Namespace) -> None:
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, drain)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
-    await gateway.upstream.look()  # whoever is let in finds the server
+    await gateway.upstream.look()  # the first request must find the server ready
     await calls.start()
     watching = asyncio.ensure_future(_watch(gateway.upstream, gateway.admission))
     serving = asyncio.ensure_future(http.serve())
@@ -82,8 +83,8 @@ async def serve(wanted: argparse.Namespace) -> None:
 
 
 async def _watch(upstream: Upstream, admission: Admission) -> None:
-    """Watch the server until a drain's last answer has ended, and let go of it then: by who is connected the launcher
-    knows whether somebody still reads an answer. Never returns."""
+    """Watch the server until a drain's last answer has ended, then disconnect from it: an open connection tells the
+    launcher that a client still reads an answer. Never returns."""
     await upstream.watch(lambda: admission.drained)
     await upstream.close()
     await asyncio.Event().wait()
@@ -98,7 +99,7 @@ class _Http(uvicorn.Server):
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m covey.front", description="What strangers reach of a server.")
+    parser = argparse.ArgumentParser(prog="python -m covey.front", description="The public face of a server.")
     parser.add_argument("--host", required=True)
     parser.add_argument("--http-port", type=int, required=True)
     parser.add_argument("--grpc-port", type=int, required=True)
@@ -106,10 +107,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--upstream-metrics", required=True, metavar="HOST:PORT")
     parser.add_argument("--folder", required=True, help="of the target's files")
     parser.add_argument("--served-model-name", action="append", default=[], metavar="NAME")
-    parser.add_argument("--deaths", required=True, type=int, metavar="FD", help="what the launcher writes them to")
+    parser.add_argument("--deaths", required=True, type=int, metavar="FD", help="where the launcher writes them")
     parser.add_argument("--profile", default=profile.DEFAULT_PROFILE)
     to_stderr()
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are one for each wrong request
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it would log a warning for each bad request
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

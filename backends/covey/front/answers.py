@@ -1,4 +1,4 @@
-"""Turns chunks of an answer into values by field, and describes the public models as both protocols do."""
+"""Turns an answer's chunks into values by field, and describes the public models for both protocols."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXTENSIONS = ("generate", "binary_tensor_data", "parameters")
 
 
 def values(chunk: Chunk, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Return a list for each field, also for fields of one value."""
+    """Return a list for each field, even for fields with one value."""
     found = {}
     for name in names:
         field = OUTPUT_BY_NAME[name]
@@ -24,7 +24,7 @@ def values(chunk: Chunk, names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def event(chunk: Chunk, model: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return one JSON object of `generate`: fields of one value are plain, the others lists."""
+    """Return one JSON object of `generate`. Fields with one value are plain, the others are lists."""
     plain = {name: found if OUTPUT_BY_NAME[name].many else found[0] for name, found in values(chunk, names).items()}
     return {"model_name": model, "model_version": VERSION, **plain}
 

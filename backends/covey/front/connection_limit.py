@@ -1,8 +1,8 @@
-"""Bounds open HTTP connections, or gRPC calls: for everybody together and for each address. Knows no protocol.
+"""Limits open HTTP connections or gRPC calls, in total and for each address. Knows no protocol.
 
-One that waits for its request, or for the rest of it, is cut when a new one finds no free slot: of the address with
-most of them, the one that has waited longest. For example, of two addresses that hold 340 half-sent requests each, one
-is cut for each caller that comes from a third.
+When a newcomer finds no free slot, a connection that waits for a request or the rest of it is cut. It is the one that
+has waited longest, of the address with the most waiting. For example, two addresses hold 340 half-sent requests each.
+Each caller from a third address then costs one of the two a connection.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from collections.abc import Callable, Collection
 
 from covey.front.failures import TooMany
 
-WAITING_MESSAGES = 32  # of the longest, whose bytes come at once
-EVICTED = "others need the room that this took and did not use; try again in 1 s"
+WAITING_MESSAGES = 32  # of maximal length that may arrive at once
+EVICTED = "the server needs this unused connection for others; try again in 1 s"
 
 
 class Slot:
-    """The place of one connection or call, which may be cut while it waits for a request."""
+    """The place of one connection or call, which can be cut while it waits for a request."""
 
     def __init__(self, limit: ConnectionLimit, address: str, cut: Callable[[str], None]) -> None:
         self._limit, self.address, self.cut = limit, address, cut
         self.waits, self.since, self.bytes = True, limit.now(), 0
 
     def wait(self) -> None:
-        """Wait for the next request from now on."""
+        """Start waiting for the next request."""
         self.waits, self.since = True, self._limit.now()
         self._limit.add_bytes(self, -self.bytes)
 
     def came(self, size: int) -> None:
-        """Count bytes of a request. May cut this connection, or others."""
+        """Count bytes of a request. May cut this connection or others."""
         self._limit.add_bytes(self, size)
 
     def serve(self) -> None:
-        """Serve the request, which has arrived: the connection is not cut meanwhile."""
+        """Mark the request as arrived: its connection is no longer cut."""
         self.waits = False
         self._limit.add_bytes(self, -self.bytes)
 
@@ -44,7 +44,7 @@ class Slot:
 
 
 class ConnectionLimit:
-    """Owns the slots in use, and how many bytes of unfinished requests they hold."""
+    """Owns the used slots, and counts the bytes of unfinished requests in them."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class ConnectionLimit:
         now: Callable[[], float] = time.monotonic,
         shared: Callable[[str], bool] = lambda _address: False,
     ) -> None:
-        """An address that is `shared`, as a proxy's, may have all of what others may have half of."""
+        """An address that is `shared`, such as a proxy's, may use the whole limit. Others may use half."""
         self._most, self._bytes, self._what = most, WAITING_MESSAGES * message_bytes, what
         self.now, self._shared = now, shared
         self._slots: dict[str, dict[Slot, None]] = {}  # by address
-        self._held: Counter[str] = Counter()  # bytes of requests that are not whole, by address
+        self._held: Counter[str] = Counter()  # of unfinished requests, by address
 
     def acquire(self, address: str, cut: Callable[[str], None]) -> Slot:
-        """Return a slot; `cut` is called with the reason if it is taken back while it waits. Raises TooMany."""
+        """Return a slot. `cut` is called with the reason if the waiting slot is taken back. Raises TooMany."""
         own = self._slots.get(address, {})
         most = self._share(self._most, address)
         if len(own) >= most and not self._cut(own):
@@ -83,7 +83,8 @@ class ConnectionLimit:
             self._slots.pop(slot.address, None)
 
     def add_bytes(self, slot: Slot, more: int) -> None:
-        """Count so many more bytes of a slot's request; cuts slots where all, or one address's, hold too many."""
+        """Count `more` bytes of a slot's request. Cuts waiting slots if one address or all together hold too many
+        bytes."""
         if slot not in self._slots.get(slot.address, ()):
             return
         slot.bytes += more
@@ -99,7 +100,7 @@ class ConnectionLimit:
         return whole if self._shared(address) else whole // 2
 
     def _cut(self, slots: Collection[Slot]) -> bool:
-        """Cut the slot that has waited longest; False if none waits."""
+        """Cut the slot that has waited longest. Return False if none waits."""
         waiting = _waiting(slots)
         if not waiting:
             return False

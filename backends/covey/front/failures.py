@@ -1,5 +1,5 @@
-"""Turns errors of the client's library into a status of each protocol and a text with a code, which the library reads
-as the same error again."""
+"""Turns errors of the client library into each protocol's status and a text with a code. From that text the library
+restores the same error."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class NotServed(InvalidRequest):
 
 
 class NoKey(InvalidRequest):
-    """The server wants a key, and the caller sent none that it knows."""
+    """The server requires a key, and the caller sent no valid one."""
 
 
 class TooMany(Overloaded):
-    """This caller sends too often, or too much at once; other callers are not affected."""
+    """This caller sends too often, or too much at once. Other callers are not affected."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Kind:
 
 
 Status = grpc.StatusCode
-KINDS: tuple[tuple[type[CoveyClientError], Kind], ...] = (  # the first that fits
+KINDS: tuple[tuple[type[CoveyClientError], Kind], ...] = (  # the first match counts
     (TooLong, Kind(413, Status.RESOURCE_EXHAUSTED, "INVALID_ARG")),
     (NoKey, Kind(401, Status.UNAUTHENTICATED, "INVALID_ARG")),
     (NotServed, Kind(404, Status.NOT_FOUND, "INVALID_ARG")),
@@ -67,13 +67,13 @@ def kind(error: CoveyClientError) -> Kind:
 
 
 def text(error: CoveyClientError) -> str:
-    """Return the error's text after its code, as Covey's models write it, with lone surrogates escaped."""
+    """Return the error's text after its code, in the form of Covey's models, with lone surrogates escaped."""
     said = f"[{kind(error).code}] {str(error)[:LONGEST_TEXT]}"
     return said.encode(errors="backslashreplace").decode()
 
 
 def public(doing: str, error: Exception) -> CoveyClientError:
-    """Return the error that the caller is told. An unforeseen error tells it nothing; its kind and place are logged."""
+    """Return the error to tell the caller. An unexpected error reveals nothing; its kind and place are logged."""
     if isinstance(error, CoveyClientError):
         return error
     log.error("%s failed", doing, exc_info=error)
@@ -81,7 +81,7 @@ def public(doing: str, error: Exception) -> CoveyClientError:
 
 
 def retry_after(error: CoveyClientError) -> int | None:
-    """Return after how many seconds the same request may succeed; None where it will not."""
+    """Return the seconds after which the same request may succeed; None if it will not."""
     if kind(error).http not in (429, 503):
         return None
     asked = error.retry_after if isinstance(error, Overloaded) else None
@@ -89,7 +89,7 @@ def retry_after(error: CoveyClientError) -> int | None:
 
 
 def refused(field: str, value: object, allowed: str) -> InvalidRequest:
-    """Return the error of one field. It shows the beginning of the value alone, and is cheap for a long value, too."""
+    """Return the error for one field. It shows only the beginning of the value, and is cheap for long values."""
     if isinstance(value, (list, dict)):
         shown = f"{type(value).__name__} of {len(value)}"
     elif isinstance(value, (str, bytes)):

@@ -1,7 +1,7 @@
-"""Serves one job after another, callers in turns.
+"""Runs one job after another, with callers taking turns.
 
-For example, one caller has a hundred texts waiting, and another comes: its first text follows the one at hand, and then
-they alternate.
+For example, one caller has a hundred texts waiting when another comes. The newcomer's first text follows the running
+job, and then the two callers alternate.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work: the caller that wants it, and how many bytes it holds in memory while it waits."""
+    """A piece of work: its caller, and the bytes that it holds while it waits."""
 
     caller: str
     size: int
 
 
 class FairQueue:
-    """The queue before one worker."""
+    """The queue of one worker."""
 
     def __init__(self, most_bytes: int) -> None:
-        """`most_bytes` may wait for everybody, half of them for one caller."""
+        """At most `most_bytes` may wait, half of them for one caller."""
         self._most = most_bytes
-        self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}  # by caller, in the order of turns
-        self._served: str | None = None  # the caller of the job at hand
+        self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}  # by caller, in order of turns
+        self._served: str | None = None  # the caller of the running job
 
     async def run(self, job: Job, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work when the caller is next. Raises TooMany, or Overloaded. Work that has begun is finished, also for
-        a caller that leaves."""
+        """Run the work when the caller's turn comes. Raises TooMany or Overloaded. Work that has begun is finished,
+        even if its caller leaves."""
         if self._served is not None:
             await self._wait(job)
         self._served = job.caller
         done = asyncio.ensure_future(self._done(work))
-        done.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody asks it where they have left
+        done.add_done_callback(lambda task: task.cancelled() or task.exception())  # for callers that left
         return await asyncio.shield(done)
 
     async def _done(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -63,7 +63,7 @@ class FairQueue:
         except asyncio.CancelledError:
             if mine in self._waiting.get(job.caller, ()):
                 self._taken(job.caller, self._waiting[job.caller].index(mine))
-            elif not mine[0].cancelled():  # it was to be next
+            elif not mine[0].cancelled():  # it had the next turn
                 self._next()
             raise
 
@@ -80,7 +80,7 @@ class FairQueue:
         return found
 
     def _next(self) -> None:
-        """Begin the next job, before any that comes meanwhile."""
+        """Start the next job, before any newcomer's."""
         if self._served in self._waiting:  # its next turn comes after the others'
             self._waiting[self._served] = self._waiting.pop(self._served)
         self._served = None

@@ -1,4 +1,4 @@
-"""The gateway on which both protocols stand: admission, texts and the server behind the front."""
+"""The part shared by both protocols: admission, texts and the upstream server."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from covey_client.wire import MODEL
 
 
 class Gone(Exception):
-    """The caller has left; nobody is to be told."""
+    """The caller has left and gets no answer."""
 
 
 class Gateway:
-    """Holds the parts of one front. Is made in the event loop."""
+    """Holds the parts of one front. Must be created in the event loop."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class Gateway:
         folder: str,
         names: Sequence[str] = (),
     ) -> None:
-        """`folder` is the target's. OpenAI's routes know the model by `names`; without any it is `covey`."""
+        """`folder` is the target's. OpenAI's routes accept `names` for the model; without any, `covey`."""
         self.names = tuple(names) or (MODEL,)
         self.settings = profile.front
         self.prompt_bytes = profile.limits.prompt_bytes
-        self.most_tokens = profile.limits.max_tokens  # of a request that says nothing
+        self.most_tokens = profile.limits.max_tokens  # of a request that sets none
         self.sampling = model_folder.read(folder).sampling
         self.workers = Workers(self.prompt_bytes, self.settings.message_bytes)
         self.texts = Texts(folder, self.workers)
@@ -50,7 +50,7 @@ class Gateway:
         self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
 
     def served(self, name: Any) -> str:
-        """Return the name of the model that a caller asks for, or the first one if there is none. Raises NotServed."""
+        """Return the model name that a caller gives, or the first known one if it gives none. Raises NotServed."""
         if name is None:
             return self.names[0]
         if name not in self.names:
@@ -58,7 +58,7 @@ class Gateway:
         return str(name)
 
     async def longest(self) -> int | None:
-        """Return how many tokens a request may have, prompt and output together; None where the server is away."""
+        """Return the most tokens of a request, prompt and output together; None while the server is away."""
         with suppress(CoveyClientError):
             samples = parse((await self.upstream.metrics()).decode(errors="replace"), INFO)
             return next((int(each.labels["longest"]) for each in samples if "longest" in each.labels), None)
@@ -69,21 +69,21 @@ class Gateway:
         return self.upstream.up and not self.admission.draining
 
     def announced(self, caller: Caller, size: int) -> None:
-        """Announce a request of so many bytes, which may still be on its way. Raises Overloaded."""
+        """Announce a request of `size` bytes, which may still be arriving. Raises Overloaded."""
         self.admission.announce(caller.name, size)
         if not self.upstream.up:
             raise Overloaded(DOWN)
 
     @contextmanager
     def admitted(self, caller: Caller, size: int | None = None) -> Iterator[None]:
-        """Count one request while it is in flight; announces it first if `size` is given. Raises Overloaded."""
+        """Count one request while it is in flight. Announces it first if `size` is given. Raises Overloaded."""
         if size is not None:
             self.announced(caller, size)
         with self.admission.in_flight(caller.name):
             yield
 
     def stream(self, request: InferenceRequest, caller: Caller, seconds: float | None = None) -> AsyncStream:
-        """Send the request on. Raises InvalidRequest or TooMany where the caller may not name its tenant."""
+        """Send the request on. Raises InvalidRequest or TooMany if the caller may not use its tenant."""
         named = self.admission.tenant(caller, str(request.settings.get("tenant", "")))
         request = replace(request, settings={**request.settings, "tenant": named})
         most = self.settings.answer_seconds

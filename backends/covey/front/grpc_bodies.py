@@ -1,4 +1,4 @@
-"""Parses and builds the gRPC messages of Triton's protocol. Their length is bounded before they come here."""
+"""Parses and builds the gRPC messages of Triton's protocol. Their length has been bounded before."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parsed(kind: type[Message], data: bytes) -> Message:
     try:
         message: Message = kind.FromString(data)  # type: ignore[attr-defined]
     except DecodeError:
-        raise InvalidRequest("the message is no such protocol buffer, with its texts in UTF-8") from None
+        raise InvalidRequest("the message is not a valid protocol buffer of this kind with texts in UTF-8") from None
     return message
 
 
@@ -85,7 +85,7 @@ def answer(chunk: Chunk, request: InferenceRequest) -> Any:
 
 @lru_cache(maxsize=1024)
 def _described(model: str, lengths: tuple[int, ...], outputs: tuple[str, ...]) -> bytes:
-    """Return a response without its data, in bytes: parsing them takes a twentieth of building it anew."""
+    """Return a response without its data, as bytes: parsing them takes a twentieth of building it anew."""
     message = service_pb2.ModelInferResponse(model_name=model, model_version=VERSION)
     for name, length in zip(outputs, lengths):
         message.outputs.add(name=name, datatype=OUTPUT_BY_NAME[name].dtype, shape=(length,))
@@ -101,5 +101,5 @@ def _tensor(tensor: Any, raw: bytes | None) -> list[Any]:
         return unpacked(field, dtype, shape, raw)
     found = getattr(tensor.contents, CONTENTS[dtype])
     if count(field, shape, max(1, len(found))) != len(found):
-        raise refused(name, f"{len(found)} values", "as many as the shape says")
+        raise refused(name, f"{len(found)} values", "the number in the shape")
     return list(found)

@@ -1,5 +1,5 @@
-"""Serves Triton's gRPC protocol for the public models. Messages come as bytes and are parsed here, so that a wrong one
-is refused as any other request."""
+"""Serves Triton's gRPC protocol for the public models. Messages arrive as bytes and are parsed here, so a malformed one
+is refused like any other bad request."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ NOT_HERE = (
     "memory, statistics, tracing and logs are only on Triton's own ports"
 )
 METADATA_BYTES = 16 << 10
-MOST_PENDING = 1 << 16  # calls; they are taken within milliseconds
-MOST_AT_ONCE = 64  # requests of one stream
-ROOM_BYTES = 1 << 10  # beside the longest body
-IDLE_SECONDS = 300.0  # of a connection without a call, which its owner opens again without noticing
-CONNECTIONS_A_CALL = 4  # as many connections as calls at once: of those that only are there
+MOST_PENDING = 1 << 16  # calls; each is accepted within milliseconds
+MOST_AT_ONCE = 64  # requests in flight of one stream
+ROOM_BYTES = 1 << 10  # added to the longest body
+IDLE_SECONDS = 300.0  # until an unused connection is closed; its owner's library reopens it silently
+CONNECTIONS_A_CALL = 4  # connections per allowed call, as idle ones count as well
 Act = Callable[[bytes, Any], Awaitable[Any]]
 
 
@@ -48,14 +48,14 @@ def server(gateway: Gateway) -> grpc.aio.Server:
             ("grpc.max_metadata_size", METADATA_BYTES),
             ("grpc.absolute_max_metadata_size", METADATA_BYTES),
             ("grpc.max_concurrent_streams", 256),
-            # Of calls that nobody has taken yet, gRPC drops some of whoever they are: one address may open thousands.
+            # Of calls not yet accepted, gRPC would drop some from any address, and one address may open thousands.
             ("grpc.server.max_pending_requests", MOST_PENDING),
             ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", int(gateway.settings.read_seconds * 1000)),
             ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
             ("grpc.max_allowed_incoming_connections", CONNECTIONS_A_CALL * gateway.settings.connections),
-            ("grpc.keepalive_time_ms", 60_000),  # finds callers that have gone without a word
+            ("grpc.keepalive_time_ms", 60_000),  # detects callers that vanished
             ("grpc.keepalive_timeout_ms", 20_000),
         ],
         maximum_concurrent_rpcs=2 * gateway.settings.connections,  # `Admission.calls` chooses which of them stay
@@ -63,7 +63,7 @@ def server(gateway: Gateway) -> grpc.aio.Server:
 
 
 class Service:
-    """Implements the methods of the protocol."""
+    """Implements the protocol's methods."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -108,7 +108,7 @@ class Service:
             return grpc_bodies.answer(await self._gateway.whole(request, caller, context.time_remaining()), request)
 
     async def stream(self, messages: AsyncIterator[bytes], context: Any, slot: Slot) -> None:
-        """Answer requests as they come, several at once. When the caller leaves, all are cancelled."""
+        """Answer requests as they come, several at once. If the caller leaves, all are cancelled."""
         running: set[asyncio.Task[None]] = set()
         room, writing = asyncio.Semaphore(MOST_AT_ONCE), asyncio.Lock()
 
@@ -137,7 +137,7 @@ class Service:
         await self._gateway.admission.turn(self.address(context), _authorization(context))
 
     def address(self, context: Any) -> str:
-        """Return the address of the client, which may be behind a trusted proxy."""
+        """Return the client's address, also if it calls through a trusted proxy."""
         said = [value for key, value in context.invocation_metadata() or () if key == proxies.HEADER]
         return self._gateway.admission.proxies.client(_peer(context), map(str, said))
 
@@ -146,7 +146,7 @@ class Service:
         return self._gateway.admission.caller(self.address(context), _authorization(context))
 
     async def _one(self, data: bytes, context: Any, writing: asyncio.Lock) -> None:
-        """Answer one request of a stream, with all its responses."""
+        """Send all responses of one request in a stream."""
 
         async def write(response: Any, *, final: bool, error: str = "") -> None:
             response.parameters[grpc_bodies.FINAL].bool_param = final
@@ -189,7 +189,7 @@ class _Rest(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 @asynccontextmanager
 async def _slot(limit: ConnectionLimit, address: str) -> AsyncIterator[Slot]:
-    """Hold a slot while a call is open. Raises TooMany, also when the slot is taken back."""
+    """Hold a slot while a call is open. Raises TooMany, also if the slot is taken back."""
     task, told = asyncio.current_task(), list[str]()
 
     def cut(text: str) -> None:
@@ -225,7 +225,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
                 await context.abort(failures.kind(error).grpc, failures.text(error))
                 raise
 
-        return grpc.stream_unary_rpc_method_handler(answer)  # so that it begins before its message is here
+        return grpc.stream_unary_rpc_method_handler(answer)  # a stream's call starts before its message has arrived
 
     async def stream(messages: AsyncIterator[bytes], context: Any) -> None:
         try:
@@ -253,7 +253,7 @@ async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
     except StopAsyncIteration:
         raise InvalidRequest("the call has no message") from None
     except (TimeoutError, asyncio.TimeoutError):
-        raise DeadlineExceeded(f"the request was not here after {seconds:g} s") from None
+        raise DeadlineExceeded(f"request not received within {seconds:g} s") from None
 
 
 def _authorization(context: Any) -> str:

@@ -113,7 +113,7 @@ def app(gateway: Gateway) -> Starlette:
         middleware=[pages] if gateway.settings.origins else [],
         exception_handlers={Exception: _refusal, CoveyClientError: _refusal, HTTPException: _no_route},
     )
-    made.router.redirect_slashes = False  # behind a proxy with TLS it would send callers, and their keys, to plain HTTP
+    made.router.redirect_slashes = False  # with a TLS proxy, redirects would lead to plain HTTP, keys included
     return made
 
 

@@ -1,8 +1,8 @@
-"""Parses and builds the HTTP bodies of Triton's protocol: `generate`'s JSON, and `infer`'s with tensors in JSON or
-behind it in binary.
+"""Parses and builds the HTTP bodies of Triton's protocol: JSON for `generate`, and JSON with optional binary tensors
+after it for `infer`.
 
-A body's length is bounded before it comes here. How deep JSON may nest is the parser's to bound, at Python's limit of
-recursion. tritonclient's own reader of texts reads more than the shape says: a message has room for half a million.
+A body's length has been bounded before. The parser bounds how deep JSON nests, at Python's recursion limit.
+tritonclient's own reader of texts can read more than the shape allows: half a million fit into a message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def generation(model: str, body: bytes, prompt_bytes: int) -> InferenceRequest:
 def inference(
     model: str, body: bytes, header: str | None, prompt_bytes: int
 ) -> tuple[InferenceRequest, frozenset[str]]:
-    """Parse a body of `infer`; returns the outputs wanted in binary, too. Raises InvalidRequest."""
+    """Parse a body of `infer`. Also returns the outputs wanted in binary form. Raises InvalidRequest."""
     length = len(body)
     if header is not None:
         if not header.isdecimal() or len(header) > 10 or int(header) > length:
@@ -74,7 +74,7 @@ def inference(
 
 
 def answer(chunk: Chunk, request: InferenceRequest, binary: frozenset[str]) -> tuple[bytes, int | None]:
-    """Return the body that answers `infer`, and the length of its JSON where binary data follows."""
+    """Return the body that answers `infer`, and the length of its JSON if binary data follows."""
     described, blobs = [], []
     for name, found in values(chunk, request.outputs).items():
         dtype = OUTPUT_BY_NAME[name].dtype
@@ -91,14 +91,14 @@ def answer(chunk: Chunk, request: InferenceRequest, binary: frozenset[str]) -> t
 
 
 class _Rest:
-    """The binary data behind the JSON, read from its beginning to its end."""
+    """The binary data after the JSON, read from start to end."""
 
     def __init__(self, body: bytes, at: int) -> None:
         self._body, self._at = body, at
 
     def take(self, name: str, size: object) -> bytes:
         if type(size) is not int or not 0 <= size <= len(self._body) - self._at:
-            raise refused(name, size, f"a {SIZE} of what the body has left")
+            raise refused(name, size, f"a {SIZE} of at most the rest of the body")
         self._at += size
         return self._body[self._at - size : self._at]
 
@@ -120,7 +120,7 @@ def _tensor(name: str, entry: Mapping[str, Any], rest: _Rest) -> list[Any]:
         return unpacked(field, dtype, shape, data)
     found = _flat(name, entry.get("data"))
     if count(field, shape, max(1, len(found))) != len(found):
-        raise refused(name, f"{len(found)} values", "as many as the shape says")
+        raise refused(name, f"{len(found)} values", "the number in the shape")
     return found
 
 
@@ -145,12 +145,12 @@ def _texts(name: str, wanted: int, data: bytes) -> list[bytes]:
         found.append(data[at + 4 : at + 4 + length])
         at += 4 + length
     if at != len(data) or len(found) != wanted:
-        raise refused(name, f"{len(data)} bytes", f"{wanted} texts, each behind its length in four bytes")
+        raise refused(name, f"{len(data)} bytes", f"{wanted} texts, each after its length in four bytes")
     return found
 
 
 def _flat(name: str, data: Any) -> list[Any]:
-    """Return the values of nested lists in their order."""
+    """Return the values of nested lists in order."""
     if not isinstance(data, list):
         raise refused(name, data, "data, a list")
     depth = 0
@@ -163,7 +163,7 @@ def _flat(name: str, data: Any) -> list[Any]:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Parse a body that is one JSON object. Raises InvalidRequest."""
+    """Parse a body that must be one JSON object. Raises InvalidRequest."""
     return _object("body", _json(body))
 
 
@@ -179,7 +179,7 @@ def _json(body: bytes) -> Any:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _object(name: str, value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Serves one POST over HTTP: admits, reads and answers it in one piece or as events, until the caller leaves."""
+"""Serves one POST over HTTP: admits it, reads it, and answers it whole or as events until the caller leaves."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from covey.front.gateway import Gateway, Gone
 from covey.process.log_about import begin_drawn
 from covey_client.errors import CoveyClientError
 
-# nginx would keep events until it has a page of them.
+# Without this header nginx would hold events back until it has a page of them.
 EVENTS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
 JSON = {"content-type": "application/json"}
-ID = "x-request-id"  # of answers, and of a request's scope: what log lines call it
+ID = "x-request-id"  # header of answers, and key in a request's scope: the request's name in logs
 Answering = Callable[["HttpCall", bytes], Coroutine[Any, Any, None]]
 
 
 class HttpCall:
-    """A POST, and what was sent of its answer."""
+    """A POST, and how much of its answer has been sent."""
 
     def __init__(self, gateway: Gateway, request: Request, send: Send) -> None:
         """Raises NoKey."""
@@ -40,8 +40,8 @@ class HttpCall:
         request.scope[ID] = begin_drawn()
         self.caller = caller_of(gateway, request)
         self.job = Job(self.caller.name, int(request.headers.get("content-length", 0)))
-        self.begun = False  # the status is sent: errors can no longer be one
-        self.admitted = ExitStack()  # left as soon as the last byte is sent: who has it may ask the next at once
+        self.begun = False  # the status is sent, so an error can no longer set it
+        self.admitted = ExitStack()  # closed after the last byte: the caller may send its next request then
 
     async def answer(self, body: bytes, headers: Mapping[str, str]) -> None:
         self.begun = True
@@ -53,7 +53,8 @@ class HttpCall:
         await self.answer(json.dumps(value).encode(), JSON)
 
     async def event(self, data: bytes, name: str = "") -> None:
-        """Send one event of a stream, which the first begins; `name` is its kind, where the protocol has several."""
+        """Send one event of a stream and, before the first, the status. `name` is its kind if the protocol has
+        several."""
         if not self.begun:
             self.begun = True
             own = {**EVENTS, ID: self.request.scope[ID]}
@@ -64,7 +65,7 @@ class HttpCall:
 
     @asynccontextmanager
     async def events(self, failed: Callable[[CoveyClientError], Awaitable[None]]) -> AsyncIterator[None]:
-        """Send the events of an answer; `failed` tells what breaks it once the status is sent."""
+        """Send the events of an answer. `failed` reports errors after the status is sent."""
         try:
             yield
         except Gone:
@@ -80,7 +81,7 @@ class HttpCall:
 
 
 class Posted:
-    """A route that answers bodies."""
+    """A route that answers POST bodies."""
 
     def __init__(self, gateway: Gateway, answering: Answering) -> None:
         self._gateway, self._answering = gateway, answering
@@ -91,7 +92,7 @@ class Posted:
             self._gateway.announced(call.caller, call.job.size)
             self._gateway.admission.refund_read(call.caller.name)
             body = await _body(receive)
-            if len(body) != call.job.size:  # a chunked one's length is known now
+            if len(body) != call.job.size:  # a chunked body's length is known only now
                 call.job = replace(call.job, size=len(body))
                 self._gateway.admission.charge(call.caller.name, len(body), requests=0)
             admitted.enter_context(self._gateway.admitted(call.caller))
@@ -108,7 +109,7 @@ def caller_of(gateway: Gateway, request: Request) -> Caller:
 
 
 async def _body(receive: Receive) -> bytes:
-    """Read the whole body; the protocol bounds its length and the time it takes. Raises Gone."""
+    """Read the whole body. The protocol bounds its length and time. Raises Gone."""
     parts = []
     while True:
         message = await receive()
@@ -120,7 +121,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, and cancel it when the caller leaves. Raises Gone."""
+    """Do the work; cancel it if the caller leaves. Raises Gone."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(receive())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)

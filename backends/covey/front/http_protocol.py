@@ -1,8 +1,7 @@
-"""uvicorn's HTTP/1.1 with bounds that hold before anything is parsed further: on headers, bodies, chunks, connections
-and the time that a request may take to arrive. uvicorn's own settings bound the connections of all addresses together,
-and neither bodies nor that time.
+"""uvicorn's HTTP/1.1 with early limits on headers, bodies, chunks, connections, and the time in which a request must
+arrive. uvicorn's own settings only limit the connections of all addresses together, not bodies or that time.
 
-A chunk of one byte costs a parser as much as one of many, so that the number of chunks is bounded, too.
+The number of chunks is limited as well: a parser needs as long for a chunk of one byte as for a large one.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from covey.front.openai import errors
 HEADER_BYTES = 16 << 10
 MOST_HEADERS = 64
 MOST_CHUNKS = 4096  # of one body
-SLOW_READER_SECONDS = 60.0  # in which a caller must read something of what waits for it
-LINGER_SECONDS = 1.0  # in which a refused sender may find the answer before the connection is cut
+SLOW_READER_SECONDS = 60.0  # in which a caller must read some of the waiting data
+LINGER_SECONDS = 1.0  # for a refused sender to receive the answer before the connection is cut
 
 
 class Refused(h11.RemoteProtocolError):
-    """The request is not read any further."""
+    """The rest of the request will not be read."""
 
 
 class BoundedConnection(h11.Connection):
@@ -42,7 +41,7 @@ class BoundedConnection(h11.Connection):
     def __init__(self, most: int) -> None:
         super().__init__(h11.SERVER, HEADER_BYTES)
         self._most = most
-        self.problem = 400, "this is no HTTP/1.1"
+        self.problem = 400, "this is not HTTP/1.1"
         self.path = ""  # of the last request
         self._came = self._chunks = 0  # of its body
 
@@ -70,7 +69,7 @@ class BoundedConnection(h11.Connection):
         headers = dict(request.headers)
         if len(request.headers) > MOST_HEADERS:
             self._refuse(431, f"got {len(request.headers)} headers, allowed: at most {MOST_HEADERS}")
-        if b"transfer-encoding" in headers and b"content-length" in headers:  # a proxy may have believed the other one
+        if b"transfer-encoding" in headers and b"content-length" in headers:  # a proxy may have trusted the other one
             self._refuse(400, "got a chunked body with a Content-Length, allowed: one of them")
         if headers.get(b"content-encoding", b"identity") != b"identity":
             self._refuse(415, "got a compressed body, allowed: one without a Content-Encoding")
@@ -83,9 +82,9 @@ class BoundedConnection(h11.Connection):
 
 
 class BoundedProtocol(H11Protocol):
-    """An HTTP connection whose messages and waits are bounded."""
+    """An HTTP connection with limits on its messages and waits."""
 
-    admission: Admission  # of the subclass that `bounded` makes
+    admission: Admission  # set in the subclass that `bounded` makes
     settings: FrontSettings
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -96,8 +95,8 @@ class BoundedProtocol(H11Protocol):
         self._late: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._app, self.app = self.app, self._in_turn
-        self._turn: asyncio.Future[None] | None = None  # that the request waits for, or had
-        self._begun: RequestResponseCycle | None = None  # of the last request whose turn has come
+        self._turn: asyncio.Future[None] | None = None  # of the current request
+        self._begun: RequestResponseCycle | None = None  # of the last request that got its turn
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -134,17 +133,17 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def _here(self) -> bool:
-        """Return whether a request has arrived whole."""
+        """Return whether a request has arrived completely."""
         return self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
 
     @property
     def _address(self) -> str:
-        """Return the peer's address, which is a proxy's where there is one."""
+        """Return the peer's address, which may be a proxy's."""
         return self.client[0] if self.client else ""
 
     async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request when its turn has come. Until then it is cut where others need the room, as one that has not
-        arrived, and nothing stays of one whose sender has gone."""
+        """Answer a request in its turn. While it waits, its connection can be cut to make room, like an unfinished one.
+        If its sender leaves, it is dropped."""
         if self.cycle.disconnected:
             return
         headers = Headers(scope=scope)
@@ -160,7 +159,7 @@ class BoundedProtocol(H11Protocol):
             if self._slot is not None and self._here:
                 self._slot.serve()
             await self._app(scope, receive, send)
-        except asyncio.CancelledError:  # the process ends, and its last answers had their time
+        except asyncio.CancelledError:  # the process ends, and the time for last answers is over
             self._end()
 
     def _leave_turn(self) -> None:
@@ -168,7 +167,7 @@ class BoundedProtocol(H11Protocol):
             self._turn.cancel()
 
     def shutdown(self) -> None:
-        """Close the connection, for the process ends; an answer that is being written has some time left."""
+        """Close the connection because the process ends. An answer that is being written gets some time."""
         if self._refused:
             return
         if self.conn.their_state is h11.SEND_BODY:
@@ -178,10 +177,10 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY and self._late is None:  # the next one's beginning came with the last
+        if self.conn.their_state is h11.SEND_BODY and self._late is None:  # the next request has begun to arrive
             self._wait()
         elif self._slot is not None and self.conn.their_state is not h11.SEND_BODY:
-            # For another request, or for the turn of one that is here.
+            # For another request, or for the turn of one that has arrived.
             self._slot.wait()
 
     def pause_writing(self) -> None:
@@ -197,18 +196,18 @@ class BoundedProtocol(H11Protocol):
             self._unread.cancel()
             self._unread = None
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - ours is known better
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - our own text says more
         status, text = self.conn.problem
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._answer(status, text)
         self._end()
 
     def _wait(self) -> None:
-        """Wait for a request from now on."""
+        """Start waiting for a request."""
         assert self._slot is not None
         self._slot.wait()
         seconds = self.settings.read_seconds
-        self._late = self.loop.call_later(seconds, self._give_up, 408, f"the request was not here after {seconds:g} s")
+        self._late = self.loop.call_later(seconds, self._give_up, 408, f"request not received within {seconds:g} s")
 
     def _stop_clock(self) -> None:
         if self._late is not None:
@@ -217,7 +216,7 @@ class BoundedProtocol(H11Protocol):
 
     def _give_up(self, status: int, text: str) -> None:
         self._stop_clock()
-        begun = self.cycle is None or self.conn.their_state is not h11.IDLE  # else it is only kept alive
+        begun = self.cycle is None or self.conn.their_state is not h11.IDLE  # not just kept alive
         if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._answer(status, text)
         self._end()
@@ -233,21 +232,21 @@ class BoundedProtocol(H11Protocol):
         self.transport.write(head % (status, STATUS_PHRASES[status], again, len(body)) + body)
 
     def _end(self) -> None:
-        """Read nothing more, and cut the connection a little later: one that is cut at once takes its answer along."""
+        """Read nothing more, and cut the connection a little later: an immediate cut would lose the answer."""
         self._refused = True
         if self._slot is not None:
             self._slot.release()
         if self.cycle is not None:
-            self.cycle.disconnected = True  # nobody hears any more
+            self.cycle.disconnected = True  # the caller receives no more
             self.cycle.message_event.set()
         self._leave_turn()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
-            with suppress(OSError):  # the caller has gone
+            with suppress(OSError):  # the caller has left
                 self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 
 def bounded(admission: Admission, settings: FrontSettings) -> type[BoundedProtocol]:
-    """Return the protocol class of one server."""
+    """Return the protocol class for one server."""
     return type("Bounded", (BoundedProtocol,), {"admission": admission, "settings": settings})

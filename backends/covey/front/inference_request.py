@@ -1,6 +1,6 @@
-"""A caller's request as plain values, checked against the table of public fields. Knows neither protocol.
+"""A caller's request as plain values, checked against the table of public fields. Independent of the protocol.
 
-What depends on the model or the profile (the context, drafters' names, classes) is the server's own to judge.
+The server itself checks everything that depends on the model or profile: context length, drafter names, classes.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ MODELS = (MODEL, UNARY)
 NOT_IN_PARTS = f"{UNARY} for infer; this one answers in parts, to streams"
 VERSION = "1"
 STREAM = "stream"
-# Without which an answer whose server died cannot be gone on with.
+# A broken answer can be resumed only with these outputs.
 NEEDED = ("text_output", "output_ids", "finish_reason", "used_seed")
-INSPECT = "inspect"  # by which Triton's own port is asked about the server
+INSPECT = "inspect"  # the parameter by which Triton's own port is asked about the server
 OF_THE_SERVER = "Triton's own HTTP port (usually 8000) to ask: a front tells strangers nothing of its server"
-OWN_PARAMETER = "triton_"  # names of Triton's own begin with it
-SHARED_MEMORY = "shared_memory_"  # as those do that say where a tensor's data is
+OWN_PARAMETER = "triton_"  # prefix of Triton's own parameter names
+SHARED_MEMORY = "shared_memory_"  # prefix of the parameters that place a tensor's data
 MOST_ID = 256  # characters of a request's id
 MOST_DIMENSIONS = 8
-BYTES_OF_A_TOKEN = 4  # about as many as in text: ids may be as long a prompt
-MOST_TEXTS = 4096  # of a list: more stop or bad words no profile can allow
+BYTES_OF_A_TOKEN = 4  # typical for text: a prompt of ids may be as long as one of text
+MOST_TEXTS = 4096  # in a list: no profile can allow more stop or bad words
 _WHOLE = {"INT32": (-(1 << 31), (1 << 31) - 1), "UINT64": (0, (1 << 64) - 1)}
-# Of what datatypes a field's values may come: whole numbers of any, whose range is checked as that of JSON's.
+# The datatypes that are accepted for a field: whole numbers of any type, range-checked like those in JSON.
 DATATYPES = {"INT32": ("INT32", "INT64", "UINT32", "UINT64"), "UINT64": ("UINT64", "INT64", "UINT32", "INT32")}
 _LARGEST_FP32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """A generation, and how its answer is to be delivered."""
+    """A generation request, and how to deliver its answer."""
 
     model: str
     prompt: str | list[int]
@@ -58,7 +58,7 @@ class InferenceRequest:
         outputs: Sequence[str] = (),
         id: str = "",
     ) -> InferenceRequest:
-        """Make a request of values by field, lists of one where the field is no list. Raises InvalidRequest."""
+        """Make a request from values by field; single values are lists of one. Raises InvalidRequest."""
         values = {name: checked(field_of(name), given) for name, given in tensors.items()}
         prompts = [name for name in PROMPT if name in values]
         if len(prompts) != 1:
@@ -76,7 +76,7 @@ class InferenceRequest:
         return cls(model, prompt[0] if text else prompt, settings, stream, _outputs(outputs), id)
 
     def upstream_request(self, settings: Mapping[str, object]) -> Request:
-        """Return the request to send to `covey`, built of checked values."""
+        """Return the request for `covey`, built from checked values."""
         prompt = {"text_input": [self.prompt]} if isinstance(self.prompt, str) else {"input_ids": self.prompt}
         rest = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
         outputs = () if len(self.outputs) == len(OUTPUTS) else tuple(dict.fromkeys((*self.outputs, *NEEDED)))
@@ -99,7 +99,7 @@ def id_of(value: object) -> str:
 
 
 def parameters(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
-    """Refuse parameters of a request or a tensor other than Triton's own and the protocol's: settings are tensors."""
+    """Refuse parameters of a request or tensor except Triton's own and the protocol's: settings must be tensors."""
     for name in given:
         if name in INPUT_BY_NAME:
             raise refused(name, "a parameter", "an input tensor of this name: settings are no request parameters")
@@ -110,7 +110,7 @@ def parameters(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
 
 
 def datatype(field: Field, given: object) -> str:
-    """Return the datatype of a tensor's values. Raises InvalidRequest where the field takes no such values."""
+    """Return the datatype of a tensor's values. Raises InvalidRequest if the field does not take it."""
     allowed = DATATYPES.get(field.dtype, (field.dtype,))
     if given not in allowed:
         raise refused(field.name, given, f"the datatype {' or '.join(allowed)}")
@@ -118,7 +118,7 @@ def datatype(field: Field, given: object) -> str:
 
 
 def count(field: Field, shape: Sequence[Any], most: int) -> int:
-    """Return how many values a shape has; refuses shapes that the field cannot have or the message cannot hold."""
+    """Return the number of values in a shape. Refuses shapes that the field cannot have or the message cannot hold."""
     name = field.name
     if len(shape) > MOST_DIMENSIONS:
         raise refused(name, f"{len(shape)} dimensions", "a shape of one dimension")
@@ -143,7 +143,7 @@ def _check_count(field: Field, found: int) -> None:
 def checked(field: Field, values: Sequence[Any]) -> list[Any]:
     """Return the values if the table allows them. Raises InvalidRequest."""
     _check_count(field, len(values))
-    if field.many and field.dtype in _WHOLE and values:  # a long prompt's are not looked at one by one in Python
+    if field.many and field.dtype in _WHOLE and values:  # too many in a long prompt to check one by one in Python
         low, high = _WHOLE[field.dtype]
         if set(map(type, values)) != {int} or min(values) < low or max(values) > high:
             raise refused(field.name, values, f"a list of whole numbers, {field.dtype}")

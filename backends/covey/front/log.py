@@ -1,5 +1,5 @@
-"""Writes the front's log lines to standard error: few of a kind, and without anything that a caller sent. An unforeseen
-exception is logged by type and place, because its text may quote a prompt."""
+"""Writes the front's log lines to standard error: few of each kind, and never a caller's data. An unexpected exception
+is logged by type and place, because its text may quote a prompt."""
 
 from __future__ import annotations
 

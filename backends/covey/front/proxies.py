@@ -1,5 +1,5 @@
-"""Tells who asks through a trusted proxy. For example, with 10.0.0.0/8 trusted, a connection from 10.0.0.5 whose
-`X-Forwarded-For` is `9.9.9.9, 8.8.8.8, 10.0.0.9` is from 8.8.8.8: the caller itself may have written what precedes."""
+"""Finds the client's address behind trusted proxies. For example, 10.0.0.0/8 is trusted, and a connection from
+10.0.0.5 has `X-Forwarded-For: 9.9.9.9, 8.8.8.8, 10.0.0.9`. Its client is 8.8.8.8, which may have made up 9.9.9.9."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEADER = "x-forwarded-for"
 
 
 class Proxies:
-    """The peers whose word about an address is taken."""
+    """The peers that are trusted to name a client's address."""
 
     def __init__(self, networks: Collection[str]) -> None:
         self._networks = [ip_network(each) for each in networks]
@@ -20,7 +20,7 @@ class Proxies:
         return found is not None and any(found in network for network in self._networks)
 
     def client(self, peer: str, forwarded: Iterable[str]) -> str:
-        """Return the address of the client behind `peer`; `forwarded` are the values of its headers."""
+        """Return the address of the client that calls through `peer`. `forwarded` are the values of its headers."""
         client = peer
         for said in reversed(",".join(forwarded).split(",")):
             found = _parsed(said)
@@ -31,7 +31,7 @@ class Proxies:
 
 
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
-    """Return an address, with or without a port."""
+    """Return an address without its port, if any."""
     host = text.strip()
     if host.startswith("["):
         host = host[1:].partition("]")[0]

@@ -1,7 +1,7 @@
-"""tritonserver behind the front: whether it is ready, answers of `covey` that go on when it dies, and its metrics.
+"""The front's tritonserver: whether it is ready, answers of `covey` that are resumed after its death, and its metrics.
 
 Triton never ends the streams of a model whose process died. The launcher counts such deaths (`covey.care.deaths`) and
-reloads the model: calls from before the last death which have been silent since are given up and asked for again.
+reloads the model. The front then gives up calls that have been silent since the last death, and sends them again.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from covey_client.resumption import Resumption
 from covey_client.wire import MODEL
 
 LOOK_SECONDS = 0.25
-PATIENT_SECONDS = 5.0  # for one look: one that gets no answer says nothing about the server
-SILENT_SECONDS = 2.0  # of a call from before the server was away
-# How often the server may die without anything new from an answer before it is given up: it may be the reason.
+PATIENT_SECONDS = 5.0  # for one look; without an answer, the last state holds
+SILENT_SECONDS = 2.0  # silence of a call that was open at a death
+# Deaths of the server without anything new from an answer, before it is given up: its request may be the cause.
 DEATHS, DEATHS_BEFORE_ANYTHING = 2, 1
-METRICS_SECONDS = 1.0  # that one reading of the metrics serves everybody
+METRICS_SECONDS = 1.0  # for which one reading of the metrics is reused
 
 
 class Upstream:
-    """The tritonserver behind the front. Is made in the event loop."""
+    """The front's tritonserver. Must be created in the event loop."""
 
     def __init__(self, grpc_url: str, metrics_url: str, deaths_fd: int, draining: Callable[[], bool]) -> None:
         address = Address.parse(grpc_url, port=8001)
@@ -53,7 +53,7 @@ class Upstream:
         self._reading = asyncio.Lock()
         self._calls: weakref.WeakSet[_UpstreamCall] = weakref.WeakSet()
         self._deaths_fd = deaths_fd
-        self._ready, self._ready_after = False, 0  # by the last look, and how many deaths there had been before it
+        self._ready, self._ready_after = False, 0  # from the last look, and the number of deaths before it
 
     @property
     def up(self) -> bool:
@@ -66,13 +66,13 @@ class Upstream:
         return read(self._deaths_fd).deaths
 
     def answer(self, request: InferenceRequest, seconds: float) -> AsyncStream:
-        """Stream the answer's chunks; leaving the stream cancels the rest."""
+        """Stream the chunks of the answer. Leaving the stream cancels the rest."""
         resumption = _BoundedResumption(request.upstream_request, request.settings, self, self._draining)
         deadline = Deadline.after(seconds)
 
         def ask_again() -> _UpstreamCall:
             next_request = resumption.request()
-            serving = read(self._deaths_fd).serving  # else whoever has its port now is told no prompt
+            serving = read(self._deaths_fd).serving  # else another process may have the port
             call = _UpstreamCall(self._transport.call(next_request, deadline) if serving else None)
             self._calls.add(call)
             return call
@@ -80,8 +80,8 @@ class Upstream:
         return AsyncStream(ask_again, resumption)
 
     async def watch(self, drained: Callable[[], bool]) -> None:
-        """Look at `covey` every LOOK_SECONDS, and give up calls that it left open when it died; returns when nobody
-        waits for an answer any more."""
+        """Look at `covey` every LOOK_SECONDS, and give up calls that its death left open. Returns when a drain has
+        ended."""
         while not drained():
             await self.look()
             if not self._draining():
@@ -116,17 +116,17 @@ class Upstream:
 
 
 class _UpstreamCall:
-    """A call to the server, which is given up where the server went away without closing it."""
+    """A call to the server. It is given up if the server dies without closing it."""
 
     def __init__(self, inner: AsyncCall | None) -> None:
-        """`inner` is None where there is no server to be called."""
+        """`inner` is None if no server can be called."""
         self._inner = inner
         self._last_chunk_at = time.monotonic()
         self._lost = False
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         if self._inner is None:
-            raise ConnectionLost("the server is being started again")
+            raise ConnectionLost("the server is restarting")
         try:
             async with aclosing(self._inner.chunks()) as chunks:
                 async for chunk in chunks:
@@ -134,7 +134,7 @@ class _UpstreamCall:
                     yield chunk
         except Cancelled:
             if self._lost:
-                raise ConnectionLost("the server went away and left the answer open") from None
+                raise ConnectionLost("the server died and left the answer open") from None
             raise
 
     def cancel(self) -> None:
@@ -148,8 +148,8 @@ class _UpstreamCall:
 
 
 class _BoundedResumption(Resumption):
-    """Goes on with an answer as the client's library does, but on no server that is ending, and not for ever with a
-    request that may be what the server dies of."""
+    """Resumes an answer as the client library does, but not on a draining server, and not for ever: the request may be
+    what kills the server."""
 
     def __init__(
         self,
@@ -168,9 +168,9 @@ class _BoundedResumption(Resumption):
         return super().rest(error)
 
     def request(self) -> Request:
-        """Return the request to send. Raises ServerError where the server has died of it too often."""
-        if self._upstream.deaths - self._deaths > self._most:  # and no other server is to be asked
-            raise ServerError("the server died while it had this request, again and again")
+        """Return the request to send. Raises ServerError if the server has died over it too often."""
+        if self._upstream.deaths - self._deaths > self._most:  # do not ask another server either
+            raise ServerError("the server died repeatedly while it served this request")
         return super().request()
 
     def new(self, chunk: Chunk) -> Chunk | None:

@@ -1,4 +1,4 @@
-"""Adds vLLM's names to the server's metrics, where the meaning is the same."""
+"""Adds vLLM's names to the server's metrics where the meaning is the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RENAMED = {
     "covey_spec_decode_num_accepted_tokens_total": "spec_decode_num_accepted_tokens_total",
     "covey_spec_decode_num_accepted_tokens_per_pos_total": "spec_decode_num_accepted_tokens_per_pos_total",
 }
-KEPT = ("le", "position")  # labels; sums are made over all others
+KEPT = ("le", "position")  # labels; values are summed over all others
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
 _PART = re.compile(r"_(bucket|sum|count)$")  # of a histogram
 
@@ -68,7 +68,7 @@ def _series(text: str) -> Iterator[tuple[Key, float]]:
         if name in RENAMED:
             kept = tuple((label, labels[label]) for label in KEPT if label in labels)
             yield (RENAMED[name] + sample.name.removeprefix(name), kept), value
-            if name == "covey_prompt_tokens_total":  # each of them is looked for in the cache
+            if name == "covey_prompt_tokens_total":  # each of them is looked up in the cache
                 yield ("prefix_cache_queries_total", kept), value
         elif name == "covey_inter_token_gaps_total":
             yield ("inter_token_latency_seconds_bucket", (("le", labels["at_most"]),)), value

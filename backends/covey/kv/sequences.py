@@ -22,19 +22,19 @@ class Sequence:
     """The tokens and blocks of one open request."""
 
     tag: int
-    buffer: Ints  # tokens, with room to grow
+    buffer: Ints  # tokens, with spare room
     num_tokens: int
     tenant: str
     settings: int  # its row of the settings table
     rounds: int
     num_cached_tokens: int = 0
-    failed: int = 0  # its length when it last had no token
+    failed: int = 0  # its length when no token could be drawn last
     blocks: list[int] = field(default_factory=list)
     table: Ints = field(default_factory=lambda: NO_INTS)  # `blocks` as an array
     slots: Ints = field(default_factory=lambda: NO_INTS)
     hashes: list[BlockHash] = field(
         default_factory=list
-    )  # one of each full block; one of several equal blocks is published
+    )  # one per full block; of several equal blocks one is published
 
     @property
     def tokens(self) -> Ints:
@@ -65,8 +65,8 @@ class Sequences:
         return len(self._open)
 
     def open(self, opening: Open, settings: int, *, anew: bool = False) -> Sequence:
-        """Take a request, with the KV that earlier ones of its tenant left for its first blocks. At least its last
-        token is computed again: its logits are needed; with `anew` all are."""
+        """Open a request, reusing the KV that earlier requests of its tenant left for its first blocks. Its last token
+        is always computed again for its logits; with `anew` all tokens are."""
         tokens = opening.tokens
         buffer = np.zeros(len(tokens) + 64, np.int32)
         buffer[: len(tokens)] = tokens
@@ -82,12 +82,12 @@ class Sequences:
         return sequence
 
     def close(self, sequence: Sequence) -> None:
-        """Forget a request; its blocks go back, or are kept for prompts that start alike."""
+        """Forget a request. Its blocks become free, or are kept for prompts with the same beginning."""
         self._open.remove(sequence)
         self.pool.release(sequence.blocks)
 
     def reserve(self, sequence: Sequence, length: int) -> bool:
-        """Own slots for `length` positions. False, and nothing changed, when the pool is exhausted."""
+        """Own slots for `length` positions. Return False, with nothing changed, if the pool is exhausted."""
         missing = -(-length // self.block_size) - len(sequence.blocks)
         if missing <= 0:
             return True
@@ -117,7 +117,8 @@ class Sequences:
                 sequence.hashes.append(key)
 
     def restart(self, sequence: Sequence) -> Ints:
-        """Forget a request's KV, for nobody to find again. Returns the slots that it keeps; shared ones go back."""
+        """Forget a request's KV so that no prefix search finds it. Return the slots that it keeps; shared blocks go
+        back."""
         mine, shared = self.pool.forget(sequence.blocks)
         self.pool.release(shared)
         sequence.blocks, sequence.hashes, sequence.num_cached_tokens = mine, [], 0
@@ -125,7 +126,7 @@ class Sequences:
         return sequence.slots
 
     def renumber(self, moved: Mapping[int, int]) -> None:
-        """Follow blocks that the pool has given other ids (`BlockPool.contract`)."""
+        """Replace the ids of blocks that the pool has moved (`BlockPool.contract`)."""
         for sequence in self._open:
             if not moved.keys().isdisjoint(sequence.blocks):
                 sequence.blocks = [moved.get(block, block) for block in sequence.blocks]

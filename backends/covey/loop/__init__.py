@@ -1,1 +1,1 @@
-"""The round loop, `engine.py`, and what it does there: ask drafters, have them leave, measure what rounds take."""
+"""The round loop (`engine.py`) and its parts: drafting, memory moves, and measuring what rounds take."""

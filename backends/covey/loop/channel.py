@@ -1,23 +1,21 @@
-"""A channel is all that the engine has with one drafter: the thread that calls it, its outstanding calls, what it has
-been told of each request (`ActiveRequest.seen`), and what it is to free.
+"""The engine's channel to one drafter. It owns the thread that calls the drafter, the outstanding calls, how much of
+each request the drafter has been told (`ActiveRequest.seen`), and the tags to free.
 
-A drafter answers its calls one after the other, so a channel takes the replies in the order of the calls. One that is
-asked to draft before it has ended a call that reads reads first, within the draft's deadline.
+A drafter answers its calls in order, and the channel takes the replies in that order. A draft call that is sent during
+a reading call waits for it, within the draft's own deadline.
 
-A call that misses its deadline goes on by itself. Until it ends its drafter is not asked again; its proposals are stale
-by then, but what the drafter read of requests that still run counts: a catch-up that takes longer than the deadline is
-not begun anew.
+A call that misses its deadline keeps running, and its drafter gets no new call until it ends. Its proposals are stale
+by then, but its catch-up counts for requests that still run: a catch-up longer than the deadline is not repeated.
 
 When a drafter's process ends during a round, its call fails or misses the deadline, and its rows decode plainly:
 
-    reply          the call has failed, or is late: the drafter rests, so that nobody asks it          (roster)
-    roster.gone    the kernel has said that the process ended (`care/presence.py`, `serving/drafter_facts.py`)
-    settle         calls that the process took along are given up, and their thread is replaced        (give_up_lost)
-    roster.came    the process that was loaded in its place (`care/revival.py`) has said what it is: it serves again,
-                   once what rest it has is over
+    reply          The call has failed or is late. The drafter rests and gets no calls.                (roster)
+    roster.gone    The kernel has reported the end of the process (`care/presence.py`, `serving/drafter_facts.py`).
+    settle         The channel gives up the calls that the process took, and replaces their thread.    (give_up_lost)
+    roster.came    The new process (`care/revival.py`) has reported its facts. It serves as soon as its rest is over.
 
-The new process knows no request: each is opened for it with all its tokens, at once where a call of it was given up,
-else when the new process has answered STALE for it.
+The new process knows no request. The channel opens a request there with all its tokens: at once if a call was given up,
+otherwise after the new process has answered STALE for it.
 """
 
 from __future__ import annotations
@@ -60,32 +58,32 @@ class DrafterCall:
 
     requests: list[ActiveRequest]
     work: DraftWork
-    started: float  # before it was sent
+    started: float  # when it was sent
     future: Future[DraftReply]
 
     @property
     def lengths(self) -> Ints:
-        """Return how many tokens of each row the drafter has been told with this call."""
+        """Return how many tokens of each row the drafter knows after this call."""
         lengths: Ints = self.work.keep + np.diff(self.work.offsets)
         return lengths
 
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """The channel to one drafter. Changes `seen` and `judgements` of the requests that it asks for."""
+    """The channel to one drafter. Changes `seen` and `judgements` of the requests in its calls."""
 
     name: str
     drafter: Drafter
     roster: Roster
     clock: Clock
-    failed: Callable[[str, CoveyError], None] | None  # is told of every failure
+    failed: Callable[[str, CoveyError], None] | None  # is called after every failure
     origin: int
-    sequence: Iterator[int]  # numbers the messages of an engine to all of its drafters
-    new_worker: Callable[[str], Worker]  # makes the drafter's thread, or what stands in for it
-    read_seconds: list[float] = field(default_factory=list, init=False)  # of calls that read and have ended
-    frees: list[int] = field(default_factory=list, init=False)  # tags that the next call frees: their requests are gone
+    sequence: Iterator[int]  # message numbers, shared by all drafters of an engine
+    new_worker: Callable[[str], Worker]  # makes the drafter's thread, or a stand-in for it
+    read_seconds: list[float] = field(default_factory=list, init=False)  # of reading calls that have ended
+    frees: list[int] = field(default_factory=list, init=False)  # tags of ended requests; the next call frees them
     _worker: Worker = field(init=False)
-    _calls: deque[DrafterCall] = field(default_factory=deque, init=False)  # whose replies have not been taken
+    _calls: deque[DrafterCall] = field(default_factory=deque, init=False)  # replies not yet taken
     _epoch: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -93,20 +91,20 @@ class Channel:
 
     @property
     def state_width(self) -> int:
-        """Return how many numbers the states that the drafter reads have; 0 if it is no head, or is not there."""
+        """Return the width of the target states that the drafter reads; 0 if it reads none or is away."""
         facts = self.roster.facts(self.name)
         return 0 if facts is None else facts.state_width
 
     def first_state(self, active: ActiveRequest) -> int:
-        """Return the position of the first state that a head has not been told of a request."""
+        """Return the position of the first state of a request that the head has not been sent."""
         return max(0, active.seen.get(self.name, 0) - 1)
 
     def ready(self, active: ActiveRequest) -> bool:
-        """Return whether a head can be told the rest of a request: it needs the state before each token."""
+        """Return whether every token that the head lacks of this request has the state before it."""
         return active.next_state(self.first_state(active)) >= active.num_tokens - 1
 
     def draft(self, batch: Batch, rows: list[int], plan: Plan, deadline: float) -> DrafterCall:
-        """Ask for drafts of these rows as they are planned. `reply` waits for them."""
+        """Ask for drafts of these rows with the planned depth and width. `reply` waits for them."""
         requests = [batch.rows[row] for row in rows]
         work = self._update(requests, plan.depth[rows], plan.width[rows])
         work = replace(work, q_rows=work.q_rows or plan.divergence, log_q=plan.log_q, patience=deadline)
@@ -124,7 +122,7 @@ class Channel:
             active.seen[self.name] = length  # the next call comes after this one
 
     def reply(self, call: DrafterCall, seconds: float) -> DraftReply | None:
-        """Wait at most so long for the channel's last call. Returns None if it failed or is late."""
+        """Wait at most `seconds` for the channel's last call. Returns None if it failed or is late."""
         try:
             call.future.exception(max(0.0, seconds))
         except FutureTimeout:
@@ -132,21 +130,21 @@ class Channel:
             self._report(call, PortTimeout(f"no proposals within {call.work.patience:g} s"))
             return None
         reply = None
-        while self._calls:  # those before it have ended, too
+        while self._calls:  # earlier calls have ended
             reply = self._take()
         if reply is not None:
             self.roster.answered(self.name)
         return reply
 
     def settle(self) -> None:
-        """Take the replies of calls that have ended and that nobody waits for: those that read, and a late one."""
+        """Take the replies of ended calls that no `reply` waits for: reading calls and a late draft."""
         self.give_up_lost()
         while self._calls and self._calls[0].future.done():
             self._take()
 
     def give_up_lost(self) -> None:
-        """Give up calls to a process that has ended: Triton never answers a deferred request of a dead process. The
-        thread that waits for them is replaced."""
+        """Give up calls to a process that has ended, and replace the thread that waits for them: Triton never answers a
+        deferred request of a dead process."""
         if not any(self._lost(call) and not call.future.done() for call in self._calls):
             return
         self.close()
@@ -156,7 +154,7 @@ class Channel:
             self._fail(self._calls.popleft(), PortError("its process ended before it answered"))
 
     def drop(self, requests: Iterable[ActiveRequest]) -> None:
-        """Note that the drafter leaves memory: should it come back it knows none of these requests."""
+        """Note that the drafter leaves memory. After a reload it knows none of these requests."""
         for active in requests:
             active.seen.pop(self.name, None)
         self.frees.clear()
@@ -166,7 +164,7 @@ class Channel:
         self._worker.close()
 
     def _update(self, requests: list[ActiveRequest], depth: Ints, width: Ints) -> DraftWork:
-        """Return a message with all that the drafter has not seen of the requests. Takes what is to be freed."""
+        """Return a message with the tokens that the drafter lacks of the requests. Takes the pending frees."""
         opens, parts = [], []
         keep = np.zeros(len(requests), np.int32)
         for row, active in enumerate(requests):
@@ -195,7 +193,7 @@ class Channel:
         )
 
     def _untold_states(self, requests: list[ActiveRequest]) -> dict[str, Any]:
-        """Return the fields of a message to a head that go with what it has not seen of the requests."""
+        """Return the state fields of a message to a head: the states that it lacks of the requests."""
         parts = []
         for active in requests:
             first = self.first_state(active) - active.first_state
@@ -212,7 +210,7 @@ class Channel:
         return call
 
     def _take(self) -> DraftReply | None:
-        """Take the reply of the first outstanding call, which has ended; None if it failed."""
+        """Take the reply of the oldest call, which has ended. Return None if it failed."""
         call = self._calls.popleft()
         reads = call.work.judging is not None
         if not reads:
@@ -227,11 +225,11 @@ class Channel:
         self._epoch = reply.epoch
         for active, status, seen in zip(call.requests, reply.status.tolist(), reply.seen.tolist()):
             if self.name not in active.seen:
-                continue  # the request is gone, and its tag is to be freed
+                continue  # the request has ended; its tag waits in `frees`
             if status == RowStatus.STALE:
                 del active.seen[self.name]
             else:
-                active.seen[self.name] = seen  # requests only grow, so this is right however long the call took
+                active.seen[self.name] = seen  # still right after a late call: requests only grow
         if reply.again_seconds:
             self.roster.declined(self.name, reply.again_seconds)
         if reads:
@@ -241,7 +239,7 @@ class Channel:
         return reply
 
     def _add_judged(self, call: DrafterCall, judged: Judged) -> None:
-        """Add what the drafter says of each request's text to what it has said before."""
+        """Add the judged positions of each request's text to its earlier ones."""
         hits, offsets, prompts = judged.hits.tolist(), judged.offsets, (judged.prompt_log_q, judged.prompt_tokens)
         columns = (column.tolist() for column in (judged.read, judged.first, offsets[:-1], offsets[1:], *prompts))
         for active, read, first, start, end, *prompt in zip(call.requests, *columns):
@@ -249,22 +247,21 @@ class Channel:
                 active.judgements.setdefault(self.name, TextJudgement()).add(read, first, hits[start:end], *prompt)
 
     def _lost(self, call: DrafterCall) -> bool:
-        """Return whether the process that was asked is known to have ended."""
+        """Return whether the process that got this call is known to have ended."""
         return self.roster.ended_since(self.name, call.started)
 
     def _fail(self, call: DrafterCall, error: BaseException) -> None:
-        """Prepare for sending the rows of a failed call, and what to free, once more: what the drafter did of them is
-        unknown."""
+        """Mark a failed call's rows and frees for resending: the channel cannot know what the drafter did with them."""
         self.frees.extend(call.work.frees)
         for active in call.requests:
             if self.name in active.seen:
                 active.seen[self.name] = 0
         self._epoch = 0
         if not isinstance(error, CoveyError):
-            log.error("drafter %s raised what no drafter should", self.name, exc_info=error)
+            log.error("drafter %s raised an unexpected exception", self.name, exc_info=error)
             error = PortError(f"{type(error).__name__}: {error}")
         if isinstance(error, StubDead) and self._lost(call):
-            error = PortError(str(error))  # nobody ends the new process for it
+            error = PortError(str(error))  # StubDead would make the supervisor end the new process
         self.roster.failed(self.name)
         self._report(call, error)
 

@@ -1,4 +1,4 @@
-"""The configuration and hooks of an engine, beside its ports, its scheduler and its planner."""
+"""The configuration and hooks of an engine. Ports, scheduler and planner are passed separately."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class EngineConfig:
     """The settings of an engine."""
 
     drafters: Mapping[str, Drafter] = field(default_factory=dict)
-    companion: Callable[[Open], Companion] | None = None  # makes one for a new request
-    max_depth: int = 6  # of what the companion offers
+    companion: Callable[[Open], Companion] | None = None  # makes one for each new request
+    max_depth: int = 6  # most tokens that a companion offers
     draft_deadline: float = 0.5  # seconds
-    # The name by which target and drafters know this engine (`covey.wire.ledger`). Its first message closes what an
-    # earlier engine of that name left open; engines of different names share a drafter.
+    # The name by which target and drafters know this engine (`covey.wire.ledger`). Its first message closes the
+    # requests of an earlier engine of that name. Engines of different names share a drafter.
     caller: str = ""
-    info: TargetInfo | None = None  # what the target has said of itself; None: it is asked
+    info: TargetInfo | None = None  # the target's facts; None: the engine asks the target
 
 
 @dataclass(frozen=True)
 class EngineHooks:
-    """The functions that an engine calls. The default guard raises what fails."""
+    """The functions that an engine calls. The default guard raises every failure."""
 
-    drafter_failed: Callable[[str, CoveyError], None] | None = None  # is told of every failure of a drafter
-    recover: Callable[[PortError], None] | None = None  # brings back a target that failed, or raises
-    observe: Callable[[RoundRecord], None] | None = None  # is told of every round
-    worker: Callable[[str], Worker] = Thread  # makes the thread that a drafter's calls run in
-    # Makes the part that has drafters leave memory and come back; it calls `Drop` with the name of one that leaves.
+    drafter_failed: Callable[[str, CoveyError], None] | None = None  # is called after every failure of a drafter
+    recover: Callable[[PortError], None] | None = None  # brings a failed target back, or raises
+    observe: Callable[[RoundRecord], None] | None = None  # is called after every round
+    worker: Callable[[str], Worker] = Thread  # makes the thread for a drafter's calls
+    # Makes the part that unloads and reloads drafters. It calls `Drop` before a drafter leaves.
     memory: Callable[[Roster, Drop], Memory] | None = None
     guard: Guard = field(default_factory=lambda: Guard(strict=True))

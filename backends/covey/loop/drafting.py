@@ -1,9 +1,9 @@
-"""A round's drafts: each drafter in use is asked once, in a thread of its own and within a deadline, and their trees
-are joined, with what texts have offered (`covey.loop.lookups`). Beside that drafters are asked to read, in calls that
-nobody waits for and that may outlive the round.
+"""Collects a round's drafts. Each planned drafter gets one call, in its own thread and with a deadline. Its trees are
+joined with the offers of the lookups (`covey.loop.lookups`). Drafters may also be asked to read; the round does not
+wait for such calls, and they may outlive it.
 
-A drafter that is missing, late, stale or broken proposes nothing this round: its rows decode plainly. The roster says
-who can be asked; what passes between the engine and one drafter is a channel's (`covey.loop.channel`).
+A drafter that is missing, late, stale or broken proposes nothing this round, and its rows decode plainly. The roster
+says which drafters can be asked. A channel (`covey.loop.channel`) holds the calls and state of one drafter.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from covey.requests.rounds import Drafted, Judge, Plan
 from covey.requests.scheduler import Batch
 from covey.trees.joining import joined
 
-MISSED = 64  # tokens of a text whose states wait here for a head that does not draft now
-IDLE = 16  # rounds without drafts of a head, after which it is not sent the states of prompts
-SENDING = 0.0005  # seconds in which the calls are on their way: only one thread at a time can run Python
+MISSED = 64  # tokens of one text: at this lag an unused head is no longer sent the states
+IDLE = 16  # rounds without a head's drafts, after which it is no longer sent the states of prompts
+SENDING = 0.0005  # seconds to let the calls leave: only one thread at a time can run Python
 
 
 class Drafting:
@@ -45,11 +45,11 @@ class Drafting:
         self._roster = roster
         self._clock = clock
         self._deadline = deadline
-        self._without_head = 0  # rounds that decoded without drafts of a head, since it last drafted
+        self._without_head = 0  # decoding rounds since a head last drafted
 
     def draft(self, batch: Batch, plan: Plan, meanwhile: Callable[[], None]) -> Drafted:
-        """Return proposals for every row of the batch, empty where none were asked for or to be had. `meanwhile` is
-        called while the drafters work, if any do."""
+        """Return proposals for every row of the batch, empty for rows without any. `meanwhile` is called while drafters
+        work."""
         answered = np.zeros(len(batch.rows), np.bool_)
         asked = self._rows_by_drafter(batch, plan)
         offered = [row for row, name in enumerate(plan.drafter) if name == LOOKUP]
@@ -79,7 +79,7 @@ class Drafting:
         return Drafted(joined(len(batch.rows), proposals), answered, seconds, catch_up, read, plan.drafter)
 
     def read(self, batch: Batch, judges: Sequence[Judge]) -> None:
-        """Ask those drafters to read that can be asked and have no such call outstanding."""
+        """Ask drafters to read, except those that cannot be asked or have a call outstanding."""
         for judge in judges:
             if not self._roster.serves(judge.drafter):
                 continue
@@ -91,10 +91,11 @@ class Drafting:
                 channel.read(batch, judge)
 
     def states_from(self, batch: Batch, plan: Plan) -> Ints:
-        """Return the position of each row from which on its head needs states. -1: none; empty, where nobody needs any.
+        """Return for each row the first position whose state its head needs, -1 for none. Empty if there is no head.
 
-        A head that drafts or reads needs them all. One that does not draft for now is sent what it misses of a text as
-        long as that is little, and what is read of prompts while it drafts for others."""
+        A head that drafts or reads needs all states. An unused head gets the missing states of a text while they are
+        few, and those of prompts while it has drafted lately.
+        """
         head = self._head
         if head is None:
             return NO_INTS
@@ -114,7 +115,7 @@ class Drafting:
         return found
 
     def take_states(self, batch: Batch, work: TargetWork, reply: TargetReply) -> None:
-        """Keep what the target shipped until a head has been told of it."""
+        """Keep the states that the target shipped until the head has been sent them."""
         head = self._head
         if head is None or not len(reply.state_offsets):
             return
@@ -125,27 +126,28 @@ class Drafting:
 
     @property
     def _head(self) -> Channel | None:
-        """Return the drafter that reads the target's states, if one is there: a target makes them for one."""
+        """Return the channel of the drafter that reads the target's states, if any. The target makes states for only
+        one."""
         return next((channel for channel in self._channels.values() if channel.state_width), None)
 
     def put_back(self, drafted: Drafted) -> None:
-        """Have the next round say what reading took in this one, of which nobody learns: its pass failed."""
+        """Carry this round's reading times over to the next: its pass failed, so no learner sees them."""
         for name, seconds in drafted.read.items():
             self._channels[name].read_seconds.append(seconds)
 
     def settle(self) -> None:
-        """Take the replies of calls that have ended meanwhile, for which nobody waited."""
+        """Take the replies of calls that have ended without anyone waiting."""
         for channel in self._channels.values():
             channel.settle()
 
     def forget(self, active: ActiveRequest) -> None:
-        """Forget a request that is gone: each drafter that may have its tag frees it with its next call."""
+        """Forget a request that has ended. Each drafter that may hold its tag frees it with its next call."""
         for name in active.seen:
             self._channels[name].frees.append(active.key)
         active.seen.clear()
 
     def drop(self, name: str, requests: Iterable[ActiveRequest]) -> None:
-        """Note that a drafter leaves memory: should it come back it has seen none of these requests."""
+        """Note that a drafter leaves memory. After a reload it has seen none of these requests."""
         self._channels[name].drop(requests)
 
     def close(self) -> None:
@@ -153,7 +155,7 @@ class Drafting:
             channel.close()
 
     def _rows_by_drafter(self, batch: Batch, plan: Plan) -> dict[str, list[int]]:
-        """Return the rows that are to be drafted for, by those drafters that can be asked."""
+        """Return the rows to draft for, by drafter. Leaves out drafters that cannot be asked."""
         asked: dict[str, list[int]] = {}
         for row in np.flatnonzero(plan.depth).tolist():
             if plan.drafter[row] != LOOKUP:

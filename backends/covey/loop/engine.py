@@ -3,21 +3,22 @@
 One call of `Engine.round` is one round over the running batch:
 
     admit    waiting requests join while blocks and token budget last            (scheduler)
-    offer    texts that repeat themselves offer drafts                           (lookups)
+    offer    lookups in the requests' own texts offer drafts                      (lookups)
     plan     how deep and wide to draft, and which drafter, for each row         (planner)
     draft    one call per drafter in use, in parallel                            (drafters)
     select   drop drafts that are not worth verifying                            (planner)
     verify   one pass over the target: prefill chunks, last tokens, all trees    (target); drafters may read meanwhile
-    commit   keep what may be kept, finish what is done, hand progress to the sink
-    learn    tell planner and observer what the round cost and brought; what can wait is learnt while drafters work
-    breathe  drafters leave or come back, and the KV pool follows, where there is a reason to        (memory)
+    commit   keep what may be kept, finish what is done, send progress to the sink
+    learn    give planner and observer the round's times and tokens; the rest is learnt during the next drafts
+    breathe  unload or reload drafters if it pays, and resize the KV pool to match            (memory)
 
-What only plans, learns or observes is called through a guard: it may fail, and the round goes on.
+Planning, learning and observing are called through a guard: if they fail, the round continues.
 
-The engine imports neither torch nor Triton: everything outside is a port (`covey.contracts.ports`). It runs in one
-thread; `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. A target
-that fails is reloaded through `recover` and every request is replayed from its tokens: those that were in the fatal
-pass each alone until their next token, so that one which kills the target is found and fails alone (`requests.trials`).
+The engine imports neither torch nor Triton: it reaches both through ports (`covey.contracts.ports`). It runs in one
+thread; `submit` and `cancel` may be called from any other. A drafter that fails costs speed, never a request. The
+engine reloads a failed target through `recover` and replays every request from its tokens. Requests of the fatal pass
+each run alone until their next token, so that a request that kills the target is found and fails alone
+(`requests.trials`).
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ from covey.wire.ledger import new_origin
 
 log = logging.getLogger("covey.engine")
 
-MEMORY = "memory"  # the part that has drafters leave and come back
-LOOKUPS = "lookups"  # the part that drafts by what texts repeat
-RECOVERIES = 3  # failures in a row that brought no token and found no culprit, before all fail that it failed over
+MEMORY = "memory"  # name of the part that unloads and reloads drafters
+LOOKUPS = "lookups"  # name of the part that drafts from repeated text
+RECOVERIES = 3  # failures in a row, without a token or a culprit, before the requests of fatal passes fail
 
 
 class Engine:
-    """Runs rounds over ports. Owns nothing of a request but the order of events."""
+    """Runs rounds over ports. Decides the order of events; other parts own the requests' state."""
 
     def __init__(
         self,
@@ -98,13 +99,13 @@ class Engine:
         self._wake = threading.Condition()
         self._draining = False
         self._stopped = False
-        self._suspected = False  # the target, of having ended
-        self._pending: Counter[str] = Counter()  # submissions by tenant not yet seen by the scheduler
+        self._suspected = False  # whether the target may have ended
+        self._pending: Counter[str] = Counter()  # submissions by tenant that the scheduler has not seen yet
 
     # ---- any thread -------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Take a request, or raise Overloaded at once."""
+        """Queue a request; raises Overloaded if the server is draining or the queue is full."""
         with self._wake:
             if self._draining:
                 raise Overloaded("the server is draining; no new requests")
@@ -117,52 +118,53 @@ class Engine:
             self._wake.notify()
 
     def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None:
-        """End a request before the next round; its blocks are free after that round. Unknown keys are ignored."""
+        """End a request before the next round. Its blocks are free after that round. Ignores unknown keys."""
         with self._wake:
             self._inbox.append((key, finish))
             self._wake.notify()
 
     def drain(self) -> None:
-        """Refuse new requests; those taken go on."""
+        """Refuse new requests. Accepted ones continue."""
         with self._wake:
             self._draining = True
 
     def stop(self) -> None:
-        """Let `run` return after the round in flight."""
+        """Make `run` return after the current round."""
         with self._wake:
             self._stopped = True
             self._wake.notify()
 
     def suspect(self) -> None:
-        """Note that the target may have ended. It is brought back while nothing runs: no request waits for that."""
+        """Note that the target may have ended. The engine checks while it is idle, so no request waits for the
+        reload."""
         with self._wake:
             self._suspected = True
             self._wake.notify()
 
     @property
     def total_blocks(self) -> int:
-        """Return the size of the target's KV pool, as the target said last."""
+        """Return the size of the target's KV pool as the target last reported it."""
         return self._total_blocks
 
     # ---- the engine's own thread ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Make rounds for ever; sleep while there is nothing to do."""
+        """Run rounds until `stop`; sleep while there is nothing to do."""
         with about(lambda: [active.request.name for active in list(self.scheduler.running.values())]):
             while self._goes_on():
                 self.round()
         self._drafting.close()
 
     def _goes_on(self) -> bool:
-        """Wait for something to do; False once it has been stopped."""
+        """Wait for work. Return False after `stop`."""
         with self._wake:
             while not (self._stopped or self._suspected or self._inbox) and self.scheduler.idle:
                 if not self._wake.wait(self._pause):
-                    break  # time to look after memory
+                    break  # memory is due
             return not self._stopped
 
     def round(self) -> bool:
-        """Make one round; return False when there was nothing to do."""
+        """Run one round. Return False if there was nothing to do."""
         laps, scheduler = Laps(self._clock), self.scheduler
         self._intake(laps.started)
         batch = scheduler.plan(self._free_blocks, laps.started, self.planner.prefill_allowance)
@@ -206,7 +208,7 @@ class Engine:
                     continue
                 if displaced is not None:
                     self._drafting.forget(displaced)
-                    problem = Overloaded(f"queue full, and others have less in it; {self.scheduler.retry_advice()}")
+                    problem = Overloaded(f"queue full, and others have fewer in it; {self.scheduler.retry_advice()}")
                     ended.append(displaced.last_word(Finish.ERROR, problem))
                 continue
             key, finish = item
@@ -218,7 +220,7 @@ class Engine:
             self._sink.publish(ended)
 
     def _verify(self, batch: Batch, plan: Plan, trees: Trees) -> TargetReply | None:
-        """Make the pass over the target; return None when it failed and its requests were put back or failed."""
+        """Run the target's pass. Return None if it failed; its requests have then been put back or failed."""
         self._sequence += 1
         work = batch.work(
             trees,
@@ -284,22 +286,23 @@ class Engine:
         if too_big is not None:
             self._close(too_big)
             room, tokens = self._total_blocks, too_big.num_tokens
-            problem = CoveyError(f"the KV pool of {room} blocks cannot hold this request's {tokens} tokens")
+            problem = CoveyError(f"the KV pool of {room} blocks cannot hold the {tokens} tokens of this request")
             progress.append(too_big.last_word(Finish.ERROR, problem))
         if progress:
-            self._failures = 0  # a pass alone proves nothing: of a replay, the chunks before the fatal one succeed
+            self._failures = 0  # only a token proves recovery: in a replay, the chunks before the fatal one succeed
         return progress
 
     def _target_failed(self, batch: Batch, error: PortError) -> None:
-        """Fail the requests that the target has died over twice, bring the target back and replay what else runs. When
-        that has not helped, fail what runs. Requests that wait may have nothing to do with it."""
+        """Fail the requests that killed the target twice, bring the target back and replay the others. After RECOVERIES
+        failures, fail the requests of fatal passes; if the target stays away, all that run. Waiting requests may be
+        innocent."""
         proven, given_up = self.scheduler.target_died(batch, self._clock.now())
-        self._failures = 0 if proven or given_up else self._failures + 1  # fewer run from now on
+        self._failures = 0 if proven or given_up else self._failures + 1  # fewer requests run from now on
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
         twice = f"the target failed {DEATHS} times over this request, which is not tried again: {error}"
         self._fail(proven, CoveyError(twice))
         beside = f" and {len(batch.rows) - 1} others" if len(batch.rows) > 1 else ""
-        among = f"the target failed over this request{beside}, and some request ends it; try again: {error}"
+        among = f"the target failed over this request{beside}; one of them may be the cause; try again: {error}"
         self._fail(given_up, Overloaded(among))
         running = self.scheduler.running
         if self._failures >= RECOVERIES:
@@ -310,16 +313,16 @@ class Engine:
         if self._failures >= RECOVERIES:
             self._failures = 0
             if not batch.rows:
-                self.scheduler.drop(batch.frees)  # nobody waits for them, and asking for ever would be all that is done
+                self.scheduler.drop(batch.frees)  # nothing waits for these frees; retrying them would go on for ever
 
     def _recovered(self, error: PortError) -> bool:
-        """Bring the target back; return whether that succeeded."""
+        """Bring the target back. Return whether that succeeded."""
         if self._recover is None:
             return False
         try:
             self._recover(error)
-        except Exception as problem:  # whatever it is, the requests that wait are not to hang for it
-            log.error("the target could not be recovered: %s: %s", type(problem).__name__, problem)
+        except Exception as problem:  # any failure: waiting requests must not hang
+            log.error("cannot recover the target: %s: %s", type(problem).__name__, problem)
             return False
         return True
 
@@ -331,7 +334,7 @@ class Engine:
             self._sink.publish([active.last_word(Finish.ERROR, error) for active in lost])
 
     def _check_suspected(self) -> None:
-        """Bring the target back if somebody suspects that it has ended, and it has."""
+        """Bring the target back if it was suspected and does not answer."""
         with self._wake:
             suspected, self._suspected = self._suspected, False
         if not suspected or self._recover is None:
@@ -339,10 +342,10 @@ class Engine:
         try:
             self._target.info()
         except PortError as error:
-            self._recovered(error)  # else the next request tries again
+            self._recovered(error)  # if this fails, the next request tries again
 
     def _learn(self, done: Round) -> None:
-        """Tell everybody who learns from rounds."""
+        """Give the finished round to everything that learns from rounds."""
         self._guard("pace", keep_pace, self.scheduler.pace, done)
         self.planner.learn(done)
         self._breathe(pressure_of(done, self.scheduler.max_running))
@@ -358,7 +361,7 @@ class Engine:
 
     @property
     def _pause(self) -> float | None:
-        """Return how many seconds memory may be left alone while nothing runs; None where nobody looks after it."""
+        """Return the seconds until memory is due while nothing runs; None without a memory part."""
         return None if self.memory is None or MEMORY in self._guard.aside else self.memory.pause
 
     def _drop(self, name: str) -> None:
@@ -372,8 +375,8 @@ class Engine:
 
 
 def _no_token(request: Request) -> CoveyError:
-    """Return why nothing can be drawn. A grammar is compiled when its request comes, but may grow too large later."""
+    """Return why no token can be drawn. A grammar that compiled at submission may have grown too large since."""
     if request.sampling.grammar:
-        left = "one that allows a token here: this one has none left, or too many places at once; make it simpler"
+        left = "a simpler grammar: this one allows no token here, or follows too many alternatives at once"
         return BadField("grammar", request.sampling.grammar, left)
     return CoveyError("the model's logits allow no token: not finite, or every token is masked")

@@ -1,8 +1,7 @@
-"""Offers of drafts from what requests' own texts repeat, made before a round is planned.
+"""Offers drafts found by lookup in the requests' own texts, before a round is planned.
 
-A prompt is read in a thread of its own, while the target computes it; of each token that comes afterwards the engine's
-thread tells the text itself, which takes some microseconds. The requests that leave their drafts to the policy have
-offers: those that name a drafter, a depth, or none, get what they ask for.
+A worker thread reads the prompt while the target computes it. The engine's thread adds each later token itself, in some
+microseconds. Only requests that leave their drafts to the policy get offers, not those that name a drafter or a depth.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from covey.process.worker import Worker
 from covey.requests.active import ActiveRequest
 from covey.requests.scheduler import Batch
 
-FEW = 4  # rows whose texts are followed at every token
-PATIENCE, SELDOM = 16, 24  # rounds without an offer taken, after which those of more rows are made so seldom
+FEW = 4  # rows whose texts are always followed at every token
+PATIENCE, SELDOM = 16, 24  # rounds without a taken offer; then rounds between offers for larger batches
 
 
 @dataclass(slots=True)
 class _Followed:
     companion: Companion
     opened: Future[None]
-    read: int  # tokens of the request that it has been told
+    read: int  # tokens of the request that the companion has
 
 
 class Lookups:
-    """Owns the texts of running requests (`ActiveRequest.text`), each opened by `worker`."""
+    """Owns the companions of running requests (`ActiveRequest.text`), which `worker` opens."""
 
     def __init__(self, companion: Callable[[Open], Companion], worker: Worker, most: int) -> None:
         """`companion` makes one for a new request. An offer has at most `most` tokens."""
@@ -39,8 +38,8 @@ class Lookups:
         self._untaken = 0  # rounds since an offer was taken
 
     def offer(self, batch: Batch) -> None:
-        """Set `ActiveRequest.offer` of a batch's rows, by all that they have emitted; where nobody takes the offers of
-        many rows, only now and then, as it takes time."""
+        """Set `ActiveRequest.offer` of the batch's rows from all their tokens. If large batches have not taken offers
+        lately, do so only every SELDOM rounds: it takes time."""
         self._untaken += 1
         if batch.decoding > FEW and self._untaken > PATIENCE and self._untaken % SELDOM:
             return
@@ -51,11 +50,11 @@ class Lookups:
             active.offer = self._offered(active, row < batch.decoding)
 
     def taken(self) -> None:
-        """Take it that an offer was taken."""
+        """Note that an offer was taken."""
         self._untaken = 0
 
     def forget(self, active: ActiveRequest) -> None:
-        """Take it that a request has ended."""
+        """Note that a request has ended."""
         followed: _Followed | None = active.text
         if followed is not None and followed.opened.done() and followed.opened.exception() is None:
             followed.companion.read(active.output[followed.read - len(active.request.prompt) :])
@@ -70,7 +69,7 @@ class Lookups:
             return None
         if not decoding or not followed.opened.done():
             return None
-        followed.opened.result()  # raises what reading the prompt raised
+        followed.opened.result()  # raises the errors of reading the prompt
         followed.companion.read(active.output[followed.read - len(active.request.prompt) :])
         followed.read = active.num_tokens
         return followed.companion.offer(active.num_tokens, min(self._most, active.room - 1))
@@ -81,7 +80,7 @@ def _open(companion: Companion) -> None:
 
 
 def trees_of(rows: Sequence[ActiveRequest], depths: Sequence[int]) -> Trees:
-    """Return the first of what was offered to these requests, as deep as is wanted of each, as chains."""
+    """Return the first `depths` tokens of the requests' offers, as chains."""
     chains = [(active.offer.tokens[:depth] if active.offer is not None else []) for active, depth in zip(rows, depths)]
     sizes = [len(chain) for chain in chains]
     return Trees(

@@ -1,14 +1,13 @@
-"""Measurement of what rounds take, before anybody is served, so that the planner's first choices rest on something.
+"""Measures what rounds take before the first request, so that the planner starts from measured costs.
 
     known = Curves(target, drafters, profile, clock, folder).get()
 
-The rounds are the engine's own, over the ports that it will serve with: rows of random prompts, drafts of a few depths.
-Plain rounds follow each other as in serving, so that what the target computes ahead of its time is in their timings.
-An emulated device is measured as any other: what its table says is for it to know and for a planner to find out.
-Whoever asks for something ends the measuring: the table then has what was seen by then.
+The engine itself runs these rounds over the serving ports: rows of random prompts, drafted to a few depths. Plain
+rounds follow each other as in serving, so their times include the target's work ahead. Emulated devices are measured
+like any other, never read from their tables. A request ends the measuring; the table then has the samples so far.
 
-Tables are kept by the identity of target and drafters (`covey.contracts.types`) and by what the profile allows: with
-the same weights on the same machine a start does not measure again.
+Tables are kept by the identities of target and drafters (`covey.contracts.types`) and the profile's limits. A restart
+with the same weights on the same machine does not measure again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from covey_client.costs.table import CostTable
 
 log = logging.getLogger("covey.measure")
 
-VERSION = 2  # changes when other things are measured, or in another way
+VERSION = 2  # changes with what is measured, and how
 
 
 class Curves:
@@ -46,34 +45,34 @@ class Curves:
         go_on: Callable[[], bool] = lambda: True,
         caller: str = "",
     ) -> None:
-        """`folder` keeps tables, None nothing. Measuring ends early where `go_on` says so. `caller` is the name of the
-        engine that will serve."""
+        """Tables are kept in `folder`, if given. Measuring stops when `go_on` returns False. `caller` is the name of
+        the engine that will serve."""
         self._target, self._drafters, self._profile = target, dict(drafters), profile
         self._clock, self._folder, self._go_on, self._caller = clock, folder, go_on, caller
 
     def get(self) -> CostTable:
-        """Raises PortError where the target or the first drafter cannot say who they are."""
+        """Return the table. Raises PortError if the target or the first drafter cannot give its identity."""
         who = self._who()
         path = self._path(who)
         kept = _kept(path) if path is not None else None
         if kept is not None:
-            log.info("cost curves as %s has them: %s", path, kept.origin)
+            log.info("using the cost curves kept in %s: %s", path, kept.origin)
             return kept
         table, ended, steady = self._measured(who, path.stem if path is not None else "measured")
         if not ended:
-            log.warning("measuring was cut short by a request or a failure: these curves are not kept")
+            log.warning("measuring was cut short by a request or a failure: these cost curves are not kept")
         elif not steady:
-            log.warning("this machine did other work while curves were measured: they are not kept")
+            log.warning("the machine was busy with other work while measuring: these cost curves are not kept")
         elif path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 table.save(path)
             except OSError as error:
-                log.warning("cost curves cannot be kept in %s, every start will measure them: %s", path, error)
+                log.warning("cannot keep cost curves in %s, every start will measure them: %s", path, error)
         return table
 
     def _measured(self, who: Iterable[str], name: str) -> tuple[CostTable, bool, bool]:
-        """Return the table of that name, whether measuring came to its end, and whether the machine was steady."""
+        """Return the table of that name, whether measuring was complete, and whether the machine was steady."""
         started = self._clock.now()
         drafters = {each: self._drafters[each] for each in who}
         bench = Bench(self._target, drafters, self._profile, self._clock, self._caller)
@@ -82,13 +81,14 @@ class Curves:
         table = bench.samples.table(
             name,
             f"Measured by the server, {time.strftime('%Y-%m-%d')}, in {seconds:.1f} s: {self._target.info().model}. "
-            "Medians; seconds as the round loop sees them, the way to the models and back included.",
+            "Medians; seconds as the round loop sees them, transport to the models and back included.",
         )
         log.info("cost curves measured in %.1f s: %s", seconds, _shown(table))
         return table, ended, bench.steady
 
     def _who(self) -> dict[str, str]:
-        """Return identities by drafter. One that does not answer is left out; raises PortError if it is the first."""
+        """Return identities by drafter. Leaves out a drafter that does not answer; raises PortError if it is the
+        first."""
         who: dict[str, str] = {}
         for name, drafter in self._drafters.items():
             try:
@@ -96,12 +96,11 @@ class Curves:
             except PortError as error:
                 if not who:
                     raise
-                log.warning("what %s takes is not measured: %s", name, error)
+                log.warning("cannot measure drafter %s: %s", name, error)
         return who
 
     def _path(self, who: Mapping[str, str]) -> Path | None:
-        """Return the file of the curves; None where nothing can be kept, or where the target or a drafter has no
-        identity."""
+        """Return the file of the curves; None if there is no folder, or the target or a drafter has no identity."""
         speculation, scheduler = self._profile.speculation, self._profile.scheduler
         info = self._target.info()
         identities = [("target", info.identity), *who.items()]
@@ -119,14 +118,14 @@ def _kept(path: Path) -> CostTable | None:
     try:
         table = load_costs(path)
         if table.name != path.stem:
-            raise SettingError(f"cost table {path}: it is another deployment's, {table.name}")
+            raise SettingError(f"cost table {path} belongs to another deployment, {table.name}")
     except SettingError as error:
-        log.warning("kept cost curves are ignored and measured again: %s", error)
+        log.warning("ignoring the kept cost curves and measuring again: %s", error)
         return None
     return table
 
 
 def _shown(table: CostTable) -> str:
-    """Return in words what plain rounds took, which every choice is weighed against."""
+    """Return the times of plain rounds in words, for the log."""
     plain = ", ".join(f"{rows} row(s) {1000 * seconds:.1f} ms" for rows, seconds in table.plain)
-    return f"plain rounds of {plain}" if plain else "nothing was seen"
+    return f"plain rounds of {plain}" if plain else "no rounds measured"

@@ -1,7 +1,7 @@
-"""Rounds that nobody asked for, one shape after the other, to see what they take (`covey.loop.measure`).
+"""Runs rounds of one shape after another to measure what they take (`covey.loop.measure`). No client waits for them.
 
-A visit to a shape is a few rounds of as many rows, all as deep. The first drafter is seen at many, and the target with
-it; a further one at few, as verifying its drafts takes what the first one's take.
+A visit to a shape is a few rounds with the same number of rows and the same depth. The first drafter is measured at
+many shapes, together with the target. Further drafters need few: verifying their drafts costs the same.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from covey.requests.roster import Roster
 from covey.requests.rounds import Drafted, Plan, Round, RoundRecord
 from covey.requests.scheduler import Batch, Scheduler
 
-SECONDS, AGAIN = 3.0, 0.5  # time for all shapes, and for looking again at those that were seen first
-FURTHER = 1.0  # seconds more at most for each drafter but the first
-LONG_ROUND = 0.1  # a round takes no more of these than this: slow devices are given the time for as many rounds
-STEADY = 1.5  # times as long as before: more is another machine, or one that others use
-ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # those most worth knowing come first: time may be up before the last
-FEW = (1, 16, 4)  # for any drafter but the first
-# Rounds of a visit: the first is unlike those that follow it, and one of these may be an outlier; of long ones there is
-# time for one alone.
+SECONDS, AGAIN = 3.0, 0.5  # for all shapes, and for repeating the first ones
+FURTHER = 1.0  # most further seconds for each drafter after the first
+LONG_ROUND = 0.1  # of SECONDS: slow devices get the time of equally many rounds this long
+STEADY = 1.5  # times the first measurement: beyond this the machine has other work
+ROWS = ((1, 4, 16), (64,), (8, 32, 2))  # the most useful first: time may be up before the last
+FEW = (1, 16, 4)  # for drafters after the first
+# Rounds of a visit: the first differs from the later ones, and one of those may be an outlier. Long rounds leave time
+# for only one.
 FIRST, SEEN = 1, 3
-VISITS = 4  # a shape is measured at most so often
-PROMPT, ROOM = 8, 128  # tokens of a row, and those that it may emit
-TENANT = "\0measure"  # finds nothing of anybody's in any cache
+VISITS = 4  # most visits to a shape
+PROMPT, ROOM = 8, 128  # tokens of a row's prompt, and those it may emit
+TENANT = "\0measure"  # a tenant that shares no cache with others
 
 
 class Bench:
-    """An engine with nobody to answer, whose every round has the depth that is measured."""
+    """An engine without clients. Every round has the depth that is measured."""
 
     def __init__(
         self, target: Target, drafters: Mapping[str, Drafter], profile: Profile, clock: Clock, caller: str
@@ -69,11 +69,11 @@ class Bench:
         self._rng = np.random.default_rng(0)
         self._keys = 0
         self._seen: list[RoundRecord] = []
-        self._spent = self._took = 0.0  # seconds, in all and by the last round
-        self.steady = True  # the machine was, as far as was seen
+        self._spent = self._took = 0.0  # seconds: in all, and of the last round
+        self.steady = True  # no sign of other work on the machine so far
 
     def run(self, go_on: Callable[[], bool]) -> bool:
-        """Measure until all is seen or time is up; False when it had to end before."""
+        """Measure until every shape is seen or time is up. Return False if `go_on` or a failure ended it earlier."""
         ends = SECONDS - AGAIN
         try:
             for drafter in self._drafters:
@@ -89,7 +89,7 @@ class Bench:
             self._leave()
 
     def _again(self, go_on: Callable[[], bool], ends: float) -> bool:
-        """See what was seen first once more: whether the machine is still as it was. False as for `run`."""
+        """Repeat the first shapes to check that the machine is as fast as before. Returns the same as `run`."""
         for rows in ROWS[0]:
             before = len(self.samples.plain.get(rows, ()))
             if not before or self._spent >= ends:
@@ -102,7 +102,7 @@ class Bench:
         return True
 
     def _shapes(self) -> Iterator[tuple[int, int]]:
-        """Yield rows and depth, the most telling first: plain rounds are what every draft is weighed against."""
+        """Yield rows and depth, the most telling first: the planner weighs every draft against plain rounds."""
         groups = [[rows for rows in group if rows <= self._most] for group in ROWS]
         for _ in range(VISITS):
             for group in groups:
@@ -112,7 +112,7 @@ class Bench:
                 yield from self._drafting(group, lambda deepest: {1, 2 * deepest // 3} - {deepest // 3, deepest})
 
     def _few_shapes(self) -> Iterator[tuple[int, int]]:
-        """Yield the few shapes that are measured of a drafter other than the first: see `_shapes`."""
+        """Yield the few shapes that are measured for a drafter after the first."""
         yield from self._drafting([rows for rows in FEW if rows <= self._most], lambda deepest: {1, deepest})
 
     def _drafting(self, group: Sequence[int], depths: Callable[[int], set[int]]) -> Iterator[tuple[int, int]]:
@@ -121,10 +121,10 @@ class Bench:
             yield from ((rows, depth) for depth in sorted(depths(deepest)) if depth > 0)
 
     def _visit(self, rows: int, depth: int, go_on: Callable[[], bool]) -> bool:
-        """Make rounds of one shape; return False when there can be no more of any."""
+        """Run rounds of one shape. Return False if no further round of any shape can run."""
         self._planner.depth = 0
         self._fill(rows, (FIRST + SEEN) * (depth + 1) + 1)
-        while not self._decoding(rows):  # their prompts are read first
+        while not self._decoding(rows):  # read their prompts first
             if not go_on() or not self._round():
                 return False
         self._planner.depth = depth
@@ -154,7 +154,7 @@ class Bench:
         return done
 
     def _fill(self, rows: int, room: int) -> None:
-        """Have so many requests run, each with room for what is to come."""
+        """Let `rows` requests run, each with room for `room` more tokens."""
         running = list(self._engine.scheduler.running.values())
         kept = [active for active in running if active.room > room][:rows]
         for active in running:
@@ -168,7 +168,7 @@ class Bench:
             self._engine.submit(Request(self._keys, prompt, self._room, sampling, PROMPT, tenant=TENANT))
 
     def _decoding(self, rows: int) -> bool:
-        """Return whether exactly `rows` requests run, and all of them decode."""
+        """Return whether exactly `rows` requests run and all of them decode."""
         running = self._engine.scheduler.running.values()
         return len(running) == rows and all(active.decoding for active in running)
 
@@ -176,7 +176,7 @@ class Bench:
         self._seen.append(record)
 
     def _leave(self) -> None:
-        """Have the target free what was opened, and end the engine's threads. The drafter frees it when it hears from
+        """Have the target free the requests, and end the engine's threads. The drafter frees them at the first call of
         the caller's next engine."""
         self._planner.depth = 0
         for key in list(self._engine.scheduler.running):
@@ -191,19 +191,19 @@ def _fits(record: RoundRecord, rows: int, depth: int) -> bool:
 
 
 class _Fixed:
-    """Implements `Planner`: one depth and one drafter for every row. A drafter that has nothing to propose for random
-    text took what it takes; its drafts are made up, so that the pass has the tokens that it is measured for."""
+    """Implements `Planner` with one depth and one drafter for every row. A drafter without a proposal for random text
+    keeps its time; made-up tokens stand in, so that the pass has the intended size."""
 
     def __init__(self, vocabulary: int) -> None:
         self.drafter = ""
         self.depth = 0
-        self.lag = 0  # the longest mean of tokens that the drafter had to catch up on, since it was set to nothing
-        self.answered = True  # whether the drafter has, in the last round that asked it
+        self.lag = 0  # largest mean lag that the drafter has caught up on since the last reset
+        self.answered = True  # whether the drafter answered in the last round that asked it
         self._vocabulary = vocabulary
 
     def plan(self, batch: Batch, roster: Roster, budget: int) -> Plan:
         depth = min(self.depth, spare(batch, budget))
-        if depth and batch.rows:  # there are none where tags are freed and nothing else
+        if depth and batch.rows:  # a batch that only frees tags has no rows
             unseen = [active.num_tokens - active.seen.get(self.drafter, 0) for active in batch.rows]
             self.lag = max(self.lag, -(-sum(unseen) // len(unseen)))
         return lay_out(batch, (self.drafter,) * batch.decoding, roster, budget, depth, 1)
@@ -236,4 +236,4 @@ class _Nobody:
     """Implements `covey.contracts.ports.Sink`."""
 
     def publish(self, batch: Sequence[Progress]) -> None:
-        """Drop the progress: nobody asked."""
+        """Drop the progress."""

@@ -1,4 +1,4 @@
-"""Makes a cost table of rounds: medians by shape. Knows neither how the rounds came about nor who saw them."""
+"""Makes a cost table from measured rounds: medians by shape. Does not know how the rounds were run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from covey.requests.rounds import RoundRecord
 from covey_client.costs.table import CostTable
 
-LEAST = 1e-6  # seconds: a table knows no zero
+LEAST = 1e-6  # seconds: a cost table allows no zero
 
 
 class Samples:
-    """Seconds by what they are of. `verify`: (rows, tokens); `overhead`, `plain`: rows; `draft`: (drafter, rows,
-    depth); `switch`: (drafter, lag, rows)."""
+    """Seconds by key. `verify`: (rows, tokens); `overhead`, `plain`: rows; `draft`: (drafter, rows, depth); `switch`:
+    (drafter, lag, rows)."""
 
     def __init__(self) -> None:
         self.verify: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
@@ -25,7 +25,7 @@ class Samples:
         self.switch: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
 
     def decoded(self, rows: int, depth: int, drafter: str, rounds: Iterable[RoundRecord]) -> None:
-        """Take rounds in which so many rows drafted so deep each; `drafter` is not read at depth 0."""
+        """Add rounds in which `rows` rows drafted `depth` tokens each. `drafter` is ignored at depth 0."""
         for each in rounds:
             aside = each.plan_seconds + each.commit_seconds
             self.verify[rows, rows * (depth + 1)].append(each.verify_seconds)
@@ -36,7 +36,7 @@ class Samples:
                 self.plain[rows].append(aside + each.draft_seconds + each.verify_seconds)
 
     def began(self, drafter: str, lag: int, rows: int, seconds: float) -> None:
-        """Note how many rows began to draft together, and how long catching up took."""
+        """Note how long it took `rows` rows to catch up and begin to draft together."""
         self.switch[drafter, lag, rows].append(seconds)
 
     def table(self, name: str, origin: str) -> CostTable:

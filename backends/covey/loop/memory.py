@@ -1,14 +1,15 @@
-"""The drafters in memory: they leave and come back, and the KV pool takes and gives their bytes.
+"""Moves drafters out of memory and back, and resizes the KV pool to use their bytes.
 
     RESIDENT --leave--> UNLOADING --its process has ended--> UNLOADED    then the pool grows
     UNLOADED --come--> the pool contracts, then LOADING --it answers, warm--> RESIDENT
 
-One move at a time, each step safe by itself: a drafter's bytes are the pool's only when they are free, and the pool has
-given them back before the drafter takes them. A move that fails is tried again after a rest, in which others may be
-made; until then the bytes in question are nobody's. When is `covey.kv.elastic`'s to say, or an administrator's.
+There is one move at a time, and each step is safe by itself. The pool takes a drafter's bytes only after they are free,
+and gives them back before the drafter loads. A move that fails is retried after a rest, during which other drafters may
+move; until then neither pool nor drafter uses the bytes. The policy (`covey.kv.elastic`) or an administrator decides
+when.
 
-Called by the engine's thread between rounds, and now and then while there are none. Loading and unloading are done by a
-worker; a resize of the pool takes a call to the target for each step that it makes.
+The engine's thread calls `tick` between rounds, and regularly while idle. A worker loads and unloads. Each step of a
+resize is one call to the target.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from covey.requests.roster import MOVED, Roster, State
 
 log = logging.getLogger("covey.memory")
 
-AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while there are no rounds
+AWAKE, ASLEEP = 0.02, 0.5  # seconds between looks while no rounds run
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that failed
-LATELY = 0.999  # of what was used before each round counts on
-STILL = 64  # rounds between looks where nobody is to move
+LATELY = 0.999  # weight of earlier use, per round
+STILL = 64  # rounds between looks while no drafter is to move
 
 
 class Wish(enum.Enum):
@@ -54,7 +55,7 @@ class Act(enum.Enum):
 
 @dataclass(slots=True)
 class _Move:
-    """A drafter on its way, or one that waits for the pool to make room."""
+    """A drafter's move: under way, or waiting for the pool to make room."""
 
     name: str
     act: Act
@@ -80,16 +81,16 @@ class Memory:
         calm: float = 5.0,
         breathes: bool = True,
     ) -> None:
-        """`drop` is told of a drafter that is asked nothing more. Of drafters that hold another `device`'s memory the
-        pool gains nothing. Drafters come back when the policy has said so for `calm` seconds. Unless it `breathes` the
-        pool keeps its size. A drafter whose process has ended is left alone until whoever brings it back has."""
+        """`drop` is called with a drafter that gets no more calls. The pool gains nothing from drafters in the memory
+        of another `device`. A drafter comes back after the policy has allowed it for `calm` seconds. Without `breathes`
+        the pool keeps its size. A drafter whose process has ended is left to its reviver."""
         self._residency, self._roster, self._clock = residency, roster, clock
         self._policy, self._worker, self._drop = policy, worker, drop
         self._calm, self._breathes = calm, breathes
         self.budget, self._device = budget, device
         self._wishes: dict[str, Wish] = dict.fromkeys(roster.names, Wish.AUTO)
         self._used: dict[str, float] = dict.fromkeys(roster.names, 0.0)
-        self._rests: dict[str, tuple[Act, float, float]] = {}  # what failed, until when it rests, and how long that is
+        self._rests: dict[str, tuple[Act, float, float]] = {}  # the failed act, until when it rests, and for how long
         self._move: _Move | None = None
         self._calm_since: float | None = None
         self._closed = False
@@ -102,17 +103,17 @@ class Memory:
     # ---- any thread -------------------------------------------------------------------------------------------------
 
     def wish(self, name: str, wish: Wish) -> None:
-        """Raises KeyError for a drafter that there is not."""
+        """Set an administrator's wish; raises KeyError for an unknown drafter."""
         if name not in self._wishes:
             raise KeyError(name)
         self._wishes[name], self._stirs = wish, True
 
     def close(self) -> None:
-        """Begin nothing any more: a server that ends must not unload what it loads."""
+        """Begin no more moves: an ending server must not unload a drafter that it is loading."""
         self._closed = True
 
     def report(self) -> JsonDict:
-        """Report on memory, for people and benches."""
+        """Return the state of memory, for people and benchmarks."""
         drafters = {
             name: {
                 "state": self._state(name).value,
@@ -148,16 +149,16 @@ class Memory:
 
     @property
     def pause(self) -> float:
-        """Return how many seconds may pass before the next look while nothing runs."""
+        """Return the seconds until the next look while nothing runs."""
         return AWAKE if self._move is not None or self._calm_since is not None else ASLEEP
 
     def tick(self, pressure: Pressure) -> int:
-        """Look after it all; returns how many blocks the pool has."""
+        """Begin or continue a move, or resize the pool. Return the pool's blocks."""
         self._pool.total = pressure.total
         self._ticks += 1
         if self._closed or not (self._breathes or self._stirs or self._ticks % STILL == 1):
             return self._pool.total
-        self._stirs = False  # before the wishes are looked at, which may come now
+        self._stirs = False  # before the wishes are read: new ones may come now
         self._policy.note(pressure)
         for name in self._used:
             self._used[name] = LATELY * self._used[name] + pressure.drafters.get(name, 0)
@@ -182,12 +183,12 @@ class Memory:
     # ---- what to do next --------------------------------------------------------------------------------------------
 
     def _next(self, pressure: Pressure) -> _Move | None:
-        """Return the move to begin now, if any: what an administrator wants, then what is better."""
+        """Return the move to begin now, if any: an administrator's wish first, then the policy's choice."""
         found = self._wanted() or self._leaves() or self._comes(pressure)
         return None if found is None else _Move(*found, started=self._clock.now())
 
     def _wanted(self) -> tuple[str, Act] | None:
-        """Return the next drafter to move and how: departures first, for they make room. What failed is tried again."""
+        """Return the drafter to move and how. Departures come first, as they make room; failed moves are retried."""
         for which in (Wish.OUT, Wish.PINNED, Wish.AUTO):
             for name, wish in self._wishes.items():
                 act = _due(wish, self._state(name)) if wish is which else None
@@ -196,20 +197,20 @@ class Memory:
         return None
 
     def _leaves(self) -> tuple[str, Act] | None:
-        """Return the drafter whose bytes the pool is to have, if any: the one that drafts least."""
+        """Return the move that gives the pool the bytes of the least used drafter, if the policy wants them."""
         resident = self._resident()
         blocks = self.budget.blocks(resident)
         free = [name for name in resident if self._wishes[name] is Wish.AUTO and self._roster.serves(name)]
         for name in sorted(free, key=self._used.__getitem__):
             after = [each for each in resident if each != name]
             gain = self.budget.blocks(after) - blocks
-            more = gain > 0 and blocks <= self._pool.total  # else the pool is yet to take what it was given
+            more = gain > 0 and blocks <= self._pool.total  # else the pool has not yet taken the last gift
             if self._may(name, Act.UNLOAD) and more:
                 return (name, Act.UNLOAD) if self._policy.expands(gain) else None
         return None
 
     def _comes(self, pressure: Pressure) -> tuple[str, Act] | None:
-        """Return the drafter that is to be back, once there has been room for a while."""
+        """Return the move that brings a drafter back, after there has been room for `calm` seconds."""
         away = [name for name, wish in self._wishes.items() if wish is Wish.AUTO]
         back = [name for name in away if self._state(name) is State.UNLOADED and self._may(name, Act.LOAD)]
         if not back:
@@ -226,7 +227,7 @@ class Memory:
         return (name, Act.LOAD) if now - self._calm_since >= self._calm else None
 
     def _may(self, name: str, act: Act) -> bool:
-        """Return whether this move of the drafter is possible now, and has not failed just before."""
+        """Return whether this move of the drafter is possible now. It is not while it rests after a failure."""
         failed, until, _ = self._rests.get(name, (None, 0.0, 0.0))
         return self._state(name) is not State.ENDED and (failed is not act or self._clock.now() >= until)
 
@@ -239,10 +240,10 @@ class Memory:
         elif self._made_room(move):
             self._begin(move)
         else:
-            self._move = None  # whether that is still wanted, and what else is, is looked at anew
+            self._move = None  # the next tick decides anew
 
     def _made_room(self, move: _Move) -> bool:
-        """Return whether the pool has given back what the drafter will hold or holds. May shrink the pool by a step."""
+        """Return whether the pool has given back the drafter's bytes. May shrink the pool by one step."""
         if not self._breathes or move.act is Act.UNLOAD or self._state(move.name) is State.LOADING:
             return True
         goal = self.budget.blocks([*self._resident(), move.name])
@@ -269,7 +270,7 @@ class Memory:
         self._totals.count(act.value, "done", now - move.started)
         if act is Act.UNLOAD:
             held: int = done.result()
-            if self.budget.held.get(name) and held:  # it has grown since it came
+            if self.budget.held.get(name) and held:  # it has grown since it loaded
                 self.budget.held[name] = held
             self._roster.moves(name, State.UNLOADED)
             self._policy.gave()
@@ -284,8 +285,8 @@ class Memory:
         self._rests[name] = act, self._clock.now() + rest, rest
         self._totals.count(act.value, "failed")
         if not isinstance(error, CoveyError):
-            log.error("%s of %s raised what it should not", act.value, name, exc_info=error)
-        log.warning("%s of %s failed, it is tried again in %g s: %s", act.value, name, rest, error)
+            log.error("%s of %s raised an unexpected exception", act.value, name, exc_info=error)
+        log.warning("%s of %s failed, next try in %g s: %s", act.value, name, rest, error)
 
     def _goal(self) -> int:
         """Return how many blocks the pool should have while no drafter moves."""
@@ -296,15 +297,15 @@ class Memory:
         return self.budget.blocks(resident)
 
     def _resident(self) -> list[str]:
-        """Return the drafters whose bytes are not the pool's: one that leaves counts until it is gone, one that comes
-        as soon as it begins."""
+        """Return the drafters whose bytes the pool may not use: one that leaves counts until it is gone, one that loads
+        from its start on."""
         return [name for name in self._roster.names if self._state(name) is not State.UNLOADED]
 
 
 def _due(wish: Wish, state: State) -> Act | None:
-    """Return the move of a drafter that is due, whatever the policy thinks."""
+    """Return the move that a wish or an earlier failure makes due, regardless of the policy."""
     if wish is Wish.OUT:
         return None if state is State.UNLOADED else Act.UNLOAD
     if wish is Wish.PINNED:
         return Act.LOAD if state in MOVED else None
-    return {State.UNLOADING: Act.UNLOAD, State.LOADING: Act.LOAD}.get(state)  # that failed
+    return {State.UNLOADING: Act.UNLOAD, State.LOADING: Act.LOAD}.get(state)  # a move that failed

@@ -1,11 +1,11 @@
-"""Totals of moves of memory: how many, how long, and how long rounds waited for them."""
+"""Totals of memory moves: how many, how long they took, and how long rounds waited for them."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
 
-PAUSES = 1024  # that are remembered
+PAUSES = 1024  # kept per operation
 
 
 class MemoryTotals:
@@ -17,12 +17,12 @@ class MemoryTotals:
         self._pauses: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=PAUSES))
 
     def count(self, operation: str, outcome: str, seconds: float = 0.0) -> None:
-        """Count an operation that ended after so many seconds."""
+        """Count an operation that ended after `seconds`."""
         self._counts[operation, outcome] += 1
         self._seconds[operation] += seconds
 
     def paused(self, operation: str, seconds: float) -> None:
-        """Note that a round waited so many seconds for a step of an operation."""
+        """Note that a round waited `seconds` for a step of an operation."""
         self._pauses[operation].append(seconds)
         self._seconds[operation] += seconds
 

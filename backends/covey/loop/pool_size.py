@@ -1,4 +1,4 @@
-"""The size of the target's pool, and the way to another one: a step at a time, between rounds."""
+"""Resizes the target's KV pool step by step, between rounds."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from covey.loop.memory_totals import MemoryTotals
 
 log = logging.getLogger("covey.memory")
 
-POLL = 0.005  # seconds between looks at memory on its way
-FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a step that was refused
+POLL = 0.005  # seconds between steps of a resize
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # after a refused step
 
 
 class PoolSize:
-    """Owns the size of the pool. A step is a call to the target; one that is refused is tried again after a rest."""
+    """Owns the size of the pool. Each step is one call to the target. A refused step is retried after a rest."""
 
     def __init__(self, target: Target, clock: Clock, totals: MemoryTotals, total: int) -> None:
-        self.total = total  # as the target last said
+        self.total = total  # as the target last reported it
         self._target, self._clock, self._totals = target, clock, totals
         self._polled, self._rests_until = 0.0, 0.0
         self._rest = FIRST_REST
 
     @property
     def rests(self) -> bool:
-        """Return whether a step of the pool's size was refused just now. Does not mutate."""
+        """Return whether the pool rests after a refused step. Does not mutate."""
         return self._clock.now() < self._rests_until
 
     def step(self, goal: int) -> ResizeStatus:
-        """Take the next step to so many blocks, where it is time for one."""
+        """Take the next step towards `goal` blocks, if one is due."""
         started = self._clock.now()
         if started < max(self._polled + POLL, self._rests_until):
             return ResizeStatus.LATER
@@ -38,7 +38,7 @@ class PoolSize:
         try:
             answer = self._target.resize(goal)
         except PortError as error:
-            log.warning("the KV pool could not be resized: %s", error)
+            log.warning("cannot resize the KV pool: %s", error)
             self._refused(operation)
             return ResizeStatus.LATER
         ended = self._clock.now()

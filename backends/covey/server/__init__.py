@@ -1,7 +1,7 @@
 """Starts and stops tritonserver with Covey's backends: `with Server(Options(...)) as server: server.http_url`.
 
-options.py says what can be asked, installation.py where the binary is, backend_dir.py what Triton's backend directory
-holds, preflight.py what can be known to fail before a start, process.py the life of one server.
+options.py holds the options, installation.py finds the binary, backend_dir.py builds Triton's backend directory,
+preflight.py refuses starts that would fail, and process.py runs one server from start to stop.
 """
 
 from covey.server.errors import ServerDied, StartError

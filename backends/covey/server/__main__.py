@@ -1,5 +1,5 @@
-"""Runs one server in the foreground until it is told to stop, `python -m covey.server`. The exit status is 0 if it was
-stopped, 1 if it died too often and 2 if it could not start."""
+"""Runs one server in the foreground until it is stopped: `python -m covey.server`. The exit status is 0 after a stop, 1
+if the server died too often, and 2 if it could not start."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from covey_client.running import RunningServer
 
 STOPPED, DIED, NOT_STARTED = 0, 1, 2
 LOOK_SECONDS = 0.5
-LOG_SECONDS = 1.0  # in which the log has what the server said before it was ready
+LOG_SECONDS = 1.0  # in which the log gets the server's last words before it was ready
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one server, and say on the terminal what becomes of it."""
+    """Run one server and report on the terminal."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     logging.basicConfig(format="%(name)s: %(message)s")
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         cpu.check()
         server.options = default_model.chosen(given)
         if front.wanted(server.options):
-            front.with_ports(server.options)  # what cannot be listened on is refused before anything is loaded
+            front.with_ports(server.options)  # refuse busy ports before loading anything
         server.start()
         if front.wanted(server.options):
             frontend = front.Front(server.options, server.deaths)
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         say("covey: stopped while loading")
         return NOT_STARTED
     if server.swept:
-        say(f"removed {len(server.swept)} shared memory regions of servers that were killed")
+        say(f"removed {len(server.swept)} shared memory regions of killed servers")
     options = server.options if frontend is None else frontend.options
     ports = options.grpc_port, options.http_port, options.metrics_port
     running = RunningServer(reachable(options.host), *ports, os.getpid(), options.front_http_port or 0)
@@ -91,7 +91,7 @@ def _serve(server: Server, frontend: front.Front | None) -> int:
     except KeyboardInterrupt:
         pass
     try:
-        say("draining: requests in flight may end; Ctrl-C again stops at once")
+        say("draining: waiting for requests in flight; Ctrl-C again stops at once")
         if frontend is not None:
             frontend.drain()
         began = time.monotonic()
@@ -104,14 +104,14 @@ def _serve(server: Server, frontend: front.Front | None) -> int:
 
 
 def _started_again(server: Server, restarts: Restarts, meanwhile: Callable[[], None]) -> bool:
-    """Start the server again on the same ports; False if it has died too often. Streams are broken; their clients can
-    resume."""
+    """Start the server again on the same ports. Return False if it has died too often. Streams break, but clients can
+    resume them."""
     while (rest := restarts.rest()) is not None:
-        say(f"covey: tritonserver is started again in {rest:g} s")
+        say(f"covey: starting tritonserver again in {rest:g} s")
         time.sleep(rest)
         try:
             server.start(meanwhile)
-        except (SettingError, OSError) as error:  # as where a disk is full
+        except (SettingError, OSError) as error:  # such as a full disk
             say(f"covey: cannot start again: {error}")
             continue
         say("covey: ready again")

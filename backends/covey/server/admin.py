@@ -1,8 +1,8 @@
 """Keeps the secret that restricts a server's administrative interfaces. `covey_client.secret` says where tools find it.
 
-Loading a model can be running code, so every server that the launcher starts asks for a secret there: the one that it
-is given, else one that it draws at each start. A drawn one is kept in memory, in a file that only this user can read,
-named after the server's address and HTTP port, until the server ends. What a killed server leaves there opens nothing.
+Loading a model can run code, so every server of the launcher demands a secret for it: the given one, or one drawn at
+each start. A drawn secret is kept in memory until the server ends, in a file that only this user can read. Its name has
+the server's address and HTTP port. The file of a killed server is useless.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from covey_client.secret import folder, name_of
 
 
 def settle(port: int, given: str, host: str = "127.0.0.1") -> str:
-    """Return the secret of a server about to listen there: `given`, which is stored nowhere, or a fresh one."""
+    """Return the secret for a server that will listen there: `given`, which is never stored, or a fresh one."""
     path = private_folder(folder()) / name_of(host, port)
     path.unlink(missing_ok=True)
     if given:
@@ -28,7 +28,7 @@ def settle(port: int, given: str, host: str = "127.0.0.1") -> str:
 
 
 def forget(port: int, secret: str, host: str = "127.0.0.1") -> None:
-    """Remove the secret of a server that has ended, unless another server on the same port has written its own."""
+    """Remove the secret of an ended server, unless a new server on the same port has written its own."""
     with contextlib.suppress(FileNotFoundError):
         path = folder() / name_of(host, port)
         if path.read_text() == secret:

@@ -1,7 +1,7 @@
 """Builds Triton's backend directory: its python backend with the stub of this interpreter, and Covey's backends.
 
-Covey's backends are links; Triton's library is copied, because Triton refuses one that is a link out of its folder.
-The name digests what is in it: two servers may build it at once, and an upgrade gets another directory.
+Covey's backends are links. Triton's library is copied, because Triton refuses a link out of its folder. The directory's
+name is a digest of its content, so two servers can build it at once and an upgrade gets a new one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from covey.server.errors import StartError
 from covey.server.installation import Installation
 
 LIBRARY = "libtriton_{}.so"
-# The backend with settings of its own. Triton gives those to a backend that has a library by its name, and to no other
-# that is written in Python; the library is the python backend's under another name. The orchestrator's calls in flight
-# and its sends need many threads; with as many for each model a server would not fit into a container.
+# This backend has its own settings. Triton gives those only to a backend with its own library, so the python backend's
+# library is copied under this name. The orchestrator needs many threads for its calls in flight and its sends; with as
+# many for each model, a server would not fit into a container.
 OWN_LIBRARY = "orchestrator"
 
 
 def backend_names(folder: Path) -> tuple[str, ...]:
-    """Return the names of the python-based backends in `folder`: its subfolders with a model.py."""
+    """Return the names of the Python backends in `folder`: its subfolders with a model.py."""
     if not folder.is_dir():
-        raise StartError(f"{folder} is no folder of backends: give --backends or COVEY_BACKENDS")
+        raise StartError(f"{folder} is not a folder of backends: give --backends or COVEY_BACKENDS")
     names = tuple(sorted(path.parent.name for path in folder.glob("*/model.py")))
     if not names:
         raise StartError(f"{folder} holds no backend (NAME/model.py): give --backends or COVEY_BACKENDS")
@@ -33,11 +33,11 @@ def backend_names(folder: Path) -> tuple[str, ...]:
 
 
 def assemble(installation: Installation, backends: Path, state: Path) -> Path:
-    """Return the directory for `--backend-directory`; builds it if it is not there yet."""
+    """Return the directory for `--backend-directory`, built if necessary."""
     copies = {path.name: path for path in installation.python_backend.iterdir() if path.is_file()}
     copies["triton_python_backend_stub"] = installation.stub
     links = {name: (backends / name).resolve() for name in backend_names(backends)}
-    private_folder(state)  # what lies in it is run
+    private_folder(state)  # Triton runs the code in it
     final = state / f"backends-{_digest(installation, copies, links)}"
     if not final.is_dir():
         _build(final, copies, links)

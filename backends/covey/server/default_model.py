@@ -1,5 +1,5 @@
-"""Chooses what is served when the user names no model: the real model that `make setup` fetches, else the small pair
-of the model repository."""
+"""Chooses the model when the user names none: the real model that `make setup` fetches, otherwise the small pair of the
+model repository."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ log = logging.getLogger("covey.server")
 
 
 def chosen(options: Options) -> Options:
-    """Return the same options with a profile and, for the real model's profile, its folder. Raises StartError if that
-    profile was named and the model is not here."""
+    """Return the options with a profile and, for the real model's profile, its folder. Raises StartError if the user
+    named that profile and the model is missing."""
     here = bundled.folder(options.state)
     fetched = here.is_dir()
     if not options.profile:
         if not fetched and not options.model:
-            log.warning("%s is not here (%s fetches it): the small test pair is served instead", bundled.NAME, FETCH)
+            log.warning("%s is missing (%s fetches it): serving the small test pair instead", bundled.NAME, FETCH)
         real = fetched and not options.model
         options = replace(options, profile=REAL_PROFILE if real else DEFAULT_PROFILE)
     if options.profile != REAL_PROFILE or options.model:

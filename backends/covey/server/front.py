@@ -1,4 +1,4 @@
-"""Keeps a front (`covey.front`) for a tritonserver: starts it when that serves, and again when it ends."""
+"""Runs a front (`covey.front`) for a tritonserver: starts it once that serves, and again after it ends."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from covey.server.process import end_with_launcher
 from covey_client import secret
 
 PORTS = {"front_http_port": "FRONT_HTTP_PORT", "front_grpc_port": "FRONT_GRPC_PORT"}
-START_SECONDS, STARTS = 20.0, 3  # that a start may take, and how many are tried
+START_SECONDS, STARTS = 20.0, 3  # for one start, and the number of starts to try
 END_SECONDS = 5.0
 LOOK_SECONDS = 0.05
-SILENT_SECONDS = 3.0  # after which one that runs is ended: it answers in milliseconds, and parses for 0.1 s at most
+SILENT_SECONDS = 3.0  # of silence before a running front is ended: it answers in milliseconds, or at most in 0.1 s
 log = logging.getLogger("covey.server.front")
 
 
 class Front:
-    """Owns one front process; `options`, with the ports that were chosen, and `deaths` are a running server's."""
+    """Owns one front process. `options` (with its chosen ports) and `deaths` are a running server's."""
 
     def __init__(self, options: Options, deaths: Deaths) -> None:
         self.options = with_ports(options)
@@ -58,8 +58,8 @@ class Front:
         return self._process.pid if self._process is not None else 0
 
     def start(self) -> None:
-        """Start the front and return when both ports are open and it answers; one that ends, or hangs, before that is
-        started again. Raises StartError."""
+        """Start the front and return when both ports are open and it answers. A front that ends or hangs before that is
+        started again. Raises StartError after STARTS attempts."""
         for _ in range(STARTS):
             self._open()
             try:
@@ -71,33 +71,33 @@ class Front:
             processes.end([self.pid])
         else:
             self.stop()
-            raise StartError(f"the front does not listen on {self.http_url} and {self.grpc_url}: its log is above")
+            raise StartError(f"the front does not listen on {self.http_url} and {self.grpc_url}; see its log above")
         silence = Silence("the front", self._running, self._asks, SILENT_SECONDS)
         self._silence = Watch("whether the front answers", silence.look, ASK_SECONDS)
 
     def check(self) -> None:
-        """Start the front again if it has ended, at once or after rests that grow. Never waits."""
+        """Start the front again if it has ended, at once or after a growing rest. Never waits."""
         if self._process is None or self._process.poll() is None:
             return
         now = time.monotonic()
         if self._again_at is None:
             rest = self._restarts.rest()
             self._again_at = now + (60.0 if rest is None else rest)
-            log.warning("the front ended (status %s) and is started again", self._process.returncode)
+            log.warning("the front ended (status %s), starting it again", self._process.returncode)
         if now >= self._again_at:
             self._again_at = None
             try:
                 self._open()
-            except OSError as error:  # as where there may be no more processes; it counts as another end
-                log.warning("the front could not be started: %s", error)
+            except OSError as error:  # such as too many processes; counts as another end
+                log.warning("cannot start the front: %s", error)
 
     def drain(self) -> None:
-        """Have the front refuse new requests, and resume none that breaks."""
+        """Make the front refuse new requests and stop resuming broken ones."""
         if self._running():
             os.kill(self.pid, signal.SIGUSR1)
 
     def stop(self) -> None:
-        """End the front; last answers have a second. Does nothing the second time."""
+        """End the front. The last answers get a second. Does nothing the second time."""
         if self._silence is not None:
             self._silence.stop()
             self._silence = None
@@ -159,7 +159,7 @@ def wanted(options: Options) -> bool:
 
 
 def with_ports(options: Options) -> Options:
-    """Return the options with every FREE port of the front chosen; refuses ports in use."""
+    """Return the options with a port for every FREE one of the front; refuses ports in use."""
     tritons = [getattr(options, name) for name in preflight.PORTS]
     return replace(options, **preflight.chosen(options, options.front_host, PORTS, tritons))
 
@@ -170,5 +170,5 @@ def _environment() -> dict[str, str]:
         name: value for name, value in os.environ.items() if name not in (secret.VARIABLE, secret.FILE_VARIABLE)
     } | {
         "PYTHONUNBUFFERED": "1",
-        "GRPC_VERBOSITY": "NONE",  # else a line for each wrong byte that comes
+        "GRPC_VERBOSITY": "NONE",  # otherwise a log line for each invalid byte
     }

@@ -1,9 +1,9 @@
-"""Ends what a launcher leaves behind that was killed outright:
-`python -m covey.server.guardian SECONDS HOST HTTP_PORT OTHER_PORT ...`. It waits for the end of its standard input,
-which the launcher's end is. What there is to remove comes over it, a line each, as soon as it is there.
+"""Cleans up after a launcher that was killed outright: `python -m covey.server.guardian SECONDS HOST HTTP_PORT
+OTHER_PORT ...`. It waits until its standard input closes, which happens when the launcher ends. Over that input the
+launcher tells it, line by line, what to remove.
 
-The kernel then asks tritonserver to end, too (`covey.server.process`). It does so in seconds, or never where it runs in
-circles, and models' processes that do would outlive it. Until all have ended their ports are nobody else's.
+At that moment the kernel also tells tritonserver to end (`covey.server.process`). It takes seconds, or for ever in a
+busy loop, and models' processes in such a loop would outlive it. Until all have ended, their ports stay taken.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from covey.server import admin, port_claim, shared_memory
 from covey.tritonio import link
 from covey_client import running
 
-PATIENCE_SECONDS = 5.0  # for tritonserver to end in order, in which the policy keeps what it has learnt
+PATIENCE_SECONDS = 5.0  # for tritonserver to end in order, while the policy saves its learnt state
 
 
 class Guardian:
     """The process that cleans up after one tritonserver whose launcher was killed."""
 
     def __init__(self, host: str, ports: Sequence[int], patience: float = PATIENCE_SECONDS) -> None:
-        """`host` and `ports` say where the server listens, first for HTTP, by which its secret is stored."""
+        """The server listens at `host` and `ports`. The first port, for HTTP, names the file of its secret."""
         words = [sys.executable, "-m", "covey.server.guardian", str(patience), host, *map(str, ports)]
         nowhere = subprocess.DEVNULL
         self._process = subprocess.Popen(
@@ -36,10 +36,10 @@ class Guardian:
         )
 
     def tell(self, line: str) -> None:
-        """Tell the guardian first the prefix of the server's shared memory, which is on the command lines of all of its
-        processes, then its secret, then its process."""
+        """Send the guardian its next line: the prefix of the server's shared memory, then its secret, then its process
+        id. All the server's processes have the prefix on their command lines."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # somebody has killed it
+        with contextlib.suppress(OSError):  # the guardian was killed
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
 
@@ -52,10 +52,10 @@ class Guardian:
 def main(arguments: Sequence[str]) -> None:
     patience, host, ports = float(arguments[0]), arguments[1], [int(port) for port in arguments[2:]]
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # whoever ends a service ends all of its processes: this one is the last
+        signal.signal(number, signal.SIG_IGN)  # a service manager signals all processes: this one must be the last
     lines: list[str] = sys.stdin.read().splitlines()
     prefix, kept, server, *_ = [*lines, "", "", ""]
-    if not prefix:  # there is nothing yet; every command line has the empty text
+    if not prefix:  # nothing to remove yet, and every command line contains the empty text
         return
     if server:
         with contextlib.suppress(ProcessLookupError):

@@ -1,9 +1,9 @@
-"""Finds models by their names on the Hugging Face hub, in its cache on this machine or by fetching them. A GGUF file is
-a name, too: of the folder that is written from it.
+"""Finds models by name on the Hugging Face hub: in its local cache, or by download. The name of a GGUF file stands for
+the folder that is written from it.
 
-What can be refused from a model's configuration or from the names of its files is refused before its weights are
-fetched. Where the cache lies, who may read what and whether the hub is asked at all is huggingface_hub's to know
-(HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
+A model is refused before its weights are fetched if its configuration or file names already rule it out.
+huggingface_hub decides where the cache lies, who has access and whether it asks the hub (HF_HOME, HF_TOKEN,
+HF_HUB_OFFLINE).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from covey.server.errors import StartError
 from covey.server.options import Options, state_folder
 
 NAME = re.compile(r"(?P<model>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w./-]+))?")
-SMALL = ["*.json", "*.txt", "*.jinja", "*.model"]  # what a model's folder has beside its weights
+SMALL = ["*.json", "*.txt", "*.jinja", "*.model"]  # the files of a model's folder other than weights
 WEIGHTS = ["*.safetensors"]
-ELSEWHERE = ["*/*"]  # other formats of the same weights, as a rule
+ELSEWHERE = ["*/*"]  # usually other formats of the same weights
 
 
 def with_folders(options: Options) -> Options:
-    """Return the same options with folders in place of hub names and GGUF files."""
+    """Return the options with folders in place of hub names and GGUF files."""
     model, drafter = (folder(name, options.state) for name in (options.model, options.drafter))
     return replace(options, model=model, drafter=drafter)
 
 
 def folder(name: str, state: Path | None = None) -> str:
-    """Return the folder for a folder, a hub name (MODEL or MODEL@REVISION), a GGUF file or a folder with one. What is
-    written from a GGUF file is kept in `state`, by default the state folder of servers."""
+    """Return the folder of a model: of a folder, a hub name (MODEL or MODEL@REVISION), a GGUF file or a folder with
+    one. Folders written from GGUF files are kept in `state`, by default the state folder of servers."""
     if name and (file := converted.gguf_file(Path(name))) is not None:
         return str(converted.folder(file, state or state_folder()))
     match = NAME.fullmatch(name)
@@ -40,7 +40,7 @@ def folder(name: str, state: Path | None = None) -> str:
         return name
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars()  # a server's output is its own
+    disable_progress_bars()  # the terminal belongs to the server's own output
     small = Path(_snapshot(name, match["model"], match["revision"], SMALL))
     refusals.servable(small)
     return _snapshot(name, match["model"], match["revision"], [*SMALL, *WEIGHTS])
@@ -53,12 +53,12 @@ def _snapshot(name: str, model: str, revision: str | None, patterns: list[str]) 
     try:
         return str(snapshot_download(model, **asked))
     except errors.GatedRepoError:
-        why = "its owner lets in those who asked: ask on its page, and set HF_TOKEN"
+        why = "it is gated: ask its owner for access on its page, and set HF_TOKEN"
     except errors.RevisionNotFoundError:
         why = f"it has no revision {revision}"
     except errors.RepositoryNotFoundError:
-        why = "the hub has no such model, or not for you: check the name, or set HF_TOKEN"
+        why = "the hub has no such model, or it is private: check the name, or set HF_TOKEN"
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        why = f"it is not in the cache, and the hub cannot be asked ({said[:120]}): give a folder, or run hf download"
-    raise StartError(f"{name}: neither a folder nor a model to be had from the Hugging Face hub: {why}")
+        why = f"it is not in the cache, and the hub does not answer ({said[:120]}): give a folder, or run hf download"
+    raise StartError(f"{name} is neither a folder nor an available model on the Hugging Face hub: {why}")

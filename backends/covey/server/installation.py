@@ -16,12 +16,12 @@ from covey.server.errors import StartError
 
 WHEEL = "nvidia-pytriton"
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
-GLIBC = (2, 35)  # what the wheel's binary was linked against
+GLIBC = (2, 35)  # the version that the wheel's binary needs
 
 
 @dataclass(frozen=True)
 class Installation:
-    """The parts of a Triton on disk."""
+    """The paths of a Triton installation."""
 
     binary: Path
     python_backend: Path
@@ -31,14 +31,14 @@ class Installation:
 
 
 def find(folder: Path | None) -> Installation:
-    """Return the installation in `folder`, or COVEY_TRITON, or the wheel."""
+    """Return the installation in `folder`, in COVEY_TRITON, or in the wheel."""
     named = folder or (Path(os.environ["COVEY_TRITON"]) if os.environ.get("COVEY_TRITON") else None)
     python_libraries = Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")
     if named is not None:
         own_stub = named / "backends" / "python" / "triton_python_backend_stub"
         return _checked(named, own_stub, (python_libraries, named / "lib"), str(named))
     _check_platform()
-    spec = find_spec("pytriton")  # found, not imported: importing it configures logging
+    spec = find_spec("pytriton")  # without importing it: that would configure logging
     if spec is None or spec.origin is None:
         raise StartError(f"the wheel {WHEEL}, which carries tritonserver, is not installed: run make setup")
     package = Path(spec.origin).parent
@@ -51,7 +51,7 @@ def _checked(root: Path, stub: Path, libraries: tuple[Path, ...], version: str) 
     installation = Installation(root / "bin" / "tritonserver", root / "backends" / "python", stub, libraries, version)
     for path in (installation.binary, installation.python_backend, installation.stub):
         if not path.exists():
-            raise StartError(f"{path} is missing: {root} holds no tritonserver for Python {MINOR}")
+            raise StartError(f"{path} is missing: {root} has no tritonserver for Python {MINOR}")
     _check_libpython(libraries[0])
     return installation
 
@@ -86,7 +86,7 @@ def _check_libpython(folder: Path) -> None:
 
 
 def warn() -> None:
-    """Print, at setup, what a start would fail on."""
+    """Print at setup why a start would fail."""
     try:
         find(None)
     except StartError as error:

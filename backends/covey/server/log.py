@@ -1,4 +1,4 @@
-"""Reads tritonserver's log: which models are loaded, and why one is not. Knows no process."""
+"""Reads tritonserver's log: which models are loaded, and why others are not. Knows no process."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _CLASS = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|UnsupportedModel): ")
 _KILLED = re.compile(r"Stub process '(\S+?)(?:_\d+){2}' is not healthy|Timed out occurred while waiting for the stub")
 _FATAL = re.compile(r"^error: (?:creating server: )?(.*)", re.MULTILINE)
 _SERVING = re.compile(r"covey\.orchestrator: serving \S+: (.*? numerics.*? in the KV pool)")
-_HARMLESS = ("CudaDriverHelper", "pinned", "CUDA driver version is insufficient")  # said wherever there is no GPU
+_HARMLESS = ("CudaDriverHelper", "pinned", "CUDA driver version is insufficient")  # printed wherever there is no GPU
 _LINE = re.compile(r'^E\d{4} \S+ \d+ [\w.]+:\d+\] "?(.*?)"?$', re.MULTILINE)
 
 
 def begun(text: str) -> tuple[str, ...]:
-    """Return the models whose first process is being started, or was."""
+    """Return the models whose first process has been started."""
     return tuple(dict.fromkeys(_BEGUN.findall(text)))
 
 
 def loaded(text: str) -> tuple[str, ...]:
-    """Return the models that are loaded, in that order."""
+    """Return the loaded models in order of loading."""
     return tuple(dict.fromkeys(_LOADED.findall(text)))
 
 
 def reason(text: str) -> str:
-    """Return in one line why the server that wrote this log did not start; "" if the log does not say."""
+    """Return in one line why the server of this log did not start; "" if the log does not say."""
     for pattern in (_FAILED, _POLLED):
         for match in pattern.finditer(text):
             model, said = match[1], _first_line(match[2])
@@ -43,18 +43,18 @@ def reason(text: str) -> str:
 
 
 def serving(text: str) -> str:
-    """Return what the orchestrator last logged of its target's type and mode; "" if it has not yet."""
+    """Return the target's type and mode as the orchestrator last logged them; "" before that."""
     found = _SERVING.findall(text)
     return str(found[-1]) if found else ""
 
 
 def refused(text: str) -> bool:
-    """Return whether a model said itself why it cannot be loaded, and no process was lost: it would say so again."""
+    """Return whether a model gave its own reason not to load, and no process was lost. It would fail again."""
     return any(pattern.search(text) for pattern in (_FAILED, _POLLED)) and not lost_process(text)
 
 
 def lost_process(text: str) -> bool:
-    """Return whether a model could not be loaded because its process ended, but not by an error of its own."""
+    """Return whether a model failed to load because its process ended without reporting an error."""
     return any(_KILLED.search(match[2]) for pattern in (_FAILED, _POLLED) for match in pattern.finditer(text))
 
 
@@ -65,6 +65,6 @@ def tail(text: str) -> str:
 
 
 def _first_line(message: str) -> str:
-    """Return the message without Triton's code, Python's class and the stack below it."""
+    """Return the message without Triton's code, Python's class and the stack trace."""
     line = re.split(r"\\n|\n", message)[0].strip().rstrip('";').strip()
     return _CLASS.sub("", _CODE.sub("", line))

@@ -16,16 +16,16 @@ from covey.contracts.profile import DEFAULT_PROFILE, Profile
 from covey.process.private import KEPT_VARIABLE
 from covey_client import InvalidRequest, secret
 
-FREE = 0  # a port of 0 is any that nobody listens on
+FREE = 0  # a port of 0: choose any free one
 FREE_PORTS = {"http_port": FREE, "grpc_port": FREE, "metrics_port": FREE}
-SOURCE = Path(__file__).resolve().parents[2]  # backends/ of the checkout, when the package is installed from it
+SOURCE = Path(__file__).resolve().parents[2]  # backends/ of the checkout, if the package is installed from it
 
 ORCHESTRATOR = "covey"
-PUBLIC_MODELS = ("ensemble", "covey_unary", ORCHESTRATOR)  # in the order a drain closes them
+PUBLIC_MODELS = ("ensemble", "covey_unary", ORCHESTRATOR)  # in the order in which a drain closes them
 
 
 def state_folder() -> Path:
-    """Return where backend directories and logs go: inside the virtual environment, else the user's part of the
+    """Return the folder for backend directories and logs: in the virtual environment, or the user's part of the
     temporary folder. Does not create it."""
     inside = Path(sys.prefix)
     return inside / "covey" if os.access(inside, os.W_OK) else Path(tempfile.gettempdir()) / f"covey-{os.getuid()}"
@@ -38,35 +38,35 @@ def reachable(host: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one server. Paths left None are found beside the package or in the environment (COVEY_BACKENDS,
+    """The options of one server. Paths left None are found near the package or in the environment (COVEY_BACKENDS,
     COVEY_MODEL_REPOSITORY, COVEY_TRITON)."""
 
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
-    # Where the front listens (`covey.front`); None: there is none.
+    # The ports of the front (`covey.front`); None: no front.
     front_http_port: int | None = None
     front_grpc_port: int | None = None
     front_host: str = "127.0.0.1"
-    served_model_name: tuple[str, ...] = ()  # by which OpenAI's routes know the model; none: `covey`
-    # Name or path, as covey.contracts.profile.load takes it; "": what `covey.server.default_model` chooses.
+    served_model_name: tuple[str, ...] = ()  # the model's names in OpenAI's routes; none: `covey`
+    # Name or path for covey.contracts.profile.load; "": `covey.server.default_model` chooses.
     profile: str = DEFAULT_PROFILE
-    model: str = ""  # the target, a folder, a GGUF file or a name on the hub; "": what the model repository names
-    drafter: str = ""  # the same of a model that drafts for it; "": those of the profile
-    dtype: str = ""  # of the target's weights and KV; "": what the profile says
-    models: tuple[str, ...] | None = None  # Triton models to load; None: those of the profile
+    model: str = ""  # the target: a folder, a GGUF file or a hub name; "": the model repository's own
+    drafter: str = ""  # a model that drafts for it, given likewise; "": the profile's drafters
+    dtype: str = ""  # of the target's weights and KV; "": the profile's
+    models: tuple[str, ...] | None = None  # Triton models to load; None: the profile's
     model_repository: Path | None = None
     backends: Path | None = None
     triton: Path | None = None  # folder with bin/tritonserver and backends/python; None: the wheel's
     state: Path = field(default_factory=state_folder)
-    kept: Path | None = None  # folder of measured curves; None: COVEY_KEPT, else in `state`
+    kept: Path | None = None  # folder of measured curves; None: COVEY_KEPT, or in `state`
     log_file: Path | None = None
     verbose: int = 0
     load_seconds: float = 600.0
     drain_seconds: float = 30.0
-    stop_seconds: float = 15.0  # the time between SIGTERM and SIGKILL
-    # What callers of administrative interfaces must send; "": every start draws one (see covey.server.admin).
+    stop_seconds: float = 15.0  # between SIGTERM and SIGKILL
+    # The secret for administrative calls; "": draw one at each start (covey.server.admin).
     admin_secret: str = field(default_factory=secret.given, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)  # added to tritonserver's
     extra: tuple[str, ...] = ()  # more tritonserver flags
@@ -75,7 +75,7 @@ class Options:
         return self.backends or Path(os.environ.get("COVEY_BACKENDS") or SOURCE)
 
     def deployment(self) -> Profile:
-        """Return the profile, with the drafter that `drafter` names."""
+        """Return the profile with the drafter that `drafter` names."""
         chosen = profile.with_dtype(profile.load(self.profile), self.dtype)
         return profile.with_drafter(chosen, self.drafter) if self.drafter else chosen
 
@@ -89,14 +89,14 @@ class Options:
 
 
 class OneLine(argparse.ArgumentParser):
-    """Says in one line what is wrong, as every start does that cannot succeed."""
+    """Reports an error in one line, like every failed start."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"covey: cannot start: {message} ({self.prog} --help lists the options)\n")
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line; ends the process if it cannot be read, as argparse does."""
+    """Return the options of a command line. Ends the process on an error, as argparse does."""
     parser = OneLine(prog="python -m covey.server", description="Serve Covey on NVIDIA Triton.")
     try:
         usual = Options()
@@ -107,7 +107,7 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--grpc-port", type=int, default=usual.grpc_port, metavar="PORT")
     parser.add_argument("--metrics-port", type=int, default=usual.metrics_port, metavar="PORT")
     parser.add_argument("--profile", default="", help="name or path of a deployment profile (default: smollm2)")
-    parser.add_argument("--front-http-port", type=int, metavar="PORT", help="of the front, which strangers may reach")
+    parser.add_argument("--front-http-port", type=int, metavar="PORT", help="of the front, which may be public")
     parser.add_argument("--front-grpc-port", type=int, metavar="PORT")
     parser.add_argument("--front-host", default=usual.front_host, help="address that the front listens on")
     parser.add_argument("--served-model-name", nargs="+", default=[], metavar="NAME", help="of the model in /v1")
@@ -126,8 +126,8 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("extra", nargs="*", metavar="-- FLAG", help="more flags for tritonserver")
     given = vars(parser.parse_args(arguments))
     if (given["front_http_port"] is None) != (given["front_grpc_port"] is None):
-        parser.error("the front has two ports: give --front-http-port and --front-grpc-port")
+        parser.error("the front needs two ports: give --front-http-port and --front-grpc-port")
     names = given["served_model_name"]
     if "" in names or len(set(names)) < len(names):
-        parser.error(f"--served-model-name: got {names}, allowed: names that are not empty, each once")
+        parser.error(f"--served-model-name: got {names}, allowed: non-empty names, each once")
     return Options(**given | {"extra": tuple(given["extra"]), "served_model_name": tuple(names)})

@@ -1,5 +1,5 @@
-"""Claims ports for a server that starts: of two starts at once the second is refused before it touches anything of the
-first's. A port that nobody listens on may be that of a server that still loads its models."""
+"""Claims ports for a starting server, so that of two starts at once the second is refused before it can disturb the
+first. A port without a listener may belong to a server that still loads its models."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from covey.server.errors import StartError
 from covey.server.options import FREE, Options
 from covey_client import secret
 
-ATTEMPTS = 20  # to find free ports that no other start has chosen too
+ATTEMPTS = 20  # to find free ports that no other start has chosen
 
 
 @dataclass(frozen=True)
 class PortClaim:
-    """Locked files, one for each port; those that a killed launcher leaves are unlocked."""
+    """One locked file per port. The locks of a killed launcher are free."""
 
     locks: dict[Path, int]
 
@@ -31,7 +31,8 @@ class PortClaim:
 
 
 def settle(options: Options) -> tuple[Options, PortClaim]:
-    """Return the same options with every FREE port chosen, and the claim of all ports. Raises StartError."""
+    """Return the options with a port for every FREE one, and the claim of all ports. Raises StartError if a port is
+    taken."""
     for attempt in range(ATTEMPTS):
         chosen = preflight.with_ports(options)
         try:
@@ -43,7 +44,7 @@ def settle(options: Options) -> tuple[Options, PortClaim]:
 
 
 def forget(host: str, ports: Iterable[int]) -> None:
-    """Remove a killed launcher's claim, unless another server has these ports by now."""
+    """Remove a killed launcher's claim, unless another server has taken these ports since."""
     for port in ports:
         path = secret.folder() / _name(host, port)
         fd = lock(path)
@@ -65,7 +66,7 @@ def _claim(options: Options) -> PortClaim:
         if fd is None:
             held.release()
             raise StartError(
-                f"port {port} on {options.host} is another server's, which is starting or stopping: "
+                f"another server that is starting or stopping holds port {port} on {options.host}: "
                 f"choose another by {variable}="
             )
         held.locks[path] = fd

@@ -1,4 +1,4 @@
-"""Refuses before tritonserver is started what cannot succeed. Every refusal is one line that says what to change."""
+"""Refuses hopeless starts before tritonserver runs. Every refusal is one line that says what to change."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ from covey.text.tokenization import load_tokenizer
 PORTS = {"http_port": "HTTP_PORT", "grpc_port": "GRPC_PORT", "metrics_port": "METRICS_PORT"}
 PARAMETER = re.compile(r'key\s*:\s*"(\w+)"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"')  # in config.pbtxt
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-TEXT_MODELS = frozenset({"tokenize", "detokenize", "ensemble"})  # do nothing without a tokenizer
+TEXT_MODELS = frozenset({"tokenize", "detokenize", "ensemble"})  # useless without a tokenizer
 
-FILES, FILES_OF_MODEL = 128, 4  # tritonserver has 79 open with 14 models; each caller's connection is one more
-ADDRESSES = 4 << 30  # tritonserver has 2.7 GiB with 14 models on two cores; a process with PyTorch has as much
+FILES, FILES_OF_MODEL = 128, 4  # tritonserver opens 79 with 14 models, and one for each caller's connection
+ADDRESSES = 4 << 30  # tritonserver takes 2.7 GiB with 14 models on two cores, and a process with PyTorch as much
 LIMITS = {resource.RLIMIT_NOFILE: "open files (ulimit -n)", resource.RLIMIT_AS: "bytes of address space (ulimit -v)"}
 
 
 def exposure(options: Options) -> None:
-    """Refuse to listen for other machines without a secret of one's own: loading a model can be running code."""
+    """Refuse to listen to other machines without a secret from the user: loading a model can run code."""
     if options.admin_secret:
         return
     try:
         addresses = socket.getaddrinfo(options.host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror:
-        return  # with_ports says so
+        return  # with_ports refuses it
     if not all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in addresses):
         raise StartError(
-            f"host {options.host!r} is open to other machines, and who can load models runs code here: "
+            f"host {options.host!r} is open to other machines, and clients that load models can run code here: "
             "set COVEY_ADMIN_SECRET to a random string, or listen on 127.0.0.1"
         )
 
 
 def with_ports(options: Options) -> Options:
-    """Return the same options with every FREE port of Triton's chosen; refuses ports in use."""
+    """Return the options with a port for every FREE one of Triton's; refuses ports in use."""
     return replace(options, **chosen(options, options.host, PORTS))
 
 
 def chosen(options: Options, host: str, names: Mapping[str, str], others: Collection[int] = ()) -> dict[str, Any]:
-    """Return these ports of the options with every FREE one chosen, which is none of `others`. Raises StartError for
-    one that is in use, and says by which variable another is chosen."""
-    found: dict[str, Any] = {}  # fields of options
+    """Return these ports of the options with every FREE one chosen, outside `others`. Raises StartError for a port in
+    use, with the variable that chooses another."""
+    found: dict[str, Any] = {}  # fields of Options
     held: list[socket.socket] = []
     try:
-        for name in sorted(names, key=lambda name: bool(getattr(options, name) == FREE)):  # named ones are held first
+        for name in sorted(names, key=lambda name: bool(getattr(options, name) == FREE)):  # hold the named ones first
             port, taken = int(getattr(options, name)), {*others, *found.values()} - {FREE}
             if not 0 <= port <= 65535 or port in taken:
-                raise StartError(f"{name}: got {port}, allowed: 0 to 65535, and no other port of this server")
+                raise StartError(f"{name}: got {port}, allowed: 0 to 65535, different from this server's other ports")
             held.append(listen(host, port, names[name]))
             while held[-1].getsockname()[1] in taken:  # chosen for Triton, which does not listen yet
                 held.append(listen(host, port, names[name]))
@@ -81,7 +81,7 @@ def listen(host: str, port: int, variable: str) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise StartError(f"host {host!r} cannot be listened on: {error.strerror}") from None
+        raise StartError(f"cannot listen on host {host!r}: {error.strerror}") from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,10 +96,10 @@ def listen(host: str, port: int, variable: str) -> socket.socket:
 
 
 def models(options: Options) -> tuple[str, ...]:
-    """Return the models to load, each of which has a folder."""
+    """Return the models to load. Raises StartError if one has no folder."""
     repository = options.repository_folder()
     if not repository.is_dir():
-        raise StartError(f"{repository} is no model repository: give --model-repository or COVEY_MODEL_REPOSITORY")
+        raise StartError(f"{repository} is not a model repository: give --model-repository or COVEY_MODEL_REPOSITORY")
     wanted = options.models if options.models is not None else options.deployment().models
     missing = [name for name in wanted if not (repository / name / "config.pbtxt").is_file()]
     if missing:
@@ -109,8 +109,8 @@ def models(options: Options) -> tuple[str, ...]:
 
 
 def limits(wanted: tuple[str, ...]) -> None:
-    """Raise StartError if a process may not have the open files or the address space that tritonserver needs: it does
-    not say so, or crashes."""
+    """Raise StartError if a process may not have the open files or address space that tritonserver needs. tritonserver
+    itself fails silently, or crashes."""
     _check_limit(resource.RLIMIT_NOFILE, FILES + FILES_OF_MODEL * len(wanted))
     _check_limit(resource.RLIMIT_AS, ADDRESSES)
 
@@ -118,15 +118,15 @@ def limits(wanted: tuple[str, ...]) -> None:
 def _check_limit(kind: int, needed: int) -> None:
     most, _ = resource.getrlimit(kind)
     if most != resource.RLIM_INFINITY and most < needed:
-        raise StartError(f"a process may have {most} {LIMITS[kind]}, allowed: {needed} or more; raise the limit")
+        raise StartError(f"a process may have only {most} {LIMITS[kind]}; raise the limit to {needed} or more")
 
 
 def weights(options: Options, wanted: tuple[str, ...]) -> None:
-    """Refuse a target, or a named drafter, whose folder says that it cannot be served."""
+    """Refuse a target or a named drafter whose folder rules it out."""
     target = options.deployment().target
     if target.kind == "emulated":
         if options.model or options.drafter:
-            raise StartError(f"profile {options.profile} has an emulated target: it reads no MODEL and no DRAFTER")
+            raise StartError(f"profile {options.profile} has an emulated target, which takes no MODEL and no DRAFTER")
         return
     if options.drafter:
         _servable(Path(options.drafter))
@@ -141,7 +141,7 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         except SettingError as error:
             raise StartError(f"{name}: {error}") from None
     if not (options.model or target.folder) and ("target" not in wanted or not has_file(folder / "config.json")):
-        return  # none, or another backend's target
+        return  # no target, or another backend's
     _servable(folder)
     if not any(has_file(folder / name) for name in TOKENIZERS) and not TEXT_MODELS.isdisjoint(wanted):
         without = ", ".join(name for name in wanted if name in TEXT_MODELS)
@@ -153,8 +153,8 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
 
 
 def memory(options: Options, wanted: tuple[str, ...]) -> int:
-    """Return how many tokens each KV pool has room for whose size the profile does not say; 0 where there is none.
-    Raises StartError for a GPU that torch does not see, and where models do not fit into memory."""
+    """Return the room in tokens for each KV pool without a size in the profile; 0 if there is none. Raises StartError
+    if torch sees no GPU that the profile needs, or models do not fit into memory."""
     settings, folder = options.deployment(), target_folder(options)
     if settings.target.kind == "emulated":
         return 0
@@ -169,7 +169,7 @@ def memory(options: Options, wanted: tuple[str, ...]) -> int:
     asking = [name for name, device in devices.items() if device == "cuda"]
     if asking and not gpu.free:
         raise StartError(
-            f"profile {options.profile}: {', '.join(asking)}: got 'cuda', but torch sees no GPU here: start it on a "
+            f"profile {options.profile}: {', '.join(asking)}: got 'cuda', but torch sees no GPU here: start on a "
             "machine with one and a CUDA build of torch, or take auto or cpu"
         )
     head = drafters.get(settings.target.head)
@@ -203,13 +203,13 @@ def _is_head(folder: Path) -> bool:
 
 
 def _check_states(options: Options, head: str) -> None:
-    """Refuse a head whose target does not make its states."""
+    """Refuse a head whose target does not ship its states."""
     if options.deployment().target.head != head:
         raise SettingError(f"a head drafts by the target's states: say [target] head = {head!r} in the profile")
 
 
 def _servable(folder: Path) -> None:
-    """Refuse a model that cannot be served."""
+    """Refuse a model that no runtime can serve."""
     config = refusals.servable(folder)
     files = refusals.weight_files(folder)
     found = stored.tensors(files)
@@ -222,8 +222,8 @@ def _servable(folder: Path) -> None:
 
 
 def _same_vocabulary(folder: Path) -> None:
-    """Refuse a tokenizer that cannot be read, or that writes tokens which the model does not have. Added tokens may
-    be beyond the model's vocabulary: a request that has one is refused."""
+    """Refuse a tokenizer that cannot be read or that has more tokens than the model. Added tokens may exceed the
+    model's vocabulary; a request with one is refused."""
     tokenizer = load_tokenizer(folder)
     words, known = (
         0 if tokenizer is None else tokenizer.get_vocab_size(with_added_tokens=False),
@@ -234,8 +234,8 @@ def _same_vocabulary(folder: Path) -> None:
 
 
 def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
-    """Return which models not to load, and why: bundled drafters of the default profile whose tokens are not the
-    target's. Drafters that were named are refused instead."""
+    """Return the models to leave out, and why: bundled drafters of the default profile whose tokens differ from the
+    target's. Named drafters that do not fit are refused instead."""
     settings = options.deployment()
     if settings.target.kind == "emulated":
         return {}
@@ -264,14 +264,14 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
 
 
 def variants(options: Options, wanted: tuple[str, ...]) -> set[str]:
-    """Return which variants of the native runtime's code these models need on this CPU, as far as files tell."""
+    """Return the variants of the native runtime's code that these models need on this CPU, as far as files tell."""
     settings = options.deployment()
     target = settings.target
     found: set[str] = set()
     if target.kind == "emulated" or may_have_gpu():
         return found
     own = target_folder(options)
-    with suppress(SettingError):  # another backend's target, or another family, which PyTorch computes
+    with suppress(SettingError):  # another backend's target, or a family that PyTorch computes
         found.add(compiled.variant_of(architecture.read(own), dtypes.on_cpu(target.dtype, own)))
     for folder in _drafter_folders(options, wanted).values():
         with suppress(SettingError):
@@ -280,6 +280,6 @@ def variants(options: Options, wanted: tuple[str, ...]) -> set[str]:
 
 
 def target_folder(options: Options) -> Path:
-    """Return the folder of the target's files, whether there are any or not."""
+    """Return the folder of the target's files, which may be missing."""
     named = options.model or options.deployment().target.folder
     return Path(named) if named else options.repository_folder() / "target" / "1"

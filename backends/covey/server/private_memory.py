@@ -1,7 +1,7 @@
 """Keeps other users from reading prompts in a server's shared memory.
 
-Triton's regions are made by a library that opens them to everybody whatever the umask says, by `fchmod` to 0644. A
-filter of system calls, which tritonserver and its stubs inherit, leaves that one call out; the umask then holds.
+The library that makes Triton's regions opens them to all users with `fchmod` to 0644, overriding the umask. A filter of
+system calls, which tritonserver and its stubs inherit, skips that one call, so the umask applies.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 UMASK = 0o077
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2  # of prctl
-_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # instructions of the kernel's packet filter
-_ALLOW, _PRETEND = 0x7FFF0000, 0x00050000  # the call is made; it is not, and returns 0
-_NUMBER, _MACHINE, _MODE = 0, 4, 24  # where a call's number, its architecture and its second argument lie
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # opcodes of the kernel's packet filter
+_ALLOW, _PRETEND = 0x7FFF0000, 0x00050000  # make the call; skip it and return 0
+_NUMBER, _MACHINE, _MODE = 0, 4, 24  # offsets of a call's number, its architecture and its second argument
 _OPEN_TO_ALL = 0o644
 _MACHINES = {"x86_64": (0xC000003E, 91), "aarch64": (0xC00000B7, 52)}  # the architecture, and its number of fchmod
 
@@ -25,7 +25,7 @@ class _Program(ctypes.Structure):
 
 
 def keeper() -> Callable[[], None] | None:
-    """Return the call that a child must make between fork and exec; None on an unknown kind of machine."""
+    """Return the call for a child between fork and exec; None on an unknown machine type."""
     known = _MACHINES.get(platform.machine())
     if known is None:
         return None
@@ -42,11 +42,11 @@ def keeper() -> Callable[[], None] | None:
     ]
     code = b"".join(struct.pack("=HBBI", *step) for step in steps)
     program = _Program(len(steps), code)
-    prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # loaded before the fork
     arguments = _FILTER, ctypes.byref(program)
 
     def in_child() -> None:
-        """Install the filter. If the kernel refuses, the regions stay open, which the launcher finds out and says."""
+        """Install the filter. If the kernel refuses it, the regions stay open; the launcher notices and logs that."""
         prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         prctl(_SECCOMP, *arguments)
 

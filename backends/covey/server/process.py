@@ -1,4 +1,4 @@
-"""The life of one tritonserver: it is started, waited for until its models are loaded, drained and stopped."""
+"""Runs one tritonserver: starts it, waits until its models are loaded, drains and stops it."""
 
 from __future__ import annotations
 
@@ -44,44 +44,44 @@ from covey.server.guardian import Guardian
 from covey.server.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
 from covey.tritonio import link
 
-Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the models loaded so far, and all of them
+Watcher = Callable[[tuple[str, ...], tuple[str, ...]], None]  # called with the loaded models and with all models
 POLL_SECONDS = 0.1
-LEAVE_SECONDS = 30.0  # that a stop may take beyond its drain
-STOPPED_SECONDS = 1.0  # for tritonserver to end when its models had as long as they may
-LOST_SECONDS = 2.0  # for Triton to notice that a model which it unloads has no process any more, or no request
-READ_SECONDS = 10.0  # ... where somebody is connected, who may still read an answer
+LEAVE_SECONDS = 30.0  # for a stop after its drain
+STOPPED_SECONDS = 1.0  # for tritonserver to end after its models have had their time
+LOST_SECONDS = 2.0  # for Triton to notice that a model to unload has lost its process or its last request
+READ_SECONDS = 10.0  # the same while a client is connected: it may still read an answer
 CLOSED = (UNLOADED, FAILED, "", None)  # states of models without requests
-STOP_SECONDS = 5.0  # given to a reload under way when nobody waits for requests either
-SETTLE_SECONDS = 0.2  # after closing the models that forward: what they took has reached `covey`
-SILENT_SECONDS = 10.0  # after which a tritonserver that runs is ended; strangers' requests may hold its threads up
+STOP_SECONDS = 5.0  # for a reload in progress when no request waits
+SETTLE_SECONDS = 0.2  # after closing the forwarding models: their last requests have reached `covey`
+SILENT_SECONDS = 10.0  # of silence before a running tritonserver is ended; outside requests may occupy its threads
 _PR_SET_PDEATHSIG = 1
 _log = logging.getLogger("covey.server")
 
-STARTS = 3  # that are tried where a process ended by something else than an error of its own
+STARTS = 3  # attempts, unless a process ends by its own error
 
 
 class Server:
-    """One tritonserver. `start()` returns when every model is loaded; `stop()` drains first and may be called twice."""
+    """One tritonserver. `start()` returns when every model is loaded. `stop()` drains first and may be called twice."""
 
     def __init__(self, options: Options, watcher: Watcher | None = None) -> None:
-        self.options = options  # after start() with the ports that were chosen
+        self.options = options  # after start() with the chosen ports
         self.models: tuple[str, ...] = ()
         self.left_out: dict[str, str] = {}  # drafters that do not fit the target, and why
-        self.swept: tuple[str, ...] = ()  # shared memory that a killed server had left
+        self.swept: tuple[str, ...] = ()  # shared memory regions left by killed servers
         self.log_file = Path()
         self.deaths = Deaths()
         self._secret = ""  # the one in use
         self._watcher = watcher or (lambda _loaded, _all: None)
         self._process: subprocess.Popen[bytes] | None = None
-        self._held = contextlib.ExitStack()  # what a start took, given back in turn
+        self._held = contextlib.ExitStack()  # resources of a start, released in reverse order
         self._supervisor: Supervisor | None = None
         self._silence: Watch | None = None
-        self._roles: dict[str, str] = {}  # of the models that have processes
-        self.runs: int | None = None  # requests that `covey` had when a drain last asked; None where it did not say
+        self._roles: dict[str, str] = {}  # of the models with processes
+        self.runs: int | None = None  # requests in `covey` at the drain's last question; None if it did not answer
 
     @property
     def http_url(self) -> str:
-        """Return host:port, as tritonclient takes it."""
+        """Return host:port for tritonclient."""
         return f"{reachable(self.options.host)}:{self.options.http_port}"
 
     @property
@@ -98,7 +98,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Return the id of tritonserver's process; 0 if it does not run."""
+        """Return the process id of tritonserver; 0 if it does not run."""
         return self._process.pid if self._process is not None else 0
 
     @property
@@ -118,8 +118,8 @@ class Server:
         self.stop(drain_seconds=0.0 if kind is not None else None)
 
     def start(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Start the server and wait until it is ready, again if it crashes; calls `meanwhile` repeatedly. Raises
-        SettingError or StartError, and then nothing is left running."""
+        """Start the server and wait until it is ready; try again after a crash. Calls `meanwhile` repeatedly. Raises
+        SettingError or StartError after ending everything."""
         for start in range(1, STARTS + 1):
             try:
                 self._start(meanwhile)
@@ -127,7 +127,7 @@ class Server:
             except Crashed as crash:
                 if start == STARTS:
                     raise
-                _log.warning("%s; it is started again", crash)
+                _log.warning("%s; starting it again", crash)
 
     def _start(self, meanwhile: Callable[[], None]) -> None:
         preflight.exposure(self.options)
@@ -145,7 +145,7 @@ class Server:
         self._held.callback(ports.release)
         try:
             guardian = Guardian(self.options.host, [getattr(self.options, name) for name in preflight.PORTS])
-            self._held.callback(guardian.dismiss)  # it sees to what follows where the launcher is killed
+            self._held.callback(guardian.dismiss)  # it cleans up if the launcher is killed
             backends = backend_dir.assemble(triton, self.options.backends_folder(), self.options.state)
             self.swept = shared_memory.sweep()
             claim = shared_memory.claim(self.options.http_port)
@@ -167,7 +167,7 @@ class Server:
                     start_new_session=True,  # Ctrl-C is for the launcher, which drains
                     pass_fds=(claim.fd,),
                     umask=private_memory.UMASK,
-                    preexec_fn=_in_child(),  # system calls alone, looked up before
+                    preexec_fn=_in_child(),  # only system calls, loaded before the fork
                 )
             self._held.callback(self._end_process, claim.prefix)
             guardian.tell(str(self.pid))
@@ -189,13 +189,13 @@ class Server:
             raise
 
     def _compile(self) -> None:
-        """Compile what the models need on this CPU before they are loaded, which waits for no compiler for long."""
+        """Compile the models' code for this CPU in advance: a loading model waits only briefly for a compiler."""
         variants = compiled.missing(preflight.variants(self.options, self.models))
         if not variants:
             return
-        _log.info("compiling for %s; half a minute, once", cpu.label())
+        _log.info("compiling for %s; this takes half a minute, once", cpu.label())
         if reason := compiled.ensure(variants, patient=True):
-            _log.warning("PyTorch computes what the native runtime cannot: %s", reason)
+            _log.warning("PyTorch computes instead of the native runtime: %s", reason)
 
     def check(self) -> None:
         """Raise ServerDied if tritonserver has ended by itself."""
@@ -208,7 +208,7 @@ class Server:
 
     def serves(self, loaded: tuple[str, ...]) -> bool:
         """Return whether the orchestrator has measured and can serve. Raises SettingError if it never will. Another
-        backend's model under that name is ready at once."""
+        backend's model of that name is ready at once."""
         if ORCHESTRATOR not in self.models or ORCHESTRATOR not in loaded:
             return ORCHESTRATOR not in self.models
         if self._roles.get(ORCHESTRATOR) != backend_dir.OWN_LIBRARY:
@@ -219,11 +219,12 @@ class Server:
             return False
 
     def drain(self, seconds: float) -> bool:
-        """Close the public models and wait for requests in flight; returns whether all ended in time.
+        """Close the public models and wait for requests in flight. Return whether all ended in time.
 
-        `covey` goes last: Triton does not count what it does for `covey_unary`, and a model that is being unloaded can
-        ask no other for anything. Until then it refuses new requests by itself. It need not wait for the others, whose
-        processes take a second to end, where it has nothing to do."""
+        `covey` closes last: Triton does not count its work for `covey_unary`, and a model that is being unloaded can
+        call no other. Until then `covey` itself refuses new requests. If it has no requests, it does not wait for the
+        other models, whose processes take a second to end.
+        """
         until, self.runs = time.monotonic() + seconds, None
         public = [name for name in PUBLIC_MODELS if name in self.models]
         try:
@@ -241,10 +242,10 @@ class Server:
             return self.runs == 0
 
     def stop(self, drain_seconds: float | None = None) -> bool:
-        """Drain, then SIGTERM if that succeeded, then SIGKILL; takes at most LEAVE_SECONDS beyond the drain. Returns
+        """Drain, then SIGTERM if that succeeded, then SIGKILL. Takes at most LEAVE_SECONDS after the drain. Return
         whether every request in flight could end."""
         seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
-        drained = self._process is None  # one that has ended by itself took its requests along
+        drained = self._process is None  # an ended process has lost its requests
         if self.running and self._process is not None:
             self._end_silence()
             if self._supervisor is not None:
@@ -260,8 +261,8 @@ class Server:
         return drained
 
     def _unload(self, until: float) -> bool:
-        """Unload the models that are not public; return whether all models have ended. tritonserver looks only once a
-        second whether they have, and its callers' connections; we look more often."""
+        """Unload the inner models. Return whether all models have ended. tritonserver checks that, and its callers'
+        connections, only once a second; this checks more often."""
         inner, ended = [name for name in self.models if name not in PUBLIC_MODELS], True
         with contextlib.suppress(ControlError):
             for name in inner:
@@ -303,30 +304,31 @@ class Server:
             self._supervisor = None
 
     def _ask_what_runs(self) -> None:
-        """Ask `covey` how many requests it still has; from the first question on it takes no more."""
-        with contextlib.suppress(PortError):  # it has ended, or another backend's model serves under that name
+        """Ask `covey` how many requests it still has. From the first question on it takes no more."""
+        with contextlib.suppress(PortError):  # it has ended, or another backend's model has that name
             self.runs = link.refuse_requests(ORCHESTRATOR, self.pid)
 
     def _kept(self, idle: float) -> bool:
-        """Return whether Triton only keeps `covey`, which has had no request for so many seconds."""
+        """Return whether only Triton still holds `covey`, which has had no request for `idle` seconds."""
         if idle <= LOST_SECONDS:
             return False
         return idle > READ_SECONDS or not processes.serves_somebody(self.pid, self.options.grpc_port)
 
     def _closed(self, models: list[str], until: float) -> bool:
-        """Wait until these models have ended with their requests; False if it is too late.
+        """Wait until these models have ended with their requests. Return False if time is up.
 
-        Triton waits for ever for a model whose process has died within a request, and 24.10 also for one of which a
-        gRPC stream was cancelled just when its last response came: it keeps that request (its pull request 8078). A
-        caller that reads slowly looks the same from here, since `covey` is done with its request, but is connected."""
-        gone: dict[str, float] = {}  # models without a process: since when
-        busy = time.monotonic()  # when `covey` last had requests, or did not say that it has none
+        Triton waits for ever for a model whose process died within a request. Triton 24.10 also keeps a request whose
+        gRPC stream was cancelled just at its last response (pull request 8078). A slow reader looks the same, since
+        `covey` is done with its request; but it is still connected.
+        """
+        gone: dict[str, float] = {}  # models without a process, and since when
+        busy = time.monotonic()  # when `covey` last had requests, or did not answer
         while self.running:
             states, living, now = self.control.states(), processes.by_model(self.pid), time.monotonic()
             still = {name for name in self.models if states.get(name) not in CLOSED}
             gone = {name: gone.get(name, now) for name in self._roles if name in still and name not in living}
             dead = {name for name, since in gone.items() if now - since > LOST_SECONDS}
-            if ORCHESTRATOR in dead:  # nobody answers those who wait for it
+            if ORCHESTRATOR in dead:  # its waiting requests get no answer
                 return self.runs == 0
             open_still = still & set(models) - dead
             if not open_still or (open_still == {ORCHESTRATOR} and self._kept(now - busy)):
@@ -348,14 +350,14 @@ class Server:
         return self.log_file.open("wb")
 
     def _starting_states(self) -> dict[str, str]:
-        """Return the states by the log: while tritonserver loads its first models it answers nobody."""
+        """Return the models' states from the log: while tritonserver loads its first models it answers no question."""
         text = self.log_text()
         begun, came_up = log.begun(text), log.loaded(text)
         return {name: READY if name in came_up else LOADING if name in begun else "" for name in self.models}
 
     def _wait_until_ready(self, supervisor: Supervisor, meanwhile: Callable[[], None]) -> None:
-        """Wait for all models. Raises StartError if that takes too long, or if the start cannot succeed. What hangs
-        meanwhile the supervisor ends, much sooner."""
+        """Wait for all models. Raises StartError if that takes too long or the start cannot succeed. The supervisor
+        ends hanging processes much sooner."""
         began = time.monotonic()
         seen: tuple[str, ...] | None = None
         while True:
@@ -366,7 +368,7 @@ class Server:
                 ready = self.serves(came_up) and not silent and self.control.ready()
             except SettingError as error:
                 raise StartError(f"{error} [log: {self.log_file}]") from None
-            if not silent and self._silence is None:  # Triton opens its ports when all of its models are loaded
+            if not silent and self._silence is None:  # Triton opens its ports after all models are loaded
                 supervisor.started()
                 self._silence = self._watch_silence()
             if came_up != seen:
@@ -380,15 +382,15 @@ class Server:
             took = time.monotonic() - began
             if took > self.options.load_seconds:
                 late = [name for name in self.models if name not in came_up]
-                waiting = "a model that was loaded is not ready"
+                waiting = "a loaded model is not ready"
                 if late or silent:
-                    waiting = f"still loading: {', '.join(late)}" if late else f"nobody listens on {', '.join(silent)}"
+                    waiting = f"still loading: {', '.join(late)}" if late else f"no listener on {', '.join(silent)}"
                 raise StartError(f"not ready after {took:.0f} s, {waiting} [log: {self.log_file}]")
             time.sleep(POLL_SECONDS)
 
     def _ended(self, code: int, killed: list[str]) -> StartError:
-        """Return why tritonserver ended while it started. If it was killed, or ended because a model's process did,
-        another start may do better; not where a model was refused and only the server itself was killed."""
+        """Return why tritonserver ended during its start. Crashed says that another start may succeed: the server was
+        killed, or a model's process ended. StartError says that it would fail again: a model was refused."""
         text = self.log_text()
         said, lost = log.reason(text), code < 0 or bool(killed) or log.lost_process(text)
         if set(killed) - {processes.SERVER} or (lost and not log.refused(text)):
@@ -397,7 +399,7 @@ class Server:
         return StartError(f"{said or f'tritonserver ended ({_ending(code)})'} [log: {self.log_file}]")
 
     def _silent_ports(self) -> list[str]:
-        """Return which of the three ports nobody listens on yet; Triton opens the metrics port last."""
+        """Return the ports among the three without a listener. Triton opens the metrics port last."""
         silent = []
         for name in preflight.PORTS:
             port = getattr(self.options, name)
@@ -424,14 +426,14 @@ def _in_child() -> Callable[[], None]:
 
 
 def end_with_launcher(by: signal.Signals) -> Callable[[], None] | None:
-    """Return a call by which a child is ended when its launcher is killed. The kernel watches the starting *thread*, so
-    this is None in any thread but the main one."""
+    """Return a call that makes the kernel end the child when its launcher is killed. The kernel watches the starting
+    *thread*, so this is None in all threads but the main one."""
     return end_with_thread(by) if threading.current_thread() is threading.main_thread() else None
 
 
 def end_with_thread(by: signal.Signals) -> Callable[[], None]:
-    """Return a call by which the kernel ends the child when the thread that starts it ends."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
+    """Return a call that makes the kernel end the child when the starting thread ends."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # loaded before the fork
 
     def in_child() -> None:
         prctl(_PR_SET_PDEATHSIG, int(by), 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Shows a start to a person, line by line."""
+"""Reports a start to the user, line by line."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CHAT = '"messages": [{"role": "user", "content": "What is the capital of France?
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print a line on the standard error, or another stream; a full disk or a closed pipe ends no server."""
+    """Print a line on standard error or another stream. A full disk or a closed pipe must not end the server."""
     with contextlib.suppress(OSError):
         print(text, file=stream or sys.stderr, flush=True)
 
 
 class LoadProgress:
-    """Prints a line for each model that is loaded; is a server's watcher."""
+    """Prints a line for each loaded model, as a server's watcher."""
 
     def __init__(self) -> None:
         self._printed: set[str] = set()
@@ -38,7 +38,7 @@ class LoadProgress:
 
 
 def _command() -> str:
-    """Return how to call `covey` from here: by its name if that is on PATH, else by its path."""
+    """Return the command that calls `covey` here: its name if it is on PATH, otherwise its path."""
     beside = Path(sys.executable).with_name("covey")
     if shutil.which("covey") or not beside.is_file():
         return "covey"
@@ -46,7 +46,7 @@ def _command() -> str:
 
 
 def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
-    """Return lines about drafters that were left out; "" if none were."""
+    """Return lines about left-out drafters; "" if there are none."""
     if not left_out:
         return ""
     misfits = dict.fromkeys(left_out.values())
@@ -64,7 +64,7 @@ def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
 
 
 def _front(options: Options) -> tuple[str, str]:
-    """Return a line to paste for OpenAI's API, and the addresses for strangers; empty without a front."""
+    """Return a line to paste for OpenAI's API, and the public addresses; empty without a front."""
     if options.front_http_port is None:
         return "", ""
     host, front = reachable(options.front_host), options.deployment().front
@@ -81,8 +81,7 @@ def _front(options: Options) -> tuple[str, str]:
 def ready_message(
     options: Options, log_file: str, left_out: Mapping[str, str] = MappingProxyType({}), serving: str = ""
 ) -> str:
-    """Return the commands to paste. `serving` is the type, mode and room of the target, as the orchestrator logged
-    them."""
+    """Return the commands to paste. `serving`: the target's type, mode and room from the orchestrator's log."""
     host = reachable(options.host)
     http = f"{host}:{options.http_port}"
     flags = "" if options.grpc_port == Options.grpc_port else f" --url {host}:{options.grpc_port}"
@@ -90,8 +89,8 @@ def ready_message(
     emulated = options.deployment().target.kind == "emulated"
     typed = f"\nThe target is in {serving}." if serving else ""
     if "fast" in serving and options.deployment().target.numerics != "fast":
-        typed += " Invariant is not to be had for it here: texts may differ at near-ties."
-    said = "\nIt is emulated: texts are a hash's and timings a cost table's; no model runs." if emulated else ""
+        typed += " Invariant numerics are not available for it here: texts may differ at near-ties."
+    said = "\nIt is emulated: a hash makes the texts and a cost table the timings; no model runs." if emulated else ""
     openai, strangers = _front(options)
     return f"""Covey is ready. Log: {log_file}{typed}{said}{_drafters(options, left_out)}
 

@@ -1,7 +1,7 @@
-"""Names the shared memory of one server so that the regions of a killed server can be told from those of a living one.
+"""Names the shared memory of a server, so that regions of a killed server can be told from those of a living one.
 
-A server's regions are called `covey_<port>_<random>_...`. Beside them lies `covey_<port>_<random>_lock`, a file
-that the launcher locks and that tritonserver and its stubs inherit: whoever can lock it knows that none of them lives.
+A server's regions are called `covey_<port>_<random>_...`. The file `covey_<port>_<random>_lock` goes with them. The
+launcher locks it, and tritonserver and its stubs inherit the lock. If the lock is free, none of these processes lives.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ LOCK = re.compile(r"(covey_\d+_[0-9a-f]{8}_)lock")
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to one prefix; held until every process that inherited `fd` has closed it."""
+    """The right to one prefix, held until every process that inherited `fd` has closed it."""
 
     prefix: str
     fd: int
     folder: Path
 
     def release(self) -> None:
-        """Close this end and remove the regions with the prefix; only after the server's processes have ended."""
+        """Close this end and remove the prefix's regions. Call it only after the server's processes have ended."""
         os.close(self.fd)
         remove(self.prefix, self.folder)
 
 
 def claim(port: int, folder: Path = FOLDER) -> Claim:
-    """Return a fresh prefix, locked."""
+    """Return a fresh, locked prefix."""
     while True:
         prefix = f"covey_{port}_{secrets.token_hex(4)}_"
         fd = lock(folder / f"{prefix}lock")
@@ -43,7 +43,7 @@ def claim(port: int, folder: Path = FOLDER) -> Claim:
 
 
 def sweep(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Remove the regions of servers that have ended; returns their names, without those of locks."""
+    """Remove the regions of ended servers. Return their names without those of locks."""
     removed: list[str] = []
     for path in sorted(folder.glob("covey_*_lock")):
         match = LOCK.fullmatch(path.name)
@@ -63,8 +63,9 @@ def open_to_others(prefix: str) -> bool:
 
 
 def remove(prefix: str, folder: Path = FOLDER) -> list[str]:
-    """Remove the regions with this prefix and return their names; only after the processes that use them have ended."""
+    """Remove the regions with this prefix and return their names. Call it only after the processes that use them have
+    ended."""
     regions = [path for path in folder.glob(f"{prefix}*") if not path.name.endswith("_lock")]
-    for path in [*regions, folder / f"{prefix}lock"]:  # the lock last: a sweep that is killed can be repeated
+    for path in [*regions, folder / f"{prefix}lock"]:  # the lock last, so that an interrupted sweep can be repeated
         path.unlink(missing_ok=True)
     return [path.name for path in regions]

@@ -1,4 +1,4 @@
-"""Builds the engine and its surroundings from a profile, a target and its drafters."""
+"""Builds the engine and the parts around it from a profile, a target and its drafters."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from covey_client.costs.table import CostTable
 if TYPE_CHECKING:
     from covey.tritonio.metrics import Metrics
 
-RESPONSE_SECONDS = 0.005  # of a processor between responses, of which each takes some .7 ms here, in Triton and outside
+RESPONSE_SECONDS = 0.005  # of processor time between responses; each takes some 0.7 ms, in Triton and outside
 log = logging.getLogger("covey.orchestrator")
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Holds what engines of one model are built with, whatever their target says of itself."""
+    """Holds the parts that all engines of one model share. None depends on the target's facts."""
 
     model: str
     profile: Profile
@@ -60,7 +60,7 @@ class Builder:
     guard: Guard
     caller: str
     secret: str  # the administrator's
-    costs: CostTable | None  # as the profile says
+    costs: CostTable | None  # the table that the profile names
 
     def service(
         self,
@@ -70,8 +70,8 @@ class Builder:
         failed: Callable[[Roster, str, CoveyError], None],
         recover: Callable[[PortError], None],
     ) -> Service:
-        """Build engine and surroundings. `failed` is told of every failure of a drafter; `recover` brings the target
-        back."""
+        """Build an engine and the parts around it. `failed` is called after every failure of a drafter; `recover`
+        brings the target back."""
         chosen, metrics, guard = self.profile, self.metrics, self.guard
         tokenizer = load_tokenizer(info.folder)
         served, emulated = guard.around("metrics", metrics.served), chosen.target.kind == "emulated"
@@ -80,7 +80,7 @@ class Builder:
         metrics.target(info, profile.left_out(), model_folder.read(info.folder))
         baseline = Baseline(costs)
         if baseline.seconds is None:
-            log.info("no cost table has the time of a plain token: relative latency classes wait until it is learnt")
+            log.info("no cost table has the time of a plain token: relative latency classes apply once it is learnt")
         classes = Classes(chosen.slo.classes, lambda: baseline.seconds)
         planner = build(
             chosen.speculation,
@@ -134,8 +134,8 @@ class Builder:
         return Service(engine, memory, streamer, parser, reports, compiler)
 
     def _companion(self) -> Callable[[Open], Companion] | None:
-        """Return what looks up beside drafters, without which nobody measures what drafts are worth; None where the
-        setting says that there is none."""
+        """Return the maker of lookup companions; None if lookups are off, the policy does not weigh them, or the target
+        is emulated."""
         chosen, speculation = self.profile, self.profile.speculation
         kind, asked = speculation.lookup, speculation.policy == "covey" and speculation.selection == "all"
         if kind == "off" or not asked or chosen.target.kind == "emulated":
@@ -170,7 +170,7 @@ class Builder:
 
 
 def _computed(info: TargetInfo) -> str:
-    """Return the types of a target's arithmetic and weights, its numerics, and what its code was made for."""
+    """Return the target's arithmetic and weight types, its numerics and its processor."""
     weights = f", weights in {info.weight_type}" if info.weight_type not in ("", info.dtype) else ""
     processor = f", for {info.processor}" if info.processor else ""
     return f"{info.dtype}{weights}, {info.numerics} numerics{processor}"

@@ -1,6 +1,6 @@
-"""Tells the engine which drafters' processes have come and ended, and what each drafter says of itself.
+"""Tells the engine which drafters' processes have come and ended, and what facts each drafter reports.
 
-`covey.care.presence` reports both, also while an engine is being built: the engine is told of that when it joins.
+`covey.care.presence` reports both at any time. An engine that is being built receives them when it joins.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ log = logging.getLogger("covey.orchestrator")
 
 
 class DrafterFacts:
-    """Owns what each drafter that has a process says of itself. Once an engine has joined, its roster agrees with that:
-    both change under one lock, so that nothing is told twice or missed. Any thread may call."""
+    """Owns the facts of each drafter that has a process. After an engine has joined, its roster agrees with them. Both
+    change under one lock, so nothing is reported twice or lost. Any thread may call."""
 
     def __init__(self, target: str, failed: Callable[[str], None]) -> None:
-        """`failed` is told of a drafter that the engine had and that has ended."""
+        """`failed` is called when a drafter of the engine has ended."""
         self.target, self._failed = target, failed
         self._known: dict[str, DrafterInfo] = {}
         self._changed = threading.Condition()
@@ -30,7 +30,7 @@ class DrafterFacts:
         self._info: TargetInfo | None = None
 
     def came(self, model: str, facts: DrafterInfo | None) -> None:
-        """Note that a process has come, and what it is; None for the target, which the engine's thread asks itself."""
+        """Note that a process has come, with its facts. They are None for the target: the engine's thread asks it."""
         if facts is None:
             return
         with self._changed:
@@ -40,7 +40,7 @@ class DrafterFacts:
                 self._tell(self._engine.roster, model, facts)
 
     def ended(self, model: str) -> None:
-        """Note that a process has ended. A drafter that is moved in or out of memory is left to what moves it."""
+        """Note that a process has ended. A drafter on its way in or out of memory is left to the memory part."""
         with self._changed:
             self._known.pop(model, None)
             if self._engine is None:
@@ -53,13 +53,13 @@ class DrafterFacts:
                 self._failed(model)
 
     def wait(self, names: Collection[str], seconds: float) -> dict[str, DrafterInfo]:
-        """Wait until all of these drafters have said what they are, or for so long; returns what is known then."""
+        """Wait at most `seconds` for the facts of all these drafters. Return the facts known then."""
         with self._changed:
             self._changed.wait_for(lambda: self._known.keys() >= set(names), seconds)
             return dict(self._known)
 
     def join(self, engine: Engine, info: TargetInfo) -> set[str]:
-        """Tell the engine of all drafters, now and from now on. Returns those that are missing."""
+        """Report all drafters to the engine, now and from now on. Return the missing ones."""
         with self._changed:
             self._engine, self._info = engine, info
             for name, facts in self._known.items():
@@ -67,7 +67,7 @@ class DrafterFacts:
             return set(engine.roster.names) - self._known.keys()
 
     def _tell(self, roster: Roster, name: str, facts: DrafterInfo) -> None:
-        """Tell the roster of a drafter, unless that is on its way in or out of memory: what moves it takes note."""
+        """Report a drafter to the roster. Does nothing while the memory part moves the drafter."""
         if name not in roster.names or roster.state(name) in MOVED:
             return
         assert self._info is not None, "it came with the engine"
@@ -80,7 +80,7 @@ class DrafterFacts:
 def is_foreign(name: str, own: DrafterInfo, info: TargetInfo) -> bool:
     """Return whether a drafter may propose tokens that the target lacks, or reads other states; log it if so."""
     if own.state_width not in (0, info.state_width):
-        log.error("drafter %s is not used: it reads the target's states, and target.head does not name it", name)
+        log.error("drafter %s is not used: it reads the target's states, but target.head does not name it", name)
         return True
     if own.vocab_size <= info.vocab_size:
         return False

@@ -1,10 +1,9 @@
-"""Handles the messages that come over a link (`covey.tritonio.link`): requests of `covey_unary`, questions of the
-launcher.
+"""Handles messages over a link (`covey.tritonio.link`): requests from `covey_unary` and questions from the launcher.
 
-submit    a request
-cancel    its client has left
-serves    whether this model serves yet, or why it never will
-drain     take no more requests; how many are open, None before there is an engine
+submit    Take a request.
+cancel    Its client has left.
+serves    Return whether this model serves yet, or why it never will.
+drain     Take no more requests. Return how many are open, None before there is an engine.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from covey.tritonio.peers import PeerOutlet
 
 
 class LinkHandler:
-    """Owns which exchanges of which peers are open. Each peer calls from a thread of its own."""
+    """Owns the open exchanges of each peer. Each peer calls from its own thread."""
 
     def __init__(self, life: Life, requests: Requests) -> None:
         self._life, self._requests = life, requests
@@ -39,7 +38,7 @@ class LinkHandler:
             peer.send(Message(exchange, "draining", None if service is None else service.drain()))
 
     def lost(self, peer: Peer) -> None:
-        """Cancel the requests of a peer that is gone."""
+        """Cancel the requests of a lost peer."""
         for entry in list(self._open):
             if entry[0] == id(peer):
                 self._cancel(entry)

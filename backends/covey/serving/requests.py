@@ -1,9 +1,8 @@
 """Prepares requests and submits them to the engine; answers questions about the server.
 
-    take --> waits for an engine --> a new grammar is compiled --> a long prompt is tokenized --> submitted
+    take --> wait for an engine --> compile a new grammar --> tokenize a long prompt --> submit
 
-Steps that take long are done apart from other requests' (`covey.tritonio.slow_jobs`). Whatever goes wrong, the
-client is told.
+Slow steps run apart from other requests (`covey.tritonio.slow_jobs`). The client hears of every failure.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ log = logging.getLogger("covey.orchestrator")
 
 class PublicOutlet(Outlet, Protocol):
     def report(self, text: str) -> None:
-        """Send the one answer to a question."""
+        """Send the only answer to a question."""
         ...
 
 
@@ -56,7 +55,7 @@ class Requests:
     """Owns the keys of requests. Any thread may call."""
 
     def __init__(self, life: Life, clock: Clock, refused: Callable[[Objective], None]) -> None:
-        """`refused` is told of requests that were wrong, or came to a full queue."""
+        """`refused` is called for requests that are invalid or find the queue full."""
         self._life, self._clock, self._refused = life, clock, refused
         self._keys = itertools.count(1)
 
@@ -64,7 +63,7 @@ class Requests:
         return next(self._keys)
 
     def take(self, key: int, outlet: PublicOutlet, tensors: Mapping[str, Any], parameters: dict[str, Any]) -> None:
-        """Take a request or a question. Waits while there is no engine yet."""
+        """Take a request or a question. Waits until there is an engine."""
         if INSPECT in tensors:
             self._report(tensors[INSPECT], str(parameters.get(SECRET, "")), outlet)
             return
@@ -84,11 +83,11 @@ class Requests:
             outlet.report(self._life.wait().reports.answer(question, secret))
         except Exception as error:
             if not isinstance(error, CoveyError):
-                log.exception("a question could not be answered")
+                log.exception("cannot answer a question about the server")
             outlet.fail(error)
 
     def _do(self, incoming: _Incoming, step: Step, problem: Exception | None = None) -> None:
-        """Run one step of a request, which begins the next; with a problem its client is told instead."""
+        """Run one step of a request; it starts the next step. On a problem, tell the client instead."""
         try:
             if problem is not None:
                 raise problem
@@ -113,7 +112,7 @@ class Requests:
         self._tokenize(incoming, service)
 
     def _tokenize(self, incoming: _Incoming, service: Service) -> None:
-        """Submit the request, whose prompt is tokenized on the way; a long one apart from others."""
+        """Tokenize the prompt and submit the request. A long prompt runs apart from others."""
         tensor = incoming.tensors.get
         size = service.parser.prompt_bytes(tensor)
         if size >= LONG:

@@ -1,4 +1,4 @@
-"""A service: an engine, and what takes its requests and answers them."""
+"""A service: an engine with the parts that take its requests and send its answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from covey.tritonio.slow_jobs import MOST_GRAMMARS, SlowJobs
 
 @dataclass(frozen=True)
 class Service:
-    """Holds an engine and its surroundings, which begin and end together."""
+    """Holds an engine and the parts around it, which start and end together."""
 
     engine: Engine
     memory: Memory
@@ -29,11 +29,11 @@ class Service:
 
     @property
     def open(self) -> int:
-        """Return how many requests have not been answered whole, those included that wait to be submitted."""
+        """Return how many requests are open, including those not yet submitted."""
         return self.streamer.open + len(self.long_prompts) + len(self.new_grammars)
 
     def run(self) -> None:
-        """Run the engine until it is stopped; raises what ends it."""
+        """Run the engine until `stop`; raises the error that ends it."""
         self.engine.run()
 
     def fail(self, error: CoveyError) -> None:
@@ -41,7 +41,7 @@ class Service:
         self.streamer.fail_all(error)
 
     def drain(self) -> int:
-        """Take no more requests, and move no drafter any more; returns how many requests are open."""
+        """Take no more requests and move no drafter. Return how many requests are open."""
         self.engine.drain()
         self.new_grammars.refuse()
         self.long_prompts.refuse()
@@ -49,13 +49,13 @@ class Service:
         return self.open
 
     def stop(self) -> None:
-        """Have `run` return; open requests end with an error."""
+        """Make `run` return. Open requests end with an error."""
         if self.open:
             self.fail(Overloaded("the server is stopping"))
         self.engine.stop()
 
     def close(self) -> None:
-        """End the surroundings of an engine that has been stopped."""
+        """Close the parts around a stopped engine."""
         self.compiler.close()
         self.new_grammars.stop()
         self.long_prompts.stop()

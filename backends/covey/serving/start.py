@@ -1,7 +1,7 @@
-"""The start of a service: it waits for the target, finds the drafters and measures what rounds take.
+"""Starts a service: waits for the target, finds the drafters and measures rounds.
 
-Drafters are waited for only briefly, as the engine is told of one that comes later (`covey.serving.drafter_facts`).
-Rounds are measured when every model is loaded, as loads disturb them, and only until a request comes.
+It waits only briefly for drafters, since `covey.serving.drafter_facts` reports late ones to the engine. It measures
+after all models are loaded, as loading disturbs timings, and only until a request comes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from covey.serving.life import START_SECONDS, Life
 from covey.serving.service import Service
 from covey_client.costs.table import CostTable
 
-LOADED_SECONDS = 0.2  # between looks whether all models are
-FACTS_SECONDS = 2.0  # that drafters are waited for
+LOADED_SECONDS = 0.2  # between looks at whether all models are loaded
+FACTS_SECONDS = 2.0  # longest wait for drafters
 AGAIN_SECONDS = 0.1  # between questions to a target
 log = logging.getLogger("covey.orchestrator")
 
 
 class Start:
-    """Asks the models behind one public model. Owns nothing of what it finds."""
+    """Asks the other models of one public model. Keeps nothing of what it finds."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Start:
         life: Life,
         end: Callable[[str], None],
     ) -> None:
-        """`end` ends the process of a model, unless it is young."""
+        """`end` ends the process of a model, unless the process is young."""
         self._builder, self._drafter, self._facts = builder, drafter, facts
         self._control, self._life, self._end = control, life, end
 
     def service(self) -> Service:
-        """Return a service; raises PortError if there is no target, and CoveyError for whatever else prevents it."""
+        """Return a service. Raises PortError if there is no target, and CoveyError for every other obstacle."""
         info = self._await_target()
         drafters, answered = self._find_drafters(info)
         costs = self._costs({name: drafters[name] for name in answered})
@@ -60,14 +60,14 @@ class Start:
         return service
 
     def _drafter_failed(self, roster: Roster, name: str, error: CoveyError) -> None:
-        """Count the failure, and end a process that Triton takes for dead: Triton asks it nothing more, though it may
-        only have been starved for a second."""
+        """Count the failure. If Triton considers the process dead, end it: Triton sends it no more calls, even if it
+        was only starved for a second."""
         self._builder.metrics.drafter_failed(name)
         if isinstance(error, StubDead) and roster.state(name) not in MOVED:
             self._end(name)
 
     def _recover(self, error: PortError) -> None:
-        log.warning("the target failed and is replaced: %s", error)
+        log.warning("the target failed, loading it again: %s", error)
         self._end(self._facts.target)
         self._await_target()
 
@@ -77,24 +77,25 @@ class Start:
             try:
                 return self._builder.target.info()
             except PortError as error:
-                if isinstance(error, StubDead):  # where it was too young when it first failed
+                if isinstance(error, StubDead):  # if it was too young at its first failure
                     self._end(self._facts.target)
                 if self._life.stopping.wait(AGAIN_SECONDS) or time.monotonic() > deadline:
-                    raise PortError(f"the target did not come up: {error}") from None
+                    raise PortError(f"the target did not start: {error}") from None
 
     def _find_drafters(self, info: TargetInfo) -> tuple[dict[str, Drafter], list[str]]:
-        """Return the profile's drafters, and which of them have said what they are. One that has not is kept, as it may
-        say so later; one with another vocabulary than the target's is not."""
+        """Return the profile's drafters, and the names of those that have answered. A silent drafter is kept, as it may
+        answer later; one with another vocabulary than the target's is not."""
         names = self._builder.profile.speculation.drafters
         facts = self._facts.wait(names, FACTS_SECONDS)
         for name in set(names) - facts.keys():
-            log.warning("drafter %s is not waited for: it has not answered within %g s", name, FACTS_SECONDS)
+            log.warning("starting without drafter %s: no answer within %g s", name, FACTS_SECONDS)
         foreign = {name for name, own in facts.items() if is_foreign(name, own, info)}
         ports = {name: self._drafter(name) for name in names if name not in foreign}
         return ports, [name for name in ports if name in facts]
 
     def _costs(self, drafters: Mapping[str, Drafter]) -> CostTable | None:
-        """Return what rounds with these drafters take, if a policy uses that: as the profile says, or measured."""
+        """Return the costs of rounds with these drafters if a policy uses them: the profile's table, or measured
+        ones."""
         made, speculation = self._builder, self._builder.profile.speculation
         names = measured(speculation, tuple(drafters)) if speculation.costs == profile.AUTO else ()
         if not names:
@@ -102,10 +103,10 @@ class Start:
         self._await_loaded()
         try:
             return self._curves(names).get()
-        except Exception as error:  # whatever it is, the server can do without them
+        except Exception as error:  # any failure: the server works without them
             if not isinstance(error, PortError):
                 log.exception("measuring failed")
-            log.warning("cost curves are learnt from nothing: %s", error)
+            log.warning("starting without measured cost curves: %s", error)
             return None
 
     def _curves(self, names: Iterable[str]) -> Curves:
@@ -118,27 +119,27 @@ class Start:
         return Curves(made.target, drafters, made.profile, made.clock, folder, go_on=go_on, caller=made.caller)
 
     def _note_unloaded(self, silent: Iterable[str], roster: Roster) -> None:
-        """Note which silent drafters are not in memory because an earlier orchestrator unloaded them."""
+        """Note which silent drafters an earlier orchestrator unloaded."""
         silent = tuple(silent)
         try:
             states = self._control.states() if silent else {}
         except CoveyError as error:
-            log.warning("who is in memory is not known: %s", error)
+            log.warning("cannot list the loaded drafters: %s", error)
             return
         for name in silent:
             if states.get(name) == UNLOADED:
                 roster.moves(name, State.UNLOADED)
 
     def _await_loaded(self) -> None:
-        """Wait until the server says over HTTP that all models are loaded, or a request comes. Without a launcher,
-        which says the address, nothing is waited for."""
+        """Wait until Triton reports over HTTP that all models are loaded, or a request comes. Without a launcher there
+        is no address to ask, so do not wait."""
         deadline = time.monotonic() + START_SECONDS
         while HTTP_VARIABLE in os.environ and time.monotonic() < deadline and not self._all_loaded():
             if self._life.asked.wait(LOADED_SECONDS):
                 return
 
     def _all_loaded(self) -> bool:
-        """Return whether no model is being loaded; one that failed to load is seen to later."""
+        """Return whether no model is being loaded. A failed load is handled later."""
         try:
             return LOADING not in self._control.states().values()
         except CoveyError:

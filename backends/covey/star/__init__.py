@@ -1,1 +1,1 @@
-"""One drafter for the targets of several servers: its queue, whom it serves and how much, and what it measures."""
+"""One drafter for the targets of several servers: its queue, its callers, and its measured speed."""

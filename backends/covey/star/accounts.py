@@ -1,4 +1,4 @@
-"""The accounts of a shared drafter's senders: who asks now, and what each server was given and takes."""
+"""The accounts of a shared drafter: which senders are active, and how much each server was served."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterator
 from covey.contracts.types import DraftReply
 from covey.star.calls import Call
 
-GONE = 5.0  # seconds without a call after which a sender is none of those that are served
+GONE = 5.0  # seconds without a call after which a sender no longer counts as served
 
-Totals = defaultdict[str, float]  # of calls by outcome, and of seconds
+Totals = defaultdict[str, float]  # calls by outcome, and seconds
 
 
 class Accounts:
-    """Owns when each sender last called, and totals by server. Called by one thread at a time."""
+    """Owns the time of each sender's last call, and totals by server. Called by one thread at a time."""
 
     def __init__(self) -> None:
         self._last_call: dict[int, float] = {}  # by sender
@@ -25,7 +25,7 @@ class Accounts:
         self._last_call[call.who] = call.arrived
 
     def served(self, call: Call, reply: DraftReply, seconds: float) -> None:
-        """Note that the sender was drafted for, and how long its part of the drafter's time was."""
+        """Note that the sender was drafted for, and its share of the drafter's time."""
         totals = self._totals[call.caller]
         totals["drafted"] += 1
         totals["service"] += seconds
@@ -39,7 +39,7 @@ class Accounts:
         totals["wait"] += wait
 
     def gone(self, now: float, waiting: Collection[int]) -> list[int]:
-        """Remove and return the senders that are silent, beside those whose calls wait."""
+        """Remove and return the silent senders, except those with a waiting call."""
         silent = [who for who, at in self._last_call.items() if now - at > GONE and who not in waiting]
         for who in silent:
             del self._last_call[who]

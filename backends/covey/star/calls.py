@@ -1,4 +1,4 @@
-"""One call to a shared drafter, and its answer where nothing is drafted."""
+"""A call to a shared drafter, and its answer when nothing is drafted."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Answered = Callable[[DraftReply | CoveyError], None]
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """`work.origin` is one that no other server's call can have (`covey.star.callers`)."""
+    """One call. `work.origin` is unique to its sender (`covey.star.callers`)."""
 
     work: DraftWork
-    caller: str  # whose targets ask: the name of a server, "" for this one
+    caller: str  # the name of the asking server; "" is this one
     arrived: float
     answered: Answered | None = None
 
     @property
     def who(self) -> int:
-        """Return the sender, whichever its incarnation."""
+        """Return the sender's number, without its incarnation."""
         return self.work.origin >> INCARNATION_BITS
 
     @property
     def due(self) -> float:
-        """Return the time until which an answer is of use."""
+        """Return the time after which the answer is useless."""
         return self.arrived + (self.work.patience or float("inf"))
 
     @property
@@ -42,21 +42,21 @@ class Call:
 
     @property
     def beams(self) -> int:
-        """Return the beams of all the call's rows: what a level of its draft works on."""
+        """Return the beams of all rows: the work of one level of the draft."""
         return int(self.work.width.sum())
 
     def answer(self, reply: DraftReply | CoveyError) -> None:
-        answered, self.answered = self.answered, None  # nobody is answered twice
+        answered, self.answered = self.answered, None  # answer only once
         try:
             if answered is not None:
                 answered(reply)
-        except Exception:  # its sender is gone, or there is no memory to send: nothing to those whose calls follow
-            log.exception("an answer of a shared drafter could not be sent")
+        except Exception:  # the sender is gone, or memory is short: later calls must not suffer
+            log.exception("cannot send a shared drafter's answer to its caller")
 
 
 def plainly(work: DraftWork, epoch: int, wait: float, again: float = 0.0) -> DraftReply:
-    """Answer `decode plainly`: the drafter was told nothing of the message. What it held before it still holds, and
-    what the message opens is to be opened again. What the message frees is the answerer's to remember."""
+    """Return the answer "decode plainly". The drafter has not seen the message: its state is unchanged, the sender
+    opens its requests again, and the caller of this function keeps the frees."""
     opened = [opening.tag for opening in work.opens]
     return DraftReply(
         status=np.full(len(work.tags), RowStatus.SKIPPED, np.int32),

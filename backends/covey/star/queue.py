@@ -1,16 +1,16 @@
-"""The queue of a shared drafter: whose calls it serves next, and which of them together.
+"""The queue of a shared drafter: it picks the calls to serve next, and those that share one pass.
 
-    late        a call whose draft would come too late, though it were one token, is told so at once
-    overdue     who waits for longer than the bound, and much longer than all that waits takes, goes first; of several
-                groups that do, the one that was served least lately
-    fair        else the group of callers (`covey.wire.ledger`) that will have had least of the drafter's time after its
-                call, by weight: who asks for little is not behind all that ask for more than there is
-    in turns    among the senders of one group
-    slack       among those, whoever has least time left beyond what the draft takes, until its sender waits no more
+    late        A call too late even for a draft of one token is answered at once.
+    overdue     A call that has waited longer than the bound, and much longer than all waiting calls take, goes first.
+                Among several such groups, the one that was served longest ago goes first.
+    fair        Otherwise the group of callers (`covey.wire.ledger`) goes first that will have had least drafter time
+                after its call, by weight. A light caller is not starved by heavy ones.
+    in turns    The senders of one group take turns.
+    slack       Among the rest, the sender goes first that can wait least beyond the time of its draft.
 
-The rows of others join the chosen call's pass in the same order, while they fit and nobody is late for it. One
-sender's calls are served as they came: each tells of what follows the one before. However many beams and levels a call
-asks for, it holds the drafter not much longer than the bound where there are others. Knows no threads and no drafter.
+Other rows join the chosen call's pass in the same order, while they fit and no call becomes late. One sender's calls
+are served in order, because each continues the one before. While others wait, a call of many beams and levels holds the
+drafter not much longer than the bound. The queue knows no threads and no drafter.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from covey.star.calls import Call
 from covey.star.speed import Speed
 from covey.wire.ledger import group_of_sender
 
-OVERDUE = 3.0  # times what one call of each that waits takes, or times the bound for one call
-CREDIT = 0.2  # seconds of the drafter's time that one who asks less than he may can save up
-USUAL = 16  # levels of a draft that are not too many, however slow the drafter seems
-QUANTUM = 0.010  # seconds of the drafter's time by which whoever is behind goes before who has less slack
+OVERDUE = 3.0  # times what one call of each waiting sender takes, or times the bound for one call
+CREDIT = 0.2  # seconds of the drafter's time that a light caller can save up
+USUAL = 16  # levels that a draft may always have, however slow the drafter
+QUANTUM = 0.010  # seconds of the drafter's time: smaller differences between groups leave the choice to turns and slack
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    rows: int = 64  # beams of calls that are served together
+    rows: int = 64  # most beams of one pass
     bound: float = 0.1  # seconds that a call waits before it goes first
 
 
 class DraftQueue:
-    """Owns the calls that wait, and what share of the drafter's time each sender has had."""
+    """Owns the waiting calls and each group's share of the drafter's time."""
 
     def __init__(self, limits: QueueLimits, weights: Mapping[str, float] | None = None) -> None:
         self._limits = limits
         self._weights = weights or {}
-        self._waiting: dict[int, list[Call]] = {}  # by sender, as they came
-        self._turns: dict[int, int] = {}  # by sender: when it was served last
+        self._waiting: dict[int, list[Call]] = {}  # by sender, in order of arrival
+        self._turns: dict[int, int] = {}  # by sender: the turn in which it was last served
         self._turn = 0
-        self._had: dict[int, float] = {}  # by group: seconds of the drafter, by weight
-        self._level = 0.0  # what those who are served now had had before
+        self._had: dict[int, float] = {}  # by group: seconds of the drafter, divided by weight
+        self._level = 0.0  # the lowest earlier share among the groups now served
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     def calls(self) -> list[Call]:
-        """Return the calls that wait. Does not mutate."""
+        """Return the waiting calls. Does not mutate."""
         return [call for calls in self._waiting.values() for call in calls]
 
     def put(self, call: Call) -> None:
@@ -67,13 +67,13 @@ class DraftQueue:
         return len(self._waiting.get(who, ()))
 
     def drop(self, calls: list[Call]) -> None:
-        """Remove those of the calls that wait here."""
+        """Remove those of these calls that still wait."""
         for call in calls:
             if call in self._waiting.get(call.who, ()):
                 self._remove(call)
 
     def late(self, now: float, speed: Speed) -> list[Call]:
-        """Remove and return the calls that even a draft of one token would be late for."""
+        """Remove and return the calls that are too late even for a draft of one token."""
         found = []
         for calls in list(self._waiting.values()):
             for call in list(calls):
@@ -83,8 +83,8 @@ class DraftQueue:
         return found
 
     def take(self, now: float, speed: Speed, *, shared: bool = True) -> list[Call]:
-        """Remove and return the calls to serve now, one of a sender at most, their depths cut to what is in time.
-        Empty when nobody waits. Without `shared` it is one call."""
+        """Remove and return the calls to serve now, at most one per sender, each cut to the depth that is in time.
+        Without `shared`, at most one call. Empty if no call waits."""
         heads = [calls[0] for calls in self._waiting.values()]
         bound = max(self._limits.bound, OVERDUE * sum(speed.seconds(call.beams, call.depth) for call in heads))
         least = min((self._had.get(each, 0.0) for each in self._groups()), default=0.0)
@@ -111,7 +111,7 @@ class DraftQueue:
         return [self._cut(call, now, speed, beams) for call in taken]
 
     def served(self, calls: list[Call], seconds: float) -> None:
-        """Note how long calls took together; each pays for its rows."""
+        """Charge each call for its rows' part of the joint time."""
         beams = sum(call.beams for call in calls)
         groups = {call: group_of_sender(call.who) for call in calls}
         self._level = max(self._level, min(self._had.get(each, self._level) for each in groups.values()))
@@ -123,7 +123,7 @@ class DraftQueue:
             self._turns[call.who] = self._turn
 
     def forget(self, who: int) -> None:
-        """Forget a sender that is gone and has no call here."""
+        """Forget a sender that is gone and has no waiting call."""
         self._turns.pop(who, None)
         group = group_of_sender(who)
         if all(group_of_sender(each) != group for each in self._turns):
@@ -151,7 +151,8 @@ class DraftQueue:
             del self._waiting[call.who]
 
     def _cut(self, call: Call, now: float, speed: Speed, beams: int) -> Call:
-        """Return the call, made no deeper than its sender can wait, nor, beyond what is usual, than the others can."""
+        """Return the call, no deeper than its sender can wait. With other groups present, depths beyond USUAL must also
+        fit their bound."""
         most = speed.depth(beams, call.due - now)
         if len(self._had) > 1:
             most = min(most, max(USUAL, speed.depth(beams, OVERDUE * self._limits.bound)))

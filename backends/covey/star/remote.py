@@ -1,14 +1,13 @@
-"""A drafter on other servers, behind `covey.contracts.ports.Drafter`.
+"""A drafter on other servers, as a `covey.contracts.ports.Drafter`.
 
-    choose      the place that serves us now; another where that is down, or costs so much more that to replay the
-                texts there pays
-    send        the message, sealed with our secret; once more where no answer came and there is time: a message has a
-                number, so whoever has answered it answers the same again (`covey.wire.ledger`)
-    or not      where there is no place: `decode plainly`, and when to ask again
+    choose      Stay at the current place. Change if it is down, or so much slower that replaying the texts pays.
+    send        Send the message, sealed with our secret. Repeat it once if no answer came and time is left: a place
+                answers a message number twice with the same answer (`covey.wire.ledger`).
+    or not      If no place serves, answer "decode plainly" and when to ask again.
 
-A place that fails is not asked again until it has answered a question of its own thread's: no draft waits for a server
-that is gone. What a place does not know, one that was changed to or started anew, it says is stale, and is told whole.
-Texts do not depend on any of this: whatever is proposed, the target decides.
+A failed place gets no drafts until it has answered a question of the probing thread, so no draft waits for a dead
+server. A place that was just chosen or restarted answers "stale" for unknown requests and is then sent them whole. None
+of this changes texts: the target decides on every proposal.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from covey_client.wire import BAN
 
 log = logging.getLogger("covey.star")
 
-INFO_SECONDS = 1.0  # that a question may take
-SHARE = 0.8  # of a sender's patience that the way there and back may take
+INFO_SECONDS = 1.0  # for one question
+SHARE = 0.8  # of a sender's patience, for the whole exchange
 FIRST_PROBE, LONGEST_PROBE = 0.1, 1.0  # seconds between questions to a place that is down
-LOOKS = 1.0  # seconds between those to a place that is not the chosen one
-READ_SECONDS = 10.0  # for a call that reads
-HORIZON = 100  # calls in which a change of place must have paid
-MOST_SURPLUS = 4096  # tokens of a drafter that its target lacks: padding, as a rule
-LEAST = 0.002  # seconds of a call that another place must save
-REPLAY = 0.0002  # seconds that a token of a replayed text is taken to cost
+LOOKS = 1.0  # seconds between questions to a place that is not the current one
+READ_SECONDS = 10.0  # for a reading call
+HORIZON = 100  # calls within which a change of place must pay
+MOST_SURPLUS = 4096  # most tokens that the drafter has and its target lacks: usually padding
+LEAST = 0.002  # seconds per call that another place must save at least
+REPLAY = 0.0002  # assumed seconds per token of a replayed text
 
 
 class Model(Protocol):
-    """A model of another server."""
+    """A model on another server."""
 
     name: str
 
@@ -55,16 +54,16 @@ class Model(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """The drafter of one server. It is down from a failure on until it has answered the asking thread."""
+    """The drafter of one server. After a failure it is down until it answers the probing thread."""
 
     model: Model
-    down: bool = True  # until it has answered
+    down: bool = True  # until it first answers
     problem: str = "was not asked yet"
     probe: float = FIRST_PROBE
-    due: float = -math.inf  # when it is asked next
+    due: float = -math.inf  # time of the next question
     facts: DrafterInfo | None = None
-    seconds: float = 0.0  # of a call for one level, its wait and way included
-    frees: tuple[int, ...] = field(default=())  # of messages that it was not told
+    seconds: float = 0.0  # per level of a call, including queue and network
+    frees: tuple[int, ...] = field(default=())  # of messages that it did not get
 
 
 class RemoteDrafter:
@@ -80,7 +79,7 @@ class RemoteDrafter:
         deadline: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`deadline` is how many seconds a call may take whose sender does not say, `vocab_size` the target's."""
+        """`deadline`: seconds for a call without its own. `vocab_size`: the target's."""
         self._places = [Place(model) for model in models]
         self._at = self._places[0]
         self._token = token
@@ -94,7 +93,7 @@ class RemoteDrafter:
         self._thread.start()
 
     def info(self) -> DrafterInfo:
-        """Return the facts of the place that serves us, as it said last; raises PortError while there is none."""
+        """Return the last known facts of the serving place; raises PortError if there is none."""
         place = self._at if not self._at.down else next((each for each in self._places if not each.down), self._at)
         if place.down:
             self._ask(place)
@@ -108,7 +107,7 @@ class RemoteDrafter:
         place = self._choose(work)
         if place is None:
             for each in self._places:
-                each.frees = (each.frees + work.frees)[-MOST_TAGS:]  # what was before has made room by then
+                each.frees = (each.frees + work.frees)[-MOST_TAGS:]  # older tags have been evicted there by now
             return plainly(work, 0, 0.0, FIRST_PROBE)
         reply = self._send(place, work, now)
         levels = int(work.depth.max(initial=0))
@@ -137,7 +136,7 @@ class RemoteDrafter:
             if saved <= LEAST + replayed / HORIZON:
                 return self._at
         if best is not self._at:
-            log.info("%s: %s drafts from now on", self._name, best.model.name)
+            log.info("%s: now using %s", self._name, best.model.name)
         self._at = best
         return best
 
@@ -159,15 +158,15 @@ class RemoteDrafter:
             reply = codec.decode_draft_reply(answer, len(work.tags))
             tokens = reply.trees.tokens
             if self._vocab_size and len(tokens) and int(tokens.max()) >= self._vocab_size:
-                raise PortError(f"{place.model.name} drafts tokens that the target does not have")
-        except Exception as error:  # whatever it answers, it costs no more than this call
+                raise PortError(f"{place.model.name} drafts tokens outside the target's vocabulary")
+        except Exception as error:  # any answer: a bad one costs only this call
             place.frees = frees
             self._fell(place, str(error))
             raise
         return reply
 
     def _opened(self, place: Place, opening: Open) -> Open:
-        """Return the opening with a ban on every token that the drafter has and the target lacks."""
+        """Return the opening with a ban on every token that only the drafter has."""
         if place.facts is None or not 0 < self._vocab_size < place.facts.vocab_size:
             return opening
         bans = tuple((token, BAN) for token in range(self._vocab_size, place.facts.vocab_size))
@@ -182,7 +181,7 @@ class RemoteDrafter:
     # ---- the thread that looks --------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Ask places that are down until they answer, and those beside the chosen one how busy they are."""
+        """Ask places that are down until they answer, and unused ones how busy they are."""
         while True:
             with self._wake:
                 asked = [each for each in self._places if each.down or each is not self._at]
@@ -203,7 +202,7 @@ class RemoteDrafter:
             facts = codec.decode_drafter_info(place.model.exchange(message, INFO_SECONDS))
             if self._vocab_size and facts.vocab_size > self._vocab_size + MOST_SURPLUS:
                 raise PortError(f"its vocabulary has {facts.vocab_size} tokens, the target's {self._vocab_size}")
-        except Exception as error:  # the thread that looks outlives whatever is answered
+        except Exception as error:  # no answer may end this thread
             problem = str(error) if isinstance(error, PortError) else f"{type(error).__name__}: {error}"
             if not place.down or place.problem != problem:
                 log.warning("%s: %s does not serve: %s", self._name, place.model.name, problem)
@@ -223,11 +222,11 @@ class RemoteDrafter:
 
 
 def load(name: str, vocab_size: int, profile: Profile) -> RemoteDrafter:
-    """Return the drafter of an entry of the model repository, wherever the profile says that it is."""
+    """Return the drafter of a repository entry, at the places that the profile names."""
     star = profile.star
     places = [entry.split("=", 1)[1] for entry in star.servers if entry.split("=", 1)[0] == name]
     if not places:
-        raise SettingError(f"{name}: no entry of star.servers says where it is: add {name}=HOST:PORT/MODEL")
+        raise SettingError(f"{name} has no place in star.servers: add {name}=HOST:PORT/MODEL")
     secret = private_text(star.secret).strip() if star.secret else ""
     if len(secret) < LEAST_SECRET:
         raise SettingError(f"{name}: star.secret must name a file with a secret of at least {LEAST_SECRET} characters")

@@ -1,13 +1,13 @@
-"""A drafter that serves several senders: one queue, and one thread that never idles while a call waits.
+"""A drafter that serves several senders, with one queue and a thread that never idles while a call waits.
 
-    submit      a call comes
-    take        late calls are told so; the next call is chosen, and whose rows join it              (queue)
-    draft       one pass for all of them
-    answer      each its own part; who waited how long and took how much is noted                    (accounts)
+    submit      Take a call.
+    take        Answer late calls; choose the next call and the rows that join it                    (queue)
+    draft       Run one pass for all of them.
+    answer      Send each its part; note who waited and was served, and how long                     (accounts)
 
-Late calls are answered `decode plainly`: the drafter is told nothing of them but, later, what they free.
-Calls that fail together are served one by one for a while, so that one which breaks the drafter fails alone. The only
-sender there is can be served in the thread that brings its call (`at_once`). Knows no Triton.
+Late calls are answered "decode plainly"; the drafter later gets only their frees. After a joint failure, calls run one
+by one for a while, so that a call that breaks the drafter fails alone. A single sender can be served in the thread that
+brings its call (`at_once`). Knows no Triton.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from covey.wire.ledger import MOST_TAGS
 
 log = logging.getLogger("covey.star")
 
-APART = 10.0  # seconds in which nothing is joined after calls that failed together
-MOST_WAITING = 16  # calls of one sender, which needs one and sends more when it does not get its answers
+APART = 10.0  # seconds without joint passes after one has failed
+MOST_WAITING = 16  # most waiting calls of one sender; more come only when its answers are lost
 
 
 class DraftService:
-    """Owns the drafter, the queue before it and the accounts of whom it serves."""
+    """Owns the drafter, its queue and the accounts of its senders."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class DraftService:
         self._accounts = Accounts()
         self._now = now
         self._changed = threading.Condition()
-        self._turn = threading.Lock()  # of whoever asks the drafter for anything that changes it
+        self._turn = threading.Lock()  # held while a call changes the drafter
         self._serving: list[Call] = []
-        self._free = -math.inf  # when those will have been served, it seems
-        self._frees: dict[int, tuple[int, tuple[int, ...]]] = {}  # by sender, with its origin: of messages not told
+        self._free = -math.inf  # expected end of the calls being served
+        self._frees: dict[int, tuple[int, tuple[int, ...]]] = {}  # by sender, with its origin: untold frees
         self._apart_until = -APART
         self._idle_since, self._idle, self._joined = now(), 0.0, 0
         self._epoch = 0
@@ -66,15 +66,15 @@ class DraftService:
     # ---- any thread -------------------------------------------------------------------------------------------------
 
     def info(self) -> DrafterInfo:
-        """Return what the drafter says of itself, and how long one more sender would wait for its turn."""
+        """Return the drafter's facts, and how long one more sender would wait."""
         with self._changed:
             ahead = self._serving + self._queue.calls()
         wait = sum(self._speed.seconds(call.beams, call.depth) for call in ahead)
         return replace(self._drafter.info(), wait_seconds=wait, step_seconds=self._speed.step(1))
 
     def at_once(self, work: DraftWork, caller: str) -> DraftReply | None:
-        """Serve the call in this thread if its sender is alone; else return None, and do nothing. Raises CoveyError
-        when the drafter fails."""
+        """Serve the call in this thread if its sender is alone, otherwise return None. Raises CoveyError if the drafter
+        fails."""
         call = Call(work, caller, self._now())
         with self._changed:
             self._part(call.arrived)
@@ -88,7 +88,7 @@ class DraftService:
         return answer
 
     def submit(self, work: DraftWork, caller: str, answered: Answered) -> None:
-        """Take a call; `answered` gets its answer once, in any thread."""
+        """Queue a call. `answered` gets its answer exactly once, in any thread."""
         call = Call(work, caller, self._now(), answered)
         refusal: DraftReply | CoveyError
         with self._changed:
@@ -96,7 +96,7 @@ class DraftService:
             if self._stopped:
                 refusal = PortError("the drafter is stopping")
             elif self._queue.count(call.who) >= MOST_WAITING:
-                refusal = PortError(f"{MOST_WAITING} calls of this sender wait already")
+                refusal = PortError(f"{MOST_WAITING} calls of this sender are already waiting")
             elif max(call.arrived, self._free) + self._speed.seconds(call.beams, 1) > call.due:
                 self._accounts.called(call)
                 refusal = self._late(call, call.arrived)
@@ -111,7 +111,7 @@ class DraftService:
         call.answer(refusal)
 
     def draft(self, work: DraftWork, caller: str = HERE) -> DraftReply:
-        """Draft as `submit` does, and wait for the answer. Raises CoveyError when the drafter fails."""
+        """Draft as `submit` does, and wait for the answer. Raises CoveyError if the drafter fails."""
         answers: list[DraftReply | CoveyError] = []
         done = threading.Event()
 
@@ -127,7 +127,7 @@ class DraftService:
         return answer
 
     def stop(self) -> None:
-        """Serve nobody any more; calls that wait fail."""
+        """Stop serving. Waiting calls fail."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -165,13 +165,13 @@ class DraftService:
                     break
             try:
                 self._serve()
-            except Exception:  # of the queue's own; those that come next are not to wait for ever
-                log.exception("calls of a shared drafter are lost")
+            except Exception:  # a defect of the queue: later calls must not hang
+                log.exception("the queue of a shared drafter failed, its waiting calls are lost")
                 self._fail(waiting, PortError("the drafter's queue failed; see its server's log"))
         self._fail(waiting, PortError("the drafter is stopping"))
 
     def _serve(self) -> None:
-        """Answer those that are late, and whose turn it is."""
+        """Answer the late calls and the ones whose turn it is."""
         with self._changed:
             now = self._now()
             late = self._queue.late(now, self._speed)
@@ -200,7 +200,7 @@ class DraftService:
         self._joined += len(calls) - 1
 
     def _served(self, calls: list[Call]) -> list[DraftReply | CoveyError]:
-        """Draft for the calls, note what that took, and return their answers."""
+        """Draft for the calls, account for the time, and return their answers."""
         started = self._now()
         with self._changed:
             missed = [self._missed(call) for call in calls]
@@ -221,7 +221,7 @@ class DraftService:
             ]
         except Exception as error:
             if not isinstance(error, CoveyError):
-                log.exception("a drafter raised what no drafter should")
+                log.exception("a shared drafter raised an unexpected exception")
                 error = PortError(f"{type(error).__name__}: {error}")
             replies, answers = [], [error] * len(calls)
         ended = self._now()
@@ -244,19 +244,19 @@ class DraftService:
         return answers
 
     def _part(self, now: float) -> None:
-        """Forget senders that are silent."""
+        """Forget silent senders."""
         for who in self._accounts.gone(now, {call.who for call in self._serving + self._queue.calls()}):
             self._queue.forget(who)
 
     def _missed(self, call: Call) -> tuple[int, ...]:
-        """Return what the call's sender freed with messages that the drafter was not told of. Does not mutate."""
+        """Return the sender's frees that the drafter was not told. Does not mutate."""
         origin, frees = self._frees.get(call.who, (0, ()))
         return frees if origin == call.work.origin else ()
 
     def _late(self, call: Call, now: float) -> DraftReply:
         self._accounts.turned_away(call, "late", now - call.arrived)
         if call.arrived + self._speed.seconds(call.beams, 1) > call.due:
-            self._speed.doubt(call.beams)  # it would never be drafted for, so nobody would find out otherwise
+            self._speed.doubt(call.beams)  # else a wrong estimate would refuse this call for ever
         return self._plainly(call)
 
     def _plainly(self, call: Call) -> DraftReply:

@@ -1,5 +1,5 @@
-"""Generates the choices of one request at once. The later ones of a prompt find its KV in the prefix cache, since they
-are sent when the first has begun its answer."""
+"""Generates the choices of one request at once. Later choices start when the first has begun its answer, so they find
+their prompt's KV in the prefix cache."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from covey_client.response import Chunk, Completion
 async def parts(
     gateway: Gateway, caller: Caller, requests: Sequence[InferenceRequest], n: int
 ) -> AsyncGenerator[tuple[int, Chunk], None]:
-    """Yield chunks with the index of their choice, as they come. `n` choices have the same prompt."""
+    """Yield chunks with the index of their choice, in order of arrival. `n` choices share a prompt."""
     if len(requests) == 1:
         async with gateway.stream(requests[0], caller) as stream:
             async for chunk in stream:
                 yield 0, chunk
         return
-    came: asyncio.Queue[tuple[int, Chunk | Exception]] = asyncio.Queue(1)  # whoever reads slowly is waited for
+    came: asyncio.Queue[tuple[int, Chunk | Exception]] = asyncio.Queue(1)  # waits for a slow reader
     begun = [asyncio.Event() for _ in requests[::n]]
 
     async def one(index: int) -> None:

@@ -10,12 +10,12 @@ from covey_client.response import Chunk
 
 @dataclass
 class Delta:
-    """The part of an answer that one chunk brought, by OpenAI's fields."""
+    """One chunk's part of an answer, by OpenAI's fields."""
 
     content: str = ""
-    tool_calls: list[dict[str, Any]] = field(default_factory=list)  # parts of calls, as events tell them
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)  # parts of calls, in the form of events
     finish_reason: str = ""
-    reasoning: str = ""  # thought before the answer
+    reasoning: str = ""  # thoughts before the answer
 
     @property
     def empty(self) -> bool:

@@ -1,4 +1,4 @@
-"""Writes errors as OpenAI's clients read them."""
+"""Writes errors in the form that OpenAI's clients read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
 
 def ours(path: str) -> bool:
-    """Return whether a route is OpenAI's, or one that vLLM has beside them."""
+    """Return whether a route is OpenAI's, or one that vLLM adds to them."""
     return any(path == each or path.startswith(f"{each}/") for each in PATHS)
 
 
 def tritons(path: str) -> bool:
-    """Return whether a route's errors are a text, as Triton's are; those of all others have OpenAI's shape."""
+    """Return whether a route's errors are texts like Triton's. All others have OpenAI's shape."""
     return path == "/v2" or path.startswith("/v2/")
 
 
@@ -29,7 +29,7 @@ def shaped(status: int, message: str, param: str = "", code: str = "") -> dict[s
 
 def body(error: CoveyClientError) -> dict[str, Any]:
     status, field = failures.kind(error).http, error.field if isinstance(error, InvalidRequest) else ""
-    text = failures.text(error).partition("] ")[2]  # its code is the status
+    text = failures.text(error).partition("] ")[2]  # the status stands for its code
     code = ""
     if status == 404 and field == "model":
         code = "model_not_found"

@@ -1,6 +1,6 @@
-"""Turns a body's fields into settings of `covey`. Fields that OpenAI's API or vLLM's call otherwise are translated,
-what cannot be done is refused by its name, and unknown fields have no effect. The types of the `openai` package have
-neither vLLM's fields nor ranges."""
+"""Turns a body's fields into settings of `covey`. OpenAI's and vLLM's names are translated, unsupported fields are
+refused by name, and unknown fields are ignored. The types of the `openai` package have neither vLLM's fields nor
+ranges."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DELIVERED = (
     *("exclude_input_in_output", "num_prompt_tokens"),
 )
 GRAMMAR_FIELDS = ("grammar_json", "grammar_regex", "grammar_lark")
-COMBINED = ("stop_words", "logit_bias", "logit_bias_ids", *GRAMMAR_FIELDS)  # OpenAI's fields may say the same
+COMBINED = ("stop_words", "logit_bias", "logit_bias_ids", *GRAMMAR_FIELDS)  # OpenAI's fields may set the same
 OWN = frozenset(INPUT_BY_NAME) - {*DELIVERED, *COMBINED}
-DEFAULTS = {"temperature": 1.0}  # OpenAI's, where it is not Covey's
+DEFAULTS = {"temperature": 1.0}  # OpenAI's default, where Covey's differs
 STRUCTURED = "structured_outputs"  # vLLM's
 GUIDED = ("guided_json", "guided_regex", "guided_grammar", "guided_choice")  # its older names
-# Known, and done with these values alone: they are what happens anyway.
+# Known fields that accept only these values, which describe what happens anyway.
 ONLY: Mapping[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "audio": (),
@@ -42,7 +42,7 @@ ONLY: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "stop_token_ids": ([],),
     "suffix": ("",),
-    "tool_choice": ("none",),  # chats have tools (`tools`)
+    "tool_choice": ("none",),  # `tools` handles those of chats
     "tools": ([],),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
@@ -55,7 +55,7 @@ INSTEAD = {
     "prompt_logprobs": "echo and logprobs of /v1/completions",
     "suffix": "a prompt with the model's own tokens for what is to be filled in",
 }
-# Covey's fields that a route decides by another one: allowed as they are without it.
+# Covey's fields that a route sets by another field: allowed only with their defaults.
 DECIDED: Mapping[str, tuple[Any, ...]] = {
     "exclude_input_in_output": (True,),
     "num_prompt_tokens": (),
@@ -67,7 +67,7 @@ DECIDED_BY = {
     "return_log_probs": "logprobs",
     SCORES: "echo and logprobs of /v1/completions",
 }
-ANY_OBJECT = '{"type": "object"}'  # as `json_object` promises
+ANY_OBJECT = '{"type": "object"}'  # what `json_object` promises
 IN_STRUCTURED = {
     "json": "grammar_json",
     "json_object": "grammar_json",
@@ -82,19 +82,19 @@ SEEDS = 1 << 64
 
 @dataclass(frozen=True)
 class Given:
-    """The fields of a body without its prompt."""
+    """The fields of a body except its prompt."""
 
-    settings: Mapping[str, Any]  # by the names of Covey's own table, not checked against it yet
+    settings: Mapping[str, Any]  # by Covey's own names, not yet checked
     n: int
     stream: bool
-    usage: bool  # an event of its own at the end of a stream
-    running_usage: bool  # in every event as well
+    usage: bool  # send usage as the last event of a stream
+    running_usage: bool  # and also in every event
     log_probs: bool
 
 
 def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Mapping[str, float]) -> Given:
-    """Read a body's fields. `most_tokens` is the output's length where the body gives none, and `sampling` is how the
-    model's makers would have it drawn. Raises InvalidRequest."""
+    """Read a body's fields. `most_tokens` is the default output length, and `sampling` the model makers' advice. Raises
+    InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "server")
     check_only(given, DECIDED, DECIDED_BY, "route")
@@ -103,7 +103,7 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Map
         settings["max_tokens"] = given["max_completion_tokens"]
     if stops := _stops(given):
         settings["stop_words"] = stops
-    if settings.get("top_k") == -1:  # vLLM's word for all
+    if settings.get("top_k") == -1:  # vLLM's value for no limit
         settings["top_k"] = 0
     if type(settings.get("seed")) is int:
         settings["seed"] = _seed(settings["seed"])
@@ -118,10 +118,10 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Map
         settings |= {"exclude_input_in_output": False, **({SCORES: True} if log_probs else {})}
     if settings.get("max_tokens") == 0 and SCORES not in settings:
         name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
-        raise refused(name, 0, "1 and more" + ("" if chat else ", or 0 with echo and logprobs"))
+        raise refused(name, 0, "1 or more" + ("" if chat else ", or 0 with echo and logprobs"))
     stream, options = _flag(given, STREAM), given.get("stream_options", {})
     if not isinstance(options, dict) or (options and not stream):
-        raise refused("stream_options", options, "an object, where stream is true")
+        raise refused("stream_options", options, "an object, and only with stream true")
     usage, running = (_flag(options, name) for name in IN_STREAM_OPTIONS)
     n = _count(given.get("n", 1))
     return Given(settings, n, stream, usage, usage and running, log_probs)
@@ -130,7 +130,7 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Map
 def check_only(
     given: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], instead: Mapping[str, str], where: str
 ) -> None:
-    """Refuse known fields whose value is not one of these."""
+    """Refuse known fields with other values than these."""
     for name, allowed in only.items():
         if name in given and given[name] not in allowed:
             said = f"only {', '.join(map(repr, allowed))}" if allowed else "nothing"
@@ -144,12 +144,12 @@ def derived(seed: int, number: int) -> int:
 
 
 def of_choice(settings: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """Return the settings of one of the `n` choices, whose seed follows from the request's."""
+    """Return the settings of one of the `n` choices, with a seed derived from the request's."""
     return {**settings, "seed": derived(settings["seed"], number)} if number and "seed" in settings else settings
 
 
 def _stops(given: Mapping[str, Any]) -> list[Any]:
-    """Return the texts of `stop` and of `stop_words`, each a text or a list. Raises InvalidRequest."""
+    """Return the texts of `stop` and `stop_words`, each a text or a list. Raises InvalidRequest."""
     found: list[Any] = []
     for name in ("stop", "stop_words"):
         value = given.get(name, [])
@@ -160,12 +160,12 @@ def _stops(given: Mapping[str, Any]) -> list[Any]:
 
 
 def _seed(value: int) -> int:
-    """Map OpenAI's signed seeds: negative ones are the upper half of Covey's."""
+    """Map OpenAI's signed seeds: negative ones become the upper half of Covey's."""
     return value % SEEDS if -SEEDS // 2 <= value < 0 else value
 
 
 def _top_log_probs(given: Mapping[str, Any], chat: bool) -> Any:
-    """Return how many top log-probabilities are wanted beside the token's own; None where none at all are."""
+    """Return how many top log-probabilities to add to each token's own; None for no log-probabilities."""
     if not chat:
         value = given.get("logprobs", False)
         return {True: 0, False: None}[value] if isinstance(value, bool) else value
@@ -178,21 +178,21 @@ def _top_log_probs(given: Mapping[str, Any], chat: bool) -> Any:
 
 
 def _bias(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Covey's two lists as they are, or OpenAI's object, whose token ids JSON makes texts of, as such lists."""
+    """Return the biases as Covey's two lists. OpenAI's object, whose ids are texts in JSON, is converted."""
     value, ids = given.get("logit_bias", {}), given.get("logit_bias_ids", [])
     if ids != []:
         if not isinstance(ids, list) or not isinstance(value, list) or len(ids) != len(value):
-            raise refused("logit_bias_ids", ids, "a list, beside a list logit_bias of the same length")
+            raise refused("logit_bias_ids", ids, "a list as long as the list logit_bias")
         return {"logit_bias_ids": ids, "logit_bias": value}
     if not isinstance(value, dict) or not all(name.isdecimal() and len(name) < 11 for name in value):
-        raise refused("logit_bias", value, "an object from token ids to numbers, or a list beside logit_bias_ids")
+        raise refused("logit_bias", value, "an object from token ids to numbers, or a list with logit_bias_ids")
     if len(value) > MAX_BIASES:
         raise refused("logit_bias", value, f"at most {MAX_BIASES} tokens")
     return {"logit_bias_ids": [int(name) for name in value], "logit_bias": list(value.values())} if value else {}
 
 
 def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the one grammar that the output has to fit. Raises InvalidRequest where there are several."""
+    """Return the one grammar for the output. Raises InvalidRequest if there are several."""
     found = _structured(given.get(STRUCTURED, {}))
     for name in GRAMMAR_FIELDS:
         if not isinstance(given.get(name, ""), str):
@@ -235,7 +235,7 @@ def _structured(value: Any) -> list[tuple[str, Any]]:
 
 def _choice(value: Any) -> str:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise refused(STRUCTURED, value, "a choice that is a list of texts, of which the output is one")
+        raise refused(STRUCTURED, value, "a list of texts as choice, one of which becomes the output")
     return f"start: {' | '.join(map(json.dumps, value))}"
 
 
@@ -257,7 +257,7 @@ def _count(value: Any) -> int:
 
 
 def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> InvalidRequest:
-    """Return the same error with the name that the body has for the field."""
+    """Return the error with the field's name in the body."""
 
     def said(names: Iterable[str], otherwise: str) -> str:
         return next((name for name in names if body.get(name) not in (None, [])), otherwise)
@@ -274,7 +274,7 @@ def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> In
     )
     name = back.get(error.field, "")
     told = str(error).replace(error.field, name, 1)
-    if error.field == "grammar_lark":  # the rules may be the front's own: only the cause tells
+    if error.field == "grammar_lark":  # the front may have written the rules, so only the cause helps
         cause = str(error).partition("can be compiled: ")[2]
         told = f"{name}: no grammar can be made of it: {cause}" if cause else told
     return type(error)(told, name) if name else error

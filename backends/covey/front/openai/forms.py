@@ -1,15 +1,14 @@
-"""Learns how a model writes tool calls from what its chat template shows of them, and makes the grammar that holds an
-answer to that form.
+"""Learns from a chat template how the model writes tool calls, and makes a grammar that holds answers to that form.
 
-A template is shown conversations with words, with one call and with two, and what differs is the form. For example, of
+The template renders conversations with words, with one call and with two. Their differences show the form. For example:
 
     <tool_call>
     {"name": "f", "arguments": {"a": 1}}
     </tool_call>
 
-`begin` is the first line, `head` all up to f, `key` what is between f and the arguments, and `tail` all after them.
-Some of a form's marks are tokens of their own, of which a text shows nothing where they are special ones. transformers
-knows the form of an answer only where the model's own files say it (`response_template`).
+Here `begin` is the first line, `head` is everything up to f, `key` the part between f and the arguments, and `tail`
+everything after them. Some marks are single tokens, which are invisible in a text if they are special. transformers
+knows the form of an answer only if the model's own files declare it (`response_template`).
 """
 
 from __future__ import annotations
@@ -33,36 +32,35 @@ PROPERTIES = {key: {"type": "string", "description": f"The {key}."} for key in S
 PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": list(SECRET)}
 TOOL = {"type": "function", "function": {"name": PROBE, "description": "Looks.", "parameters": PARAMETERS}}
 QUESTION = {"role": "user", "content": "Who is there?"}
-# As models are taught to write JSON.
+# The way in which models are taught to write JSON.
 SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-NO_TOOLS = "this model's chat template shows its model no tools"
-KNOWN = "arguments as JSON are, behind a tag or a bracket"
-UNKNOWN = "this model's chat template writes calls in no form that is known here: {}"
+NO_TOOLS = "this model's chat template does not show tools to the model"
+KNOWN = "JSON arguments after a tag or a bracket"
+UNKNOWN = "this model's chat template writes calls in an unknown form: {}"
 LIST = "[TOOL_CALLS]"  # of models whose calls have short ids
 _ID = re.compile(rf'(, )?"id": "({"|".join(IDS.values())})"|\[CALL_ID\]({"|".join(IDS.values())})')
 _BEGIN = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<.*", re.DOTALL)
 _PART_OF_A_TAG = re.compile(r"[<\[][^<>\[\]]*$")
-# A text or a pattern that nothing closes goes as far as it can: looked for again behind each of its marks, a long one
-# would take hours.
+# An unclosed text or pattern runs to the end: searching again after each of its marks would take hours for a long one.
 _START = re.compile(r'"(?:\\.|[^"\\\n])*"?|/(?:\\.|[^/\\\n])*/?|\bstart\b')
 
 
 @dataclass(frozen=True)
 class Form:
-    """A way to write calls of tools."""
+    """A way to write tool calls."""
 
-    begin: str  # "" where an answer that begins with `head` is one of calls
+    begin: str  # "" if an answer with calls begins with `head`
     head: str
     key: str
     tail: str
-    again: str  # from one call's `tail` to the next one's name; "" where there is only one
+    again: str  # between one call's `tail` and the next one's name; "" if only one call is possible
     end: str  # after the last call
-    short_ids: bool = False  # of nine characters, and no others
+    short_ids: bool = False  # ids of exactly nine characters
 
 
 def of_template(render: Callable[..., str]) -> Form:
-    """Return the form that a template shows. `render` takes messages and settings. Raises InvalidRequest if it is
-    none that is known."""
+    """Return the form in a template. `render` takes messages and settings. Raises InvalidRequest for an unknown
+    form."""
     if PROBE not in render([QUESTION], tools=[TOOL]):
         raise InvalidRequest(NO_TOOLS)
     try:
@@ -72,7 +70,7 @@ def of_template(render: Callable[..., str]) -> Form:
     try:
         two = _shown(render, _calls(PROBE, OTHER))
     except InvalidRequest:
-        two = ""  # this one has single calls alone
+        two = ""  # this template allows only single calls
     if WORDS in words and (found := _form(words, one, two)):
         return found
     raise InvalidRequest(UNKNOWN.format(KNOWN))
@@ -89,7 +87,7 @@ def _calls(*names: str) -> dict[str, Any]:
 
 
 def _form(words: str, one: str, two: str) -> Form | None:
-    """Return the form by three conversations that differ in their answers."""
+    """Return the form in three conversations that differ only in their answers."""
     closing = words.partition(WORDS)[2].strip()
 
     def answer(shown: str) -> str:
@@ -114,18 +112,18 @@ def _form(words: str, one: str, two: str) -> Form | None:
 
 
 def _common(one: str, other: str) -> str:
-    """Return the common beginning of two texts, without the half of a tag."""
+    """Return the common beginning of two texts, without a partial tag."""
     same = next((at for at, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
     return _PART_OF_A_TAG.sub("", one[:same])
 
 
 def answer_rules(settings: Mapping[str, Any]) -> str:
-    """Return rules by which `said` fits the grammar of these settings; "" where they have none."""
+    """Return rules that make `said` match the grammar in these settings; "" if there is none."""
     if "grammar_json" in settings:
         try:
             schema = json.loads(settings["grammar_json"])
         except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidRequest(f"grammar_json: got no JSON: {error}", "grammar_json") from None
+            raise InvalidRequest(f"grammar_json: not JSON: {error}", "grammar_json") from None
         return f"said: %json {json.dumps(schema)}"
     if "grammar_regex" in settings:
         pattern = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", str(settings["grammar_regex"]), flags=re.DOTALL)
@@ -135,14 +133,14 @@ def answer_rules(settings: Mapping[str, Any]) -> str:
 
 
 def behind_thoughts(thinking: Thinking, answer: str, marks: Marks) -> str:
-    """Return the rules for an answer that may begin with thoughts and then fits `said`."""
+    """Return the rules for an answer that may begin with thoughts and then matches `said`."""
     lead, thoughts = thinking.rules(marks)
     return f"start: {lead}said\n{thoughts}\n{answer}"
 
 
 def grammar(form: Form, tools: Tools, marks: Marks, thinking: Thinking | None = None, answer: str = "") -> str:
-    """Return the rules (`grammar_lark`) that hold an answer to these tools. Words without a call fit the rules of
-    `said` in `answer`, if that is given."""
+    """Return the rules (`grammar_lark`) that hold an answer to these tools. Words without a call must match `said` in
+    `answer`, if that is given."""
     lead, thoughts = thinking.rules(marks) if thinking else ("", "")
     calls = [f"call_{number}" for number in range(len(tools.functions))]
     again = f" ({marks.terms(form.again)} one)*" if form.again and tools.parallel else ""

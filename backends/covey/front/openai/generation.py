@@ -29,7 +29,7 @@ from covey_client.response import Chunk
 from covey_client.wire import MODEL
 
 GRAMMAR = "grammar_lark"
-# What answers are made of. Each output of each response costs Triton, the model and the front some of their time.
+# The outputs that answers need. Each output of each response costs Triton, the model and the front time.
 OUTPUTS = (
     *NEEDED,
     *("num_input_tokens", "num_output_tokens", "num_reused_tokens", "slo_attainment"),
@@ -41,13 +41,13 @@ OF_PROMPT = ("prompt_ids", "prompt_log_probs", "prompt_top_ids", "prompt_top_log
 
 @dataclass(frozen=True)
 class CheckedBody:
-    """A checked body: the requests to `covey` that it becomes, and what their answers are written with."""
+    """A checked body: its requests to `covey`, and the facts for writing their answers."""
 
     texts: Texts
     given: Given
     requests: tuple[InferenceRequest, ...]  # `n` for each prompt
     shape: CompletionShape
-    parsers: tuple[AnswerParser | None, ...]  # of the choices, where they may say more than words
+    parsers: tuple[AnswerParser | None, ...]  # of choices whose answers may contain more than words
 
 
 async def chat(call: HttpCall, body: bytes) -> None:
@@ -86,14 +86,14 @@ async def check_body(call: HttpCall, parsed: Mapping[str, Any], chat: bool) -> C
     else:
         found += prompts.prompts(parsed.get("prompt"))
     if len(found) * given.n > fields.MOST_CHOICES:
-        raise refused("n", given.n, f"at most {fields.MOST_CHOICES} choices of all {len(found)} prompts together")
+        raise refused("n", given.n, f"at most {fields.MOST_CHOICES} choices for all {len(found)} prompts together")
     requests = _inference_requests(gateway, found, given)
     parsers = tuple(parser() if parser else None for _ in requests)
     return CheckedBody(texts, given, requests, CompletionShape(chat, name), parsers)
 
 
 async def rendered(job: Job, texts: Texts, parsed: Mapping[str, Any], tools: Tools | None) -> Prompt:
-    """Return the conversation in a body as the model's template writes it."""
+    """Return the body's conversation, rendered by the model's template."""
     messages, settings = prompts.messages(parsed.get("messages")), prompts.template_settings(parsed)
     if tools is not None:
         settings["tools"] = list(tools.told)
@@ -103,8 +103,7 @@ async def rendered(job: Job, texts: Texts, parsed: Mapping[str, Any], tools: Too
 async def _with_grammar(
     given: Given, tools: Tools | None, thinking: Thinking | None, texts: Texts
 ) -> tuple[Given, Callable[[], AnswerParser | None]]:
-    """Return the settings with a grammar that holds the answer to the form of these tools and thoughts, and a factory
-    of the parsers that take such an answer apart."""
+    """Return the settings with a grammar for these tools and thoughts, and a factory of parsers for such answers."""
     form, marks = await texts.form() if tools else None, await texts.marks()
     answer, rules = forms.answer_rules(given.settings), ""
     if tools and form:

@@ -1,6 +1,6 @@
-"""Turns the body of /v1/responses into that of a chat which asks the same. Knows no model.
+"""Turns the body of /v1/responses into the body of an equivalent chat. Knows no model.
 
-A turn of the assistant comes as several items, of which a chat makes one message:
+An assistant's turn arrives as several items, which a chat joins in one message:
 
     reasoning, message, function_call, function_call  ->  {"role": "assistant", "reasoning_content", "content",
     function_call_output                                   "tool_calls": [...]}, {"role": "tool", ...}
@@ -18,7 +18,7 @@ from covey_client.errors import InvalidRequest
 
 LOG_PROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 ITEMS = ("message", "reasoning", "function_call", "function_call_output")
-# Fields with another name in a chat: they are translated, and refused under the other name.
+# Fields with another name in a chat. They are translated, and refused under that name.
 CALLED = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -40,18 +40,18 @@ INSTEAD = {
     "background": "stream",
     "conversation": CONVERSATION,
     "max_completion_tokens": "max_output_tokens",
-    "max_tool_calls": "parallel_tool_calls false: calls are answered by who asks",
-    "n": "a request for each",
+    "max_tool_calls": "parallel_tool_calls false: the client answers the calls",
+    "n": "one request for each",
     "previous_response_id": CONVERSATION,
     "prompt": "instructions and input",
     "store": CONVERSATION,
 }
-# Fields that this module reads, or that say what is so anyway.
+# Fields that this module reads, or that only describe what happens anyway.
 READ = (*ONLY, "input", "instructions", "max_output_tokens", "text", "reasoning", "include", "tools", "tool_choice")
 
 
 def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the chat's body. Raises InvalidRequest."""
+    """Return the body of the chat. Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "route")
     chat = {name: value for name, value in given.items() if name not in (*READ, "metadata")}
@@ -77,7 +77,7 @@ def as_chat(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def renamed(error: InvalidRequest) -> InvalidRequest:
-    """Return the error of a chat's field by the name that the field has here."""
+    """Return the error of a chat's field with the field's name in /v1/responses."""
     name = CALLED.get(error.field, "")
     return type(error)(str(error).replace(error.field, name, 1), name) if name else error
 
@@ -96,7 +96,7 @@ def _format(value: Any) -> Any:
 
 
 def _function(value: Any) -> Any:
-    """Return a tool as chats have it, with the function's own fields in an object of their own."""
+    """Return a tool in the form of chats, with the function's fields in their own object."""
     if not isinstance(value, dict) or value.get("type") != "function":
         return value
     function = {name: each for name, each in value.items() if name != "type" and each is not None}
@@ -130,7 +130,7 @@ def _add(found: list[dict[str, Any]], item: Any) -> None:
         parts = item.get("content") or []
         texts = [each.get("text") for each in parts if isinstance(each, dict)] if isinstance(parts, list) else [None]
         if not all(isinstance(text, str) for text in texts):
-            raise refused("input", parts, "reasoning with content that is a list of parts with a text")
+            raise refused("input", parts, "reasoning whose content is a list of parts with text")
         if texts:
             found.append({"role": "assistant", "reasoning_content": "\n".join(map(str, texts))})
     elif kind == "function_call":

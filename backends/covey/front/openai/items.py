@@ -1,8 +1,8 @@
-"""Builds the output of a response, which is items, and the events that announce them as they grow.
+"""Builds a response's output, a list of items, and the events that announce the items as they grow.
 
     output_item.added, content_part.added, output_text.delta ..., output_text.done, content_part.done, output_item.done
 
-An event holds parts of the items themselves: serialise it before the next one is asked for.
+An event refers to parts of the items themselves: serialise it before asking for the next one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Output:
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
-        self._growing = False  # whether the last item is
+        self._growing = False  # whether the last item is open
         self._log_probs: list[Any] = []  # of tokens whose text has not come yet
 
     @property
@@ -32,7 +32,7 @@ class Output:
         return "".join(item["content"][0]["text"] for item in self.items if item["type"] == REASONING)
 
     def feed(self, delta: Delta, log_probs: Sequence[Any] = ()) -> Iterator[Event]:
-        """Add one chunk's delta, and the log-probabilities of its tokens."""
+        """Add one chunk's delta and the log-probabilities of its tokens."""
         self._log_probs += log_probs
         if delta.reasoning:
             yield from self._text(REASONING, delta.reasoning)
@@ -47,7 +47,7 @@ class Output:
                 yield self._event("function_call_arguments.delta", delta=arguments)
 
     def end(self, status: str) -> Iterator[Event]:
-        """Close the last item with this status. An answer without a word becomes an empty message."""
+        """Close the last item with this status. An empty answer becomes an empty message."""
         if not self.items:
             yield from self._begin_text(MESSAGE)
         yield from self._close(status)
@@ -60,7 +60,7 @@ class Output:
         yield self._event(f"{part['type']}.delta", content_index=0, delta=delta, **self._taken(part))
 
     def _taken(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Move the log-probabilities that no part has yet into this one, and return them as an event has them."""
+        """Move the unassigned log-probabilities into this part. Return them in the form of events."""
         if "logprobs" not in part:
             return {}
         taken, self._log_probs = self._log_probs, []

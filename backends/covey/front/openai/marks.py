@@ -1,4 +1,4 @@
-"""Marks: tokens that stand for a text of their own, as `<tool_call>`, and how a grammar writes them."""
+"""Marks: tokens that stand for a fixed text such as `<tool_call>`, and how a grammar writes them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Marks:
     """The marks of one tokenizer."""
 
     ids: Mapping[str, int]
-    hidden: frozenset[str]  # those which are left out of texts
+    hidden: frozenset[str]  # marks that texts do not show
 
     def visible(self, text: str) -> str:
-        """Return what an answer's text shows of this text: special tokens are left out."""
+        """Return the text without special tokens, as an answer shows it."""
         return "".join(part for part in self.parts(text) if part not in self.hidden)
 
     def parts(self, text: str) -> list[str]:
-        """Cut the text into marks and what is between them."""
+        """Split the text at its marks, and keep these."""
         return [part for part in self._any.split(text) if part] if self.ids else [text] * bool(text)
 
     @cached_property
@@ -33,7 +33,7 @@ class Marks:
         return " ".join(f"<[{self.ids[part]}]>" if part in self.ids else quoted(part) for part in self.parts(text))
 
     def free(self, terminal: str, mark: str) -> str:
-        """Return the term for any number of this terminal and of all marks but one."""
+        """Return the term for any number of this terminal and of all marks except one."""
         others = _ranges(number for each, number in self.ids.items() if each != mark)
         return f"({terminal}{others and f' | <[{others}]>'})*"
 
@@ -43,7 +43,7 @@ def quoted(text: str) -> str:
 
 
 def begun(text: str, mark: str) -> int:
-    """Return how many characters at the end of a text are the beginning of a mark."""
+    """Return the length of a mark's beginning at the end of the text."""
     at = text.find(mark[0], max(0, len(text) - len(mark) + 1))
     while at >= 0 and not mark.startswith(text[at:]):
         at = text.find(mark[0], at + 1)

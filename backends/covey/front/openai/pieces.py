@@ -1,6 +1,6 @@
 """The text and bytes of each single token. One character may need the bytes of several tokens.
 
-Made of a tokenizer's own description, since decoding one token alone replaces half a character and drops spaces.
+They come from the tokenizer's own description: decoding a single token replaces partial characters and drops spaces.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 @dataclass(frozen=True)
 class Piece:
-    token: str  # named by its id where it is no text by itself
+    token: str  # named by its id if it is not text by itself
     raw: bytes
-    shown: bool = True  # special tokens are no part of a text
+    shown: bool = True  # False for special tokens, which texts do not show
 
 
 class Pieces:
@@ -47,7 +47,7 @@ class Pieces:
 
     def _raw(self, token: int) -> tuple[bytes, bool]:
         added, text = self._added.get(token), self._tokenizer.id_to_token(token)
-        if added is not None or text is None:  # a model may know more ids than its tokenizer
+        if added is not None or text is None:  # a model may have more ids than its tokenizer
             return (added.content.encode(), not added.special) if added is not None else (b"", True)
         if self._by_bytes is not None and set(text) <= self._by_bytes.keys():
             return bytes(self._by_bytes[character] for character in text), True
@@ -61,13 +61,13 @@ class Pieces:
 
 
 class Offsets:
-    """Counts where the tokens of one text begin, in characters. Tokens of one character begin where it does."""
+    """Counts at which character each token of a text begins. Tokens of one character share its offset."""
 
     def __init__(self) -> None:
         self._decoder, self._at = getincrementaldecoder("utf-8")("replace"), 0
 
     def of(self, pieces: Iterable[Piece]) -> list[int]:
-        """Return the offsets of the text's next tokens."""
+        """Return the offsets of the next tokens of the text."""
         found = []
         for piece in pieces:
             found.append(self._at)
@@ -76,15 +76,15 @@ class Offsets:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Return the byte of each character by which byte-level tokenizers write it: those that are visible in Latin-1 as
-    they are, the others, in their order, as the characters from 256 on."""
+    """Return the byte for each character of byte-level tokenizers. Visible Latin-1 characters stand for themselves; the
+    other bytes are written, in order, as the characters from 256 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in visible]
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
 def _space(step: dict[str, Any]) -> list[str]:
-    """Return the character that stands for a space in this step of a decoder, if any."""
+    """Return the character that this step of a decoder turns into a space, if any."""
     if step.get("type") == "Metaspace":
         return [str(step["replacement"])]
     if step.get("type") == "Replace" and step.get("content") == " " and "String" in step["pattern"]:

@@ -1,4 +1,4 @@
-"""Checks the prompts of a body: texts and token ids of a completion, messages of a chat. Knows no tokenizer."""
+"""Checks a body's prompts: texts and token ids of a completion, messages of a chat. Knows no tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_PROMPTS = 128
 MOST_MESSAGES = 4096
 ROLES = ("system", "user", "assistant", "tool")
 TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # parts of content
-RENAMED = {"developer": "system"}  # OpenAI's newer name, which templates do not know
+RENAMED = {"developer": "system"}  # OpenAI's newer name, unknown to templates
 
 
 def prompts(value: Any) -> list[str | list[int]]:
@@ -22,12 +22,12 @@ def prompts(value: Any) -> list[str | list[int]]:
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_PROMPTS:
         raise refused("prompt", value, f"a text, a list of token ids, or 1 to {MOST_PROMPTS} of these")
     if not all(isinstance(each, type(value[0])) for each in value):
-        raise refused("prompt", value, "texts alone, or lists of token ids alone")
+        raise refused("prompt", value, "only texts, or only lists of token ids")
     return list(value)
 
 
 def messages(value: Any) -> list[dict[str, Any]]:
-    """Return messages as templates take them, with content in one text."""
+    """Return messages for templates, each with one text as its content."""
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_MESSAGES:
         raise refused("messages", value, f"a list of 1 to {MOST_MESSAGES} messages")
     return [_message(each) for each in value]
@@ -44,7 +44,7 @@ def _message(value: Any) -> dict[str, Any]:
     found = {**value, "role": role, "content": _content(value.get("content"))}
     if value.get("tool_calls"):
         return {**found, "tool_calls": told_calls(value["tool_calls"])}
-    found.pop("tool_calls", None)  # templates ask whether it is there
+    found.pop("tool_calls", None)  # templates test for its presence
     return found
 
 
@@ -55,19 +55,19 @@ def _content(value: Any) -> str:
         return value
     if not isinstance(value, list):
         raise refused("messages", value, "content that is a text or a list of parts")
-    return "\n".join(map(_part, value))  # as vLLM does
+    return "\n".join(map(_part, value))  # like vLLM
 
 
 def _part(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else "text"
     text = part.get(TEXTS.get(kind)) if isinstance(part, dict) and isinstance(kind, str) else part
     if not isinstance(text, str):
-        raise refused("messages", kind, "parts of content of type text: this model reads nothing else")
+        raise refused("messages", kind, "content parts of type text: this model reads only text")
     return text
 
 
 def template_settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a template is given beside the messages."""
+    """Return the template's settings other than the messages."""
     given, add = body.get("chat_template_kwargs"), body.get("add_generation_prompt")
     if not isinstance(given, (dict, type(None))):
         raise refused("chat_template_kwargs", given, "an object")

@@ -20,16 +20,16 @@ from covey_client.errors import CoveyClientError, InvalidRequest
 from covey_client.response import Chunk
 
 INCOMPLETE = "incomplete"
-Told = tuple[str, bytes]  # an event's kind, and the event
+Told = tuple[str, bytes]  # an event's kind and its bytes
 
 
 class Response:
-    """Owns the answer to one request; `body` is its JSON so far."""
+    """Owns the answer to one request. `body` is its JSON so far."""
 
     def __init__(self, body: Mapping[str, Any], checked: CheckedBody) -> None:
         given, text, reasoning = checked.given.settings, body.get("text") or {}, body.get("reasoning") or {}
         self._output, self._checked = Output(), checked
-        self._number = 0  # of the next event
+        self._number = 0  # number of the next event
         self.body: dict[str, Any] = {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response",
@@ -63,7 +63,7 @@ class Response:
         return [self._own(name) for name in ("created", "in_progress")]
 
     async def events(self, chunk: Chunk) -> list[Told]:
-        """Return what one chunk brings, up to the end of the output."""
+        """Return the events of one chunk, up to the end of the output."""
         delta = generation.delta_of(self._checked.parsers[0], chunk)
         found = await generation.log_probs_of(self._checked, chunk, Offsets())
         events = [self._told(event) for event in self._output.feed(delta, found["content"] if found else ())]
@@ -72,7 +72,7 @@ class Response:
         return events
 
     async def ended(self, call: HttpCall, chunk: Chunk) -> Told:
-        """Return the last event; `chunk` is the last one, or the whole answer."""
+        """Return the last event. `chunk` is the last chunk, or the whole answer."""
         thought, count = self._output.reasoning, 0
         if thought:
             count, _ = await self._checked.texts.encode(call.job, thought, special=False)

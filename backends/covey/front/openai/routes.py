@@ -1,4 +1,4 @@
-"""OpenAI's routes, and those of vLLM that its clients and benches look for."""
+"""OpenAI's routes, and those of vLLM that its clients and benchmarks use."""
 
 from __future__ import annotations
 

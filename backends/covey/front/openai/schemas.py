@@ -15,13 +15,13 @@ _LOOKS_AROUND = re.compile(r"\(\?<?[=!]|\\[1-9bB]")
 
 
 def of_function(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Drop annotations, which make most of a schema's length. Unless it is `strict`, objects have the properties that
-    they declare and no others, and patterns that no grammar can hold are left out."""
+    """Return the schema without annotations, which are most of its length. Unless it is `strict`, objects accept only
+    their declared properties, and patterns that no grammar supports are left out."""
     return {"type": "object", **_held(schema, strict, closing=not strict and not _joins(schema))}
 
 
 def _joins(value: Any) -> bool:
-    """Return whether objects are made of several schemas somewhere, of which none declares all their properties."""
+    """Return whether an object anywhere combines several schemas, so that none declares all its properties."""
     if isinstance(value, Mapping):
         return "allOf" in value or any(map(_joins, value.values()))
     return isinstance(value, list) and any(map(_joins, value))

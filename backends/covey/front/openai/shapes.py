@@ -1,4 +1,4 @@
-"""Writes answers as OpenAI's API has them, with vLLM's `metrics.speculative_decoding` at the root."""
+"""Writes answers in OpenAI's form, with vLLM's `metrics.speculative_decoding` at the root."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from covey.front.openai.tool_calls import joined
 from covey.process.log_about import only
 from covey_client.response import Chunk, Usage
 
-FINISH = {"eos": "stop"}  # a stop word's and the length's own reasons have OpenAI's names
+FINISH = {"eos": "stop"}  # the other finish reasons have OpenAI's names already
 
 
 def log_probs(chat: bool, chunk: Chunk, pieces: Mapping[int, Piece], offsets: Offsets) -> dict[str, Any]:
-    """Return the log-probabilities of one chunk's tokens, with the `pieces` of all ids; `offsets` has seen the choice's
-    earlier tokens. Those of the prompt come first, if it has any: its first token has none."""
+    """Return the log-probabilities of one chunk's tokens. `pieces` has all ids; `offsets` has seen the choice's earlier
+    tokens. A prompt's come first, except for its first token, which has none."""
     own = [pieces[token] for token in (*chunk.prompt_ids, *chunk.tokens)]
     if chat:
         if chunk.finish_reason == "eos":
-            own = own[:-1]  # OpenAI's chats tell no token that ends them
+            own = own[:-1]  # OpenAI's chats omit the token that ends them
         tops = [[_entry(pieces[token], value) for token, value in place] for place in chunk.top]
         found = zip(own, chunk.log_probs, tops)
         content = [{**_entry(piece, value), "top_logprobs": top} for piece, value, top in found]
@@ -60,7 +60,7 @@ class CompletionShape:
         self, chunks: Sequence[Chunk], found: Sequence[dict[str, Any] | None], deltas: Sequence[Delta], n: int
     ) -> dict[str, Any]:
         """Return the whole answer. `chunks` are the choices' answers, `found` their log-probabilities, `deltas` their
-        parsed contents; each prompt has `n` choices."""
+        parsed contents. Each prompt has `n` choices."""
         choices = []
         for index, (chunk, probabilities, each) in enumerate(zip(chunks, found, deltas)):
             content: dict[str, Any] = {"text": each.content}
@@ -90,7 +90,7 @@ class CompletionShape:
         return self._root(".chunk", [self._choice(index, content, chunk, delta.finish_reason, found)])
 
     def totals(self, chunks: Sequence[Chunk], n: int) -> dict[str, Any]:
-        """Return the event after a stream's last choice; `chunks` are the choices' last ones."""
+        """Return the event after a stream's last choice. `chunks` are the choices' last ones."""
         return {**self._root(".chunk", []), "usage": usage([chunk.usage for chunk in chunks], n), **metrics(chunks)}
 
     def _root(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class CompletionShape:
 
 
 def usage(found: Sequence[Usage], n: int) -> dict[str, Any]:
-    """Return OpenAI's `usage`. A prompt counts once, however many choices it has."""
+    """Return OpenAI's `usage`. A prompt counts once, regardless of its choices."""
     prompt, output = sum(each.input_tokens for each in found[::n]), sum(each.output_tokens for each in found)
     return {
         "prompt_tokens": prompt,
@@ -117,7 +117,7 @@ def usage(found: Sequence[Usage], n: int) -> dict[str, Any]:
 
 
 def metrics(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """Return how drafting went in all choices together; zeros where nothing was drafted."""
+    """Return the drafting figures of all choices together; zeros if nothing was drafted."""
     found = [chunk.usage for chunk in chunks if chunk.usage.draft_tokens]
     drafted, accepted = sum(each.draft_tokens for each in found), sum(each.accepted_draft_tokens for each in found)
     histogram = [sum(place) for place in zip_longest(*(each.acceptance_histogram for each in found), fillvalue=0)]

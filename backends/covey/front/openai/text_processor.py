@@ -1,7 +1,6 @@
 """The chat template and tokenizer of one target, as a worker process uses them. Knows no event loop.
 
-A chat's prompt is made of tokens here and not by `covey`, because templates write the special tokens that a tokenizer
-would otherwise add a second time.
+Chats are tokenized here, not by `covey`: templates write the special tokens, and a tokenizer would add them again.
 """
 
 from __future__ import annotations
@@ -33,31 +32,31 @@ class Prompt:
     """A rendered conversation."""
 
     ids: list[int]
-    thinking: Thinking | None  # how an answer may begin, where it may begin with thoughts
+    thinking: Thinking | None  # how the answer may begin, if it may begin with thoughts
 
 
 @dataclass(frozen=True)
 class WorkerReply:
-    """A worker's answer: what was found, or else the error."""
+    """A worker's answer: a result or an error."""
 
     found: Any = None
     error: CoveyClientError | None = None
 
 
 class TextProcessor:
-    """Reads one target's folder when it is first needed."""
+    """Reads one target's folder at first use."""
 
     def __init__(self, folder: str, prompt_bytes: int, seconds: float = SECONDS) -> None:
-        """`prompt_bytes` is the length of the longest text that is tokenized, `seconds` what rendering may take."""
+        """`prompt_bytes`: longest text to tokenize. `seconds`: longest rendering."""
         self._folder, self._most, self._seconds = Path(folder), prompt_bytes, seconds
 
     def read(self) -> None:
-        """Read what most requests need; an error is raised again for whoever needs what it is about."""
+        """Read the parts that most requests need. An error is raised again for each request that needs the part."""
         with suppress(Exception):
             _ = self._tokenizer, self._template
 
     def chat(self, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
-        """Return a conversation as tokens. Raises InvalidRequest without a template, or if it refuses."""
+        """Return a conversation as tokens. Raises InvalidRequest without a template, or if the template refuses."""
         try:
             text = self._rendered(messages, **settings)
         except InvalidRequest as error:
@@ -65,7 +64,7 @@ class TextProcessor:
         return Prompt(self._encode(text, special=False), self._thinking and self._thinking.after(text))
 
     def encode(self, text: str, special: bool) -> tuple[int, bytes]:
-        """Return how many tokens the text has, and all of them as JSON."""
+        """Return the number of tokens in the text, and all of them as JSON."""
         ids = self._encode(text, special=special)
         return len(ids), json.dumps(ids).encode()
 
@@ -73,18 +72,18 @@ class TextProcessor:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def form(self) -> Form:
-        """Return how the model writes tool calls. Raises InvalidRequest where its template has no known form."""
+        """Return how the model writes tool calls. Raises InvalidRequest if its template has no known form."""
         try:
             return forms.of_template(self._rendered)
         except InvalidRequest as error:
             raise InvalidRequest(f"tools: {error}", "tools") from None
 
     def marks(self) -> Marks:
-        """Return the marks that a grammar can name, which are those within the model's own vocabulary."""
+        """Return the marks that a grammar can name: those within the model's vocabulary."""
         try:
             most = int(configuration(self._folder)["vocab_size"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            raise ServerError(f"{self._folder}: its config.json says no vocab_size: {error}") from None
+            raise ServerError(f"{self._folder}: config.json has no vocab_size: {error}") from None
         added = self._tokenizer.get_added_tokens_decoder()
         found = {
             each.content: number
@@ -123,8 +122,8 @@ class TextProcessor:
 
 
 def tokenizer(folder: Path) -> Tokenizer:
-    """Load the folder's tokenizer. Raises ServerError, or InvalidRequest where the model has none."""
-    from covey.text.tokenization import load_tokenizer  # memory that a front without such requests does not need
+    """Load the folder's tokenizer. Raises ServerError, or InvalidRequest if the model has none."""
+    from covey.text.tokenization import load_tokenizer  # saves memory in a front without such requests
 
     try:
         found = load_tokenizer(folder)
@@ -141,5 +140,5 @@ def configuration(folder: Path) -> Any:
 
 
 def _tag(text: str) -> bool:
-    """Return whether llguidance takes an added token for no text although it is not special."""
+    """Return whether llguidance treats an added token as no text although it is not special."""
     return text.startswith("<") and text.endswith(">")

@@ -1,5 +1,5 @@
-"""The chat template and tokenizer of one target, as the front uses them: workers do what takes long, and what each
-token shows is cached here."""
+"""The front's access to one target's chat template and tokenizer. Workers do the slow work, and the texts of single
+tokens are cached here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from covey.front.openai.text_processor import Prompt, tokenizer
 from covey.front.openai.workers import Workers
 from covey_client.errors import InvalidRequest
 
-OWN = Job("", 0)  # the front's, whose answers serve everybody from then on
+OWN = Job("", 0)  # work for the front itself, cached for all callers
 
 
 class Texts:
@@ -31,12 +31,13 @@ class Texts:
         self._marks: Marks | None = None
 
     async def chat(self, job: Job, messages: list[dict[str, Any]], settings: Mapping[str, Any]) -> Prompt:
-        """Return a conversation as tokens. Raises InvalidRequest without a template, or if it refuses."""
+        """Return a conversation as tokens. Raises InvalidRequest without a template, or if the template refuses."""
         found: Prompt = await self._workers.ask(job, self._folder, "chat", messages, settings)
         return found
 
     async def encode(self, job: Job, text: str, *, special: bool) -> tuple[int, bytes]:
-        """Return how many tokens the text has, and all of them as JSON: writing a million would keep the event loop."""
+        """Return the number of tokens in the text, and all of them as JSON: writing a million would block the event
+        loop."""
         count, ids = await self._workers.ask(job, self._folder, "encode", text, special)
         return count, ids
 
@@ -44,7 +45,7 @@ class Texts:
         return str(await self._workers.ask(job, self._folder, "decode", ids))
 
     async def form(self) -> Form:
-        """Return how the model writes tool calls. Raises InvalidRequest where its template has no known form."""
+        """Return how the model writes tool calls. Raises InvalidRequest if its template has no known form."""
         if self._form is None:
             try:
                 self._form = await self._workers.ask(OWN, self._folder, "form")
@@ -55,7 +56,7 @@ class Texts:
         return self._form
 
     async def marks(self) -> Marks:
-        """Return the marks that a grammar can name, which are those within the model's own vocabulary."""
+        """Return the marks that a grammar can name: those within the model's vocabulary."""
         if self._marks is None:
             self._marks = await self._workers.ask(OWN, self._folder, "marks")
         return self._marks

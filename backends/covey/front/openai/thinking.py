@@ -1,5 +1,5 @@
-"""Parses reasoning: what a model thinks before it answers, between `<think>` and `</think>` in its text. A grammar for
-the answer leaves it free."""
+"""Parses reasoning: a model's thoughts before its answer, between `<think>` and `</think>`. A grammar for the answer
+does not restrict them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ BEFORE, THINKING, BEHIND, ANSWER = "before", "thinking", "behind", "answer"
 class Thinking:
     """How an answer may begin with reasoning."""
 
-    begun: bool = False  # by the prompt: the answer begins with thoughts
+    begun: bool = False  # by the prompt, so the answer begins with thoughts
 
     def after(self, prompt: str) -> Thinking | None:
-        """Return how an answer to this prompt may begin; None where the prompt has ended the reasoning."""
+        """Return how an answer to this prompt may begin; None if the prompt has ended the reasoning."""
         prompt = prompt.rstrip()
         return None if prompt.endswith(END) else Thinking(prompt.endswith(BEGIN))
 
     def rules(self, marks: Marks) -> tuple[str, str]:
-        """Return what a grammar's `start` begins with, and the rules for it."""
+        """Return the beginning of a grammar's `start`, and the rules for it."""
         first = "" if self.begun else f"{marks.terms(BEGIN)} "
         if END in marks.ids:
             inside = f"thinks: {marks.free('THOUGHT', END)} {marks.terms(END)}\nTHOUGHT: /(.|\\n)+/"
@@ -37,7 +37,7 @@ class Thinking:
 
 
 def known(names: Collection[str]) -> Thinking | None:
-    """Return how a model thinks in one of whose texts the marks occur; None where they do in none."""
+    """Return how a model thinks if one of these texts has the marks; None if none has."""
     return Thinking() if any(END in name for name in names) else None
 
 
@@ -45,10 +45,10 @@ class ReasoningParser:
     """Parses one choice's answer."""
 
     def __init__(self, thinking: Thinking, answer: AnswerParser | None) -> None:
-        """`answer` parses what follows the reasoning."""
+        """`answer` parses the text after the reasoning."""
         self._answer = answer
         self._state, self._text = THINKING if thinking.begun else BEFORE, ""
-        self._said = False  # anything of the thoughts
+        self._said = False  # whether any thoughts have come
 
     def feed(self, chunk: Chunk) -> Delta:
         if self._state != ANSWER:
@@ -81,7 +81,7 @@ class ReasoningParser:
         return thoughts, ""
 
     def _thought(self, last: bool) -> str:
-        """Take the reasoning so far, without white space at its ends."""
+        """Return the reasoning so far, without white space at its ends."""
         if not self._said:
             self._text = self._text.lstrip()
         before, end, behind = self._text.partition(END)

@@ -1,7 +1,7 @@
 """Parses tool calls out of an answer as its text comes.
 
-As far as it goes the answer fits the grammar of its form (`forms.grammar`): what stands where is known, and only where
-the parts end is looked for.
+The answer so far matches the grammar of its form (`forms.grammar`). So the parser knows the order of the parts, and
+only searches for their ends.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class ToolCallParser:
         self._key, self._tail, self._again = map(marks.visible, (form.key, form.tail, form.again))
         opens = begin + marks.visible(form.head)
         names = [function.name for function in tools.functions]
-        # Without a tag that a text shows, calls are known by their functions' names.
+        # Without a visible tag, calls are recognised by their functions' names.
         named = not opens or not form.begin
         self._openings = [f"{opens}{name}{self._key}" for name in names] if named else [opens]
         self._opens = len(opens)
-        self._required = tools.required  # there is nothing but calls in it
-        self._anchored = tools.required or not form.begin  # calls, where there are any, begin the answer
-        self._seen = self._token is None  # whether a text that opens calls is what it seems
+        self._required = tools.required  # the answer consists only of calls
+        self._anchored = tools.required or not form.begin  # calls, if any, begin the answer
+        self._seen = self._token is None  # whether text that opens calls really does
         self._state, self._text = WORDS, ""
-        self._count = 0  # of calls begun
+        self._count = 0  # calls begun
         self._depth, self._in_string, self._escaped = 0, False, False
 
     def feed(self, chunk: Chunk) -> Delta:
@@ -47,14 +47,14 @@ class ToolCallParser:
         while self._step(delta):
             pass
         if chunk.finish_reason:
-            if self._state == WORDS and not self._required:  # else it is a call's beginning, and no words
+            if self._state == WORDS and not self._required:  # else it is the beginning of a call, not words
                 delta.content += self._text
             done = self._count and self._state == BETWEEN
             delta.finish_reason = "tool_calls" if done and chunk.finish_reason != "length" else chunk.finish_reason
         return delta
 
     def _step(self, delta: Delta) -> bool:
-        """Parse one part; return whether there may be another one."""
+        """Parse one part. Return whether another may follow."""
         if self._state == WORDS:
             return self._words(delta)
         if self._state == NAME:
@@ -74,22 +74,22 @@ class ToolCallParser:
             self._state, self._text = NAME, self._text[at + self._opens :]
             return True
         if self._seen and self._token is not None:
-            return False  # what is in front of the calls has not come to its end
+            return False  # more words may come before the calls
         held = self._held() if self._seen else 0
         sure = len(self._text) - held
         delta.content, self._text = delta.content + self._text[:sure], self._text[sure:]
         if self._anchored and delta.content:
-            self._seen = False  # it began otherwise: words to the end
+            self._seen = False  # the answer began with words, so all of it is words
         return False
 
     def _opened(self) -> int:
-        """Return where calls begin in the text; -1 where they do not."""
+        """Return where calls begin in the text; -1 if they do not."""
         if len(self._openings) == 1:
             return self._text.find(self._openings[0])
         return min((at for each in self._openings if (at := self._text.find(each)) >= 0), default=-1)
 
     def _held(self) -> int:
-        """Return how many characters at the end may be the beginning of calls."""
+        """Return the length of the text's end that may be the beginning of calls."""
         if self._anchored:
             return len(self._text) if any(each.startswith(self._text) for each in self._openings) else 0
         return max(begun(self._text, each) for each in self._openings)
@@ -118,7 +118,7 @@ class ToolCallParser:
         return False
 
     def _end(self) -> int:
-        """Return where the object ends in the text; the text's own end if it does not."""
+        """Return where the object ends in the text, or the length of the text if it does not."""
         at = 0
         if self._escaped and self._text:
             at, self._escaped = 1, False
@@ -137,7 +137,7 @@ class ToolCallParser:
 
 
 def joined(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join the parts that events have into whole calls."""
+    """Join the parts from events into whole calls."""
     calls: list[dict[str, Any]] = []
     for part in parts:
         if "id" in part:

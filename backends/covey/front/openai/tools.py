@@ -1,5 +1,5 @@
-"""The functions that a chat may call, as its body declares them: `tools`, `tool_choice` and `parallel_tool_calls`.
-Knows no model's way to write a call (`forms`)."""
+"""The functions that a chat may call, as its body declares them: `tools`, `tool_choice` and `parallel_tool_calls`. Does
+not know how a model writes calls (`forms`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from covey_client.wire import MAX_GRAMMAR_BYTES
 FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 MOST_TOOLS = 128
-NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # of a function without parameters
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # for a function without parameters
 MODES = ("none", "auto", "required")
 
 
@@ -26,22 +26,22 @@ class Function:
     """A function that may be called."""
 
     name: str
-    schema: Mapping[str, Any]  # of its arguments, an object's
-    strict: bool  # a schema that cannot be held whole is refused
+    schema: Mapping[str, Any]  # of its arguments, an object
+    strict: bool  # refuse a schema that cannot be enforced completely
 
 
 @dataclass(frozen=True)
 class Tools:
     """The functions of one chat."""
 
-    told: tuple[dict[str, Any], ...]  # what the chat template is given
-    functions: tuple[Function, ...]  # those of them that may be called
-    required: bool  # else the model may answer in words
-    parallel: bool  # more than one call in an answer; nothing but the grammar would end calls that are forced
+    told: tuple[dict[str, Any], ...]  # for the chat template
+    functions: tuple[Function, ...]  # those that may be called
+    required: bool  # the answer must be a call, not words
+    parallel: bool  # allow several calls; required ones only on demand, as just the grammar ends them
 
 
 def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
-    """Return a body's tools, None if nothing is to be called, and the rest of it. Raises InvalidRequest."""
+    """Return a body's tools, None if nothing may be called, and the rest of the body. Raises InvalidRequest."""
     rest = {name: value for name, value in body.items() if name not in FIELDS}
     told, choice, parallel = (body.get(name) for name in FIELDS)
     if not isinstance(parallel, (bool, type(None))):
@@ -50,16 +50,16 @@ def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
         raise refused("tools", told, f"a list of at most {MOST_TOOLS} functions")
     functions = [_function(each) for each in told or ()]
     size = sum(len(json.dumps(function.schema)) for function in functions)
-    if size > MAX_GRAMMAR_BYTES:  # what is made of them is longer, and takes the front's time
+    if size > MAX_GRAMMAR_BYTES:  # the rules made from it are longer, and take the front's time
         raise refused("tools", f"parameters of {size} bytes", f"at most {MAX_GRAMMAR_BYTES}, without descriptions")
     by_name = {function.name: function for function in functions}
     if len(by_name) < len(functions):
-        raise refused("tools", "two functions of one name", "names of their own")
+        raise refused("tools", "two functions of one name", "different names")
     mode, name = _choice(choice or ("auto" if functions else "none"))
     if name and name not in by_name:
         raise refused("tool_choice", name, f"one of the tools: {', '.join(by_name)}")
     if mode == "required" and not functions:
-        raise refused("tool_choice", choice, "none or auto, where there are no tools")
+        raise refused("tool_choice", choice, "none or auto, as there are no tools")
     if mode == "none" or not functions:
         return None, rest
     shown = tuple({"type": "function", "function": _without_strict(each["function"])} for each in told or ())
@@ -85,7 +85,7 @@ def _function(value: Any) -> Function:
     try:
         return Function(name, of_function(schema, strict=strict is True), strict is True)
     except RecursionError:
-        raise refused("tools", schema, f"{name}: parameters that are nested less deeply") from None
+        raise refused("tools", schema, f"{name}: less deeply nested parameters") from None
 
 
 def _without_strict(function: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,12 +94,12 @@ def _without_strict(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choice(value: Any) -> tuple[str, str]:
-    """Return the mode, and the function that it is about; "" where it is about all of them."""
+    """Return the mode and its function; "" for all functions."""
     if isinstance(value, str) and value in MODES:
         return value, ""
     if isinstance(value, dict) and value.get("type") == "function":
         return "required", _name(value)
-    raise refused("tool_choice", value, "none, auto, required, or a function by its name")
+    raise refused("tool_choice", value, "none, auto, required, or one function")
 
 
 def _name(value: Any) -> str:
@@ -111,7 +111,7 @@ def _name(value: Any) -> str:
 
 
 def told_calls(value: Any) -> list[dict[str, Any]]:
-    """Return the calls in an assistant's message as templates take them: with arguments that are objects."""
+    """Return the calls in an assistant's message in the form for templates, with objects as arguments."""
     if not isinstance(value, list) or len(value) > MOST_TOOLS:
         raise refused("messages", value, f"tool_calls that are a list of at most {MOST_TOOLS}")
     return [_told_call(each) for each in value]
@@ -126,5 +126,5 @@ def _told_call(value: Any) -> dict[str, Any]:
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
     if not isinstance(arguments, dict):
-        raise refused("messages", arguments, "tool_calls with arguments that are a JSON object's text")
+        raise refused("messages", arguments, "tool_calls whose arguments are the text of a JSON object")
     return {**value, "type": "function", "function": {**said, "arguments": arguments}}

@@ -1,7 +1,7 @@
-"""The process that renders templates and tokenizes texts, one after the other, `python -m covey.front.openai.worker
-PROMPT_BYTES SECONDS`: neither holds the front's interpreter, its memory or its processor.
+"""Renders templates and tokenizes texts one after another, so that the front's interpreter, memory and processor stay
+free: `python -m covey.front.openai.worker PROMPT_BYTES SECONDS`.
 
-A question and an answer are each a length of four bytes and a pickle; both ends are Covey's own.
+A question and an answer are each a length of four bytes and a pickle. Both ends are Covey's own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from covey.front.log import to_stderr
 from covey.front.openai.text_processor import TextProcessor, WorkerReply
 
 LENGTH = struct.Struct("<I")
-LONG_BYTES = 64 << 10  # of a question, after which memory is given back: a text needs 300 times its length
-NICE = 5  # of the one for long texts: a third of a processor that one other wants
+LONG_BYTES = 64 << 10  # questions beyond this make the worker give memory back: a text needs 300 times its length
+NICE = 5  # of the worker for long texts: it gets a third of a contested processor
 _PR_SET_PDEATHSIG = 1
 
 
@@ -30,7 +30,7 @@ def answered(texts: dict[str, TextProcessor], prompt_bytes: int, seconds: float,
     folder, act, given = pickle.loads(question)
     if folder not in texts:
         texts[folder] = TextProcessor(folder, prompt_bytes, seconds)
-        texts[folder].read()  # which is no caller's time
+        texts[folder].read()  # before the first caller waits
     try:
         return WorkerReply(getattr(texts[folder], act)(*given))
     except Exception as error:
@@ -41,10 +41,10 @@ def main(arguments: list[str]) -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one text at a time, by this thread
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one text at a time, in this thread
     if "--nice" in arguments:
         os.nice(NICE)
-        with suppress(OSError):  # where sessions share processors and not processes; this one has its own
+        with suppress(OSError):  # on kernels that share processors by session: this worker has its own
             Path("/proc/self/autogroup").write_text(str(NICE))
     to_stderr()
     texts: dict[str, TextProcessor] = {}
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _next(asked: BinaryIO) -> bytes:
-    """Read the next question; empty where the front has ended."""
+    """Read the next question; empty after the front has ended."""
     head = asked.read(LENGTH.size)
     return asked.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else b""
 

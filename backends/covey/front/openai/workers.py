@@ -1,4 +1,4 @@
-"""The front's workers for texts: one for short and one for long ones, so that no chat waits for a megabyte."""
+"""The front's text workers: one for short texts and one for long ones, so that no chat waits for a megabyte."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from covey.front.openai.worker import LENGTH, LONG_BYTES
 from covey_client.errors import InvalidRequest, ServerError
 from covey_client.rendering import KILLED, SECONDS, too_long
 
-PATIENT_SECONDS = 60.0  # for one answer, on whatever machine: what takes long is bounded by the worker itself
-REAP_SECONDS = 1.0  # in which the status of a process that has closed its end is known
-WAITING_MESSAGES = 8  # of the longest, that wait at each worker
+PATIENT_SECONDS = 60.0  # for an answer on any machine; the worker itself bounds slow work
+REAP_SECONDS = 1.0  # for the status of an ended process to arrive
+WAITING_MESSAGES = 8  # of maximal length that may wait at each worker
 log = logging.getLogger("covey.front")
 
 
 class Workers:
-    """Is made in the event loop; a worker is started when it is first needed."""
+    """Must be created in the event loop. Each worker starts at its first use."""
 
     def __init__(self, prompt_bytes: int, message_bytes: int, seconds: float = SECONDS) -> None:
         words = [sys.executable, "-m", "covey.front.openai.worker", str(prompt_bytes), str(seconds)]
@@ -33,7 +33,7 @@ class Workers:
         self._workers = {False: _Worker(words, seconds, most), True: _Worker([*words, "--nice"], seconds, most)}
 
     async def ask(self, job: Job, folder: str, act: str, *given: Any) -> Any:
-        """Return what `act` of a folder's `TextProcessor` returns. Raises what that raises, and Overloaded."""
+        """Return the result of `act` of the folder's `TextProcessor`. Raises its errors, and Overloaded."""
         question = pickle.dumps((folder, act, given), pickle.HIGHEST_PROTOCOL)
         return await self._workers[job.size > LONG_BYTES].ask(job, question)
 
@@ -43,7 +43,7 @@ class Workers:
 
 
 class _Worker:
-    """A worker process, started again where it has ended."""
+    """A worker process, started again after it ends."""
 
     def __init__(self, words: Sequence[str], seconds: float, most_bytes: int) -> None:
         self._words, self._seconds = words, seconds
@@ -66,7 +66,7 @@ class _Worker:
     def end(self) -> None:
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)  # asyncio's own way reaps it, and loses its status
+                os.kill(self._process.pid, signal.SIGKILL)  # asyncio's kill would reap the process and lose its status
 
     async def _answer(self, question: bytes) -> bytes:
         process = self._process
@@ -85,7 +85,7 @@ class _Worker:
     async def _ended(self) -> Exception:
         """Return the error that tells a caller how the worker ended."""
         if self._process is None:
-            return ServerError("the process for texts could not be started")
+            return ServerError("cannot start the process for texts")
         try:
             status = await asyncio.wait_for(self._process.wait(), REAP_SECONDS)
         except (TimeoutError, asyncio.TimeoutError):
@@ -95,4 +95,4 @@ class _Worker:
         if status == KILLED:
             return InvalidRequest(f"messages: {too_long(self._seconds)}", "messages")
         log.error("the process for texts ended with status %d", status)
-        return ServerError("the process for texts ended and is begun again; the server's log says how")
+        return ServerError("the process for texts ended and will be restarted; see the server's log")
