@@ -33,9 +33,9 @@ OWN = ""  # none: special code in `covey.tritonio.fields` reads the field
 
 @dataclass(frozen=True)
 class Field:
-    """A tensor of a request: of shape [1], or [-1] if it is a list. A number lies from `low` to `high`. A text is one of
-    `choices`, or has at most `high` bytes. A flag with a `high` of 0 cannot be set. The parser checks limits that depend
-    on the request or the server."""
+    """A tensor of a request: of shape [1], or [-1] if it is a list. A number lies from `low` to `high`. A text is one
+    of `choices`, or has at most `high` bytes. A flag with a `high` of 0 cannot be set. The parser checks limits that
+    depend on the request or the server."""
 
     name: str
     dtype: str  # Triton's name of it
