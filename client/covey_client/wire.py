@@ -47,7 +47,7 @@ class Field:
     above: bool = False  # `low` itself is not allowed
     choices: tuple[str, ...] = ()
     many: bool = False
-        named: str = ""  # the attribute's name, if it differs
+    named: str = ""  # the attribute's name, if it differs
 
     @property
     def attribute(self) -> str:

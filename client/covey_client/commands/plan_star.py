@@ -1,4 +1,4 @@
-"""`covey plan-star`: for how many targets one drafter is enough, from measured times; asks no server."""
+"""`covey plan-star`: computes how many targets one drafter can serve, from measured times; asks no server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from covey_client.star.model import Star, StarPoint
 def add(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser(
         "plan-star",
-        help="for how many targets one drafter is enough",
+        help="how many targets one drafter can serve",
         description="From what a drafter and a target were measured to take: the number of targets that keep one "
         "drafter busy (N_full), the most with which each is no slower than alone (N_max), and tokens per second.",
     )
