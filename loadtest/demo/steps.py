@@ -45,7 +45,7 @@ def depth(stage: Stage) -> Shown:
         many = [_depth(look) or 0.0 for look in stage.looks if _running(look) >= CALLERS[-2]]
     return Shown(
         f"At {CALLERS[1]} requests or fewer the planner has {_mean(few)} tokens drafted in a round, from "
-        f"{CALLERS[-2]} on {_mean(many)}: drafts are cheap while there is room, and cost all callers time when there is "
+        f"{CALLERS[-2]} on {_mean(many)}: drafts are cheap while there is room, and cost every caller time if there is "
         "none.",
         [
             _chart(stage, "Load", "requests that run", {"": stage.points(_running)}),
