@@ -85,7 +85,7 @@ def usual() -> str:
     there = servers()
     if len(there) > 1 and all(each.grpc != USUAL_PORT for each in there):
         listed = ", ".join(each.at(each.grpc) for each in there)
-        raise InvalidRequest(f"{len(there)} servers run here: say --url or COVEY_URL, one of {listed}")
+        raise InvalidRequest(f"{len(there)} servers run here: choose one by --url or COVEY_URL: {listed}")
     return there[0].at(there[0].grpc) if len(there) == 1 else f"127.0.0.1:{USUAL_PORT}"
 
 

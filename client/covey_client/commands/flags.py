@@ -24,7 +24,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         "--url",
         default="",
         metavar="HOST:PORT",
-        help="of the gRPC port, or any port of a server of yours on this machine (default: COVEY_URL, or the server "
+        help="of the gRPC port, or any port of your server on this machine (default: COVEY_URL, or the server "
         "that runs here)",
     )
     group.add_argument("--model", default=MODEL, help="Triton model to ask (default: %(default)s)")
