@@ -48,7 +48,7 @@ def _refuse_without_server() -> None:
     try:
         import covey  # noqa: F401
     except ModuleNotFoundError:
-        raise InvalidRequest("only the server can read profiles: run this where the package covey is installed") from None
+        raise InvalidRequest("only the server reads profiles: run this where the package covey is installed") from None
 
 
 def run_check(given: argparse.Namespace) -> int:
