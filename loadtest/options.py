@@ -59,9 +59,7 @@ def add(parser: Any) -> None:
     )
     parser.add_argument("--length-scale", type=float, default=1.0, help=f"multiply a trace's lengths {USUAL}")
     parser.add_argument("--prompts", default="", help=f"{', '.join(asks.SOURCES)} (default: own; synthetic for traces)")
-    parser.add_argument(
-        "--tokens", default="", help="MIN:MAX length of answers without another limit (default: 16:64)"
-    )
+    parser.add_argument("--tokens", default="", help="MIN:MAX length of answers without another limit (default: 16:64)")
     parser.add_argument("--context", type=int, default=2048, help=f"longest synthetic request, in tokens {USUAL}")
     parser.add_argument("--slo", action="append", default=[], help="NAME:WEIGHT:TPOT_MS:TTFT_MS, may be repeated")
     parser.add_argument("--mix", default="", help="instead: shares COPILOT/CHAT/SUMMARY of served classes, as 60/20/20")

@@ -83,7 +83,7 @@ def in_chunks(row: int, length: int, size: int) -> Iterator[list[Step]]:
 
 def in_company(lengths: Sequence[int], limit: int, rng: np.random.Generator) -> Iterator[list[Step]]:
     """Yield passes of up to `limit` tokens that read all rows, in stretches of many sizes and in changing
-        batches."""
+    batches."""
     done = [0] * len(lengths)
     while any(at < length for at, length in zip(done, lengths)):
         steps, left = [], limit

@@ -63,7 +63,7 @@ def drafters(stage: Stage) -> Shown:
             stage.wait(domain, 5)
         favourites.append(f"{domain}: {_favourite(stage.looks[seen:])}")
     return Shown(
-        f"The server learns the best drafter of each text ({', '.join(favourites)}) from accepted tokens; it is not "
+        f"The server learns from accepted tokens who drafts most for which text ({', '.join(favourites)}); it is not "
         f"told the kind of text. Requests ask for drafts ({ALWAYS}) and name no drafter.",
         [
             _chart(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
