@@ -12,7 +12,7 @@ from pathlib import Path
 def main(arguments: Sequence[str]) -> int:
     from gevent import monkey
 
-    monkey.patch_all()  # before anything else is imported that opens sockets
+    monkey.patch_all()  # before any import that opens sockets
 
     from covey.contracts.errors import SettingError
     from loadtest import options, records

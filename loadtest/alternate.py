@@ -1,12 +1,12 @@
-"""Compares servers that differ in a setting, side by side and asked in turns: `python -m loadtest.alternate SETTINGS
+"""Compares servers that differ in a setting and are asked in turns: `python -m loadtest.alternate SETTINGS
 SETTINGS`.
 
     python -m loadtest.alternate target.threads=1 target.threads=2 target.threads=2,GOMP_SPINCOUNT=20000
 
-Each SETTINGS is keys of the profile, by their sections, and variables of the server's environment. The speed of a host
-changes by half within minutes, so what is compared is asked for within seconds, and only ratios are shown beside rates.
-The first SETTINGS are what the others are compared with; `""` stands for the profile as it is. Within a turn all
-servers get the same prompts of the project, of all domains, with the same seeds; other turns have others.
+Each SETTINGS is keys of the profile, by their sections, and variables of the server's environment. The others are
+compared with the first one; `""` is the unchanged profile. The speed of a host changes by half within minutes, so
+compared requests are sent within seconds, and the table has ratios as well as rates. Within a turn all servers get the
+same prompts of the project, of all domains, with the same seeds. Other turns have other prompts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def changed(profile: Mapping[str, Any], settings: str) -> tuple[str, dict[str, s
 
 
 def asks(texts: Sequence[Prompt], turn: int, caller: int) -> Iterator[tuple[Prompt, dict[str, Any]]]:
-    """Yield what a caller asks in one turn, without end. No tenant is asked twice: its lookups would replay answers."""
+    """Yield a caller's requests of one turn, without end. No tenant asks twice: its lookups would replay answers."""
     drawn, source = random.Random(f"{turn} {caller}"), Texts([("", text) for text in texts], LENGTHS)
     while True:
         ask = source.ask(Arrival(0.0), drawn)
@@ -70,7 +70,7 @@ def asks(texts: Sequence[Prompt], turn: int, caller: int) -> Iterator[tuple[Prom
 def rate(
     url: str, texts: Sequence[Prompt], callers: int, seconds: float, turn: int, settings: Mapping[str, Any]
 ) -> float:
-    """Return the tokens a second of so many callers, each of which asks again when it has its answer."""
+    """Return the tokens a second of this many callers, each of which asks again when it has its answer."""
     until = time.monotonic() + seconds
 
     def ask(caller: int) -> float:
@@ -101,7 +101,7 @@ def shown(rates: Mapping[str, Sequence[float]]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.alternate", description="servers asked in turns")
     parser.add_argument("settings", nargs="+", metavar="SETTINGS", help="KEY=VALUE, or several with commas between")
-    parser.add_argument("--profile", default="", help="name of a profile, or its file; default: as `make serve` has it")
+    parser.add_argument("--profile", default="", help="name of a profile, or its file (default: that of `make serve`)")
     parser.add_argument("--callers", type=int, default=1)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each server in each turn")

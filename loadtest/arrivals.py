@@ -1,5 +1,4 @@
-"""Shapes of load say when requests come: `parse("poisson:4")` is one. Knows no prompts, except the lengths that a trace
-names.
+"""Shapes of load give the times of requests: `parse("poisson:4")` is one. Knows of prompts only a trace's lengths.
 
 | shape | arrivals |
 |---|---|
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from covey.contracts.errors import SettingError
 
-MOST = 10_000  # of any number of a shape: what is offered is made in this process
+MOST = 10_000  # of any number of a shape: this process makes the load
 UNREADABLE = (KeyError, ValueError, TypeError, OSError, EOFError, csv.Error)
 SHAPES = (
     "closed:N",
@@ -34,7 +33,7 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Says when one request comes, and what a trace says of it. The prompt source chooses lengths that are 0."""
+    """Gives a request's time and its lengths in a trace. The prompt source chooses lengths that are 0."""
 
     at: float  # seconds after the start
     input_tokens: int = 0
@@ -43,7 +42,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Shape:
-    """Says how load is offered. Open shapes have arrivals whatever the server does; a closed one has users instead."""
+    """Describes offered load. Arrivals of open shapes do not depend on the server; a closed shape has users instead."""
 
     users: int = 0  # of a closed shape
 

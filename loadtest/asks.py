@@ -1,4 +1,4 @@
-"""Sources of prompts say what is asked: `parse("own")` is one. Knows no arrival times.
+"""Sources of prompts: `parse("own")` is one. Knows no arrival times.
 
 | source | prompts |
 |---|---|
@@ -30,14 +30,14 @@ class RequestContent:
 
     prompt: Prompt
     max_tokens: int
-    exact: bool = False  # the answer must have max_tokens, whatever the model would rather
+    exact: bool = False  # the answer has max_tokens, even if the model would end before
     topic: str = ""
-    turn: int = 0  # how often the source had asked all of its prompts before
+    turn: int = 0  # how often the source has already asked all of its prompts
 
 
 @dataclass(frozen=True)
 class AnswerLengths:
-    """Says how long answers may be by default, and how long a request may be altogether."""
+    """Limits the default length of answers, and the total length of a request."""
 
     shortest: int = 16
     longest: int = 64
@@ -73,7 +73,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Makes token ids without meaning, for lengths alone."""
+    """Makes random token ids of given lengths."""
 
     input_tokens: int
     output_tokens: int

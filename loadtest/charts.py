@@ -1,4 +1,4 @@
-"""Draws lines over time, as SVG. Knows nothing of what they are of."""
+"""Draws lines over time, as SVG. Does not know their meaning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Points = list[tuple[float, float]]  # (seconds after the start, value)
 
 @dataclass(frozen=True)
 class Chart:
-    """Describes what one pair of axes shows, and its lines by name; one whose chart says all of it has the name "".
+    """Describes one pair of axes and its lines by name; a line that needs no name has "".
     `about` is the sentence under it."""
 
     title: str

@@ -1,7 +1,7 @@
-"""Has service levels and says who asks for which. They are measured from the client's side; with `--send-slo` the
-server is told of them and serves by them.
+"""Defines service levels and the requests that have them. The client measures them; with `--send-slo` the server is
+told of them and schedules by them.
 
-A level of a mix is one of the server's latency classes: what that asks for is the server's to say, on its metrics port.
+A level of a mix is one of the server's latency classes. The server's metrics port gives the objective of a class.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Level:
     ttft: float  # seconds
     tpot: float  # seconds a token
     slo_class: str = ""  # the server's name of it
-    domain: str = ""  # of the own prompts; "": what the run's source asks
+    domain: str = ""  # of the own prompts; "": from the run's source
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def mix(text: str) -> tuple[Level, ...]:
 
 
 def as_served(level: Level, readings: Sequence[MetricsSnapshot]) -> Level:
-    """Return the level with what the server says that its class asks for; without a limit if it says nothing."""
+    """Return the level with the server's objective for its class; without a limit if the server names none."""
     for reading in reversed(readings) if level.slo_class else ():
         found = [reading.value("covey_slo_target_seconds", slo_class=level.slo_class, of=of) for of in ("ttft", "tpot")]
         if any(found):

@@ -53,7 +53,7 @@ def _prepare(environment: Any, **_more: Any) -> None:
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]
 def _nothing_came(environment: Any, **_more: Any) -> None:
-    """Fail a run of which no request has ended: it has measured nothing."""
+    """Fail a run in which no request has ended: it has measured nothing."""
     if environment.parsed_options.headless and not environment.stats.num_requests:
         print("loadtest: no request ended in this time: a longer --run-time, or shorter answers?", file=sys.stderr)
         environment.process_exit_code = 1

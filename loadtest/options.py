@@ -35,15 +35,15 @@ class Plan:
     seed: int
     shape: arrivals.Shape
     source: asks.Source
-    sources: dict[str, asks.Source]  # of levels that have one of their own, by name
+    sources: dict[str, asks.Source]  # of levels that have a source, by name
     send_slo: bool
     levels: tuple[levels.Level, ...]
     settings: dict[str, Any]  # of requests, by wire name
-    tenant: str  # begins the names of this run's tenants, one for each turn of the prompts; "": none is named
-    described: dict[str, Any]  # for the report: what was asked, without paths
+    tenant: str  # prefix of this run's tenants, one for each turn of the prompts; "": no names
+    described: dict[str, Any]  # for the report: the options, without paths
 
     def rng(self, purpose: str) -> random.Random:
-        """Return a generator of its own for each purpose."""
+        """Return a separate generator for each purpose."""
         return random.Random(f"{self.seed} {purpose}")
 
 
@@ -55,16 +55,14 @@ def add(parser: Any) -> None:
     parser.add_argument("--metrics-url", default="", help=f"metrics port, {beside} 8002)")
     parser.add_argument("--shape", default="closed:8", help=f"arrivals: {', '.join(arrivals.SHAPES)} {USUAL}")
     parser.add_argument(
-        "--rate", type=float, default=0.0, help="stretch a trace to so many requests a second, on average of the whole"
+        "--rate", type=float, default=0.0, help="stretch a trace to this many requests a second, on average"
     )
     parser.add_argument("--length-scale", type=float, default=1.0, help=f"multiply a trace's lengths {USUAL}")
     parser.add_argument("--prompts", default="", help=f"{', '.join(asks.SOURCES)} (default: own; synthetic for traces)")
-    parser.add_argument(
-        "--tokens", default="", help="MIN:MAX length of answers that nothing else says (default: 16:64)"
-    )
-    parser.add_argument("--context", type=int, default=2048, help=f"clip synthetic requests to so many tokens {USUAL}")
+    parser.add_argument("--tokens", default="", help="MIN:MAX length of answers without another limit (default: 16:64)")
+    parser.add_argument("--context", type=int, default=2048, help=f"longest synthetic request, in tokens {USUAL}")
     parser.add_argument("--slo", action="append", default=[], help="NAME:WEIGHT:TPOT_MS:TTFT_MS, may be repeated")
-    parser.add_argument("--mix", default="", help="instead: COPILOT/CHAT/SUMMARY of the server's classes, as 60/20/20")
+    parser.add_argument("--mix", default="", help="instead: shares COPILOT/CHAT/SUMMARY of served classes, as 60/20/20")
     parser.add_argument("--send-slo", action="store_true", help="tell the server of each request's service level")
     parser.add_argument("--temperature", type=float, default=0.0, help=f"of every request {USUAL}")
     parser.add_argument("--speculation", default="", help="auto, off or fixed:k, of every request")
@@ -161,7 +159,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
 
 
 def _own(http_url: str, metrics_url: str) -> questions.Prompts:
-    """Return the project's prompts in the form of the server's model; where no server answers, the run will say so."""
+    """Return the project's prompts in the form of the server's model; if no server answers, the run reports it."""
     try:
         return questions.of_server(http_url, metrics_url)
     except ConnectionLost:

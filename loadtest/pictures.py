@@ -1,4 +1,4 @@
-"""Has the charts of a run's report: the run over time, and an earlier run beside it."""
+"""Draws the charts of a run's report: the run over time, compared with an earlier run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def charts(run: RecordedRun, earlier: RecordedRun | None = None) -> list[Chart]:
     end = max([run.seconds, *(record.end for record in run.records)])
 
     def chart(title: str, unit: str, about: str, lines: Mapping[str, Value], compared: str = "", **how: Any) -> Chart:
-        """`compared`: the line that the earlier run has beside."""
+        """`compared`: the line of the earlier run to compare with."""
         beside = {}
         if earlier is not None and compared:
             points = [point for point in lines[compared](earlier) if point[0] <= end]

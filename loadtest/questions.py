@@ -1,4 +1,4 @@
-"""Has what the project asks a server, by domain: questions in the chat form of its model, else texts to go on with."""
+"""The project's prompts by domain: questions in the chat form of the server's model, else texts to continue."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Keeps a run as a folder with settings, and a line for each request and each look at the metrics port.
 
-Lines are written as they come, so that a run which is cut short, killed even, can still be reported.
+Lines are written as they come, so even a run that was cut short or killed can be reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Record:
     output_tokens: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
-    lag: float = 0.0  # how much later than it was due the load generator sent it
+    lag: float = 0.0  # delay of the load generator after the due time
 
     @property
     def failed(self) -> bool:
@@ -54,7 +54,7 @@ class Record:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """Holds a run that has ended, one way or another."""
+    """Holds a run that has ended, completely or not."""
 
     folder: Path
     settings: dict[str, Any]
@@ -130,14 +130,14 @@ def load(folder: Path) -> RecordedRun:
 
 
 def unused(folder: Path) -> Path:
-    """Return the folder of a run to come. Raises SettingError where it has a run already, which would be lost."""
+    """Return the folder of a new run. Raises SettingError if it already has a run, which would be lost."""
     if (folder / SETTINGS).exists():
         raise SettingError(f"name: {folder} holds a run already; name another one, or remove it")
     return folder
 
 
 def called(other: RecordedRun, run: RecordedRun) -> str:
-    """Return what the run beside another is called: `plain` where it alone had no drafts, else `earlier`."""
+    """Return the name of the run to compare with: `plain` if only it had no drafts, else `earlier`."""
     off = [each.settings.get("speculation") == "off" for each in (other, run)]
     return "plain" if off == [True, False] else "earlier"
 

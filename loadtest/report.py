@@ -16,8 +16,8 @@ from loadtest.records import RecordedRun
 from loadtest.summary import Figure
 
 FILE = "report.html"
-COMPARED = ("started", "server", "speculation", "ran_seconds", "complete")  # may differ in a comparison
-WIDE = 8  # columns, beyond which a table is set smaller
+COMPARED = ("started", "server", "speculation", "ran_seconds", "complete")  # may differ between compared runs
+WIDE = 8  # columns; a wider table gets a smaller font
 SAME = 0.03  # relative differences below this are not called better or worse
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 82rem; padding: 0 1rem; color: #1b1b1b; }
@@ -44,7 +44,7 @@ NOTES = (
 
 
 def write(run: RecordedRun, earlier: RecordedRun | None = None) -> Path:
-    """Write the report beside the run's data; returns where."""
+    """Write the report into the run's folder; returns its path."""
     path = run.folder / FILE
     path.write_text(html(run, earlier), encoding="utf-8")
     return path
@@ -124,7 +124,7 @@ def _subtitle(run: RecordedRun, earlier: RecordedRun | None) -> str:
 
 
 def _unlike(run: RecordedRun, earlier: RecordedRun) -> str:
-    """Return what makes two runs' loads different ones, so that their figures say little about the servers."""
+    """Return the differences between two runs' loads, because of which their figures say little about the servers."""
     names = dict.fromkeys((*run.settings, *earlier.settings))
     found = [name for name in names if name not in COMPARED and run.settings.get(name) != earlier.settings.get(name)]
     return f" · another load: other {', '.join(found)}" if found else ""

@@ -1,5 +1,5 @@
-"""Runs a load test without a page: starts users, looks at the metrics port every second, shows progress, and writes a
-folder of what happened."""
+"""Runs a load test without a page: starts users, looks at the metrics port every second, shows progress, and writes
+the run's folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
 
 
 def run(plan: Plan, folder: Path) -> bool:
-    """Offer the load; whether it ran as long as it was to. Raises SettingError if no server is ready."""
+    """Offer the load; return whether it ran to its end. Raises SettingError if no server is ready."""
     check_ready(plan)
     clock = clock_from_now()
     environment = Environment()
@@ -120,7 +120,7 @@ def drain(grace: float, traffic: Traffic) -> None:
     while traffic.tally.in_flight and time.monotonic() < until:
         gevent.sleep(0.05)
     traffic.give_up()
-    gevent.sleep(0.2)  # those that were given up write their line
+    gevent.sleep(0.2)  # cancelled requests write their line
 
 
 def figures(tally: Tally, seconds: float) -> str:

@@ -153,8 +153,8 @@ def over_time(run: RecordedRun, value: Callable[[Sequence[Record]], float | None
 
 
 def streamed(run: RecordedRun, records: Sequence[Record]) -> Points:
-    """Return the output tokens a second of those requests, each one's spread evenly from its first token to its last:
-    counted when a request ends, all of its tokens would be that moment's."""
+    """Return the output tokens a second of those requests. A request's tokens are spread evenly from its first to its
+    last: counted at its end, they would all fall on that moment."""
     step = width(run)
     end = max([run.seconds - 1e-6, *(record.end for record in records)])
     edges = step * np.arange(int(end // step) + 2)

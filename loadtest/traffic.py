@@ -21,8 +21,8 @@ from loadtest.options import Plan
 from loadtest.records import Record
 
 Fire = Callable[..., None]  # Locust's request event
-Time = Callable[[str, float], None]  # adds milliseconds to a row of their own
-BACK_OFF_SECONDS = 0.5  # a closed user's pause after a refusal, so that it does not hammer a server that is down
+Time = Callable[[str, float], None]  # adds milliseconds to a separate row
+BACK_OFF_SECONDS = 0.5  # a closed user's pause after a refusal: do not hammer a server that is down
 UNFINISHED = "unfinished"
 PROTOCOL = "grpc"
 
@@ -64,7 +64,7 @@ class Traffic:
         self.plan = plan
         self.tally = Tally()
         self.stopped = False  # closed users and arrivals end
-        self.given_up = False  # what is still under way counts as unfinished
+        self.given_up = False  # requests still in flight count as unfinished
         self._record = record
         self._fire, self._time = fire, time
         self._clock = clock
@@ -81,7 +81,7 @@ class Traffic:
             self._pause(BACK_OFF_SECONDS)
 
     def follow(self, spawn: Callable[..., object]) -> None:
-        """Send every arrival of an open shape when it is due, each by a greenlet of its own."""
+        """Send every arrival of an open shape when it is due, each in its own greenlet."""
         for arrival in self.plan.shape.arrivals(self.plan.seconds, self.plan.rng("arrivals")):
             wait = arrival.at - self._clock()
             if wait > 0:
@@ -94,7 +94,7 @@ class Traffic:
         """Send one request and wait for its end; returns how it ended."""
         with self._lock:
             level = levels.choose(self.plan.levels, self._level_rng)
-            own = self.plan.sources.get(level.name)  # whose answers are as long as it says, whatever a trace has
+            own = self.plan.sources.get(level.name)  # the level sets the length of answers, not the trace
             ask = (own or self.plan.source).ask(Arrival(arrival.at) if own else arrival, self._ask_rng)
             self.tally.sent += 1
             self.tally.in_flight += 1
@@ -109,11 +109,11 @@ class Traffic:
         return record.outcome
 
     def stop(self) -> None:
-        """Send no more requests; those under way may end."""
+        """Send no more requests; those in flight may end."""
         self.stopped = True
 
     def give_up(self) -> None:
-        """Cancel what is still under way."""
+        """Cancel the requests in flight."""
         self.given_up = True
         for stream in tuple(self._under_way):
             stream.cancel()

@@ -15,7 +15,7 @@ init_gevent()  # before the first channel, or every stream blocks every greenlet
 
 
 class CoveyUser(User):  # type: ignore[misc]  # Locust has no types
-    """Is a closed user, which asks, reads the answer and asks again."""
+    """A closed user, which asks, reads the answer and asks again."""
 
     wait_time = constant(0)
 
@@ -42,7 +42,7 @@ class ArrivalsUser(User):  # type: ignore[misc]
 
 
 def times(environment: Any) -> Time:
-    """Return what adds a time to a row of its own alone: Locust's aggregate counts a request once, by its event."""
+    """Return a function that adds a time to its own row only: Locust's aggregate counts a request by its event."""
     return lambda name, ms: environment.stats.get(name, PROTOCOL).log(ms, 0)
 
 

@@ -54,7 +54,7 @@ class Address:
 
     @property
     def loopback(self) -> bool:
-        """Return whether the address is this machine, for which no proxy of the environment is meant."""
+        """Return whether the address is this machine; proxies of the environment do not apply to it."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

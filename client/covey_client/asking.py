@@ -12,7 +12,7 @@ from covey_client.errors import ConnectionLost, ServerError
 def ask(
     address: Address, method: str, path: str, *, headers: Mapping[str, str], seconds: float, body: bytes | None = None
 ) -> tuple[int, bytes]:
-    """Return status and body of the answer. Raises ConnectionLost if nobody answers."""
+    """Return status and body of the answer. Raises ConnectionLost if there is no answer."""
     context = address.ssl_context()
     asked = (
         http.client.HTTPConnection(address.host, address.port, timeout=seconds)

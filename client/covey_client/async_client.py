@@ -59,7 +59,7 @@ class AsyncClient(BaseClient):
     ) -> AsyncStream:
         """Return the answer as it comes: `async with client.stream(...) as stream: async for chunk in stream`. Leaving
         the `with`, or cancelling the task that iterates, cancels the request. Call it inside the event loop. With
-        `resume` it goes on where the connection broke, with the same text (`covey_client.resumption`)."""
+        `resume` it continues after a broken connection, with the same text (`covey_client.resumption`)."""
         return self._stream(prompt, settings, True, self._deadline(timeout), resume)
 
     def _stream(
@@ -103,7 +103,7 @@ class AsyncStream:
     def __init__(self, ask: Callable[[], AsyncCall], resumption: Resumption | None = None) -> None:
         """`ask` makes a call, and another one if there is a `resumption` and the first broke."""
         self._ask, self._resumption = ask, resumption
-        self._finished = True  # there is nothing to give up where `ask` raises
+        self._finished = True  # if `ask` raises there is nothing to give up
         self._call = ask()
         self._chunks = self._call.chunks()
         self._finished = False
@@ -167,6 +167,6 @@ class AsyncStream:
 
     async def _finish(self) -> None:
         self._finished = True
-        with contextlib.suppress(CoveyClientError):  # the answer is complete whatever becomes of the connection
+        with contextlib.suppress(CoveyClientError):  # the answer is complete, even if the connection breaks now
             async for _ in self._chunks:  # the empty final response, and the protocol's own end
                 pass

@@ -11,7 +11,7 @@ from covey_client.request import Request
 from covey_client.wire import MODEL
 
 USUAL_PORTS = {"grpc": 8001, "http": 8000}
-TIMEOUT = 600.0  # seconds; a stub that died never answers, so that no call waits for ever unless it is told to
+TIMEOUT = 600.0  # seconds; a dead stub never answers, so a call waits for ever only if asked to
 
 
 class Usual(Enum):
@@ -49,7 +49,7 @@ class BaseClient:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set up what a subclass has besides; called when everything above is set."""
+        """Set up a subclass's own parts; called when everything above is set."""
 
     def _request(self, prompt: str | Sequence[int], settings: Mapping[str, object], *, stream: bool) -> Request:
         return Request.build(prompt, settings, stream=stream, model=self._model)

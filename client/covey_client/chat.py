@@ -16,8 +16,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from covey_client.errors import InvalidRequest
 
-WITH_TOOLS = "tool_use"  # what transformers calls a second template
-# What templates raise over messages that they are not meant for.
+WITH_TOOLS = "tool_use"  # transformers' name of a second template
+# Errors that templates raise for messages that they are not meant for.
 WRONG = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
@@ -27,7 +27,7 @@ class Template:
 
     source: str
     tokens: dict[str, str] = field(default_factory=dict)  # bos_token and the like, which templates name
-    with_tools: str = ""  # the source for conversations with tools; "" where one source serves both
+    with_tools: str = ""  # the source for conversations with tools; "" if one source serves both
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **settings: Any) -> str:
         """Render the messages; `settings` are for the template, which may take any. A template may use any memory and

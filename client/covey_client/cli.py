@@ -1,4 +1,4 @@
-"""The command `covey`. Errors are one line on stderr; the exit status says which kind.
+"""The command `covey`. Errors are one line on stderr; the exit status gives their kind.
 
 0 done, 1 the server failed, 2 wrong usage or request, 3 overloaded, 4 deadline, 5 no connection, 130 interrupted.
 """
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except OSError as error:  # of our own output: a full disk

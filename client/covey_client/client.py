@@ -60,8 +60,8 @@ class Client(BaseClient):
         resume: bool = False,
         **settings: Unpack[Settings],
     ) -> Stream:
-        """Return the answer as it comes. Closing what this returns, or leaving its `with`, cancels the request. With
-        `resume` it goes on if the connection breaks, with the same text (`covey_client.resumption`)."""
+        """Return the answer as it comes. Closing the stream, or leaving its `with`, cancels the request. With
+        `resume` it continues if the connection breaks, with the same text (`covey_client.resumption`)."""
         return self._stream(prompt, settings, True, self._deadline(timeout), resume)
 
     def _stream(
@@ -94,7 +94,7 @@ class Stream:
     def __init__(self, ask: Callable[[], Call], resumption: Resumption | None = None) -> None:
         """`ask` makes a call, and another one if there is a `resumption` and the first broke."""
         self._ask, self._resumption = ask, resumption
-        self._finished = True  # there is nothing to give up where `ask` raises
+        self._finished = True  # if `ask` raises there is nothing to give up
         self._call = ask()
         self._chunks = self._call.chunks()
         self._finished = False
@@ -164,6 +164,6 @@ class Stream:
 
     def _finish(self) -> None:
         self._finished = True
-        with contextlib.suppress(CoveyClientError):  # the answer is complete whatever becomes of the connection
+        with contextlib.suppress(CoveyClientError):  # the answer is complete, even if the connection breaks now
             for _ in self._chunks:  # the empty final response, and the protocol's own end
                 pass

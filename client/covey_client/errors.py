@@ -3,7 +3,7 @@
 CoveyClientError
  +- ConnectionLost    no connection, or it ended before the answer did
  +- DeadlineExceeded  the answer was not complete within `timeout`
- +- InvalidRequest    the request is wrong: `field` names what, where that is known
+ +- InvalidRequest    the request is wrong: `field` names the field if it is known
  +- Overloaded        the server takes no more work now: queue full, or draining
  +- Cancelled         this side, or the server, gave the request up
  +- ServerError       anything else the server says

@@ -16,7 +16,7 @@ def replace(path: Path, content: str | bytes, mode: int = 0o644) -> None:
         try:
             part.write(content.encode() if isinstance(content, str) else content)
             part.close()
-            os.chmod(part.name, mode)  # by default who may read it, its folder says
+            os.chmod(part.name, mode)  # by default the folder limits its readers
             os.replace(part.name, path)
         except OSError:
             os.unlink(part.name)

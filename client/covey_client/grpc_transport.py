@@ -53,7 +53,7 @@ class GrpcTransport(_Channel):
 
 
 class GrpcCall:
-    """A request on a gRPC stream of its own."""
+    """A request on its own gRPC stream."""
 
     def __init__(self, stream: Any, deadline: Deadline) -> None:
         self._stream = stream
@@ -92,7 +92,7 @@ class AsyncGrpcTransport(_Channel):
 
 
 class AsyncGrpcCall:
-    """A request on a gRPC stream of its own."""
+    """A request on its own gRPC stream."""
 
     def __init__(self, stream: Any, deadline: Deadline) -> None:
         self._stream = stream
@@ -114,7 +114,7 @@ class AsyncGrpcCall:
         except grpc.aio.AioRpcError as error:
             raise _translated(error.code(), error.details() or "", self._deadline) from None
         except asyncio.CancelledError:
-            if self._given_up:  # grpc raises this in the reader of a call that somebody else cancelled
+            if self._given_up:  # grpc raises this in the reader of a call that another task cancelled
                 raise errors.Cancelled("the request was cancelled") from None
             raise
 

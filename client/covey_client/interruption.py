@@ -6,11 +6,11 @@ import signal
 import time
 from types import FrameType
 
-SAME_SECONDS = 2.0  # signals that come so soon after one are the same wish: `timeout` sends two
+SAME_SECONDS = 2.0  # signals this soon after one are the same request: `timeout` sends two
 
 
 def by_signals() -> None:
-    """Have both signals raise KeyboardInterrupt in the main thread. A shell has its background jobs ignore Ctrl-C."""
+    """Have both signals raise KeyboardInterrupt in the main thread. A shell makes its background jobs ignore Ctrl-C."""
     last = float("-inf")
 
     def raise_once(_number: int, _frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ LINE_SECONDS = 5.0  # between the lines of quick steps
 
 
 class Steps(Progress):
-    """Progress that is shown without a terminal, too: a line for each step, those of quick steps `apart` seconds."""
+    """Progress that also works without a terminal: a line for each step, at least `apart` seconds after the last."""
 
     def __init__(self, console: Console | None = None, *, apart: float = 0.0) -> None:
         console = console or Console(stderr=True)
@@ -45,7 +45,7 @@ class Steps(Progress):
 
 @contextmanager
 def status(console: Console, doing: str) -> Iterator[None]:
-    """Show what is done meanwhile: a spinner on a terminal, a line elsewhere."""
+    """Show the current work: a spinner on a terminal, a line elsewhere."""
     if not console.is_terminal:
         console.print(doing, soft_wrap=True, highlight=False, markup=False)
     with console.status(doing):

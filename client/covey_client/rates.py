@@ -61,8 +61,8 @@ class Span:
         return (self.grew(numerator) or 0.0) / below if below else None
 
     def quantile(self, histogram: str, q: float) -> float | None:
-        """Return the quantile of what was observed in between, by linear interpolation inside the bucket; None if
-        nothing was. Beyond the last bound it is that bound."""
+        """Return the quantile of the observations in between, by linear interpolation inside the bucket; None if there
+        are none. Beyond the last bound it is that bound."""
         counts = self.grew_by(f"{histogram}_bucket", "le")
         bounds = sorted((math.inf if key == "+Inf" else float(key), count) for key, count in counts.items())
         if not bounds or bounds[-1][1] <= 0:

@@ -1,7 +1,7 @@
 """Renders an untrusted template within bounds of memory and of processor time.
 
 A sandbox keeps a template from the machine, but not from `{{ 'a' * 10 ** 10 }}`, a filter that pads by as much, or
-loops in loops. The kernel bounds them all, whatever they are made of.
+nested loops. The kernel bounds them all.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from covey_client.errors import InvalidRequest
 MEMORY_BYTES = 512 << 20  # beyond what the process has; real templates take a few times what they write
 SECONDS = 2  # of processor time; real templates take milliseconds for a hundred messages
 TOO_LARGE = f"template: it takes more than {MEMORY_BYTES >> 20} MiB of memory"
-KILLED = -signal.SIGVTALRM  # the status of a process that was ended in `bounded`
+KILLED = -signal.SIGVTALRM  # the exit status of a process that the kernel ended in `bounded`
 
 
 def too_long(seconds: float) -> str:
-    """Return what a template is refused with that takes so much processor time."""
+    """Return the message for a template that takes more than this processor time."""
     return f"template: it takes longer than {seconds:g} s"
 
 
 class _Late(BaseException):
-    """Raised when time is up; a library's handlers do not take it for an error of their own."""
+    """Raised when time is up; no `except Exception` of a library catches it."""
 
 
 @contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Bound the rendering of a template by the main thread of a process of its own. Raises InvalidRequest. One call
-    into C that takes all the time cannot be interrupted: the kernel ends the process at twice the time."""
-    import resource  # which not every system has that has clients
+    """Bound the rendering of a template; use it in the main thread of a separate process. Raises InvalidRequest. A
+    single long call into C cannot be interrupted: the kernel ends the process at twice the time."""
+    import resource  # some clients' systems lack this module
 
     space = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_held_bytes() + MEMORY_BYTES, space[1]))

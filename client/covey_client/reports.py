@@ -80,8 +80,8 @@ class Reports:
         return self._ask("memory")
 
     def wish(self, action: str, drafter: str, secret: str = "") -> dict[str, Any]:
-        """Have a drafter loaded, unloaded or pinned (`load`, `unload`, `pin`), as administrator; returns the state
-        then. `secret` is by default COVEY_ADMIN_SECRET's, or the one that a server of this user and machine keeps."""
+        """Load, unload or pin a drafter (`load`, `unload`, `pin`) as administrator; returns the new state. `secret` is
+        by default COVEY_ADMIN_SECRET's, or the one that a server of this user and machine keeps."""
         return self._ask(f"{action}:{drafter}", admin_secret=secret or secrets.found(self._address))
 
     def last_round(self) -> int:

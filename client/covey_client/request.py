@@ -1,4 +1,4 @@
-"""A request, checked for what a wire can carry, and its encoding. Ranges are the server's to judge."""
+"""A request, checked for types that the wire can carry, and its encoding. The server checks ranges."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Request:
 
     tensors: Mapping[str, Sequence[Any]]
     model: str = MODEL
-    outputs: tuple[str, ...] = ()  # that are to come back; none named: all
-    id: str = ""  # by which the server's log calls it
+    outputs: tuple[str, ...] = ()  # the wanted ones; empty: all
+    id: str = ""  # its name in the server's log
 
     @classmethod
     def build(
@@ -42,7 +42,7 @@ class Request:
 
     def to_grpc(self) -> service_pb2.ModelInferRequest:
         """Return the message of one request on a stream, which asks for a recognisable final response."""
-        from tritonclient.grpc import service_pb2  # half a second, which the server's processes do not wait
+        from tritonclient.grpc import service_pb2  # takes half a second, for which the server's processes do not wait
 
         message = service_pb2.ModelInferRequest(model_name=self.model, id=self.id)
         message.parameters["triton_enable_empty_final_response"].bool_param = True

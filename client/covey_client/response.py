@@ -32,9 +32,9 @@ class Usage:
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     acceptance_rate: float = 0.0
-    mean_acceptance_length: float = 0.0  # tokens a verified draft brought, the target's own one included
-    acceptance_histogram: tuple[int, ...] = ()  # place j: drafts of which j tokens were accepted
-    drafters: tuple[str, ...] = ()  # who drafted, and tokens drafted and accepted by each of them
+    mean_acceptance_length: float = 0.0  # tokens per verified draft, including the target's own one
+    acceptance_histogram: tuple[int, ...] = ()  # index j: drafts with j accepted tokens
+    drafters: tuple[str, ...] = ()  # names, and tokens drafted and accepted by each of them
     draft_tokens_by_drafter: tuple[int, ...] = ()
     accepted_draft_tokens_by_drafter: tuple[int, ...] = ()
     ttft_ms: float = 0.0  # as the server measured them; 0: no such token yet
@@ -52,18 +52,18 @@ class Chunk:
     seed: int
     usage: Usage
     slo_attainment: str = ""  # on the last: met, missed or unknown; "" where there was no objective
-    emulated: bool = False  # a device that stands in for another made this: the text is no model's
+    emulated: bool = False  # an emulated device made this: the text is no model's
     top_ids: tuple[int, ...] = ()  # see `top`
     top_log_probs: tuple[float, ...] = ()
-    prompt_ids: tuple[int, ...] = ()  # on the first, where `return_prompt_log_probs` asks for it, with what follows
+    prompt_ids: tuple[int, ...] = ()  # on the first chunk if `return_prompt_log_probs` is set; so are the next fields
     prompt_log_probs: tuple[float, ...] = ()  # from the second token on
     prompt_top_ids: tuple[int, ...] = ()  # see `prompt_top`
     prompt_top_log_probs: tuple[float, ...] = ()
 
     @property
     def top(self) -> Places:
-        """Return, for each token, the likeliest ones at its place with their log-probabilities, the likeliest first; as
-        many as `top_logprobs` asked for."""
+        """Return, for each token, the `top_logprobs` likeliest ones at its place with their log-probabilities, the
+        likeliest first."""
         return _places_of(len(self.tokens), self.top_ids, self.top_log_probs)
 
     @property
@@ -83,14 +83,14 @@ class Completion(Chunk):
 
     @classmethod
     def join(cls, chunks: Iterable[Chunk]) -> Completion:
-        """Join the chunks of an answer, of which the last one closes it."""
+        """Join all chunks of an answer, including the last one."""
         parts = list(chunks)
         joined = {name: tuple(value for part in parts for value in getattr(part, name)) for name in _LISTS}
         return cls(**vars(parts[-1]) | joined | {"text": "".join(part.text for part in parts)})
 
 
 def from_grpc(message: service_pb2.ModelInferResponse) -> Chunk | None:
-    """Return the chunk in one response; None for one that only says that there are no more."""
+    """Return the chunk in one response; None for the empty final response."""
     if not message.outputs:
         return None
     chunk, usage = dict(_NOTHING[CHUNK]), dict(_NOTHING[USAGE])

@@ -1,7 +1,7 @@
-"""Resumes an answer whose connection broke: the request is sent again, with its seed, and what has come is left out.
+"""Resumes an answer whose connection broke: sends the request again with its seed, and drops the part that has come.
 
-The same prompt, settings and seed give the same answer, so that the repetition begins with what has come; that is
-checked, and where it is not so (under the rejection rule, or with fast numerics) the answer ends as it would have.
+The same prompt, settings and seed give the same answer, so the repetition begins with the part that has come. This is
+checked. If the two differ (under the rejection rule, or with fast numerics) the answer ends with an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from covey_client.response import Chunk
 
 FIRST_REST, LONGEST_REST = 0.25, 5.0  # seconds between attempts
 PATIENCE = 300.0  # seconds from a break until something new must have come, where the deadline is later
-DEAD = "not healthy"  # what Triton says of a model whose process died
+DEAD = "not healthy"  # Triton's message for a model whose process died
 
 
 class Resumption:
@@ -33,7 +33,7 @@ class Resumption:
         self._tokens: list[int] = []
         self._texts: list[str] = []
         self._repeating = False  # and then these are known:
-        self._text = ""  # what had come before
+        self._text = ""  # the part before the break
         self._again_tokens: list[int] = []  # of the repetition
         self._again_text = ""
         self._attempts = 0
@@ -78,7 +78,7 @@ class Resumption:
         both = min(len(self._tokens), len(self._again_tokens)), min(len(self._text), len(self._again_text))
         same = self._tokens[at[0] : both[0]] == self._again_tokens[at[0] : both[0]]
         if not same or self._text[at[1] : both[1]] != self._again_text[at[1] : both[1]]:
-            raise CannotGoOn("the connection was lost, and the answer is another one when it is asked for again")
+            raise CannotGoOn("the connection was lost, and asking again gave another answer")
         known = max(0, len(self._tokens) - at[0])
         text = self._again_text[max(len(self._text), at[1]) :]
         top = known * len(chunk.top_ids) // max(1, len(chunk.tokens))  # where the first new token's are

@@ -1,7 +1,7 @@
 """The addresses on which this user's servers on this machine listen, so that tools need only one of a server's ports,
 or none.
 
-The launcher writes a file for each server that it runs; it lies beside the server's secret.
+The launcher writes a file for each server that it runs, in the folder of the server's secret.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RunningServer:
     http: int
     metrics: int
     pid: int
-    front: int = 0  # of HTTP, for strangers; 0: there is none
+    front: int = 0  # the front's, of HTTP; 0: there is none
     started: int = field(default=0, compare=False)  # as the file says; 0 before there is one
 
     def at(self, port: int) -> str:
@@ -85,7 +85,7 @@ def usual() -> str:
     there = servers()
     if len(there) > 1 and all(each.grpc != USUAL_PORT for each in there):
         listed = ", ".join(each.at(each.grpc) for each in there)
-        raise InvalidRequest(f"{len(there)} servers run here: say --url or COVEY_URL, one of {listed}")
+        raise InvalidRequest(f"{len(there)} servers run here: choose one by --url or COVEY_URL: {listed}")
     return there[0].at(there[0].grpc) if len(there) == 1 else f"127.0.0.1:{USUAL_PORT}"
 
 

@@ -24,8 +24,8 @@ def folder() -> Path:
 
 
 def given() -> str:
-    """Return the secret of the environment, given itself or by the file that it names; "" if there is none. It is never
-    an argument of a command, which every user of a machine can read. Raises InvalidRequest."""
+    """Return the secret in the environment, or in the file that it names; "" if there is none. It is never an argument
+    of a command, because every user of a machine can read those. Raises InvalidRequest."""
     path = os.environ.get(FILE_VARIABLE, "")
     if VARIABLE in os.environ or not path:
         return os.environ.get(VARIABLE, "")

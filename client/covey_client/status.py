@@ -66,7 +66,7 @@ class Status:
     """The status of a server at one time."""
 
     ready: bool
-    models: tuple[ModelStatus, ...] | None  # None: this server tells nobody without its admin secret
+    models: tuple[ModelStatus, ...] | None  # None: this server lists its models only with its admin secret
     samples: tuple[Sample, ...] = field(default=())
 
     @property
@@ -81,7 +81,7 @@ class Status:
 
 
 def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: float = 5.0) -> Status:
-    """Read a server's status. Raises ConnectionLost if nobody answers on the HTTP port; metrics may be missing.
+    """Read a server's status. Raises ConnectionLost if the HTTP port does not answer; metrics may be missing.
     `secret` is by default COVEY_ADMIN_SECRET's, or the one that a server of this user and machine keeps."""
     address = Address.parse(http_url, port=8000)
     secret = secret or secrets.found(address)
@@ -109,7 +109,7 @@ def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:
 
 def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
     """Return one number for each metric and its labels; a histogram becomes its count and its mean. Triton's own model
-    and version labels are left out, and what is no figure, as `covey_target_info`."""
+    and version labels are left out, and so are metrics without a figure, such as `covey_target_info`."""
     found: dict[str, float] = {}
     sums: dict[str, float] = {}
     for sample in samples:

@@ -1,9 +1,8 @@
 """The public interface: every field of a request and of a response, declared once.
 
-The server reads these tables, too: it stands on the client's package, which imports nothing heavy, and not the client
-on the server's. `make generate` writes from them what cannot read them: the models' configurations, `Settings` below,
-docs/api.md. Names follow TensorRT-LLM's Triton models and, for what it lacks about a request's drafts, vLLM's
-responses.
+The server also reads these tables: it imports the client's package, which imports nothing heavy, and the client never
+imports the server's. From them `make generate` writes the models' configurations, `Settings` below and docs/api.md.
+Names follow TensorRT-LLM's Triton models. Figures of a request's drafts that these lack follow vLLM's responses.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MAX_GRAMMAR_BYTES = 65536
 MAX_BIASES = 1024  # tokens with a bias in one request
 BAN = -100.0  # the bias with which a token cannot be drawn
 
-# Which class has an attribute that is the field's value as it comes: on the server of a request's, in the client of a
+# The class whose attribute is the field's value unchanged: on the server for a request's, in the client for a
 # response's.
 SAMPLING, REQUEST, DELIVERY = (
     "covey.contracts.types.Sampling",
@@ -29,14 +28,14 @@ SAMPLING, REQUEST, DELIVERY = (
     "covey.tritonio.fields.Wanted",
 )
 CHUNK, USAGE = "covey_client.response.Chunk", "covey_client.response.Usage"
-OWN = ""  # none has: code of its own in `covey.tritonio.fields` reads it
+OWN = ""  # none: special code in `covey.tritonio.fields` reads the field
 
 
 @dataclass(frozen=True)
 class Field:
-    """A tensor of a request: of shape [1], or [-1] where it is a list. A number lies from `low` to `high`; a text is
-    one of `choices`, or has at most `high` bytes; a flag with a `high` of 0 cannot be set. Where a limit depends on the
-    request or the server, the parser knows it."""
+    """A tensor of a request: of shape [1], or [-1] if it is a list. A number lies from `low` to `high`. A text is one
+    of `choices`, or has at most `high` bytes. A flag with a `high` of 0 cannot be set. The parser checks limits that
+    depend on the request or the server."""
 
     name: str
     dtype: str  # Triton's name of it
@@ -48,7 +47,7 @@ class Field:
     above: bool = False  # `low` itself is not allowed
     choices: tuple[str, ...] = ()
     many: bool = False
-    named: str = ""  # the attribute's name, where it is another
+    named: str = ""  # the attribute's name, if it differs
 
     @property
     def attribute(self) -> str:
@@ -59,8 +58,8 @@ class Field:
         return self.dtype in ("INT32", "UINT64", "FP32")
 
 
-# What TensorRT-LLM's clients send beside the rest, taken with the values that ask for nothing. Server and front check
-# them by this table, and nobody reads them.
+# More fields that TensorRT-LLM's clients send, accepted only with values that ask for nothing. Server and front check
+# them by this table and ignore them.
 NEUTRAL = (
     Field("pad_id", "INT32", OWN, "no effect: nothing is padded", low=-1),
     Field("beam_width", "INT32", OWN, "one beam", 1, low=1, high=1),
@@ -86,14 +85,14 @@ INPUTS = (
     ),
     Field("stream", "BOOL", DELIVERY, "send tokens as they come, not the whole answer at its end", False),
     Field("temperature", "FP32", SAMPLING, "how evenly tokens are drawn; below 1e-5 is greedy", 0.0, high=100.0),
-    Field("top_k", "INT32", SAMPLING, "only so many of the likeliest tokens; 0 is all", 0, high=1 << 30),
+    Field("top_k", "INT32", SAMPLING, "only this number of the likeliest tokens; 0 is all", 0, high=1 << 30),
     Field("top_p", "FP32", SAMPLING, "only the likeliest tokens up to this sum of chances", 1.0, high=1.0, above=True),
     Field("min_p", "FP32", SAMPLING, "only tokens of at least this share of the likeliest's chance", 0.0, high=1.0),
     # dividing by a smaller one overflows logits
     Field("repetition_penalty", "FP32", SAMPLING, "on prompt and output, as Hugging Face's", 1.0, low=0.01, high=100.0),
     Field("presence_penalty", "FP32", SAMPLING, "on tokens of the output, as OpenAI's", 0.0, low=-100.0, high=100.0),
     Field("frequency_penalty", "FP32", SAMPLING, "on them by their count, as OpenAI's", 0.0, low=-100.0, high=100.0),
-    Field("min_tokens", "INT32", OWN, "no end token before so many of the output; up to `max_tokens` and what came", 0),
+    Field("min_tokens", "INT32", OWN, "no end token before this many; at most `max_tokens` plus received tokens", 0),
     Field("stop_words", "BYTES", OWN, "texts that end the output, and are no part of it", many=True),
     Field("bad_words", "BYTES", OWN, "texts that are never produced", many=True),
     Field("logit_bias_ids", "INT32", OWN, "token ids whose logits get a bias", many=True),
@@ -132,12 +131,12 @@ INPUTS = (
     ),
     Field("seed", "UINT64", OWN, "of every draw; without one the server draws it: `used_seed`", high=(1 << 64) - 1),
     Field("end_id", "INT32", OWN, "the token that ends the output; -1 is the model's own", -1, low=-1),
-    Field("return_log_probs", "BOOL", SAMPLING, "answer with `output_log_probs`, too", False, named="logprobs"),
+    Field("return_log_probs", "BOOL", SAMPLING, "also answer with `output_log_probs`", False, named="logprobs"),
     Field(
         "top_logprobs",
         "INT32",
         SAMPLING,
-        "answer with so many of the likeliest tokens at each place, too",
+        "also answer with this number of the likeliest tokens at each place",
         0,
         high=MAX_TOP_LOGPROBS,
     ),
@@ -145,7 +144,7 @@ INPUTS = (
         "return_prompt_log_probs",
         "BOOL",
         SAMPLING,
-        "answer with the prompt's `prompt_log_probs`, too, none of whose KV is reused",
+        "also answer with the prompt's `prompt_log_probs`; none of its KV is reused",
         False,
         named="prompt_logprobs",
     ),
@@ -153,7 +152,7 @@ INPUTS = (
     Field("num_draft_tokens", "INT32", OWN, "0 is `speculation` `off`, k is `fixed:k`", high=MAX_DRAFT_TOKENS),
     Field("num_prompt_tokens", "INT32", OWN, "how many ids are the original prompt; without it all", low=1),
     Field("priority", "INT32", REQUEST, "higher goes first", 0, low=-1000, high=1000),
-    Field("speculation", "BYTES", OWN, "`auto`, `off` or `fixed:k`, which is refused where nobody drafts", "auto"),
+    Field("speculation", "BYTES", OWN, "`auto`, `off` or `fixed:k`, which is refused without drafters", "auto"),
     Field("drafter", "BYTES", OWN, "the drafter's name; without it `speculation.drafter_policy` chooses", ""),
     Field("verification", "BYTES", OWN, "how drafts are verified", "coupled", choices=("coupled", "rejection")),
     Field("slo_class", "BYTES", OWN, "a latency class of the profile: `interactive`, `chat`, `batch`, or its own", ""),

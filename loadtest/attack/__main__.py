@@ -1,5 +1,5 @@
-"""Attacks a server, `python -m loadtest.attack SCENARIO`. The exit status is 0 if the server stood, 1 if it did not, 2
-if the attack could not run and 130 if it was interrupted."""
+"""Attacks a server, `python -m loadtest.attack SCENARIO`. The exit status is 0 if the server passed, 1 if it failed,
+2 if the attack could not run and 130 if it was interrupted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STOOD, FELL, COULD_NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
 @dataclass(frozen=True)
 class Scenario:
-    """Names an attack. `run` says what it found; `problems` in it are what must not have happened."""
+    """Names an attack. `run` returns its findings; any entry in their `problems` fails the attack."""
 
     about: str
     declare: Callable[[argparse.ArgumentParser], None]
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.attack", epilog="Ctrl-C ends a run: nothing is judged.")
+    parser = argparse.ArgumentParser(prog="python -m loadtest.attack", epilog="Ctrl-C ends a run without a verdict.")
     parts = parser.add_subparsers(dest="scenario", required=True, metavar="SCENARIO")
     for name, scenario in SCENARIOS.items():
         part = parts.add_parser(name, help=scenario.about.partition(",")[0], description=scenario.about)

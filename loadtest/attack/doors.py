@@ -1,4 +1,4 @@
-"""Sends what `messages` draws over HTTP, as events and over gRPC, and judges answers by the documentation."""
+"""Sends the requests of `messages` over HTTP, as events and over gRPC, and checks answers by the documentation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AT_ONCE = 8  # messages of one gRPC stream
 
 
 class Attack:
-    """Counts answers by door and status; `wrong` has what is none that is documented, few of it."""
+    """Counts answers by door and status; `wrong` has a few undocumented answers."""
 
     def __init__(self, http_url: str, grpc_url: str) -> None:
         self._http, self._grpc = http_url, grpc_url
@@ -41,7 +41,7 @@ class Attack:
         return self.answers.total()
 
     def run(self, requests: int, seed: int, threads: int = 4) -> None:
-        """Send about so many requests. Blocks."""
+        """Send about this many requests. Blocks."""
         running = [
             threading.Thread(target=self._run, args=(requests // threads, seed * 1000 + index), daemon=True)
             for index in range(threads)
@@ -83,7 +83,7 @@ class Attack:
         return self._note("events" if len(events) > 1 else "post", str(answer.status), right, body + b" -> " + said)
 
     def _bytes(self, messages: Messages) -> int:
-        """Send bytes on a connection of their own, and wait for one answer, or leave at once."""
+        """Send bytes on a new connection, and wait for one answer, or leave at once."""
         data = messages.request()
         host, _, port = self._http.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
@@ -140,7 +140,7 @@ def _documented(event: bytes, status: int) -> bool:
     try:
         said = json.loads(body[: body.rfind(b"}") + 1])
     except ValueError:
-        return b"binary_data_size" in body  # JSON with bytes behind it
+        return b"binary_data_size" in body  # JSON followed by bytes
     if isinstance(said.get("error"), dict):  # OpenAI's
         return status != 200 and isinstance(said["error"].get("message"), str)
     if "error" in said:

@@ -17,8 +17,8 @@ from loadtest.attack.launched import Launched
 from loadtest.attack.streams import Streams, asks
 
 LOOK_SECONDS = 0.1
-OVERLAP = 0.2  # share of faults that wait for no recovery
-SETTLE_SECONDS = 30.0  # for blocks of streams that left to be freed
+OVERLAP = 0.2  # share of faults that do not wait for recovery
+SETTLE_SECONDS = 30.0  # until the blocks of streams that left must be free
 DEADLINE = 180.0  # seconds of a request
 PROFILE = """
 models = ["target", "tokenize", "detokenize", "covey", "covey_unary", "ensemble", "draft_code", "draft_ngram"]
@@ -90,7 +90,7 @@ def _inject(
     drawn: random.Random,
     console: Console,
 ) -> None:
-    """Inject faults at random times: mostly when everything is mended, sometimes in the middle of that."""
+    """Inject faults at random times: mostly after a full recovery, sometimes during one."""
     with Steps(console, apart=LINE_SECONDS) as progress:
         task = progress.add_task("faults", total=given.faults)
         left, due, overlaps = given.faults, 0.0, False

@@ -1,4 +1,4 @@
-"""Sends hundreds of thousands of requests that no client would, beside clients whose answers must stay the same."""
+"""Sends hundreds of thousands of malformed requests, while other clients' answers must stay the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadtest.attack.launched import Launched
 from loadtest.attack.streams import DOORS, Outcome, Streams, asks
 
 LOOK_SECONDS = 0.2
-FRONT = "\n[front]\nrate = 1e6\nread_seconds = 2.0\n"  # the rate is not what is tried
+FRONT = "\n[front]\nrate = 1e6\nread_seconds = 2.0\n"  # this attack does not test the rate limit
 TOKENS, DEADLINE = 48, 120.0
 ALONE = 16  # answers before the first of these requests
 

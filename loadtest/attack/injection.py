@@ -1,4 +1,4 @@
-"""Injects faults: what is hurt, how and when, and how long it takes until everything is whole again."""
+"""Injects faults into processes and places, and measures the time until everything has recovered."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from loadtest.attack import rooms, spin
 from loadtest.attack.launched import FRONT, SERVER, Launched
 
 KILL, PAUSE, SPIN, FILL = "kill", "pause", "spin", "fill"
-HOLD_SECONDS = 5.0  # that a place stays full
-LOST_SECONDS = 120.0  # until what has not come back counts as lost
-# The launcher gives a server up that has died ten times within ten minutes, and rests longer before each start, also of
-# the front. Full shared memory can end it, too.
+HOLD_SECONDS = 5.0  # a place stays full for this long
+LOST_SECONDS = 120.0  # a part that is not back by then counts as lost
+# The launcher gives up a server that has died ten times within ten minutes, and rests longer before each start, also of
+# the front. Full shared memory can also end the server.
 DEATHS, WINDOW_SECONDS = 4, 600.0
 DEADLY = ((SERVER, rooms.MEMORY), (FRONT,))
 
@@ -30,7 +30,7 @@ class Fault:
     pid: int  # 0 where it is no process
     at: float
     seconds: float | None = None  # until another process served in its place and the front said ready
-    mend: Callable[[], object] | None = None  # what ends it; None: it is over, and others have to
+    mend: Callable[[], object] | None = None  # None: over; the server must recover by itself
 
     @property
     def kind(self) -> str:
@@ -38,7 +38,7 @@ class Fault:
 
 
 def kinds(server: Launched) -> list[tuple[str, str]]:
-    """Return every target with every way to hurt it."""
+    """Return every target with every kind of fault."""
     names = sorted(server.processes())
     found = [(name, way) for way in (KILL, PAUSE, SPIN) for name in names if way != SPIN or spin.possible()]
     return [*found, *((place, FILL) for place in server.rooms)]
@@ -70,14 +70,14 @@ def harm(what: str, way: str, pid: int) -> bool:
 
 @dataclass
 class Injection:
-    """Hurts the parts of a server and watches them come back."""
+    """Injects faults into the parts of a server and watches them recover."""
 
     server: Launched
     open: list[Fault] = field(default_factory=list)
     done: list[Fault] = field(default_factory=list)
 
     def hurt(self, what: str, way: str) -> bool:
-        """Hurt a part if it is there, unhurt, and may die now; return whether that was done."""
+        """Inject a fault into a part if it is there, healthy, and may die now; return whether this was done."""
         deadly = next((each for each in DEADLY if what in each), ())
         recent = (fault for fault in self.done + self.open if time.monotonic() - fault.at < WINDOW_SECONDS)
         if deadly and sum(fault.what in deadly for fault in recent) >= DEATHS:
@@ -88,7 +88,7 @@ class Injection:
         return fault is not None
 
     def look(self) -> None:
-        """Mend what has been hurt for long enough, and note which parts are whole again, or lost."""
+        """End the faults that have lasted long enough, and note which parts have recovered or are lost."""
         if not self.open:
             return
         ready, now = self.server.ready(), time.monotonic()
@@ -106,7 +106,7 @@ class Injection:
                 self.done.append(fault)
 
     def mend(self) -> None:
-        """Mend whatever can be mended, as at the end of a run."""
+        """End all faults that can be ended, as at the end of a run."""
         for fault in self.open:
             if fault.mend is not None:
                 fault.mend()

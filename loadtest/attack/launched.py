@@ -1,4 +1,4 @@
-"""Starts the launcher as `make serve` does, with its front, and follows every process that it answers for."""
+"""Starts the launcher as `make serve` does, with its front, and follows all its processes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ USED = r'covey_kv_blocks\{[^}]*state="used"[^}]*\}'
 
 
 class Launched:
-    """Owns one launcher; `processes()` says what runs below it now. `rooms` are those of its places that can be
-    filled."""
+    """Owns one launcher; `processes()` returns the processes below it now. `rooms` are those of its places that can
+    be filled."""
 
     def __init__(self, profile: str, out: Path, *, small: bool = True) -> None:
         """Start the launcher and return when it is ready. `small`: its places are, if this machine allows it. Raises
         SettingError."""
         free = dict.fromkeys(("http_port", "grpc_port", "metrics_port", "front_http_port", "front_grpc_port"), FREE)
         self.options = with_ports(preflight.with_ports(Options(**free, profile=profile)))  # type: ignore[arg-type]
-        self._seen: set[int] = set()  # servers, whose folders are to be gone in the end
-        self._began = time.time()  # what is older, another server's killed launcher has left
+        self._seen: set[int] = set()  # servers, whose folders must be gone in the end
+        self._began = time.time()  # a killed launcher of another server has left the older ones
         self._log = (out / "launcher.log").open("wb")
         flags = [f"--{name.replace('_', '-')}={getattr(self.options, name)}" for name in free]
         words = [sys.executable, "-m", "covey.server", *flags, "--profile", profile]
@@ -118,7 +118,7 @@ class Launched:
         return sum(path.stat().st_size for path in self._regions())
 
     def stop(self) -> list[str]:
-        """Stop the launcher in order; returns what is left behind, by name."""
+        """Stop the launcher in order; returns its leaks by name."""
         before = self.processes()
         self._process.terminate()
         try:

@@ -18,14 +18,14 @@ RAW = ("NaN", "Infinity", "-Infinity", "1e999", "9" * 5000, "[" * 2000, '{"a":' 
 DTYPES = ("BYTES", "INT32", "UINT64", "FP32", "BOOL", "INT64", "FP16", "", "bytes", "\ud800")
 SIZES = (0, 1, 2, -1, 1 << 31, 1 << 40, 1 << 63, 1.0, "1", None, [1])
 NAMES = tuple(field.name for field in INPUTS)
-# Grammars that cost much, are almost right, or fit no text; an emulated target takes none, whatever they are.
+# Grammars that cost much, are almost right, or fit no text; an emulated target refuses all grammars.
 GRAMMARS = (
     *("{}", "{", "[" * 3000, '{"$ref": "#"}', '{"type": "integer", "multipleOf": 300007}', '{"enum": []}'),
     *('{"type": "string", "pattern": "(a?){9}("}', '{"patternProperties": {"^a": {}, "a$": {}}}', '{"type": "objec"}'),
     *("a?" * 600, "(a|b)*a(a|b){14}", "xxxx(b|c)" + "a?" * 300, "(", "\\w{1,1000}", "(?=a)", ".{0,100000}"),
     *('start: "a"', "start: start", "start: %json {", 'start: a{1,999}\na: b{1,999}\nb: "x"', 'start: A\nA: A "a"'),
 )
-OPENAI = ("chat/completions", "completions")  # under /v1, beside its routes for tokens:
+OPENAI = ("chat/completions", "completions")  # under /v1, in addition to its routes for tokens:
 TOKENS = ("tokenize", "detokenize")
 ROUTES = ("covey/generate", "covey/generate_stream", "covey_unary/generate", "covey_unary/infer", "covey/infer")
 HEADERS = (
@@ -52,7 +52,7 @@ class Messages:
         self._drawn = random.Random(seed)
 
     def body(self) -> tuple[str, bytes]:
-        """Return a path and what is posted to it."""
+        """Return a path and a body to post to it."""
         if self._drawn.random() < 0.25:
             name = self._drawn.choice((*OPENAI, *TOKENS))
             path = f"/v1/{name}" if name in OPENAI else f"/{name}"
@@ -119,8 +119,8 @@ class Messages:
         return struct.pack("<I", length) + text if self._drawn.random() < 0.7 else self._drawn.randbytes(4)
 
     def _openai(self, name: str) -> dict[str, Any]:
-        """Return the body of a chat with its template's arguments, of a completion, with or without a schema, or of a
-        text that is to be cut into tokens."""
+        """Return the body of a chat with its template's arguments, of a completion with or without a schema, or of a
+        text to tokenize."""
         found: dict[str, Any] = {"model": "covey"}
         if name in OPENAI:
             found["max_tokens"] = 1

@@ -1,6 +1,6 @@
-"""Makes two places of a server so small that they can be filled: shared memory, and the folder of what it keeps.
+"""Makes two places of a server so small that they can be filled: shared memory, and its private folder.
 
-They are file systems in a mount namespace of its own; the machine's are left alone. Needs a superuser.
+They are file systems in a separate mount namespace; the machine's are left alone. Needs a superuser.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def words(kept: Path) -> list[str]:
 
 
 class Room:
-    """Holds one small place of a living process open. It stays until it is left, also if that process ends."""
+    """Holds one small place of a living process open until it is left, even if that process ends."""
 
     def __init__(self, process: int, folder: Path) -> None:
         seen = Path("/proc", str(process), "root") / folder.relative_to("/")

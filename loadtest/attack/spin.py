@@ -1,5 +1,5 @@
-"""Has threads of another process of this user run in circles: at the place where each of them is, its code becomes a
-jump to itself. Linux on x86-64 alone; what is made so does not come back."""
+"""Makes threads of another process of this user spin: the code at each thread's current place becomes a jump to itself.
+Only for Linux on x86-64; a spinning process never recovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that ask the same again and again, whatever happens to the server, and know every answer beforehand."""
+"""Clients that ask the same again and again while the server is attacked, and know every answer beforehand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROMPTS = (
     "User: What did you do at the weekend?\nAssistant:",
     "Question: What is 12 + 30?\nAnswer:",
 )
-GRACE_SECONDS = 2.0  # beyond a deadline, on a machine that does much else
+GRACE_SECONDS = 2.0  # beyond a deadline, on a busy machine
 DOORS = ("grpc", "unary")  # streams, and answers in one piece
 REST_SECONDS = 0.5  # after an error
 
@@ -34,7 +34,7 @@ class Question:
     settings: dict[str, Any]
 
     def answered(self, clients: dict[str, Client], seconds: float) -> tuple[tuple[int, ...], float]:
-        """Return its tokens, and when the first came, whatever happens meanwhile. Raises CoveyClientError."""
+        """Return its tokens, and when the first came, in spite of faults. Raises CoveyClientError."""
         client = clients[self.door]
         if self.door == "unary":
             tokens = client.generate(self.prompt, timeout=seconds, resume=True, **self.settings).tokens
@@ -57,7 +57,7 @@ class Outcome:
     seconds: float
     error: str = ""
     began: float = 0.0  # after the first
-    wait: float = 0.0  # to the first token, from the first time that it was asked: who is refused asks again
+    wait: float = 0.0  # to the first token, from the first attempt: a refused client asks again
 
 
 def asks(count: int, tokens: int, seed: int, drafters: Sequence[str]) -> list[Question]:
@@ -110,12 +110,12 @@ class Streams:
             raise problems[0]
 
     def start(self) -> None:
-        """Ask again and again, and go on with what breaks."""
+        """Ask again and again, and resume broken answers."""
         self._began = time.monotonic()
         self._run(self._again_and_again)
 
     def stop(self) -> list[str]:
-        """Ask nothing more and wait for the answers; returns who hangs."""
+        """Send no more requests and wait for the answers; returns the clients that hang."""
         self._ended.set()
         until = time.monotonic() + self._deadline + GRACE_SECONDS
         for thread in self._threads:
@@ -138,7 +138,7 @@ class Streams:
             self._answer(index)
 
     def _answer(self, index: int) -> None:
-        """Record what becomes of an ask; who is refused before anything came asks again."""
+        """Record the outcome of an ask; a client that is refused before its first token asks again."""
         ask, error, asked = self._asks[index], "", time.monotonic()
         while True:
             began = first = time.monotonic()

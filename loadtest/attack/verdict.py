@@ -1,4 +1,4 @@
-"""Judges a run: what must not have happened, and recovery by kind of fault."""
+"""Judges a run: finds its problems, and the recovery time by kind of fault."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BAD = ("wrong", "late")
 
 
 def of_answers(answers: Sequence[Outcome], *, errors: bool = True) -> list[str]:
-    """Return what is wrong with all answers together. Where `errors` may be, an answer that ended in one said so: that
-    is counted elsewhere, and no problem of exactness."""
+    """Return the problems of all answers together. If `errors` are allowed, an answer that ended with one is counted
+    elsewhere, and is no problem of exactness."""
     bad = BAD if errors else (*BAD, "error")
     found = [f"{count} answers {what}" for what, count in Counter(a.outcome for a in answers).items() if what in bad]
     return found if any(a.outcome == "right" for a in answers) else [*found, "no answer was right"]

@@ -1,4 +1,4 @@
-"""Is the command line of the benches: `python -m loadtest.bench NAME [--json OUT] [--quick]`."""
+"""The command line of the benches: `python -m loadtest.bench NAME [--json OUT] [--quick]`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         bench.run(session)
     except KeyboardInterrupt:
         session.interrupted = True
-        session.console.print("interrupted: writing what there is")
+        session.console.print("interrupted: writing the results so far")
         status = 130
     except (CoveyError, StartError, ServerDied) as error:
         session.console.print(f"{name}: {error}", style="red")
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
-    """Return the bench's name and its options; those that are not given are as `Wanted` has them."""
+    """Return the bench's name and its options; `Wanted` has the defaults."""
     known = "\n".join(f"  {name:10} {meaning}" for name, meaning in BENCHES.items())
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench",
@@ -66,7 +66,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--json", type=Path, dest="out", metavar="OUT", help="default: runs/bench/NAME.json")
     add("--quick", action="store_true", help="a smoke run, below a minute")
     add("--seed", type=int)
-    add("--profile", metavar="NAME", default="", help="as `make serve` takes it; default: the bundled real model's")
+    add("--profile", metavar="NAME", default="", help="as `make serve` takes it (default: the bundled real model's)")
     add("--model", metavar="FOLDER", default="", help="Hugging Face folder of another target")
     add("--data", type=Path, metavar="FILE", help="Azure's trace")
     pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
@@ -79,7 +79,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu"))
     gpu.add_argument("--size", dest="shape", metavar="NAME", help="of the pair: 7b, off a GPU tiny")
     gpu.add_argument("--agreement", type=float, help="how often the drafter is right")
-    add("--minutes", type=float, help="begin no repetition that would end later")
+    add("--minutes", type=float, help="start no repetition that would end later")
     add("--repetitions", type=int, metavar="N", help="of each point; of `slo`: its requests")
     given = vars(parser.parse_args(arguments))
     name = given.pop("name")

@@ -1,4 +1,4 @@
-"""Writes files that a server can be started with: a profile with a few settings changed, and secrets."""
+"""Writes files to start a server with: a profile with a few changed settings, and secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from covey.contracts.types import JsonDict
 
 
 def drafting(name: str) -> Profile:
-    """Return the profile of that name. Raises SettingError where it has no drafter."""
+    """Return the profile of that name. Raises SettingError if it has no drafter."""
     found = load(name)
     if not found.speculation.drafters:
         raise SettingError(f"profile {found.name}: speculation.drafters is empty; name one that has drafters")
@@ -30,7 +30,7 @@ def derive(profile: Profile, path: Path, **changes: JsonDict | tuple[str, ...]) 
 
 
 def with_drafters(profile: Profile, path: Path, drafters: Sequence[str], **speculation: object) -> Path:
-    """Do what `derive` does, and leave the profile those drafters alone: no other is loaded or said to lie anywhere."""
+    """Call `derive`, and keep only those drafters in the profile: no other is loaded or has a folder."""
     gone = set(profile.speculation.drafters) - set(drafters)
     return derive(
         profile,
@@ -42,7 +42,7 @@ def with_drafters(profile: Profile, path: Path, drafters: Sequence[str], **specu
 
 
 def private(path: Path, text: str) -> Path:
-    """Write a file of this user alone."""
+    """Write a file that only this user can read."""
     path.unlink(missing_ok=True)
     path.touch(0o600)
     path.write_text(text)

@@ -1,10 +1,10 @@
 """Measures every policy on emulated pairs, in virtual time: Poisson arrivals from 2 to 35 a second, two peaks, and a
 trace.
 
-Nothing here is hardware: devices sleep by the cost tables of `profiles/costs/` on a clock that jumps, a hash stands in
-for the model, and the engine, scheduler, planner and policies are the ones that serve. All policies get the same
-requests and start without having learnt anything. Throughput is tokens over the time from the first arrival to the last
-token; latency is from arrival to last token.
+Nothing here is hardware: devices sleep by the cost tables of `profiles/costs/` on a clock that jumps, and a hash stands
+in for the model. Engine, scheduler, planner and policies are the real ones. All policies get the same requests and
+start from nothing learnt. Throughput is tokens over the time from the first arrival to the last token; latency is from
+arrival to last token.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY)
 RATES: tuple[float, ...] = (2.0, 8.0, 15.0, 25.0, 35.0)
 QUICK_RATES = (15.0,)
 REQUESTS, QUICK_REQUESTS = 160, 12
-FIGURES = ("throughput", "latency", "latency_p99", "depth")  # of a run, that the JSON has
+FIGURES = ("throughput", "latency", "latency_p99", "depth")  # of a run, in the JSON
 TRACE_REQUESTS = 240
 
 
@@ -50,7 +50,7 @@ class EmulatedRuns:
         self.runs.setdefault(pair, {}).setdefault(load, {}).setdefault(policy, []).append(served)
 
     def whole(self, pair: str) -> dict[str, dict[str, list[Served]]]:
-        """Return the loads that every policy has served as often."""
+        """Return the loads that every policy has served equally often."""
         return {
             load: by_policy
             for load, by_policy in self.runs.get(pair, {}).items()
@@ -142,7 +142,7 @@ def show(result: JsonDict, console: Console) -> None:
 
 
 def _table(title: str, pair: JsonDict) -> Table:
-    """Return a table of throughputs, and of covey's gain over each policy on average and where it is least."""
+    """Return a table of throughputs, and of covey's mean and smallest gain over each policy."""
     loads_: JsonDict = pair["loads"]
     rows = []
     for policy in next(iter(loads_.values())):

@@ -1,4 +1,4 @@
-"""Has the emulated pairs, which are the profiles of `profiles/emulated-*.toml`, and draws requests for them.
+"""Reads the emulated pairs, the profiles `profiles/emulated-*.toml`, and draws requests for them.
 
 Timings and their origin are in `profiles/costs/`, memory and acceptance in the profiles. Lengths are log-normal, with
 the means of ShareGPT that the PagedAttention paper printed (its Figure 11).
@@ -26,7 +26,7 @@ SPREAD = 0.8  # deviation of their logarithms
 
 @dataclass(frozen=True)
 class EmulatedPair:
-    """Names a target and its drafters by their profile, and what they are asked."""
+    """Names a target and its drafters by their profile, and describes their requests."""
 
     name: str
 
@@ -78,7 +78,7 @@ PAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class RequestLengths:
-    """Says how long one request and its answer are, and of which domain."""
+    """The lengths of one request and its answer, and its domain."""
 
     prompt: int
     output: int
@@ -86,7 +86,7 @@ class RequestLengths:
 
 
 def requests(pair: EmulatedPair, count: int, seed: int) -> list[RequestLengths]:
-    """Return so many requests, the same for every policy."""
+    """Return this many requests, the same for every policy."""
     rng = random.Random(f"{seed} requests")
     domains = tuple(pair.domains)
     return [

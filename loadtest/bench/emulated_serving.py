@@ -1,5 +1,4 @@
-"""Plays one emulated server in virtual time: the engine, scheduler and planner that serve, over devices that are not
-there.
+"""Plays one emulated server in virtual time: the real engine, scheduler and planner, over emulated devices.
 
 Every number from here is a simulation's.
 """
@@ -37,7 +36,7 @@ PATIENCE = 3600.0  # seconds of real time for a drafter's answer: a busy machine
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Holds what one policy made of one load."""
+    """Holds one policy's result for one load."""
 
     tokens: int  # of output
     seconds: float  # from the first arrival to the last token
@@ -83,7 +82,7 @@ class TimedSink:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Holds what is left of a server's run."""
+    """Holds the results of a server's run."""
 
     sink: TimedSink
     records: Sequence[RoundRecord]
@@ -127,8 +126,8 @@ def play(
     lengths: Sequence[RequestLengths],
     seed: int,
 ) -> Served:
-    """Serve these requests from a start in which nothing is learnt. As in Nightjar's runs the table of C_switch is
-    known to whoever uses it; all else is for the policy to find out."""
+    """Serve these requests from a start with nothing learnt. In Nightjar's runs the table of C_switch is known, so a
+    policy that uses it has it here; it must learn everything else."""
     clock = VirtualClock()
     target = EmulatedTarget(pair.table, MODEL, clock, blocks=pair.blocks, block_size=pair.profile.target.block_size)
     drafters = {

@@ -1,8 +1,8 @@
-"""Measures whether a token's draw is the same bits whatever shares its passes, at every length.
+"""Measures at every length whether a token's draw has the same bits in any batch.
 
-Rows of random tokens are read alone by the target, on the runtime that serves it, then in other chunks and in changing
-company. At every position the ids drawn at temperature 0 and 1 and the bits of their log-probabilities are compared: in
-mode `invariant` none may differ.
+The target reads rows of random tokens alone, on the runtime that serves it, then in other chunks and in changing
+batches. At every position the bench compares the ids drawn at temperature 0 and 1 and the bits of their
+log-probabilities. In mode `invariant` none may differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POOL_ROWS = 6  # of a comparison
 
 @dataclass
 class ExactnessFound:
-    """Holds what was found."""
+    """Holds the results."""
 
     mode: str = ""
     counts: Counts = field(default_factory=Counts)
@@ -58,7 +58,7 @@ def run(session: Session) -> None:
         measured.mode, rng = model.numerics, np.random.default_rng(wanted.seed * 1000)
         for done, _ in enumerate(session.steps([f"{positions} positions"] * STEPS), start=1):
             while counts.positions < positions * done / STEPS:
-                if session.out_of_time() and counts.positions:  # without any comparison it would seem exact
+                if session.out_of_time() and counts.positions:  # without a comparison it would look exact
                     return
                 _count(counts, model, _lengths(rng, model), rng, positions - counts.positions)
     finally:
@@ -66,7 +66,7 @@ def run(session: Session) -> None:
 
 
 def opened(folder: str, rows: int, settings: TargetSettings) -> AnyModel:
-    """Return a folder's model with room for so many rows, computed as it is served."""
+    """Return a folder's model with room for this many rows, on the runtime that serves it."""
     served = typed(folder, replace(settings, device="cpu", numerics="auto"))
     served = replace(served, kv_blocks=rows * ROW_POSITIONS // served.block_size)
     _, model = open_target(folder, served, CHUNK, 0, 0)
@@ -74,13 +74,13 @@ def opened(folder: str, rows: int, settings: TargetSettings) -> AnyModel:
 
 
 def _lengths(rng: np.random.Generator, model: AnyModel) -> list[int]:
-    """Return the lengths of rows that are unlike, most of them long, one as long as can be."""
+    """Return different lengths of rows, most of them long, one the longest possible."""
     most = min(model.max_positions, ROW_POSITIONS) - 1
     return [most, *rng.integers(600, most, 3).tolist(), *rng.integers(1, 600, 2).tolist()]
 
 
 def _count(counts: Counts, model: AnyModel, lengths: Sequence[int], rng: np.random.Generator, positions: int) -> None:
-    """Compare about so many positions, or some more: rows are read whole."""
+    """Compare about this many positions, or some more: rows are read whole."""
     texts = [rng.integers(0, model.vocab_size, length).astype(np.int32) for length in lengths]
     rows = Rows(model, texts, int(rng.integers(1 << 30)))
     expected: list[Seen] = [rows.alone(row, CHUNK) for row in range(len(texts))]

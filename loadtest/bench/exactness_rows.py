@@ -1,7 +1,7 @@
-"""Reads rows of tokens through a paged model in any composition of passes, and compares what is drawn after each
-position with what it is when its row is alone: the ids at several temperatures, and their log-probabilities to the bit.
+"""Reads rows of tokens through a paged model in any composition of passes. Compares the draw after each position with
+that of its row alone: the ids at several temperatures, and the bits of their log-probabilities.
 
-Knows no requests: tokens are given, so that every position of a row can be compared, not only those that are emitted.
+Knows no requests: the tokens are given, so every position of a row can be compared, not only the emitted ones.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Step = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Holds what is drawn after each position, as [positions, temperatures]: its id, and its log-probability's bits."""
+    """Holds the draw after each position, as [positions, temperatures]: its id, and its log-probability's bits."""
 
     ids: Ints
     bits: Ints
 
 
 class Rows:
-    """Has rows of one model, in blocks of their own that are scattered over its pool, all drawn from with one seed."""
+    """Holds rows of one model in separate blocks that are scattered over its pool; all draws use one seed."""
 
     def __init__(self, model: AnyModel, rows: Sequence[Ints], seed: int = 0) -> None:
         size = model.block_size
@@ -49,7 +49,7 @@ class Rows:
         self._slots = [self._settings.add(sampling, 0) for sampling in samplings]
 
     def read(self, steps: Sequence[Step]) -> list[Seen]:
-        """Read these steps in one pass; return what is drawn in each."""
+        """Read these steps in one pass; return the draws of each."""
         sizes = [stop - start for _, start, stop in steps]
         rows = [row for row, _, _ in steps]
         positions = np.concatenate([np.arange(start, stop, dtype=np.int32) for _, start, stop in steps])
@@ -70,7 +70,7 @@ class Rows:
         return [Seen(*parts) for parts in zip(np.split(ids, bounds), np.split(bits, bounds))]
 
     def alone(self, row: int, chunk: int) -> Seen:
-        """Read a whole row with nothing beside it."""
+        """Read a whole row alone."""
         parts = [self.read([step])[0] for (step,) in in_chunks(row, len(self._rows[row]), chunk)]
         return Seen(np.concatenate([part.ids for part in parts]), np.concatenate([part.bits for part in parts]))
 
@@ -82,8 +82,8 @@ def in_chunks(row: int, length: int, size: int) -> Iterator[list[Step]]:
 
 
 def in_company(lengths: Sequence[int], limit: int, rng: np.random.Generator) -> Iterator[list[Step]]:
-    """Yield passes of up to `limit` tokens that read all rows, in stretches of many sizes and in company that
-    changes."""
+    """Yield passes of up to `limit` tokens that read all rows, in stretches of many sizes and in changing
+    batches."""
     done = [0] * len(lengths)
     while any(at < length for at, length in zip(done, lengths)):
         steps, left = [], limit
@@ -108,7 +108,7 @@ class Counts:
     bits_differing: int = 0
 
     def compare(self, rows: Rows, expected: Sequence[Seen], passes: Iterable[Sequence[Step]]) -> None:
-        """Read the passes and count where a row differs from what is expected of it."""
+        """Read the passes and count where a row differs from its expected draws."""
         for steps in passes:
             for (row, start, stop), found in zip(steps, rows.read(steps)):
                 self.positions += stop - start

@@ -1,4 +1,4 @@
-"""Collects what a result depends on: machine, versions, settings."""
+"""Collects the facts on which a result depends: machine, versions, settings."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ from covey.text.streaming import Chunk, Streamer
 from loadtest.bench.work import Answer, Ask, Run
 
 SWITCH_SECONDS = 0.0005  # as in the server: the engine's thread gets the interpreter back soon
-SETTLING_SECONDS = 5.0  # that an engine may take to have its last requests freed
-LOOK_SECONDS = 1.0  # between looks whether it still runs
+SETTLING_SECONDS = 5.0  # an engine may take this long to free its last requests
+LOOK_SECONDS = 1.0  # between checks that it still runs
 
 
 class InProcess:
-    """Runs one engine over a target and drafters of this process. Its threads sleep while nobody asks, and then nothing
-    of it is under way: engines that share a target may be asked in turns."""
+    """Runs one engine over a target and drafters of this process. Without requests its threads sleep and none of its
+    calls is in flight, so engines that share a target may be asked in turns."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class InProcess:
         return Run(tuple(answer for answer in loop.answers if answer is not None), seconds)
 
     def _rounds(self) -> None:
-        torch.set_num_threads(self._threads)  # a setting of each thread's own; whoever else uses torch here has another
+        torch.set_num_threads(self._threads)  # a setting per thread; other users of torch here have another
         try:
             self._engine.run()
         except Exception as error:
-            self._problem = error  # whoever waits for an answer is told
+            self._problem = error  # tell the threads that wait for an answer
 
     def _observe(self, record: RoundRecord) -> None:
-        """Note a round. The target has answered; idle is an engine only when it has also been told what to free."""
+        """Note a round. The engine is idle only after it has also told the target what to free."""
         if self._engine.scheduler.idle:
             self._quiet.set()
         else:
@@ -137,7 +137,7 @@ class InProcess:
 
 @dataclass(slots=True)
 class _Loop:
-    """Collects what one run has brought so far."""
+    """Collects the answers of one run so far."""
 
     answers: list[Answer | None]
     finished: threading.Event = field(default_factory=threading.Event)

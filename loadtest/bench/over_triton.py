@@ -1,4 +1,4 @@
-"""Asks a competitor: the real server over gRPC, unary or streaming."""
+"""Runs a competitor: the real server over gRPC, unary or streaming."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT = 300.0
 
 
 class OverTriton:
-    """Asks the server in a closed loop. `settings` go into every request beside what the Ask says."""
+    """Asks the server in a closed loop. `settings` go into every request in addition to the Ask's."""
 
     def __init__(
         self,

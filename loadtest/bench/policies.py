@@ -1,5 +1,4 @@
-"""Names policies as benches compare them; takes turns of a closed loop, and says what was found of them. Knows no
-server."""
+"""Names policies as benches compare them; takes turns of a closed loop, and shows the results. Knows no server."""
 
 from __future__ import annotations
 
@@ -66,8 +65,8 @@ def take_turns(
     asks: Callable[[int, int], list[Ask]],
     repetitions: int,
 ) -> None:
-    """Ask every entrant at every concurrency, so many `requests` each, in an order drawn anew each time; fewer times
-    when time is up. `runs` are by concurrency and entrant. `asks`: a number of requests by a seed, the same for every
+    """Send `requests` to every entrant at every concurrency, in an order drawn anew each time; fewer times when time is
+    up. `runs` are by concurrency and entrant. `asks` makes a number of requests by a seed, the same for every
     entrant."""
     for repetition in range(repetitions):
         seed = session.wanted.seed * 1000 + repetition

@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 def number(value: object, digits: int = 2) -> str:
-    """Return a number, or the median of what `as_json` makes, as text; a dash where nothing was measured."""
+    """Return a number, or the median in the JSON of `as_json`, as text; a dash if nothing was measured."""
     value = value.get("median") if isinstance(value, Mapping) else value
     return f"{value:.{digits}f}" if isinstance(value, (int, float)) else "-"
 

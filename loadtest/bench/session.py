@@ -1,5 +1,4 @@
-"""Runs a bench once: has its options, its time budget, its progress, and what is written when it ends or is cut
-short."""
+"""Runs a bench once: its options, its time budget, its progress, and the files written when it ends or is cut short."""
 
 from __future__ import annotations
 
@@ -40,18 +39,18 @@ class Wanted:
     seed: int = 1
     profile: str = profile.DEFAULT_PROFILE
     model: str = ""  # Hugging Face folder of the target; "": the profile's, else the model repository's
-    minutes: float = 22.0  # no repetition begins that would take longer than that
+    minutes: float = 22.0  # no repetition starts that would end later
     repetitions: int = 0  # 0: the bench's own number
     data: Path | None = None  # Azure's trace
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
     parts: tuple[str, ...] = ()  # as `parts_of` has them
     peers: tuple[str, ...] = ()  # NAME=PYTHON
     device: str = "auto"  # of `gpu`: auto, cuda or cpu
-    shape: str = ""  # of `gpu`'s pair; "": what suits the device
+    shape: str = ""  # of `gpu`'s pair; "": by the device
     agreement: float = 0.7  # ... and how often its drafter is right
 
     def parts_of(self, allowed: Iterable[str]) -> tuple[str, ...]:
-        """Return the parts that are wanted; where none is named, all. SettingError for any other."""
+        """Return the wanted parts; all if none is named. Raises SettingError for an unknown one."""
         allowed = tuple(allowed)
         for part in self.parts:
             if part not in allowed:
@@ -59,7 +58,7 @@ class Wanted:
         return self.parts or allowed
 
     def sized(self, usual: V, quick: V) -> V:
-        """Return what a bench of the wanted size has of these."""
+        """Return the choice of these for the wanted size of a bench."""
         return quick if self.quick else usual
 
     def options(self, profile: Path | None = None) -> Options:
@@ -71,7 +70,7 @@ class Wanted:
         return self.model or settings.target.folder or str(self.options().repository_folder() / "target" / "1")
 
     def prompts(self) -> questions.Prompts:
-        """Return what there is to ask such a server, by domain."""
+        """Return the prompts for such a server, by domain."""
         return questions.of_folder(self.target_folder(profile.load(self.profile)))
 
 
@@ -83,7 +82,7 @@ def served(profile: str = "", model: str = "") -> dict[str, str]:
 
 @dataclass
 class Session:
-    """Collects a bench's results; `summarise` makes the JSON's keys of whatever has been measured."""
+    """Collects a bench's results; `summarise` makes the JSON's keys from the measurements so far."""
 
     bench: str
     wanted: Wanted
@@ -103,7 +102,7 @@ class Session:
 
     @contextlib.contextmanager
     def server(self, options: Options) -> Iterator[Server]:
-        """Return a server that knows nothing of what earlier ones learnt, unless the options say otherwise."""
+        """Return a server without the state of earlier ones, unless the options say otherwise."""
         with contextlib.ExitStack() as stack:
             if options.kept is None:
                 options = replace(options, kept=Path(stack.enter_context(tempfile.TemporaryDirectory())))
@@ -112,7 +111,7 @@ class Session:
             yield server
 
     def status(self, doing: str) -> AbstractContextManager[None]:
-        """Show what is done meanwhile."""
+        """Show the current work."""
         return status(self.console, doing)
 
     def steps(self, labels: Sequence[str]) -> Iterator[str]:
@@ -131,7 +130,7 @@ class Session:
             yield value
 
     def side_by_side(self, jobs: Sequence[tuple[K, Callable[..., V], tuple[Any, ...]]]) -> Iterator[tuple[K, V]]:
-        """Yield a key of each job and what its call gives, as they end: on all cores, and fewer of them when time is
+        """Yield a key of each job and the result of its call, as they end: on all cores, and fewer jobs when time is
         up."""
         with ProcessPoolExecutor(cpu.cores()) as pool:
             waiting = {pool.submit(call, *given): key for key, call, given in jobs}

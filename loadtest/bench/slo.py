@@ -1,10 +1,10 @@
-"""Requests with latency objectives of three kinds, and ways to serve them: who meets how many.
+"""Compares systems by the share of requests with latency objectives, of three kinds, that they meet.
 
 They are emulated, in virtual time (`slo_serving.py`): nothing here is hardware. `python -m loadtest --mix` asks a real
-server for such classes. Arrivals are Azure's trace scaled to each of some rates, or Poisson's where there is none. An
-objective is of the time per token from the first token on, as published; p99 TTFT, queueing included, is beside it.
-What is refused or unfinished is a violation. Systems with tuned chunks have passes that an operator has cut to what
-this device reads its weights for anyway.
+server for such classes. Arrivals are Azure's trace scaled to several rates, or Poisson's if there is no trace. An
+objective limits the time per token from the first token on, as published. The p99 TTFT, which includes queueing, is
+also reported. A refused or unfinished request is a violation. In systems with tuned chunks an operator has cut passes
+to the tokens that cost this device no extra time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Plays one emulated server whose requests have latency objectives, in virtual time, and says what became of them.
+"""Plays one emulated server whose requests have latency objectives, in virtual time, and returns their outcomes.
 
-Urgent requests (a copilot), chats and summaries, with the lengths of the sets that AdaServe's paper takes them from,
-as remembered: HumanEval, Alpaca, CNN/DailyMail. Guesses are those recorded on the bundled pair. The planner starts from
-curves measured with noise; devices sleep by the table. Every number from here is a simulation's.
+Requests are urgent (a copilot), chats and summaries. Their lengths are those of AdaServe's data sets, as remembered:
+HumanEval, Alpaca, CNN/DailyMail. Guesses are those recorded on the bundled pair. The planner starts from curves
+measured with noise; devices sleep by the table. Every number from here is a simulation's.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ GUESSES = profile.profiles_folder() / "acceptance" / "bundled.json"
 NOISE = 0.05  # of a measured time
 MAX_DEPTH, WIDTH = 6, 4
 ADASERVE = ("b1=128", "b2=32", "c1=20", "n_max=4")  # the best of twelve tried at 6 requests/s on other requests
-TUNED = 160  # tokens of a pass that these devices read their weights for anyway: what an operator could find and set
+TUNED = 160  # tokens of a pass that cost these devices no extra time: an operator could find and set this
 
 
 @dataclass(frozen=True, slots=True)
 class SloSystem:
-    """Describes a way to serve. Blind ones are not told of objectives, but judged by them."""
+    """Describes a way to serve. Blind systems do not know the objectives, but are judged by them."""
 
     name: str
     policy: str
     blind: bool = True
     selection: str = "all"
     width: int = 1
-    token_budget: int = 0  # of a pass; 0: the profile's, in which whole prompts have room
+    token_budget: int = 0  # of a pass; 0: the profile's, which fits whole prompts
     adaserve: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ class SloRequest:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Holds what one system made of one load."""
+    """Holds one system's result for one load."""
 
     requests: int
     met: int
@@ -97,7 +97,7 @@ class Point:
 
 
 def asked(times: Sequence[float], shares: Mapping[str, float], seed: int) -> list[SloRequest]:
-    """Return a request for each of the times, its class by these shares."""
+    """Return a request for each time, with a class drawn by these shares."""
     rng = random.Random(f"{seed} classes")
     kinds = rng.choices(list(shares), list(shares.values()), k=len(times))
     found = []
@@ -108,7 +108,7 @@ def asked(times: Sequence[float], shares: Mapping[str, float], seed: int) -> lis
 
 
 def objectives(settings: Profile, table: CostTable) -> dict[str, Objective]:
-    """Return the classes' own objectives, the urgent one 1.2 times what an idle server takes for a token."""
+    """Return the classes' own objectives, the urgent one 1.2 times an idle server's time for a token."""
     verify, overhead = Surface(table.verify), dict(table.overhead)
     classes = Classes(settings.slo.classes, lambda: verify(1, 1) + overhead.get(1, 0.0))
     return {name: classes.objective(name, 0.0, 0.0) for name in SUBJECTS}
@@ -141,7 +141,7 @@ def play(
     seed: int,
     limit: float = math.inf,
 ) -> Point:
-    """Serve the load; what has not ended after `limit` seconds is a violation."""
+    """Serve the load; a request that has not ended after `limit` seconds is a violation."""
     emulated = EmulatedPair(pair)
     settings, table, (name,) = emulated.profile, emulated.table, emulated.drafters
     guesses = Guesses.load(GUESSES)
@@ -168,12 +168,12 @@ def play(
 
 
 def opening(kind: str) -> int:
-    """Return the first token of such a request's prompt, which says what it is about: all are of one tenant."""
+    """Return the first token of such a request's prompt, which names its subject: all are of one tenant."""
     return MODEL.low + list(SUBJECTS).index(kind)
 
 
 def prompt_of(key: int, each: SloRequest) -> Ints:
-    """Return a prompt of its own that says what it is about."""
+    """Return a unique prompt that begins with its subject."""
     prompt = np.full(each.prompt, key % (MODEL.vocab_size - MODEL.low) + MODEL.low, np.int32)
     prompt[-1:] = key // (MODEL.vocab_size - MODEL.low) + MODEL.low
     prompt[0] = opening(each.kind)
@@ -202,7 +202,7 @@ def _point(load: Sequence[SloRequest], ran: Ran, wanted: Mapping[str, Objective]
             continue
         count = sink.count[key]
         tpot = (sink.last[key] - sink.first[key]) / (count - 1) if count > 1 else None
-        # As published an objective is of the time per token alone.
+        # A published objective limits only the time per token.
         if judge(replace(wanted[each.kind], ttft=math.inf), None, tpot) is Attainment.MET:
             met[each.kind] += 1
             good += count

@@ -1,8 +1,8 @@
-"""Measures what static speculation, and the profile's own policy, gain over none at concurrency 1, domain by domain.
+"""Measures the gain of static speculation and of the profile's policy over none, at concurrency 1, by domain.
 
-Requests name no drafter: the profile decides who drafts. Every prompt is put to every depth and to the policy, greedily
-and at temperature 1, in an order drawn anew each time. Texts end where the model ends them. The best depth is picked on
-odd repetitions and compared on even ones, then the other way round; every repetition has prompts of its own.
+Requests name no drafter: the profile chooses. Every prompt goes to every depth and to the policy, greedily and at
+temperature 1, in an order drawn anew each time. Texts end where the model ends them. The best depth is picked on odd
+repetitions and compared on even ones, then the other way round. Every repetition has different prompts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadtest.bench.statistics import best_over, loops
 from loadtest.bench.work import Answer, Ask, asked
 
 DEPTHS, QUICK_DEPTHS = (1, 2, 3, 4, 5, 6), (2, 4)
-AUTO = "auto"  # what requests get that ask for nothing: the policy chooses, whoever drafts
+AUTO = "auto"  # the default of requests: the policy chooses the depth
 GREEDY, HOT = 0.0, 1.0
 OUTPUT_TOKENS, QUICK_TOKENS = 128, 24
 REPETITIONS = 12  # each with a prompt of every domain
@@ -41,11 +41,11 @@ class SpeedupAnswers:
     prompts: dict[tuple[float, str, int], list[dict[str, Answer]]] = field(default_factory=lambda: defaultdict(list))
 
     def looping(self, temperature: float, answers: Mapping[str, Answer]) -> bool:
-        """Greedy text that repeats itself is easy to draft: such a prompt counts for nobody."""
+        """Greedy text that repeats itself is easy to draft: such a prompt is left out for all."""
         return temperature == GREEDY and OFF in answers and loops(answers[OFF].tokens)
 
     def kept(self, temperature: float, domain: str) -> dict[int, list[dict[str, Answer]]]:
-        """Return by repetition what counts of one domain, or of all."""
+        """Return by repetition the prompts that count, of one domain or of all."""
         found: dict[int, list[dict[str, Answer]]] = defaultdict(list)
         for repetition, entries in self._chosen(temperature, domain):
             found[repetition] += [entry for entry in entries if not self.looping(temperature, entry)]
@@ -129,7 +129,7 @@ def run(session: Session) -> None:
 
 
 def _ask(session: Session, measured: SpeedupAnswers, repetition: int, ask: Ask, entrants: Sequence[OverTriton]) -> None:
-    """Put a prompt to every depth and to the policy."""
+    """Send a prompt to every depth and to the policy."""
     answers = {}
     for one in workload.shuffled(entrants, session.wanted.seed, repetition, len(measured.prompts)):
         tenant = f"{repetition} {ask.domain} {ask.temperature} {one.name}"  # finds nothing of the others' in any cache

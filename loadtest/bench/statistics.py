@@ -1,5 +1,4 @@
-"""Has the statistics of benches: medians, spread, paired ratios, an unbiased best static choice, and loops in greedy
-text."""
+"""Statistics of benches: medians, spread, paired ratios, an unbiased best static choice, and loops in greedy text."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Says how much the best of several choices gains over the best baseline, in paired ratios of repetitions."""
+    """The gain of the best of several choices over the best baseline, in paired ratios of repetitions."""
 
     ratios: tuple[float, ...]
     picked: tuple[str, ...]  # on odd repetitions, and on even ones
@@ -65,10 +64,10 @@ class Best:
 def best_over(
     rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]], *, single: bool = False
 ) -> Best | None:
-    """Pick the fastest choice, and the fastest baseline, on odd repetitions and compare them on even ones; then
-    swap. The best of several noisy runs flatters itself; on repetitions it was not picked on it cannot. None when there
-    are not two repetitions. With `single` one is enough, of which the best is picked on the runs that it is compared
-    on."""
+    """Pick the fastest choice, and the fastest baseline, on odd repetitions and compare them on even ones; then swap.
+    The best of several noisy runs flatters itself, but not on repetitions on which it was not picked. Return None if
+    there are not two repetitions. With `single` one is enough, and the best is compared on the runs on which it was
+    picked."""
     count = min((len(values) for values in [*rates.values(), *baseline.values()]), default=0)
     halves = ((range(1, count, 2), range(0, count, 2)), (range(0, count, 2), range(1, count, 2)))
     if count == 1 and single and rates and baseline:

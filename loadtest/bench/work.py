@@ -18,7 +18,7 @@ class Ask:
     temperature: float = 0.0
     seed: int = 0
     domain: str = ""
-    ids: tuple[int, ...] = ()  # the prompt, where it is no text
+    ids: tuple[int, ...] = ()  # the prompt if it is not text
     settings: Mapping[str, object] = field(default_factory=dict)  # other fields of the request
 
 
@@ -56,7 +56,7 @@ class Run:
 
 
 class Competitor(Protocol):
-    """Answers a set of requests, so many at a time, in their order."""
+    """Answers a set of requests in their order, with a fixed concurrency."""
 
     name: str
 

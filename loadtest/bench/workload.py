@@ -28,18 +28,18 @@ def mixed(count: int, *, tokens: int, seed: int) -> list[Ask]:
 
 
 def by_repetition(known: Sequence[Prompt], domain: str, repetitions: int, *, seed: int) -> list[Prompt]:
-    """Deal a prompt of the domain's to each repetition, none twice while there are enough."""
+    """Give each repetition a prompt of the domain, none twice while there are enough."""
     dealt = random.Random(f"{seed} {domain}").sample(known, len(known))
     return [dealt[repetition % len(dealt)] for repetition in range(repetitions)]
 
 
 def shuffled(entries: Sequence[T], *seeds: int) -> list[T]:
-    """Return the items in a random order by the seeds: who runs leaves caches and threads in a state that affects
-    whoever follows, so nobody should always follow the same."""
+    """Return the items in a random order by the seeds. A run leaves caches and threads in a state that affects the next
+    one, so no competitor should always follow the same one."""
     return random.Random(str(seeds)).sample(list(entries), len(entries))
 
 
 def unused_token(folder: str) -> int:
-    """Return an id of a model that no text holds: as a request's end it leaves every length the workload's."""
+    """Return an id of a model that is in no text: as a request's end token it leaves all lengths to the workload."""
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     return int(config.get("text_config", config)["vocab_size"]) - 1

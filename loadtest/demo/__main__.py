@@ -31,7 +31,7 @@ DEVICES = {
     BUNDLED: "this machine, the bundled model",
     EMULATED: "an emulated 24 GB card (7B target, 0.5B drafter): times are slept, a hash makes the texts",
 }
-FORESEEN = (CoveyError, CoveyClientError)  # whose messages say enough
+FORESEEN = (CoveyError, CoveyClientError)  # errors whose messages are clear without a traceback
 FEW_PLACES = 16  # requests that run at once, so that others wait
 
 
@@ -44,7 +44,7 @@ class Step:
     title: str
     server: str
     play: Callable[[Stage], Shown]
-    quick: float = 0.4  # with --quick: of the seconds that it takes, as many as it needs to show the same
+    quick: float = 0.4  # with --quick: the share of its seconds that still shows the same
 
 
 STEPS = {
@@ -74,8 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         session.interrupted = True
         status, ended = 130, "The run was interrupted."
-        console.print("interrupted: the page has what is drawn")
-    except Exception as error:  # of whatever kind: the page has what is drawn
+        console.print("interrupted: the page has the charts so far")
+    except Exception as error:  # of any kind: the page has the charts so far
         if not isinstance(error.__cause__ if isinstance(error, StepFailed) else error, FORESEEN):
             console.print_exception()
         status, ended = 1, f"The run ended early. {_said(error)}"
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 def _serve(
     session: Session, server: str, names: Sequence[str], found: dict[str, JsonDict], charts: dict[str, Sequence[Chart]]
 ) -> None:
-    """Play these steps on one server, and keep what they found and what is to be drawn of it."""
+    """Play these steps on one server, and keep their findings and charts."""
     with tempfile.TemporaryDirectory() as folder:
         path = _profile(session, server, Path(folder) / "demo.toml")
         wanted = replace(session.wanted, profile=str(path), model="" if server == EMULATED else session.wanted.model)

@@ -14,7 +14,7 @@ FILE = "index.html"
 
 
 def write(folder: Path, steps: Mapping[str, JsonDict], charts: Mapping[str, Sequence[Chart]], ended: str = "") -> Path:
-    """Write the page and return where. `steps` has by name what each is about and found, `charts` what is drawn of it;
+    """Write the page and return its path. `steps` has by name the subject and findings of each, `charts` its charts;
     `ended` says why there are no more of them."""
     drawn = "".join(_step(step, charts[name]) for name, step in steps.items())
     cut = f'<p class="cut">{escape(ended)}</p>' if ended else ""

@@ -24,15 +24,15 @@ from loadtest.charts import Points
 from loadtest.pictures import DRAFTED
 
 LOOK_SECONDS = 0.5
-DECISIONS = 200  # that a server tells at a look
-PATIENCE = 90.0  # seconds for what is to come by itself
+DECISIONS = 200  # that a server reports at once
+PATIENCE = 90.0  # seconds to wait for an expected event
 TIMEOUT = 300.0  # of a request: a busy machine is no error
 TOKENS = 64
 PLAIN = 16  # callers of the comparison
 
 
 class NotSeen(CoveyError):
-    """Says that a server did not do by itself what a step is to show."""
+    """The server did not show the behaviour of a step by itself."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Stage:
     """Asks and watches one server during one step. Times are seconds since the step began."""
 
     def __init__(self, name: str, server: Server, session: Session, known: questions.Prompts, pace: float) -> None:
-        """`known` is what there is to ask, by domain, and `pace` the share of the seconds that a step takes."""
+        """`known` has the prompts by domain, and `pace` is the share of the seconds that a step takes."""
         self.server, self.marks = server, list[tuple[float, str]]()
         self.looks: list[Look] = []
         self.answers: list[Answered] = []
@@ -92,7 +92,7 @@ class Stage:
 
     @contextmanager
     def asking(self, callers: int, ask: Callable[[int], Ask]) -> Iterator[None]:
-        """Have so many callers ask meanwhile, each again when it has its answer."""
+        """Run this many callers meanwhile; each asks again when it has its answer."""
         stopped = threading.Event()
         threads = self._start(callers, map(ask, self._numbers), stopped, self.answers)
         try:
@@ -102,7 +102,7 @@ class Stage:
         self._join(threads)
 
     def wait(self, doing: str, seconds: float, until: Callable[[Look], bool] | None = None) -> None:
-        """Mark the time, and wait: for so long, or until a look finds what is waited for, which has to come."""
+        """Mark the time, and wait: for these seconds, or until a look finds the expected event, which must come."""
         self.marks.append((self._now(), doing))
         with self._session.status(f"{self._name}: {doing}"):
             seen, began = len(self.looks), time.monotonic()
@@ -112,10 +112,10 @@ class Stage:
                     return
                 time.sleep(min(0.1, left))
         if until and not self._failed:
-            raise NotSeen(f"what comes after {doing!r} has not come for {PATIENCE:.0f} s")
+            raise NotSeen(f"no effect of {doing!r} was seen within {PATIENCE:.0f} s")
 
     def compared(self) -> int:
-        """Ask every question again, decoded plainly by another tenant; returns how many answers differ."""
+        """Ask every question again without drafts, as another tenant; returns the number of answers that differ."""
         settings = {"speculation": "off", "tenant": "plain"}
         plain: list[Answered] = []
         asks = [replace(each.ask, settings={**each.ask.settings, **settings}) for each in self.answers]

@@ -1,5 +1,4 @@
-"""Plays the demo's steps, a function for each: it asks a running server, and says what is drawn of what the server
-reported."""
+"""Plays the demo's steps, a function for each: it asks a running server, and makes charts of the server's reports."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from loadtest.pictures import ACCEPTED, GENERATED, TREES
 
 CALLERS = (1, 2, 4, 8, 16, 32)
 CALM = 2  # callers
-ALWAYS = "fixed:4"  # where requests ask for drafts, whatever the load
+ALWAYS = "fixed:4"  # for requests that ask for drafts at any load
 LONG, LONG_OUTPUT, LONG_CALLERS = 400, 96, 32  # tokens of a prompt and of its answer
 KNOWN = 1000  # tokens that every bundled tokenizer has
 URGENT = "interactive"
@@ -46,7 +45,7 @@ def depth(stage: Stage) -> Shown:
         many = [_depth(look) or 0.0 for look in stage.looks if _running(look) >= CALLERS[-2]]
     return Shown(
         f"At {CALLERS[1]} requests or fewer the planner has {_mean(few)} tokens drafted in a round, from "
-        f"{CALLERS[-2]} on {_mean(many)}: drafts are cheap while there is room, and cost everybody time when there is "
+        f"{CALLERS[-2]} on {_mean(many)}: drafts are cheap while there is room, and cost every caller time if there is "
         "none.",
         [
             _chart(stage, "Load", "requests that run", {"": stage.points(_running)}),
@@ -64,8 +63,8 @@ def drafters(stage: Stage) -> Shown:
             stage.wait(domain, 5)
         favourites.append(f"{domain}: {_favourite(stage.looks[seen:])}")
     return Shown(
-        f"Who drafts most for which text ({', '.join(favourites)}) is learnt from what is accepted; nobody told the "
-        f"server what the texts are. Requests ask for drafts ({ALWAYS}) and name no drafter.",
+        f"The server learns from accepted tokens who drafts most for which text ({', '.join(favourites)}); it is not "
+        f"told the kind of text. Requests ask for drafts ({ALWAYS}) and name no drafter.",
         [
             _chart(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
             _chart(
@@ -79,7 +78,7 @@ def drafters(stage: Stage) -> Shown:
 
 
 def urgent(stage: Stage) -> Shown:
-    """Have long requests take all places; short ones come, first like any other, then as class interactive."""
+    """Let long requests take all places; short ones come, first without a class, then as class interactive."""
 
     def long(number: int) -> Ask:
         return Ask("", LONG_OUTPUT, 1.0, number, ids=tuple(random.Random(number).choices(range(3, KNOWN), k=LONG)))
@@ -119,12 +118,11 @@ def death(stage: Stage) -> Shown:
         running = processes.named(stage.server.pid)
         victim = _favourite(stage.looks, running)
         if victim not in running:
-            raise NotSeen("no drafter's process drafted before one was to be killed")
+            raise NotSeen("no drafter's process had drafted when the demo wanted to kill one")
         os.kill(running[victim], signal.SIGKILL)
 
         def back(look: Look) -> bool:
-            """Return whether it has drafted since; what a look says of states may be from before its death was
-            noticed."""
+            """Return whether it has drafted since; a look's states may be older than the notice of its death."""
             return look.span.before.at > stage.marks[-1][0] and look.drafted.get(victim, 0.0) > 0
 
         stage.wait(f"{victim} killed", 0, back)
@@ -182,7 +180,7 @@ def _shares(stage: Stage) -> dict[str, Points]:
 
 
 def _favourite(looks: Sequence[Look], among: Collection[str] = ()) -> str:
-    """Return the drafter that drafted most, of those named or of all; "nobody" if none did."""
+    """Return the drafter that drafted most, of those named or of all; "no drafter" if none did."""
     drafted = sum((Counter(look.drafted) for look in looks), Counter[str]())
     names = [name for name in drafted if name in among or not among]
-    return max(names, key=lambda name: drafted[name], default="nobody")
+    return max(names, key=lambda name: drafted[name], default="no drafter")

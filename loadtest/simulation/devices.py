@@ -1,4 +1,4 @@
-"""Invents devices for the replay simulator, from memory-bound to compute-bound. None was measured."""
+"""Invents devices for the replay simulator, from memory-bound to compute-bound. None of them was measured."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Plays a policy against an environment of cost curves, in virtual time: no server, no engine, millions of rounds.
 
-The policies are the ones that serve; the environment draws what a round takes and how many drafts are accepted. Every
-result is a simulation's. Regret is against the oracle, which knows the curves and plays the best depth of each batch
-size, paying nothing for switching:
+The policies are the real ones; the environment draws a round's time and its number of accepted drafts. Every result is
+a simulation's. Regret is against the oracle, which knows the curves and plays the best depth of each batch size, and
+pays nothing for switching:
 
     time regret   = sum over rounds of expected seconds - expected tokens * (seconds per token of the oracle)
     paper regret  = sum over rounds of L_t(gamma_t) - L_t(gamma*)             (Nightjar v2, equations 5 and 6)
@@ -37,7 +37,7 @@ class Costs:
     switch: Callable[[int, int], float] = lambda lag, rows: 0.0  # noqa: ARG005
 
     def seconds(self, rows: int, depth: int, dearness: float = 1.0) -> float:
-        """Return the seconds of a round without catch-up, with drafts taking so many times as long."""
+        """Return the seconds of a round without catch-up; drafts take `dearness` times as long."""
         draft = dearness * self.draft(rows, depth) if depth else 0.0
         return self.verify(rows, rows * (depth + 1)) + draft + self.overhead(rows)
 
@@ -45,7 +45,7 @@ class Costs:
 @dataclass(frozen=True, slots=True)
 class Environment:
     """`acceptance` gives, per phase, the round it starts at and a_i by position; phases are in order, the first at 0.
-    `dearness` gives in the same way by what a draft's time is multiplied. `lag_limit` is the longest that a request
+    `dearness` gives the factor of a draft's time in the same way. `lag_limit` is the longest that a request
     runs: a drafter's lag grows no further."""
 
     costs: Costs
@@ -232,8 +232,8 @@ def log_spaced(first: int, last: int, count: int) -> list[int]:
 def roofline(
     base: float, per_token: float, knee: int, *, call: float, step: float, switch_per_token: float = 0.0
 ) -> Costs:
-    """Return a device that is bound by memory up to `knee` tokens a pass and by compute beyond; drafting is cheaper by
-    a factor but of the same kind."""
+    """Return a device that is bound by memory up to `knee` tokens a pass and by compute beyond. Drafting has the same
+    curve, cheaper by a factor."""
     return Costs(
         verify=lambda _rows, tokens: base + per_token * max(0, tokens - knee),
         draft=lambda rows, depth: call + depth * step * (1.0 + per_token / base * max(0, rows - knee)),

@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 class VirtualClock:
-    """Implements `covey.contracts.ports.Clock` for one thread: `sleep` passes time. What drafters do beside it goes
-    through `worker`."""
+    """Implements `covey.contracts.ports.Clock` for one thread: `sleep` passes time. `worker` runs drafters in
+    parallel."""
 
     def __init__(self) -> None:
         self._time = 0.0
@@ -37,7 +37,7 @@ class VirtualClock:
         self._time = max(self._time, time)
 
     def worker(self, _name: str) -> Worker:
-        """Return a worker whose calls take virtual time of their own, beside the thread's and beside other workers'."""
+        """Return a worker whose calls take virtual time in parallel to the thread and to other workers."""
         return _Beside(self)
 
     def run(self, start: float, call: Callable[[], T]) -> tuple[T, float]:
@@ -75,7 +75,7 @@ def _ended(call: Callable[[A], R], argument: A, future: Future[R]) -> Future[R]:
 
 
 class _Due(Future[R]):
-    """Holds a result that is there from some time on: whoever waits for it passes the time until then."""
+    """Holds a result that is there from some time on: waiting for it passes the time until then."""
 
     def __init__(self, ended: Future[R], clock: VirtualClock, due: float) -> None:
         super().__init__()

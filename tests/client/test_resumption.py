@@ -136,7 +136,7 @@ def test_another_answer_is_not_joined_to_this_one() -> None:
         resumption.request()
         return calls.pop()
 
-    with pytest.raises(ConnectionLost, match="another one"):
+    with pytest.raises(ConnectionLost, match="another answer"):
         list(Stream(ask, resumption))
     assert not calls
 
@@ -148,7 +148,7 @@ def test_the_same_text_of_other_tokens_is_another_answer() -> None:
     resumption = Resumption(lambda _settings: Request({}), {})
     assert resumption.new(first[0]) == first[0]
     resumption.request()
-    with pytest.raises(ConnectionLost, match="another one"):
+    with pytest.raises(ConnectionLost, match="another answer"):
         resumption.new(other[0])
 
 

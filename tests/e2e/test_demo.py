@@ -116,7 +116,7 @@ def test_what_never_comes_is_no_finding(tmp_path: Path, monkeypatch: pytest.Monk
         demo.STEPS, "death", demo.Step("Never", demo.BUNDLED, lambda stage: stage.wait("a call", 0, lambda _: False))
     )
     assert demo.main(["--out", str(tmp_path), "death"]) == 1
-    assert found(tmp_path)["ended"] == "The run ended early. Step death: what comes after 'a call' has not come for 1 s"
+    assert found(tmp_path)["ended"] == "The run ended early. Step death: no effect of 'a call' was seen within 1 s"
     assert found(tmp_path)["steps"] == {}
 
 

@@ -119,7 +119,7 @@ def test_what_is_left_out_is_said_wherever_one_looks(
     served = until(lambda: status.read(running.http_url, metrics).served)  # metrics come up a while after the models
     assert served["left_out"] == ", ".join(NEURAL)
     assert main(["status", "--url", running.http_url, "--metrics-url", metrics]) == 0
-    assert f"left out, for their vocabulary is not the target's: {NEURAL[0]}," in capsys.readouterr().out
+    assert f"left out, because their tokenizer is not the target's: {NEURAL[0]}," in capsys.readouterr().out
     body = json.dumps({"text_input": "a", "max_tokens": 3, "drafter": NEURAL[0]}).encode()
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(f"http://{running.http_url}/v2/models/covey/generate", body, timeout=30)

@@ -73,7 +73,7 @@ def test_growing_ends_where_memory_does(monkeypatch: pytest.MonkeyPatch, caplog:
 
     monkeypatch.setattr(store, "_allocate", sometimes)
     assert store.grow(9) == 3
-    assert "grows by 3 of 9 blocks: full" in caplog.text
+    assert "grows by only 3 of 9 blocks: full" in caplog.text
     assert store.blocks == 6
 
 

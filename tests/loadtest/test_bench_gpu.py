@@ -86,7 +86,7 @@ def test_a_part_that_fails_is_reported_and_the_others_go_on(tmp_path: Path, monk
     ("options", "said"),
     [
         pytest.param(
-            [], "no GPU here; --device cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="GPU")
+            [], "no GPU was found; --device cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="GPU")
         ),
         (["--device", "cpu", "--part", "nonsense"], "part: got 'nonsense', allowed: ceilings"),
         (["--device", "cpu", "--size", "9t"], "size: got '9t', allowed: tiny"),

@@ -21,7 +21,7 @@ ACTIONS = {
 
 
 def add(subparsers: flags.Subparsers) -> None:
-    parser = subparsers.add_parser("drafters", help="who is in memory", description="Ask a server, or tell it.")
+    parser = subparsers.add_parser("drafters", help="list or move drafters", description="Ask a server, or tell it.")
     parser.add_argument(
         "action",
         nargs="?",

@@ -24,7 +24,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         "--url",
         default="",
         metavar="HOST:PORT",
-        help="of the gRPC port, or any port of a server of yours on this machine (default: COVEY_URL, or the server "
+        help="of the gRPC port, or any port of your server on this machine (default: COVEY_URL, or the server "
         "that runs here)",
     )
     group.add_argument("--model", default=MODEL, help="Triton model to ask (default: %(default)s)")
@@ -78,7 +78,7 @@ def _http_beside() -> str:
 
 
 def _port(protocol: str, url: str) -> str:
-    """Return the port for the protocol of a server that runs here, whichever of its ports `url` names; else `url`."""
+    """Return the protocol's port of the server here that has `url` among its ports; `url` if there is none."""
     address = Address.parse(url, port=USUAL_PORTS[protocol])
     server = running.beside(address)
     own = address.port if server is None else {"grpc": server.grpc, "http": server.http}[protocol]

@@ -1,4 +1,4 @@
-"""`covey plan-star`: for how many targets one drafter is enough, from measured times; asks no server."""
+"""`covey plan-star`: computes how many targets one drafter can serve, from measured times; asks no server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from covey_client.star.model import Star, StarPoint
 def add(subparsers: flags.Subparsers) -> None:
     parser = subparsers.add_parser(
         "plan-star",
-        help="for how many targets one drafter is enough",
-        description="From what a drafter and a target were measured to take: the number of targets that keep one "
-        "drafter busy (N_full), the most with which each is no slower than alone (N_max), and tokens per second.",
+        help="how many targets one drafter can serve",
+        description="Compute from measured times: the number of targets that keep one drafter busy (N_full), the "
+        "largest at which none is slower than alone (N_max), and tokens per second.",
     )
     times = parser.add_argument_group("measured, in milliseconds")
     times.add_argument("--step-ms", type=float, metavar="T", help="t_s: one level of a draft")
@@ -28,7 +28,7 @@ def add(subparsers: flags.Subparsers) -> None:
     times.add_argument("--transfer-ms", type=float, default=0.0, metavar="T", help="t_c: messages of a round")
     times.add_argument("--cold-step-ms", type=float, default=0.0, metavar="T", help="t_s after a long gap")
     times.add_argument("--cold-after-ms", type=float, default=10.0, metavar="T", help="that gap")
-    parser.add_argument("--acceptance", type=float, metavar="B", help="share of drafts accepted behind accepted ones")
+    parser.add_argument("--acceptance", type=float, metavar="B", help="share of drafts accepted after accepted ones")
     parser.add_argument("--depth", type=int, default=4, metavar="D", help="tokens of a draft (default: 4)")
     parser.add_argument("--most", type=int, default=8, metavar="N", help="targets in the table (default: 8)")
     parser.add_argument("--json", action="store_true")
@@ -53,7 +53,7 @@ def _star(given: argparse.Namespace) -> Star:
     needed = {"step-ms": given.step_ms, "verify-ms": given.verify_ms, "plain-ms": given.plain_ms}
     missing = [name for name, value in {**needed, "acceptance": given.acceptance}.items() if value is None]
     if missing:
-        raise InvalidRequest(f"--{missing[0]} is needed: servers' cost tables and metrics say what was measured")
+        raise InvalidRequest(f"--{missing[0]} is needed: servers' cost tables and metrics have the measured times")
     try:
         return Star(
             step=given.step_ms / 1000,

@@ -1,6 +1,6 @@
 """`covey profiles`: check every profile, or explain one: each setting, its value, its default, where it comes from.
 
-Profiles are read by the server's package, which need not be installed where this command is.
+The server's package reads profiles; this command may be installed without it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _refuse_without_server() -> None:
     try:
         import covey  # noqa: F401
     except ModuleNotFoundError:
-        raise InvalidRequest("profiles are a server's: run this where the package covey is installed") from None
+        raise InvalidRequest("only the server reads profiles: run this where the package covey is installed") from None
 
 
 def run_check(given: argparse.Namespace) -> int:
@@ -100,7 +100,7 @@ def _settings(section: Any, table: dict[str, Any], prefix: str = "") -> Iterator
         value, name = getattr(section, field.name), prefix + field.name
         if dataclasses.is_dataclass(value):
             yield from _settings(value, table.get(field.name, {}), f"{name}.")
-        elif field.default is not dataclasses.MISSING:  # the name has none, and is no setting
+        elif field.default is not dataclasses.MISSING:  # the profile's name is no setting
             origin = "file" if field.name in table else "default"
             yield {
                 "name": name,

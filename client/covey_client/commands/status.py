@@ -82,13 +82,13 @@ def _print(found: status.Status, *, whole: bool) -> None:
     if found.served.get("sampling_defaults"):
         console.print(f"requests to /v1 that do not say how: {found.served['sampling_defaults']}", highlight=False)
     if found.served.get("left_out"):
-        console.print(f"left out, for their vocabulary is not the target's: {found.served['left_out']}")
+        console.print(f"left out, because their tokenizer is not the target's: {found.served['left_out']}")
     if found.emulated:
         console.print("[yellow]emulated[/yellow]: texts are a hash's and timings a cost table's; no model runs")
     if found.models is None:
         console.print(
-            "models: this server tells only who has its secret: set COVEY_ADMIN_SECRET, or "
-            "COVEY_ADMIN_SECRET_FILE to a file of it; for a server that drew its own, ask as its user on its machine"
+            "models: this server lists them only with its secret: set COVEY_ADMIN_SECRET, or "
+            "COVEY_ADMIN_SECRET_FILE to its file; if the server drew its secret, ask as its user on its machine"
         )
     else:
         table = Table("model", "state", "reason", box=None)
@@ -107,4 +107,4 @@ def _print(found: status.Status, *, whole: bool) -> None:
         if not whole:
             console.print("--all shows the other figures, and these by drafter, outcome and reason")
     else:
-        console.print("no figures: the metrics port does not answer, or nothing has been served")
+        console.print("no figures: the metrics port does not answer, or the server has had no request")

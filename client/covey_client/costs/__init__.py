@@ -1,1 +1,1 @@
-"""Cost tables: what rounds of one server take, by shape, as files and interpolated."""
+"""Cost tables: the time of one server's rounds by shape, as files and interpolated."""

@@ -9,8 +9,8 @@ from covey_client.costs.table import Cell
 
 
 class Surface:
-    """Seconds over (first, second), from cells: a line through the cells of each first coordinate, and a line between
-    neighbouring ones; a cell given twice counts with its mean. Beyond the cells the lines go on, never below zero."""
+    """Seconds over (first, second): linear between the cells of each first coordinate, then between neighbouring ones.
+    A cell given twice counts with its mean. Beyond the cells the lines go on, never below zero."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         """Raises ValueError if there is no cell."""

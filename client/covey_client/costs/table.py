@@ -7,9 +7,9 @@
      "switch":   {"draft_chat": [{"lag": 512, "rows": 32, "seconds": 0.0243}, ...]},
      "plain":    [{"rows": 8, "seconds": 0.02}, ...]}
 
-`verify` and `draft` include the way there and back, `draft` no catch-up, which is `switch`. `plain` is a whole round
-without drafts: each row's time per token; it may be missing. A planner takes the others as its first measurements.
-Nothing here says how they were obtained.
+`verify` and `draft` include the way there and back. Catch-up is in `switch`, not in `draft`. `plain` is a whole round
+without drafts: each row's time per token; it may be missing. A planner takes the others as its first measurements. This
+module does not know how they were obtained.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Predicts by a formula what one drafter for several targets brings."""
+"""Predicts by a formula the gain of one drafter for several targets."""

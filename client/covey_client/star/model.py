@@ -6,8 +6,8 @@
     N_full = ceil(Z / S) + 1        the fewest targets that leave the drafter no time (N - 1 >= Z / S)
     N_max                           the most with which each is no slower than alone, decoding plainly
 
-A round brings a target the tokens that it accepts, b (1 - b^d) / (1 - b) on average, and its own one behind them, which
-the paper leaves out of its throughput. Knows no queues: calls are equally long and come in turns.
+A round brings a target its accepted tokens, b (1 - b^d) / (1 - b) on average, and then its own one. The paper leaves
+the latter out of its throughput. There are no queues: calls are equally long and come in turns.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Star:
     @property
     def most(self) -> int:
         """Return N_max; 0 if the drafter is of no use to even one target. Beyond N_full a round grows with N."""
-        bound = self.tokens * self.plain  # what a round may take
+        bound = self.tokens * self.plain  # the longest useful round
         count = 0
         while self.point(count + 1).round <= bound * (1 + 1e-9):
             count += 1
@@ -69,7 +69,7 @@ class Star:
         return count
 
     def point(self, targets: int) -> StarPoint:
-        """Return the figures for so many targets."""
+        """Return the figures for this number of targets."""
         warm = self._point(targets, self.step)
         if not self.cold_step or warm.gap < self.cold_after:
             return warm

@@ -14,6 +14,6 @@ WARM, COLD, AWAY = 0.00136, 0.00224, 0.0306  # t_s after short and after long ga
 
 
 def star() -> Star:
-    """Return the paper's timings. Its acceptance follows from tokens per round (79.9 / 20.9, without the bonus); what a
-    token takes alone it does not say, and 25 ms is assumed."""
+    """Return the paper's timings. Its acceptance follows from tokens per round (79.9 / 20.9, without the bonus). The
+    paper does not give the time of a token alone; 25 ms is assumed."""
     return Star(WARM, AWAY, 0.0, 0.805, DEPTH, plain=0.025, cold_step=COLD)

@@ -30,7 +30,7 @@ runAsNonRoot: true
 runAsUser: 10001
 runAsGroup: 10001
 fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch # else each start lets the group write to what a server keeps to itself
+fsGroupChangePolicy: OnRootMismatch # else each start lets the group write to a server's private files
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
@@ -47,13 +47,13 @@ name: {{ .container }}
 image: {{ .root.Values.image }}
 imagePullPolicy: {{ .root.Values.imagePullPolicy }}
 {{- if ne .component "drafter" }}
-args: ["--host", "127.0.0.1"] # Triton's own ports are for this pod alone
+args: ["--host", "127.0.0.1"] # Triton's own ports are only for this pod
 {{- end }}
 env:
   - {name: COVEY_ADMIN_SECRET_FILE, value: /run/secrets/covey/admin}
   - {name: COVEY_PROFILE, value: {{ ternary (printf "/run/profiles/%s.toml" .role.profile) .role.profile (hasKey .root.Values.profiles .role.profile) | quote }}}
   - {name: COVEY_DRAIN_SECONDS, value: {{ .root.Values.drain.seconds | quote }}}
-  - {name: COVEY_KEPT, value: /var/lib/covey/kept} # a folder of its own user's, which a volume's is not
+  - {name: COVEY_KEPT, value: /var/lib/covey/kept} # a folder of the server's user, unlike the volume's own
   {{- if eq .component "drafter" }}
   - {name: COVEY_HEALTH_MODEL, value: {{ .role.model }}}
   {{- end }}
@@ -69,8 +69,8 @@ ports:
   {{- if eq .component "drafter" }}
   - {name: drafts, containerPort: 8001}
   {{- end }}
-# As the image's HEALTHCHECK. A server that is not ready for long ends itself; the liveness probe is there in case what
-# sees to that has died.
+# Like the image's HEALTHCHECK. A server that is not ready for long ends itself; the liveness probe is there in case its
+# watchdog has died.
 startupProbe:
   exec: {command: [/opt/covey/healthcheck]}
   periodSeconds: 5
@@ -88,7 +88,7 @@ livenessProbe:
   failureThreshold: 60
 lifecycle:
   preStop:
-    exec: {command: [sleep, {{ .root.Values.drain.preStopSeconds | quote }}]} # until nobody sends anything here
+    exec: {command: [sleep, {{ .root.Values.drain.preStopSeconds | quote }}]} # until callers stop sending to this pod
 resources:
   {{- toYaml .role.resources | nindent 2 }}
 securityContext:
@@ -155,7 +155,7 @@ spec:
       labels:
         {{- include "covey.labels" . | nindent 8 }}
         {{- if eq .component "target" }}
-        llm-d.ai/engine-type: vllm # gauges by vLLM's names are among the front's
+        llm-d.ai/engine-type: vllm # the front also has gauges with vLLM's names
         {{- end }}
       annotations:
         prometheus.io/scrape: "true"
@@ -168,7 +168,7 @@ spec:
     spec:
       automountServiceAccountToken: false
       enableServiceLinks: false
-      shareProcessNamespace: true # somebody takes up what tritonserver leaves, and the launcher can be killed
+      shareProcessNamespace: true # the pause process reaps what tritonserver leaves, and the launcher can be killed
       terminationGracePeriodSeconds: {{ add .root.Values.drain.preStopSeconds .root.Values.drain.seconds 35 }}
       securityContext:
         {{- include "covey.podSecurity" . | nindent 8 }}
@@ -246,7 +246,7 @@ metadata:
 spec:
   clusterIP: None
   {{- if eq .component "drafter" }}
-  publishNotReadyAddresses: true # who asks a drafter finds out whether it is there
+  publishNotReadyAddresses: true # a target's server finds out by itself whether a drafter is ready
   {{- end }}
   selector:
     {{- include "covey.selector" . | nindent 4 }}

@@ -1,8 +1,8 @@
-"""Measures how near Covey comes to what an accelerator can do, part by part: `--part NAME` measures one alone.
+"""Measures how near Covey comes to an accelerator's limits, part by part: `--part NAME` measures one alone.
 
-Parts are measured one after the other, each by itself: one that fails is reported, and the others go on. Engine, target
-and drafter run in this process, over a synthetic pair (`covey_training.aligned`): `loadtest.alternate` with a profile
-of such a pair has the server's way, and a server keeps its cost table. A number that needs a GPU is null without one.
+Parts are measured one after the other: a failed one is reported, and the others go on. Engine, target and drafter run
+in this process, over a synthetic pair (`covey_training.aligned`). To measure through the server, use
+`loadtest.alternate` with a profile of such a pair. A number that needs a GPU is null without one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loadtest.bench.gpu.rig import Rig
 from loadtest.bench.gpu.rounds import overhead, plain
 from loadtest.bench.session import Session
 
-Part = Callable[[Rig, JsonDict], None]  # fills what it finds into the dictionary, as it finds it
+Part = Callable[[Rig, JsonDict], None]  # writes each finding into the dictionary at once
 
 PARTS: Mapping[str, Part] = {  # the short ones first
     "ceilings": ceilings,

@@ -1,4 +1,4 @@
-"""Measures the part `ceilings` of the bench `gpu`: what the device can do, without a model."""
+"""Measures the part `ceilings` of the bench `gpu`: the device's limits, without a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIDE = 8192  # of the matrices
 
 
 def ceilings(rig: Rig, found: JsonDict) -> None:
-    """Measure what a copy and a matrix product reach; a copy reads and writes, and both count."""
+    """Measure the speed of a copy and a matrix product; a copy reads and writes, and both count."""
     found |= {"copy_bytes_per_s": None, "product_flops_per_s": None}
     if not rig.on_gpu:
         return
@@ -28,14 +28,14 @@ def ceilings(rig: Rig, found: JsonDict) -> None:
 
 
 def _copy_of(rig: Rig, size: int) -> Callable[[], object]:
-    """Return a copy of so many bytes from one place of the device to another."""
+    """Return a copy of this many bytes from one place of the device to another."""
     source = torch.ones(size, dtype=torch.uint8, device=rig.device)
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
 
 def bandwidth(rig: Rig) -> float | None:
-    """Return the copy's bytes a second, measured now where no part has."""
+    """Return the copy's bytes a second; measure them now if no part has."""
     if "ceilings" not in rig.results:
         ceilings(rig, rig.results.setdefault("ceilings", {}))
     found: float | None = rig.results["ceilings"].get("copy_bytes_per_s")

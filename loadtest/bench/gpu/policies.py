@@ -36,13 +36,13 @@ def speculation(rig: Rig, found: JsonDict) -> None:
 
 
 def asks(rig: Rig, count: int, seed: int) -> list[Ask]:
-    """Return so many requests, the same for every entrant."""
+    """Return this many requests, the same for every entrant."""
     prompt, output = LENGTHS if rig.on_gpu else LENGTHS_OFF_GPU
     return rig.asks(count, prompt=prompt, output=output, seed=seed)
 
 
 def _warm_up(rig: Rig, entrants: Sequence[Competitor], requests: Mapping[int, int]) -> None:
-    """Have every pass recorded by those who learn nothing; then the others learn what a round costs."""
+    """Record every pass with the entrants that learn nothing; then the others learn the cost of a round."""
     steps = [(f"warming up: {each.name} at {callers}", (each, callers)) for each in entrants for callers in requests]
     for entrant, callers in rig.session.each(steps):
         count = 2 * callers if entrant.name in LEARNERS and rig.on_gpu else callers

@@ -1,7 +1,7 @@
-"""Owns what the bench `gpu` measures: a device, a synthetic pair in its memory, and engines that share it.
+"""Owns the subjects of the bench `gpu`: a device, a synthetic pair in its memory, and engines that share it.
 
-The pair is built where it runs (`covey_training.aligned`), never on a disk. One target and one drafter serve all
-engines, on one CUDA stream: an engine asks them in turns anyway, and two engines are never asked at a time.
+The pair is built on the device (`covey_training.aligned`), never on a disk. One target and one drafter serve all
+engines, on one CUDA stream: an engine asks them in turns anyway, and two engines never run at the same time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Capacity:
-    """Says what models are loaded for."""
+    """The load for which models are sized."""
 
     running: int  # requests at once
     blocks: int  # of KV memory
@@ -65,7 +65,7 @@ class Loaded:
 
 
 class Rig:
-    """Loads the pair when it is first wanted, once: what failed is not tried again."""
+    """Loads the pair once, when it is first wanted; a failed load is not tried again."""
 
     def __init__(self, session: Session) -> None:
         wanted = session.wanted
@@ -96,7 +96,7 @@ class Rig:
         return self._loaded
 
     def engine(self, policy: str, *, observe: Callable[[RoundRecord], None] | None = None) -> InProcess:
-        """Return an engine of its own, which keeps what its policy learns, over the target and drafter that all
+        """Return a new engine, which keeps the state of its policy, over the target and drafter that all
         share."""
         loaded = self.loaded()
         return InProcess(
@@ -158,7 +158,7 @@ class Rig:
             target,
             blocks=target.blocks,
             block_size=target.block_size,
-            reuse=False,  # engines of one memory must find nothing of each other's
+            reuse=False,  # engines of one memory must not find each other's state
             name="target",
             folder="",
             run_ahead=True,
@@ -166,7 +166,7 @@ class Rig:
         return Loaded(pair, target, drafter, runner, draft)
 
     def _model(self, module: Any, name: str, most: int) -> Model:
-        """Return the model that runs a module, which is taken apart; what it shares with others stays."""
+        """Return the model that runs a module. The module is taken apart; the parts that it shares with others stay."""
         modules = Modules.of(module, name)
         if not self.on_gpu:
             return PagedModel(modules, blocks=self.room.blocks, numerics="fast", max_pass_tokens=most)
@@ -182,5 +182,5 @@ def find_device(name: str) -> torch.device:
     if name == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise SettingError("no GPU here; --device cpu runs every part in plain PyTorch, without a GPU's numbers")
+        raise SettingError("no GPU was found; --device cpu runs every part in plain PyTorch, without a GPU's numbers")
     return torch.device("cuda", torch.cuda.current_device())

@@ -1,5 +1,5 @@
-"""Measures parts of the bench `gpu` about single rounds: how near plain decoding comes to reading the weights, and what
-a round costs beside the device's work."""
+"""Measures single rounds for the bench `gpu`: how near plain decoding comes to the time of reading the weights, and the
+time of a round outside the device's work."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _plain(rig: Rig, context: int, steps: int) -> JsonDict:
 
 
 def _one_token(context: int, blocks: int, seed: int, nowhere: int) -> Pass:
-    """Return the pass of one row's last token, over keys scattered among so many blocks; it is kept nowhere."""
+    """Return the pass of one row's last token, over keys scattered among this many blocks; it is kept nowhere."""
     ids = np.random.default_rng(seed).permutation(blocks)[: -(-context // BLOCK_SIZE)].astype(np.int32)
     lanes = Lanes(np.array([0, 1], np.int32), np.array([context], np.int32), ids[np.newaxis])
     one = np.zeros(1, np.int32)
@@ -78,8 +78,8 @@ def _one_token(context: int, blocks: int, seed: int, nowhere: int) -> Pass:
 
 
 def overhead(rig: Rig, found: JsonDict) -> None:
-    """Measure what a round takes beside the device's passes, which events before and after each give. Draws are not
-    passes: what the device takes for them counts here too."""
+    """Measure the time of a round outside the device's passes, which events before and after each pass give. Draws are
+    not passes, so the device's time for them counts here."""
     loaded = rig.loaded()
     outputs = 128 if rig.on_gpu else 12
     for rows in ROWS if rig.on_gpu else ROWS_OFF_GPU:
@@ -116,13 +116,13 @@ def _shares(rig: Rig, rounds: list[_Round]) -> JsonDict:
 
 
 def _of_gpu(rig: Rig, seconds: float) -> float | None:
-    """Return milliseconds, which are no number without a GPU."""
+    """Return milliseconds; None without a GPU."""
     return 1000 * seconds if rig.on_gpu else None
 
 
 @dataclass
 class _Round:
-    """Describes a round: how long after the one before it ended, what it was, and what its passes took."""
+    """Describes a round: the time since the round before it, its kind, and the time of its passes."""
 
     seconds: float
     record: RoundRecord
@@ -139,7 +139,7 @@ class _Round:
 
 @dataclass
 class _Rounds:
-    """Collects everything an engine has told so far."""
+    """Collects all rounds of an engine so far."""
 
     passes: Mapping[str, _TimedGraphs]
     found: list[_Round] = field(default_factory=list)
@@ -156,7 +156,7 @@ class _Rounds:
         self._last = time.perf_counter()
 
     def plain(self, rows: int) -> list[_Round]:
-        """Return the rounds of so many rows, all of them decoding, after another such."""
+        """Return the rounds of this many rows, all decoding, that follow another such round."""
         good = [
             each.record.decoding == rows and not each.record.prefill_tokens and each.record.rows == rows
             for each in self.found

@@ -1,4 +1,4 @@
-"""Shows what the bench `gpu` found, as tables."""
+"""Shows the results of the bench `gpu` as tables."""
 
 from __future__ import annotations
 

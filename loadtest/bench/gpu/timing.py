@@ -1,4 +1,4 @@
-"""Measures how long a device works on something, by its own clock; gives None where that device is not a GPU."""
+"""Measures by the device's own clock how long it works; gives None if the device is not a GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ REPEATS = 30
 
 
 def queued(work: Work, device: torch.device, repeats: int = REPEATS) -> float | None:
-    """Return the seconds on the device of one run of `work`, the median of runs that follow each other: the host must
-    enqueue them faster than the device works them off. Off a GPU `work` runs once, for nothing."""
+    """Return the seconds on the device of one run of `work`, the median of consecutive runs. The host must enqueue them
+    faster than the device works them off. Without a GPU `work` runs once, and the result is None."""
     if device.type != "cuda":
         work()
         return None
@@ -36,5 +36,5 @@ def milliseconds(seconds: float | None) -> float | None:
 
 
 def over(above: float | None, below: float | None) -> float | None:
-    """Return a ratio of what was measured; None where either was not."""
+    """Return a ratio of two measurements; None if either is missing."""
     return above / below if above is not None and below else None

@@ -1,9 +1,9 @@
-"""Measures Covey behind Triton beside what else would be run on this processor, OpenVINO GenAI and vLLM's build for
-CPUs: same folders, same ids, in turns.
+"""Compares Covey on Triton with other engines for this processor, OpenVINO GenAI and vLLM's build for CPUs: same
+folders, same ids, in turns.
 
 `--peer NAME=PYTHON` names a peer and the Python of an environment that has it. `--pair FOLDER` is an aligned pair
 (`covey_training aligned`), else the profile's target and first drafter are served. A peer has a process for each depth,
-all of them there the whole time; those who wait sleep.
+and all of them live the whole time; waiting ones sleep.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ Rates = Mapping[str, Sequence[float]]
 
 
 class Peer:
-    """Is somebody else's engine in a process of its own, which decodes plainly or drafts so many tokens. Requests go
-    there so many at a time, as one batch, and are of one length; seconds are those that the far end takes for a batch,
-    without the pipe."""
+    """Another project's engine in a separate process, which decodes plainly or drafts a fixed number of tokens.
+    Requests of one length go there in batches. Seconds are the engine's time for a batch, without the pipe."""
 
     def __init__(self, peer: str, python: str, depth: int) -> None:
         self.name = f"{peer} {fixed(depth) if depth else OFF}"
@@ -100,7 +99,7 @@ class PeerRuns:
 
 
 def ratios(rates: Rates) -> JsonDict:
-    """Return each of ours over each peer's plain decoding, and over the best of its depths. Each ratio is of one turn,
+    """Return each of our runs over each peer's plain decoding, and over its best depth. Each ratio is of one turn,
     whose runs are minutes apart at most: a host that changes its speed changes both."""
     found: JsonDict = {}
     for peer in SCRIPTS:
@@ -121,7 +120,7 @@ def run(session: Session) -> None:
     session.summarise = measured.summary
     failures: dict[str, str] = {}
     session.notes["failures"] = failures
-    peers = pythons(wanted.peers)  # a name that nobody knows is told of before anything starts
+    peers = pythons(wanted.peers)  # report an unknown name before anything starts
     quick = wanted.quick
     tokens = QUICK_TOKENS if quick else TOKENS
     with ExitStack() as stack:
@@ -142,7 +141,7 @@ def run(session: Session) -> None:
                 asks = _asks(target, REQUESTS[callers], tokens, TEMPERATURES[label], seed)
                 try:
                     done = one.run(asks, callers, tenant=f"{turn} {one.name} {callers} {label}")
-                except CoveyError as error:  # who fails takes part no longer
+                except CoveyError as error:  # a competitor that fails takes part no longer
                     failures[one.name] = str(error)[:500]
                     session.console.print(f"{one.name}: {error}", style="red", markup=False)
                     continue
@@ -154,7 +153,7 @@ def run(session: Session) -> None:
 def _line_up(
     session: Session, stack: ExitStack, peers: Mapping[str, str], failures: dict[str, str]
 ) -> tuple[str, list[Competitor]]:
-    """Return the target's folder, and everybody, up and loaded."""
+    """Return the target's folder, and all competitors, started and loaded."""
     wanted = session.wanted
     settings, target, drafter, drafter_folder = _pair(wanted)
     made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -163,7 +162,7 @@ def _line_up(
         "drafter": drafter_folder,
         "dtype": typed(target, settings.target).dtype,
         "threads": cpu.cores(),
-        "kept": str(made),  # where a peer may leave what it makes of the models
+        "kept": str(made),  # a peer may keep converted models here
     }
     session.notes |= {"pair": {"target": target, "drafter": drafter}, "dtype": given["dtype"], "peers": {}}
     entrants: list[Competitor] = []

@@ -17,11 +17,11 @@ from covey.contracts.types import JsonDict
 
 PATIENCE = 600.0  # seconds for an answer: a busy machine is no error
 LEAVE_SECONDS = 1.0  # for a process whose pipe was closed to end; one that computes is killed
-TAIL = 600  # characters of what it printed, in errors
+TAIL = 600  # characters of its output in errors
 
 
 class PipeError(CoveyError):
-    """The process has ended, is silent, or answers that it cannot."""
+    """The process has ended, is silent, or answers with an error."""
 
 
 class Pipe:
@@ -70,7 +70,7 @@ class Pipe:
                 stream.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(LEAVE_SECONDS)
-        with suppress(ProcessLookupError):  # its group is its own
+        with suppress(ProcessLookupError):  # it leads its own process group
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._selector.close()
@@ -80,7 +80,7 @@ class Pipe:
         until = time.monotonic() + patience
         while b"\n" not in self._rest:
             if not self._selector.select(max(0.0, until - time.monotonic())):
-                self.close()  # its answer would be taken for the next call's
+                self.close()  # else the next call would read its late answer
                 raise PipeError(f"{self.name}: {method}: no answer for {patience:g} s")
             got = os.read(self._from.fileno(), 1 << 16)
             if not got:

@@ -1,1 +1,1 @@
-"""These scripts run in processes of their own, the peers' under their own Python and without Covey."""
+"""These scripts run in separate processes, the peers' under their own Python and without Covey."""

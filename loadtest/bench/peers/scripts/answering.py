@@ -1,6 +1,6 @@
-"""Is the far end of the bench's pipe: calls come in as lines of JSON, and each is answered with one.
+"""The far end of the bench's pipe: calls come in as lines of JSON, and each is answered with one.
 
-Runs under any Python and imports nothing of Covey: a peer's environment has none of it.
+Runs under any Python and imports nothing of Covey, which a peer's environment does not have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Method = Callable[..., "dict[str, Any]"]
 
 
 def answer(methods: Mapping[str, Method]) -> None:
-    """Answer calls until the pipe is closed. An exception is an answer too; what a library prints goes to stderr."""
+    """Answer calls until the pipe is closed. An exception is also an answer; the output of libraries goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,6 +1,6 @@
-"""Has OpenVINO GenAI asked over a pipe: `python openvino_genai_peer.py` in an environment that has it.
+"""Serves OpenVINO GenAI over a pipe: `python openvino_genai_peer.py` in an environment that has it.
 
-A pipeline decodes plainly, or with a draft model and as many drafts as each request says.
+A pipeline decodes plainly, or with a draft model and the number of drafts in each request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class OpenVino:
     """Owns the pipeline."""
 
     def load(self, target: str, drafter: str, dtype: str, threads: int, depth: int, kept: str) -> dict[str, Any]:
-        """Load the pipeline. Converted models lie in `kept`, and are made where they are missing."""
+        """Load the pipeline. Converted models are in `kept`; missing ones are made."""
         import openvino_genai as genai
 
         properties: dict[str, Any] = {

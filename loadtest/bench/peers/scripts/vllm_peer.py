@@ -1,4 +1,4 @@
-"""Has vLLM's build for CPUs asked over a pipe: `python vllm_peer.py` in an environment that has it."""
+"""Serves vLLM's build for CPUs over a pipe: `python vllm_peer.py` in an environment that has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from answering import answer
 
 CACHE_GB = 1
-OPENMP = "libiomp5.so"  # which this build must find loaded before anything else computes
+OPENMP = "libiomp5.so"  # must be loaded before anything else computes
 LIMITS = {"enable_prefix_caching": False, "max_model_len": 1024, "max_num_seqs": 32}
 
 
