@@ -56,9 +56,10 @@ class PagedModel:
         self._tiling = Tiling()
         heads, dim = 2 * self.shape.kv_heads, self.shape.head_dim
         self._blocks, self._reserve = blocks, None
+        self._most = max(blocks, most_blocks)
         if self.torch_device.type == "cpu":
             size = block_size * dim * self.torch_dtype.itemsize
-            self._reserve = Reserve(modules.layers * heads, size, blocks=blocks, most=max(blocks, most_blocks))
+            self._reserve = Reserve(modules.layers * heads, size, blocks=blocks, most=self._most)
             whole = torch.frombuffer(self._reserve.map, dtype=self.torch_dtype)
             self._pool = whole.view(modules.layers, heads, -1, dim)
         else:
@@ -90,7 +91,7 @@ class PagedModel:
     @property
     def most_blocks(self) -> int:
         """Return the number of blocks that `grow` can reach."""
-        return self._blocks if self._reserve is None else self._reserve.most
+        return self._blocks if self._reserve is None else self._most
 
     @property
     def dtype(self) -> str:
