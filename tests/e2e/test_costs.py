@@ -112,7 +112,7 @@ def test_it_is_ready_when_it_has_measured_and_keeps_what_it_measured(tmp_path: P
     curves.write_text("{")
     with _quiet(given) as again:
         log = again.log_text()
-        assert f"measured again: cost table {curves}" in log
+        assert f"measuring again: cost table {curves}" in log
         assert ANEW in log
     assert load_costs(curves).plain
 

@@ -90,7 +90,8 @@ def test_a_drafter_s_token_takes_what_its_pool_gives_it() -> None:
 
 
 FILL = """
-import json, sys
+import gc, json, sys
+from dataclasses import replace
 import numpy as np
 from covey.contracts.clock import RealClock
 from covey.contracts.profile import Profile, SchedulerSettings, TargetSettings
@@ -107,6 +108,8 @@ from tests.static_planner import StaticPlanner
 rows = 4
 settings = TargetSettings(device="cpu", numerics="fast")
 chosen = Profile("a", target=settings, scheduler=SchedulerSettings(max_running=rows))
+load_target(sys.argv[1], replace(chosen, target=replace(settings, kv_blocks=8)), name="target")  # what code takes
+gc.collect()
 before = private_bytes()
 target = load_target(sys.argv[1], chosen, name="target")
 loaded, info, sink = private_bytes(), target.info(), Collector()
