@@ -103,8 +103,8 @@ def find_end_ids(folder: Path, config: Any) -> tuple[int, ...]:
 
 
 def find_max_positions(config: Any) -> int:
-    """Return how many positions there may be. Where rotary factors change beyond a length, kept keys would be wrong:
-    such a model is served up to that length. Whoever wants longer texts has all of them read with the long factors."""
+    """Return the longest text, in tokens. If a model's rotary factors change at some length, kept keys would be wrong
+    beyond it, so the model is served up to that length. To serve longer texts, configure the long factors for all."""
     words = ("max_position_embeddings", "max_seq_len", "seq_length")
     most = int(next((found for word in words if (found := getattr(config, word, None))), 2048))
     rope = getattr(config, "rope_parameters", None) or {}

@@ -21,7 +21,7 @@ from covey.text.model_folder import has_file, is_own_file, read_object
 # Model types that compute the same at every position: RMS norms, rotary positions, grouped heads, gated feed-forwards.
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
-# What no comparison of logits finds, by the configuration key that says it: the feature, and what to serve instead.
+# Features that no comparison of logits finds, by configuration key, with a model to serve instead.
 _NAMED = {
     "is_encoder_decoder": ("an encoder-decoder", "serve a decoder-only language model, such as Llama or Qwen"),
     "quantization_config": (
@@ -173,8 +173,8 @@ def _transformers() -> Path:
 
 
 def by_type(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a model type that is no language model of transformers, or whose source says that it keeps other state
-    than keys and values, or that its attention cannot be replaced."""
+    """Refuse a model type that is no language model of transformers. Refuse a type by its source if it keeps state
+    other than keys and values, or if its attention cannot be replaced."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in language_models():
         raise UnsupportedModel(f"{folder}: model type {kind!r} is not supported: {own_code(config)}")
@@ -187,8 +187,8 @@ def by_type(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def by_values(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse sizes, numbers and end tokens that are none: transformers would say so later, or fail in a word of its
-    own."""
+    """Refuse invalid sizes, numbers and end tokens: transformers would refuse them later, with a message that does not
+    help."""
     if config.get("per_layer_config"):  # of the file: transformers' object has one for every family
         raise UnsupportedModel(f"{folder}: a layer of another shape is not supported: one pool holds all layers' keys")
     for key in (*_SIZES, *_OPTIONAL_SIZES):
@@ -238,8 +238,8 @@ def end_ids(folder: Path, otherwise: Any) -> list[int]:
 
 
 def own_code(config: Mapping[str, Any]) -> str:
-    """Return the message about a model type that transformers does not know; it says so where the model comes with
-    Python of its own."""
+    """Return the message about a model type that transformers does not know. It names Python code that comes with the
+    model."""
     if config.get("auto_map"):
         return "it brings Python code of its own (auto_map), which is not run; serve a family of docs/models.md"
     return "transformers has no language model of it; serve a family of docs/models.md"

@@ -1,14 +1,14 @@
-"""KV memory on a CPU that grows and shrinks where it is: addresses for the largest pool, pages for the blocks in use.
+"""KV memory on a CPU that grows and shrinks in place. It has addresses for the largest pool, and pages for used blocks.
 
     each plane    |<-- blocks: pages when first used -->|<-- room to grow -->| spare blocks |
 
-A plane is what lies together of a pool, such as one layer's keys. A slot's address never changes and nothing is copied
-when the pool grows: tensors over the whole of it stay valid. It is an anonymous private mapping: pages that are given
-up are the system's again at once, and are zero when they come back, which unused KV memory must be. They go in a thread
-of their own, so that no pass waits for that.
+A plane is a contiguous part of a pool, such as one layer's keys. A slot's address never changes, and growth copies
+nothing, so tensors over the whole pool stay valid. The memory is an anonymous private mapping. The system gets pages
+back at once, and pages that return are zero, as unused KV memory must be. A separate thread gives them back, so that no
+pass waits.
 
-Knows no sequences, no owners and no numbers. A block must be free before it is given up, and is not to be used before
-`blocks` says that it is there.
+Knows no sequences, no owners and no contents. A block must be free before its pages are given back, and only blocks
+below `blocks` may be used.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SPARE = 64 << 20  # bytes that are left to everybody else
 
 
 class Reserve:
-    """`bytes`: [planes, blocks, bytes of a block in a plane], of which the first `blocks` blocks may be used; one more
-    lies behind the room to grow, the last one of each plane. One thread calls."""
+    """`bytes` is [planes, blocks, bytes of a block in a plane]. The first `blocks` blocks may be used. Each plane ends
+    with one more usable block, after the room to grow. One thread calls."""
 
     def __init__(self, planes: int, block: int, *, blocks: int, most: int) -> None:
         self._block = block
@@ -47,12 +47,12 @@ class Reserve:
             self.map = mmap.mmap(-1, planes * self._plane, flags=flags)
         except OSError as error:
             raise MemoryError(f"no addresses for KV memory of {most} blocks: {error}") from error
-        # numpy copies a row at once, torch's `index_copy_` its elements one by one; and in the thread that calls
+        # numpy copies a whole row at once, in the calling thread; torch's `index_copy_` copies single elements
         self.bytes = np.frombuffer(self.map, np.uint8).reshape(planes, total, block)
         self._start = self.bytes.ctypes.data
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        # Where blocks come and go a huge page would hold thousands of them.
+        # In a pool that shrinks, a huge page would keep thousands of blocks alive.
         self._libc.madvise(self._start, len(self.map), HUGE_PAGES if most <= blocks else NO_HUGE_PAGES)
         self.blocks = blocks
         self._worker = Thread("kv-pages")
@@ -63,8 +63,7 @@ class Reserve:
         return self._planes * self._block
 
     def grow(self, blocks: int) -> int:
-        """Have so many blocks. Returns how many can be used by now; raises MemoryError where there is no memory for
-        them."""
+        """Grow to `blocks`. Return how many can be used now. Raises MemoryError if memory is missing."""
         if self._settled() and blocks > self.blocks:
             wanted = (min(blocks, self.most) - self.blocks) * self.bytes_per_block
             left = footprint.available() - SPARE
@@ -74,7 +73,7 @@ class Reserve:
         return self.blocks
 
     def shrink(self, blocks: int) -> bool:
-        """Give up the pages of all but the first blocks before long. Returns whether that is done."""
+        """Start to give back the pages of all but the first blocks. Return whether that is done."""
         if not self._settled():
             return False
         if blocks < self.blocks:
@@ -84,19 +83,19 @@ class Reserve:
         return True
 
     def move_blocks(self, sources: Ints, destinations: Ints) -> None:
-        """Copy whole blocks, a piece that stays in a core's cache at a time. No destination may be given twice, or be
-        a source."""
+        """Copy whole blocks, in pieces that fit a core's cache. Destinations must differ from each other and from all
+        sources."""
         size = max(1, CACHED // self._block)
         for plane in self.bytes:
             for start in range(0, len(sources), size):
                 plane[destinations[start : start + size]] = plane[sources[start : start + size]]
 
     def clear(self) -> None:
-        """Set everything to zero, and give up its pages."""
+        """Set everything to zero by giving back all pages."""
         self._release(0, len(self.map))
 
     def _settled(self) -> bool:
-        """Return whether no pages are on their way to the system. Raises MemoryError where they did not go."""
+        """Return whether all pages have been given back. Raises MemoryError if that failed."""
         if self._moving is not None:
             if not self._moving.done():
                 return False
