@@ -214,15 +214,47 @@ def test_a_chunked_body_is_read_and_the_next_request_on_its_connection(front: Fr
             assert said.get("output_ids", answer.status) == wanted
 
 
-def test_each_body_may_have_thousands_of_chunks(front: Front) -> None:
+def test_each_body_may_have_many_chunks_that_are_large(front: Front) -> None:
     host, _, port = front.http_url.partition(":")
-    body = b'{"text_input": "count 1"}'.ljust(http_protocol.MOST_CHUNKS - 100)
+    size, count = http_protocol.CHUNK_BYTES, 2 * http_protocol.FREE_CHUNKS
+    body = b'{"text_input": "count 1"}'.ljust(size * count)
+    large = (body[at : at + size] for at in range(0, len(body), size))
     with closing(http.client.HTTPConnection(host, int(port), timeout=30)) as connection:
-        for _ in range(2):
-            connection.request("POST", GENERATE, (bytes([each]) for each in body), encode_chunked=True)
+        for chunks in (large, (bytes([each]) for each in body[:60])):
+            connection.request("POST", GENERATE, chunks, encode_chunked=True)
             answer = connection.getresponse()
             assert answer.status == 200
             answer.read()
+        connection.request("POST", GENERATE, (b" " for _ in range(80)), encode_chunked=True)  # counted anew
+        answer = connection.getresponse()
+        assert answer.status == 413
+        assert b"a body of 65 chunks in 65 bytes, allowed: at most 64, and one for every 512 bytes" in answer.read()
+
+
+def test_bodies_in_tiny_chunks_hinder_nobody(front: Front) -> None:
+    head = f"POST {GENERATE} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    over = threading.Event()
+
+    def flood() -> None:
+        while not over.is_set():
+            assert b" 413 " in raw(front, head + 5_000 * b"1\r\n \r\n") or over.is_set()
+
+    def median_seconds() -> float:
+        taken = []
+        for _ in range(15):
+            began = time.monotonic()
+            assert post(front, GENERATE, {"text_input": "count 1"})[0] == 200
+            taken.append(time.monotonic() - began)
+        return sorted(taken)[7]
+
+    alone = median_seconds()
+    with ThreadPoolExecutor(8) as senders:
+        floods = [senders.submit(flood) for _ in range(8)]
+        beside = median_seconds()
+        over.set()
+        for each in floods:
+            each.result()
+    assert beside < 10 * alone + 0.1
 
 
 def test_who_asks_through_a_trusted_proxy_is_a_caller_of_its_own(

@@ -90,11 +90,11 @@ class Posted:
         call = HttpCall(self._gateway, Request(scope, receive), send)
         with suppress(Gone), call.admitted as admitted:
             self._gateway.announced(call.caller, call.job.size)
-            self._gateway.admission.refund_read(call.caller.name)
             body = await _body(receive)
             if len(body) != call.job.size:  # a chunked body's length is known only now
                 call.job = replace(call.job, size=len(body))
                 self._gateway.admission.charge(call.caller.name, len(body), requests=0)
+            self._gateway.admission.refund_read(call.caller.name)
             admitted.enter_context(self._gateway.admitted(call.caller))
             await _unless_gone(receive, self._answering(call, body))
 

@@ -1,7 +1,7 @@
 """uvicorn's HTTP/1.1 with early limits on headers, bodies, chunks, connections, and the time in which a request must
 arrive. uvicorn's own settings only limit the connections of all addresses together, not bodies or that time.
 
-The number of chunks is limited as well: a parser needs as long for a chunk of one byte as for a large one.
+Chunks must be large as well: a parser needs as long for a chunk of one byte as for a large one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from covey.front.openai import errors
 
 HEADER_BYTES = 16 << 10
 MOST_HEADERS = 64
-MOST_CHUNKS = 4096  # of one body
+FREE_CHUNKS, CHUNK_BYTES = 64, 512  # a body may have this many chunks, and one more for each of these bytes
 SLOW_READER_SECONDS = 60.0  # in which a caller must read some of the waiting data
 LINGER_SECONDS = 1.0  # for a refused sender to receive the answer before the connection is cut
 
@@ -61,8 +61,9 @@ class BoundedConnection(h11.Connection):
             self._chunks += event.chunk_start
             if self._came > self._most:
                 self._refuse(413, f"got a chunked body of more bytes, allowed: at most {self._most}")
-            if self._chunks > MOST_CHUNKS:
-                self._refuse(413, f"got a body of more chunks, allowed: at most {MOST_CHUNKS}")
+            if self._chunks > FREE_CHUNKS + self._came // CHUNK_BYTES:
+                allowed = f"at most {FREE_CHUNKS}, and one for every {CHUNK_BYTES} bytes"
+                self._refuse(413, f"got a body of {self._chunks} chunks in {self._came} bytes, allowed: {allowed}")
         return event
 
     def _check(self, request: h11.Request) -> None:
