@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +70,25 @@ def test_a_resumed_drafter_has_the_weights_of_an_uninterrupted_one(
     resumed = run_distillation(tiny_drafter, tiny_target, lessons, tmp_path / "resumed.pt", 2, 5)
     assert not torch.equal(whole, weights(tiny_drafter))
     assert torch.equal(whole, resumed)
+
+
+def test_a_lesson_without_numbers_just_after_a_resume_ends_nothing(
+    tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, lessons: Lessons, tmp_path: Path
+) -> None:
+    student, teacher = copy.deepcopy(tiny_drafter), tiny_target(input_ids=lessons.tokens[:2]).logits.detach()
+
+    def loss(step: int, _: float) -> distil.Loss:
+        logits = student(input_ids=lessons.tokens[:2], use_cache=False).logits
+        return distil.distance(logits * (torch.nan if step >= 3 else 1.0), teacher, 0.5)
+
+    def fit(steps: int) -> list[dict[str, Any]]:
+        path = tmp_path / "drafter.pt"
+        return distil.fit(student, loss, Budget(steps=steps), path, device=torch.device("cpu"), settings=DISTIL)
+
+    fit(3)
+    assert [each["step"] for each in fit(4)] == [2]
+    with pytest.raises(SettingError, match="none of 2 lessons had a finite loss"):
+        fit(8)
 
 
 @pytest.mark.parametrize("broken", [range(2, 4), range(8)])
