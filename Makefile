@@ -63,12 +63,12 @@ $(STAMP): pyproject.toml constraints.txt | python
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,loadtest]'
 	@$(BIN)/python -m covey.models.native
-	@$(BIN)/python -c 'from covey.server.installation import warn; warn()'
-	@$(BIN)/python -m covey.server.bundled
+	@$(BIN)/python -c 'from covey.launcher.installation import warn; warn()'
+	@$(BIN)/python -m covey.launcher.bundled
 	@touch $@
 
 serve: setup
-	@exec $(BIN)/python -m covey.server --host $(HOST) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
+	@exec $(BIN)/python -m covey.launcher --host $(HOST) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
 	  --metrics-port $(METRICS_PORT) --front-host $(FRONT_HOST) --front-http-port $(FRONT_HTTP_PORT) \
 	  --front-grpc-port $(FRONT_GRPC_PORT) $(if $(PROFILE),--profile $(PROFILE)) $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFTER),--drafter '$(DRAFTER)') \
 	  $(if $(NAMES),--served-model-name $(NAMES)) $(if $(DTYPE),--dtype '$(DTYPE)')

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from covey.contracts.profile import find, written
-from covey.server import FREE_PORTS, Options, Server
+from covey.launcher import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.progress import Steps
 from loadtest.arrivals import Arrival

@@ -1,7 +1,7 @@
 """A test whose tritonserver crashed is run again, on the server started again.
 
 Where a model's process is killed just as it holds a lock that it shares with tritonserver, tritonserver ends, too, by
-an exception that nobody there catches. A launcher starts it again then (`tests/server/test_server_live.py`); most
+an exception that nobody there catches. A launcher starts it again then (`tests/launcher/test_server_live.py`); most
 tests' servers have none.
 """
 
@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from covey.server import Server
+from covey.launcher import Server
 
 THROWN = "boost::interprocess::lock_exception"  # what it says last, in its log; any other end fails the test
 SECONDS_TO_END = 3.0  # it writes where it was, first

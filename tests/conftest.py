@@ -30,9 +30,9 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from covey.launcher import FREE, Options, Server
 from covey.models.native import compiled
 from covey.process.private import KEPT_VARIABLE
-from covey.server import FREE, Options, Server
 from covey_client import wire
 from tests.aborts import pytest_pyfunc_call  # noqa: F401 - a hook
 
@@ -100,7 +100,7 @@ class Canned:
         words = ["--profile", str(self.folder / "tiny.toml"), "--model-repository", str(self.folder / "models")]
         words += ["--backends", str(self.folder / "backends")]
         words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-        return [sys.executable, "-m", "covey.server", *words]
+        return [sys.executable, "-m", "covey.launcher", *words]
 
     def server(self, *models: str, **changes: object) -> Server:
         return Server(replace(self.options(*models), **changes))  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from covey.server import FREE, Server
-from covey.server.front import Front
+from covey.launcher import FREE, Server
+from covey.launcher.front import Front
 
 if TYPE_CHECKING:
     import openai

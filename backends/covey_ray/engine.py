@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import aiohttp
 
-from covey.server.process import LEAVE_SECONDS, end_with_thread
+from covey.launcher.process import LEAVE_SECONDS, end_with_thread
 from covey_client.status import Sample, parse
 
 HOST = "127.0.0.1"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from covey.contracts.profile import Profile
+from covey.launcher.options import Options
 from covey.models.identity import files_of
 from covey.runtimes.budget import DRAFTER, SERVER
-from covey.server.options import Options
 
 TARGET = "target"
 

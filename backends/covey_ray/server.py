@@ -74,7 +74,7 @@ class Server:
 
 def covey(own: str, model: str) -> list[str]:
     """Return the command that starts Covey's launcher with its front. Other machines cannot reach it."""
-    words = [sys.executable, "-m", "covey.server", "--profile", str(profile.find(own).resolve())]
+    words = [sys.executable, "-m", "covey.launcher", "--profile", str(profile.find(own).resolve())]
     words += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
     words += ["--front-http-port", "{port}", "--front-grpc-port", "0"]
     return [*words, "--model", model] if model else words

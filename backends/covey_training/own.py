@@ -20,8 +20,8 @@ from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedModel
 
 from covey.contracts.profile import GENERAL, DrafterSettings
 from covey.drafters.ngram import NgramLookup
+from covey.launcher.preflight import TOKENIZERS
 from covey.models import loading
-from covey.server.preflight import TOKENIZERS
 from covey_training import architecture, chains, distil, texts
 from covey_training.optimiser import Clock
 from covey_training.sampling import Sample, ends_of

@@ -31,9 +31,9 @@ from transformers import (
 
 from covey import prompts
 from covey.contracts.errors import SettingError
+from covey.launcher import hub
 from covey.models import loading, refusals
 from covey.models.identity import digest, files_of
-from covey.server import hub
 from covey_client.progress import Steps
 from covey_training.chains import DEPTH
 from covey_training.interrupts import held_back

@@ -21,7 +21,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import Situation
+from covey.bandits.policy import Situation
 from covey.contracts.ports import Clock, Drafter
 from covey.contracts.types import NO_FLOATS, TargetReply, Trees
 from covey.loop.channel import Channel

@@ -1,7 +1,7 @@
 """Triton's adapter for the public model, the orchestrator. Requests become work for `covey.loop.engine`, and its
 progress becomes responses.
 
-This file holds only what depends on Triton; `covey.serving` is the model itself. It calls a target and drafters, which
+This file holds only what depends on Triton; `covey.public_model` is the model itself. It calls a target and drafters, which
 are other models of this server. Triton reports this model ready before its engine is, so the launcher asks the engine.
 """
 
@@ -15,21 +15,21 @@ import sys
 from functools import partial
 from typing import Any
 
-from covey.care import calls, presence, processes
-from covey.care.control import InnerControl, of_this_server
-from covey.care.watch import Watch
 from covey.contracts import profile
 from covey.contracts.clock import RealClock
 from covey.contracts.ports import Clock
 from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo, JsonDict
 from covey.process.guard import Guard
-from covey.serving.build import Builder, named_costs
-from covey.serving.drafter_facts import DrafterFacts
-from covey.serving.life import Life
-from covey.serving.link_handler import LinkHandler
-from covey.serving.requests import Requests
-from covey.serving.start import Start
+from covey.public_model.build import Builder, named_costs
+from covey.public_model.drafter_facts import DrafterFacts
+from covey.public_model.life import Life
+from covey.public_model.link_handler import LinkHandler
+from covey.public_model.requests import Requests
+from covey.public_model.start import Start
+from covey.supervision import calls, presence, processes
+from covey.supervision.control import InnerControl, of_this_server
+from covey.supervision.watch import Watch
 from covey.tritonio import bls, link
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import Metrics

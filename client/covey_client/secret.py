@@ -1,6 +1,6 @@
 """Finds the secret that restricts a server's administrative interfaces, for tools of the server's user on its machine.
 
-The server draws it and keeps it there (`covey.server.admin`).
+The server draws it and keeps it there (`covey.launcher.admin`).
 """
 
 from __future__ import annotations

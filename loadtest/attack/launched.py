@@ -13,11 +13,11 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from covey.care import processes
 from covey.contracts.errors import SettingError
+from covey.launcher import FREE, Options, preflight, shared_memory
+from covey.launcher.front import with_ports
 from covey.process.private import KEPT_VARIABLE
-from covey.server import FREE, Options, preflight, shared_memory
-from covey.server.front import with_ports
+from covey.supervision import processes
 from covey_client import secret
 from loadtest.attack import rooms
 
@@ -40,7 +40,7 @@ class Launched:
         self._began = time.time()  # a killed launcher of another server has left the older ones
         self._log = (out / "launcher.log").open("wb")
         flags = [f"--{name.replace('_', '-')}={getattr(self.options, name)}" for name in free]
-        words = [sys.executable, "-m", "covey.server", *flags, "--profile", profile]
+        words = [sys.executable, "-m", "covey.launcher", *flags, "--profile", profile]
         words += ["--log-file", str(out / "tritonserver.log")]
         kept = (out / "kept").resolve()
         kept.mkdir(mode=0o700, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from covey.contracts.errors import CoveyError
-from covey.server import ServerDied, StartError
+from covey.launcher import ServerDied, StartError
 from covey_client import interruption
 from loadtest.bench.session import Session, Wanted, served
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import Client
 from covey_client.response import Completion
 from loadtest.bench.work import Answer, Ask, Run

@@ -20,8 +20,8 @@ from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict
+from covey.launcher import FREE_PORTS, Options, Server, default_model
 from covey.process import cpu
-from covey.server import FREE_PORTS, Options, Server, default_model
 from covey_client.progress import Steps, status
 from loadtest import questions
 from loadtest.bench import facts

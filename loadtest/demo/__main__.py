@@ -15,7 +15,7 @@ from rich.console import Console
 from covey.contracts import profile
 from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import CoveyClientError, interruption
 from loadtest.bench.derive import derive
 from loadtest.bench.session import Session, Wanted, served

@@ -12,7 +12,7 @@ from typing import Any
 
 from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import Client, CoveyClientError, status
 from covey_client.rates import MetricsSnapshot, Span
 from covey_client.reports import Reports, RoundReport

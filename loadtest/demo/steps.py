@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from covey import prompts
-from covey.care import processes
+from covey.supervision import processes
 from loadtest.bench.work import Ask
 from loadtest.charts import Chart, Points
 from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, NotSeen, Stage

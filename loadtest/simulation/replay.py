@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
+from covey.bandits.policy import LengthPolicy, Outcome, Situation, Trials
 
 T = TypeVar("T")
 Array = npt.NDArray[np.float64]

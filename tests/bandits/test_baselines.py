@@ -11,8 +11,8 @@ import pytest
 from covey.bandits.banditspec import BanditSpec
 from covey.bandits.dsd import DSD
 from covey.bandits.fixed import Fixed, Table
-from covey.bandits.length import LengthPolicy, Outcome, Situation, Trials
 from covey.bandits.linear import LinTS, LinUCB
+from covey.bandits.policy import LengthPolicy, Outcome, Situation, Trials
 from covey.bandits.tetris import Tetris
 
 DEPTH = 4

@@ -9,8 +9,8 @@ import pytest
 
 from covey.bandits.bingreedy import AdaBinGreedy
 from covey.bandits.bins import Bins
-from covey.bandits.length import Outcome, Situation
 from covey.bandits.nightjar import Nightjar, NightjarV1
+from covey.bandits.policy import Outcome, Situation
 
 
 def literal(rounds: int) -> list[tuple[int, int, int, int]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from covey.server import Server
+from covey.launcher import Server
 from covey_client.cli import main
 from tests.waiting import until
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import (
     AsyncClient,
     Cancelled,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import InvalidRequest, running, secret, status
 from covey_client.address import Address
 from covey_client.cli import main, parser

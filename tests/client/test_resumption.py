@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from covey.care.restarts import MOST, WINDOW, Restarts
+from covey.supervision.restarts import MOST, WINDOW, Restarts
 from covey_client import Client, ConnectionLost, errors
 from covey_client.async_client import AsyncStream
 from covey_client.client import Stream
@@ -233,7 +233,7 @@ def test_a_killed_server_is_back_and_its_streams_go_on(canned_folder: Any, tmp_p
     canned = canned_folder()
     profile = tmp_path / "tiny.toml"
     profile.write_text('models = ["covey"]\n')
-    words = [sys.executable, "-m", "covey.server", "--profile", str(profile), "--http-port", "0", "--grpc-port", "0"]
+    words = [sys.executable, "-m", "covey.launcher", "--profile", str(profile), "--http-port", "0", "--grpc-port", "0"]
     where = ["--model-repository", str(canned.folder / "models"), "--backends", str(canned.folder / "backends")]
     words += ["--metrics-port", "0", *where, "--log-file", str(tmp_path / "tritonserver.log")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:

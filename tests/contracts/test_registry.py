@@ -37,6 +37,6 @@ def test_policies_that_price_switching_start_from_costs() -> None:
 
 
 def test_names_and_lookups_need_no_torch() -> None:
-    modules = "covey.contracts.profile", "covey.planner.build", "covey.server.preflight", "covey.drafters.ngram"
+    modules = "covey.contracts.profile", "covey.planner.build", "covey.launcher.preflight", "covey.drafters.ngram"
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

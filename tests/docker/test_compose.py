@@ -14,7 +14,7 @@ import yaml
 
 import covey
 from covey.contracts import profile
-from covey.server import Options
+from covey.launcher import Options
 from covey_client import secret
 
 DOCKER = Path(covey.__file__).parents[2] / "docker"

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from covey.contracts import profile
+from covey.launcher.process import LEAVE_SECONDS
 from covey.process.private import private_text
-from covey.server.process import LEAVE_SECONDS
 from loadtest.options import command_line
 from tests.docker.charts import CHART, EVERYTHING, helm, merged, of_kind, pods, render, values
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.server import FREE_PORTS, Options, Server
-from covey.server.front import Front
+from covey.launcher import FREE_PORTS, Options, Server
+from covey.launcher.front import Front
 from tests.e2e.serving import served
 from tests.fronts import fronting
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from covey.launcher import Options, Server
 from covey.process.worker import Thread
-from covey.server import Options, Server
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from covey.server import FREE_PORTS, Options, Server
+from covey.launcher import FREE_PORTS, Options, Server
 from covey_client import Client, CoveyClientError
 
 

@@ -24,8 +24,8 @@ import openai
 import pytest
 
 from covey.contracts import profile
-from covey.server import FREE, Server
-from covey.server.front import Front
+from covey.launcher import FREE, Server
+from covey.launcher.front import Front
 from tests.e2e.test_openai import MESSAGES, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

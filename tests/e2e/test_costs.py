@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from covey.launcher import FREE_PORTS, Options, Server
 from covey.planner.cost_table import load_costs
-from covey.server import FREE_PORTS, Options, Server
 from covey_client import Client
 from covey_client.cli import main
 from covey_client.costs.table import CostTable

@@ -56,7 +56,7 @@ def asked(address: str, **fields: Any) -> dict[str, Any]:
 @contextmanager
 def launched(log: Path, own: Mapping[str, str], *more: str) -> Iterator[str]:
     """What a launcher says until it is ready."""
-    words = [sys.executable, "-m", "covey.server", *(word for port in PORTS for word in (port, "0")), *more]
+    words = [sys.executable, "-m", "covey.launcher", *(word for port in PORTS for word in (port, "0")), *more]
     with log.open("w") as output:
         launcher = subprocess.Popen(words, env=own, stdout=output, stderr=subprocess.STDOUT)
     try:

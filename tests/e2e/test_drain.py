@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from covey.care import processes
-from covey.server import FREE_PORTS, Options, Server
+from covey.launcher import FREE_PORTS, Options, Server
+from covey.supervision import processes
 from covey_client import Client, CoveyClientError
 from tests.bundled import MODELS
 from tests.e2e.serving import served, total

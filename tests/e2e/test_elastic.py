@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from covey.care import processes
-from covey.server import Server
+from covey.launcher import Server
+from covey.supervision import processes
 from covey_client import Client, InvalidRequest
 from covey_client.cli import main
 from covey_client.reports import Reports

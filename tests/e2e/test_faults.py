@@ -17,11 +17,11 @@ from dataclasses import replace
 
 import pytest
 
-from covey.care import processes, rules
 from covey.contracts.types import NO_INTS, TargetWork, Trees
-from covey.server import FREE, Server, backend_dir
-from covey.server.front import Front
-from covey.server.options import SOURCE
+from covey.launcher import FREE, Server, backend_dir
+from covey.launcher.front import Front
+from covey.launcher.options import SOURCE
+from covey.supervision import processes, rules
 from covey.wire import codec
 from covey_client import Client, ConnectionLost, CoveyClientError, Overloaded, ServerError
 from loadtest.attack import spin

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from covey.server import Server
-from covey.server.front import Front
+from covey.launcher import Server
+from covey.launcher.front import Front
 from covey_client import Client
 from covey_client.cli import main
 from tests.over_http import Door

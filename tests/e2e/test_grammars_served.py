@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from covey.care import processes
-from covey.server import Server
+from covey.launcher import Server
+from covey.supervision import processes
 from covey_client import Client
 from covey_client.errors import InvalidRequest
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.care import processes
-from covey.server import FREE_PORTS, Options, Server, StartError
+from covey.launcher import FREE_PORTS, Options, Server, StartError
+from covey.supervision import processes
 from covey_client import Client
 from tests.models import tiny_heads, tiny_models
 from tests.waiting import until

@@ -15,7 +15,7 @@ import tritonclient.grpc.aio as triton_grpc_aio
 import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_http_aio
 
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import Client
 from covey_client.status import parse
 

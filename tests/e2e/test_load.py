@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from covey import prompts
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import Client
 from tests.e2e.serving import total
 

@@ -11,7 +11,7 @@ import pytest
 from covey import prompts
 from covey.contracts import profile
 from covey.contracts.profile import DEFAULT_PROFILE
-from covey.server import Server
+from covey.launcher import Server
 from covey.text.tokenization import load_tokenizer
 from covey_client import Client, Completion
 from covey_client.reports import Reports

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.server import log
-from covey.server.progress import ready_message
+from covey.launcher import log
+from covey.launcher.progress import ready_message
 from covey_client import Client, InvalidRequest, status
 from tests.e2e.serving import served
 from tests.fronts import call, fronting

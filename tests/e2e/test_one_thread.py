@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.care.processes import named
-from covey.server import Server
+from covey.launcher import Server
+from covey.supervision.processes import named
 from covey_client import Client
 from tests.e2e.serving import served
 

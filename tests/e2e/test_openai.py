@@ -15,8 +15,8 @@ import openai
 import pytest
 
 from covey.front.openai.fields import derived
-from covey.server import Server
-from covey.server.front import Front
+from covey.launcher import Server
+from covey.launcher.front import Front
 from covey_client import Client, status
 from covey_client.chat import of_folder
 from tests.fronts import call, fronting, library

@@ -10,9 +10,9 @@ import openai
 import pytest
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseReasoningItem
 
+from covey.launcher import Server
+from covey.launcher.front import Front
 from covey.requests.scheduler import SCORED
-from covey.server import Server
-from covey.server.front import Front
 from covey_client import Client, InvalidRequest
 from tests.e2e.test_openai import LENGTH, MESSAGES, PROMPT, TOOLS, thinker  # noqa: F401 - a fixture
 from tests.fronts import fronting, library

@@ -19,9 +19,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from covey import prompts
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import DEFAULT_PROFILE, find
+from covey.launcher import FREE_PORTS, Options, Server, StartError, preflight
+from covey.launcher.progress import ready_message
 from covey.models.loading import quiet
-from covey.server import FREE_PORTS, Options, Server, StartError, preflight
-from covey.server.progress import ready_message
 from covey_client import Client, status
 from covey_client.cli import main
 from covey_client.reports import Reports

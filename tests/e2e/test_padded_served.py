@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from covey import prompts
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import Client
 from tests.bundled import MODELS
 from tests.e2e.serving import served

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import Client
 
 pytestmark = pytest.mark.e2e

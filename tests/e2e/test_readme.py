@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.server import Server
-from covey.server.front import Front
+from covey.launcher import Server
+from covey.launcher.front import Front
 
 pytestmark = pytest.mark.e2e
 

@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey import prompts
-from covey.server import FREE_PORTS, Options, Server, StartError, bundled, default_model
-from covey.server.front import Front
+from covey.launcher import FREE_PORTS, Options, Server, StartError, bundled, default_model
+from covey.launcher.front import Front
 from covey_client import Client, status
 from covey_client.rates import MetricsSnapshot
 from loadtest import questions

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import Client, InvalidRequest
 
 pytestmark = pytest.mark.e2e

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import pytest
 
-from covey.care import processes
-from covey.server import Server
+from covey.launcher import Server
+from covey.supervision import processes
 from covey_client import Client
 from tests.e2e.serving import works
 

@@ -10,7 +10,7 @@ from covey import prompts
 from covey.contracts import profile
 from covey.contracts.profile import DEFAULT_PROFILE
 from covey.contracts.types import LOOKUP
-from covey.server import Server
+from covey.launcher import Server
 from covey_client import Client, InvalidRequest, Usage
 
 pytestmark = pytest.mark.e2e

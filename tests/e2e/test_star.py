@@ -12,7 +12,7 @@ import pytest
 
 from covey.contracts.errors import PortError
 from covey.contracts.types import Ints
-from covey.server import FREE, Options, Server
+from covey.launcher import FREE, Options, Server
 from covey.star.callers import token_of
 from covey.tritonio.grpc import GrpcModel, Unreachable
 from covey.wire import codec

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from covey.contracts.errors import PortError
-from covey.server import Server
+from covey.launcher import Server
 from covey.star.callers import token_of
 from covey.tritonio.grpc import GrpcModel, Tls
 from covey.wire import codec

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 import covey
-from covey.care import processes, rules
-from covey.server import FREE_PORTS, Options, Server, shared_memory
+from covey.launcher import FREE_PORTS, Options, Server, shared_memory
+from covey.supervision import processes, rules
 from covey_client import Client, CoveyClientError, secret
 from tests.waiting import until
 

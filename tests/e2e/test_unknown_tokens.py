@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from covey.care import processes
+from covey.supervision import processes
 from covey_client import Client, InvalidRequest
 from tests.e2e.serving import served
 from tests.e2e.test_own_model import model

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from covey.care.deaths import Deaths
 from covey.front.upstream import Upstream, _BoundedResumption
+from covey.supervision.deaths import Deaths
 from covey_client.errors import ConnectionLost, ServerError
 from covey_client.request import Request
 

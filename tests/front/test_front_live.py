@@ -30,15 +30,15 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 from uvicorn.server import ServerState
 
-from covey.care import processes
 from covey.contracts.profile import FrontSettings, Profile
 from covey.front import failures, grpc_service, http_protocol, log
 from covey.front.admission import LEAST_READS, READ_BURST_SECONDS, Admission
 from covey.front.gateway import Gateway
 from covey.front.keys import hashed
-from covey.server import Server
-from covey.server.errors import StartError
-from covey.server.front import Front, with_ports
+from covey.launcher import Server
+from covey.launcher.errors import StartError
+from covey.launcher.front import Front, with_ports
+from covey.supervision import processes
 from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded
 from loadtest.attack.doors import Attack
 from tests.fronts import call, fronting

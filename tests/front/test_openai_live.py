@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from covey.front.keys import hashed
-from covey.server import Server
-from covey.server.front import Front
+from covey.launcher import Server
+from covey.launcher.front import Front
 from covey_client import Client, InvalidRequest
 from tests import fronts
 from tests.fronts import fronting, library

@@ -12,9 +12,9 @@ import pytest
 
 from covey.contracts.errors import SettingError
 from covey.gguf import folder as gguf_folder
+from covey.launcher import bundled, converted, hub
+from covey.launcher.options import Options
 from covey.models import refusals
-from covey.server import bundled, converted, hub
-from covey.server.options import Options
 from tests.gguf import written
 
 

@@ -37,7 +37,7 @@ def covey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     folder = tmp_path_factory.mktemp("ray")
     profile = folder / "server.toml"
     profile.write_text(PROFILE)
-    words = [sys.executable, "-m", "covey.server", "--profile", str(profile), *PORTS, "--front-http-port", "{port}"]
+    words = [sys.executable, "-m", "covey.launcher", "--profile", str(profile), *PORTS, "--front-http-port", "{port}"]
     with application(folder, {"command": words}, 2, OFTEN) as made:
         yield made
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from covey.server import FREE_PORTS, Options, Server
+from covey.launcher import FREE_PORTS, Options, Server
 from covey_client import status
 from loadtest.bench.derive import private
 from loadtest.bench.peers.pipe import Pipe

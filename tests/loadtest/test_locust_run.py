@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import covey
-from covey.server import Server
+from covey.launcher import Server
 from loadtest import arrivals, records
 from loadtest.arrivals import Arrival
 from loadtest.options import Plan, command_line, plan

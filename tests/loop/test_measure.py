@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.bandits.length import Situation
+from covey.bandits.policy import Situation
 from covey.contracts.errors import PortError
 from covey.contracts.profile import Profile, SchedulerSettings, SpeculationSettings
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, TargetReply, TargetWork

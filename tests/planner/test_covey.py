@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from covey.bandits.dsd import DSD
-from covey.bandits.length import LengthPolicy, Situation
 from covey.bandits.nightjar import Nightjar
+from covey.bandits.policy import LengthPolicy, Situation
 from covey.planner.costs import RoundCosts
 from covey.planner.covey import SHARE, Covey
 from covey.planner.switching import SwitchCosts

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.bandits.length import Situation
 from covey.bandits.nightjar import Nightjar
+from covey.bandits.policy import Situation
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import SpeculationSettings
 from covey.planner.build import build, measured

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.bandits.length import Forgetful, Outcome, Reason, Situation
+from covey.bandits.policy import Forgetful, Outcome, Reason, Situation
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees

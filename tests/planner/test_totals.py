@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from covey.bandits.length import Reason
+from covey.bandits.policy import Reason
 from covey.planner.totals import PlannerTotals
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.bandits.length import Situation
+from covey.bandits.policy import Situation
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import Objective, Rule, Sampling, Trees

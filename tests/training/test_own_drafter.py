@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import GENERAL, load
+from covey.launcher import Options
 from covey.models import loading, refusals
-from covey.server import Options
 from covey.text import vocabulary
 from covey_training import own, texts
 from covey_training.__main__ import parse

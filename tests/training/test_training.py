@@ -25,10 +25,10 @@ def weights(model: LlamaForCausalLM) -> torch.Tensor:
 def test_commands_run_in_the_folder_that_the_clone_is_in(tmp_path: Path) -> None:
     """There `covey` is a folder without code, too."""
     (tmp_path / "covey").symlink_to(Path(architecture.__file__).parents[2])
-    words = [sys.executable, "-m", "covey.server", "--help"]
+    words = [sys.executable, "-m", "covey.launcher", "--help"]
     ran = subprocess.run(words, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    assert "covey.server" in ran.stdout
+    assert "covey.launcher" in ran.stdout
 
 
 def test_a_budget_is_steps_or_minutes() -> None:

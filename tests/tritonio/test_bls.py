@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from covey.care.calls import DRAFTERS_SECONDS, GRAMMAR_SECONDS, KNOWN_CALLS, LOOK_SECONDS, QUESTION_SECONDS, Calls
 from covey.contracts.errors import PortError, StubDead
 from covey.contracts.types import (
     DraftWork,
@@ -27,6 +26,14 @@ from covey.contracts.types import (
 )
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
+from covey.supervision.calls import (
+    DRAFTERS_SECONDS,
+    GRAMMAR_SECONDS,
+    KNOWN_CALLS,
+    LOOK_SECONDS,
+    QUESTION_SECONDS,
+    Calls,
+)
 from covey.wire import codec
 from covey.wire.token import VARIABLE
 from covey_client.costs.table import CostTable

@@ -14,7 +14,7 @@ from covey.contracts.types import NO_OBJECTIVE, Finish, Objective, Progress
 from covey.text.streaming import Streamer
 from covey_client.status import KEY
 from tests.fakes import ManualClock
-from tests.serving.worlds import Outlet
+from tests.public_model.worlds import Outlet
 from tests.tritonio.adapters import load
 
 

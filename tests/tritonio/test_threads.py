@@ -14,12 +14,12 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from covey.care.control import InnerControl
 from covey.contracts import profile
-from covey.serving import build, life, start
+from covey.public_model import build, life, start
+from covey.supervision.control import InnerControl
 from covey.text.streaming import Streamer
 from tests.fakes import HashTarget
-from tests.serving.worlds import Outlet
+from tests.public_model.worlds import Outlet
 from tests.tritonio import adapters
 
 SECONDS = 10.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from covey.bandits.length import UNKNOWN, Forgetful, Outcome, Reason, Situation
+from covey.bandits.policy import UNKNOWN, Forgetful, Outcome, Reason, Situation
 
 
 class BanditSpec(Forgetful):

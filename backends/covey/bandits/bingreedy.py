@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from covey.bandits.length import Outcome, Situation
 from covey.bandits.nightjar import Nightjar
+from covey.bandits.policy import Outcome, Situation
 
 
 class AdaBinGreedy(Nightjar):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import Forgetful, Outcome, Reason, Situation
+from covey.bandits.policy import Forgetful, Outcome, Reason, Situation
 
 Array = npt.NDArray[np.float64]
 

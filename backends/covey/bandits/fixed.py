@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping
 
-from covey.bandits.length import Forgetful, Outcome, Reason, Situation
+from covey.bandits.policy import Forgetful, Outcome, Reason, Situation
 
 
 class Fixed(Forgetful):

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import UNKNOWN, Forgetful, Outcome, Reason, Situation
+from covey.bandits.policy import UNKNOWN, Forgetful, Outcome, Reason, Situation
 
 Array = npt.NDArray[np.float64]
 DELTA = 0.05  # probability that the bound in v fails

@@ -26,7 +26,7 @@ from collections.abc import Callable
 import numpy as np
 
 from covey.bandits.bins import Bins
-from covey.bandits.length import UNKNOWN, Forgetful, Outcome, Reason, Situation
+from covey.bandits.policy import UNKNOWN, Forgetful, Outcome, Reason, Situation
 
 SwitchCost = Callable[[int, int], float]  # (lag, batch) -> seconds
 

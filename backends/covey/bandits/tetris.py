@@ -6,7 +6,7 @@ probability, ranked in `covey.planner.selection`. As published, it drafts at any
 
 from __future__ import annotations
 
-from covey.bandits.length import Forgetful, Outcome, Reason, Situation
+from covey.bandits.policy import Forgetful, Outcome, Reason, Situation
 
 SPARE = 2  # drafted tokens per row that are not verified, on average; the paper's runs draft 1 to 3 more
 

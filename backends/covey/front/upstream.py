@@ -1,6 +1,6 @@
 """The front's tritonserver: whether it is ready, answers of `covey` that are resumed after its death, and its metrics.
 
-Triton never ends the streams of a model whose process died. The launcher counts such deaths (`covey.care.deaths`) and
+Triton never ends the streams of a model whose process died. The launcher counts such deaths (`covey.supervision.deaths`) and
 reloads the model. The front then gives up calls that have been silent since the last death, and sends them again.
 """
 
@@ -16,9 +16,9 @@ import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from covey.care.deaths import read
 from covey.front import vllm_metrics
 from covey.front.inference_request import InferenceRequest
+from covey.supervision.deaths import read
 from covey_client.address import Address
 from covey_client.asking import ask
 from covey_client.async_client import AsyncCall, AsyncStream

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from covey.bandits.length import Forgetful, Outcome, Reason, Situation
+from covey.bandits.policy import Forgetful, Outcome, Reason, Situation
 from covey.contracts.errors import SettingError
 from covey.contracts.types import Trees
 from covey.planner.candidates import Candidates, TreeSelector

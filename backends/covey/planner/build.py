@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from covey.bandits.drafters.policies import find
-from covey.bandits.length import LengthPolicy
+from covey.bandits.policy import LengthPolicy
 from covey.contracts.profile import SpeculationSettings
 from covey.planner import policies
 from covey.planner.adaserve import AdaServe, AdaServeSelector

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from covey.bandits.length import DraftCall
+from covey.bandits.policy import DraftCall
 from covey.planner.pass_curve import FAR, PassCurve
 from covey.planner.regression import Array, Regression, doublings, hat, smooth
 from covey_client.costs.surface import Surface

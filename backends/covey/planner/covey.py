@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 
-from covey.bandits.length import Outcome, Reason, Situation
+from covey.bandits.policy import Outcome, Reason, Situation
 from covey.planner.expectations import Expectations, Expected
 from covey.planner.switching import SwitchCosts
 from covey_client.costs.table import CostTable

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.bandits.length import DraftCall, Outcome, Situation
+from covey.bandits.policy import DraftCall, Outcome, Situation
 from covey.planner.acceptance import Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.pass_curve import PassCurve

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import DraftCall, Outcome, Trials
+from covey.bandits.policy import DraftCall, Outcome, Trials
 from covey.contracts.types import LOOKUP, Ints, RowStatus, Trees
 from covey.requests.rounds import Choice, Round
 from covey.trees.paths import Nodes

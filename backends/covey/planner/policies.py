@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.bandits.length import LengthPolicy
+from covey.bandits.policy import LengthPolicy
 from covey.contracts import registry
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import depths_by_batch

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from covey.bandits.length import Forgetful, LengthPolicy, Reason, Situation
+from covey.bandits.policy import Forgetful, LengthPolicy, Reason, Situation
 from covey.contracts.types import Trees
 from covey.planner.covey import Covey
 from covey.planner.decisions import DecisionLog

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from covey.bandits.length import Outcome
+from covey.bandits.policy import Outcome
 from covey.contracts.types import Rule, Trees
 from covey.planner.acceptance import Acceptance
 from covey.planner.lessons import tried_by_position

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from covey.bandits.length import Situation
+from covey.bandits.policy import Situation
 from covey.planner.drafters.policy import Assignment
 from covey.planner.rows import draft_tokens, spare
 from covey.requests.roster import Roster

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from covey.bandits.length import Reason
+from covey.bandits.policy import Reason
 
 
 class PlannerTotals:

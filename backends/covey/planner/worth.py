@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from covey.bandits.length import Outcome
+from covey.bandits.policy import Outcome
 from covey.contracts.types import Floats, Trees
 from covey.planner.candidates import Candidates, TreeSelector
 from covey.planner.expectations import Expectations

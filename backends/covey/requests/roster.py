@@ -5,7 +5,7 @@
        +-----failed-----+--> RESTING --its time is up--> SERVING
 
     any of them --> UNLOADING --> UNLOADED --> LOADING --it came--> RESTING or SERVING      (covey.loop.memory)
-    any of them --its process ended--> ENDED --it came--> RESTING or SERVING                (covey.care)
+    any of them --its process ended--> ENDED --it came--> RESTING or SERVING                (covey.supervision)
 
 A drafter that failed or was late rests, with exponential backoff, so a dead one does not delay every round. A late one
 also rests until its call has ended. A successful call resets the backoff. A drafter that has no place for this engine
@@ -33,7 +33,7 @@ class State(enum.Enum):
     UNLOADING = "unloading"  # its process will end
     UNLOADED = "unloaded"
     LOADING = "loading"  # or waits for a retry
-    ENDED = "ended"  # its process has ended, and `covey.care` restarts it
+    ENDED = "ended"  # its process has ended, and `covey.supervision` restarts it
 
 
 MOVED = (State.UNLOADING, State.UNLOADED, State.LOADING)  # by elastic memory

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.length import Reason, Situation
+from covey.bandits.policy import Reason, Situation
 from covey.contracts.ports import Clock
 from covey.contracts.types import LOOKUP, Ints, TargetReply, Trees
 from covey.kv.elastic import Pressure

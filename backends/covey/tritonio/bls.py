@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from covey.care.calls import DRAFTERS_SECONDS, GRAMMAR_SECONDS, LEAST_SECONDS, Calls
 from covey.contracts.errors import PortError, PortTimeout, StubDead
 from covey.contracts.types import (
     DrafterInfo,
@@ -22,6 +21,7 @@ from covey.contracts.types import (
     TargetReply,
     TargetWork,
 )
+from covey.supervision.calls import DRAFTERS_SECONDS, GRAMMAR_SECONDS, LEAST_SECONDS, Calls
 from covey.tritonio.log import RATE
 from covey.wire import codec
 from covey.wire.token import token

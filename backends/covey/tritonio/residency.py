@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from covey.care.calls import Calls
-from covey.care.control import InnerControl
 from covey.contracts.errors import CoveyError, PortError
 from covey.contracts.types import DrafterInfo
+from covey.supervision.calls import Calls
+from covey.supervision.control import InnerControl
 from covey.tritonio import bls
 
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel
 
+from covey.launcher.options import Options
 from covey.models.loading import choose_device, choose_dtype
-from covey.server.options import Options
 from covey_training.aligned.build import Pair, build
 from covey_training.aligned.folders import check_free, save
 from covey_training.aligned.shapes import SIZES, default_layers, shape

@@ -55,7 +55,7 @@ def run_check(given: argparse.Namespace) -> int:
     _refuse_without_server()
     from covey.contracts import profile
     from covey.contracts.errors import SettingError
-    from covey.server import Options, preflight
+    from covey.launcher import Options, preflight
 
     names = given.names or sorted(path.stem for path in profile.profiles_folder().glob("*.toml"))
     if not names:

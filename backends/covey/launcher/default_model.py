@@ -1,0 +1,34 @@
+"""Chooses the model when the user names none: the real model that `make setup` fetches, otherwise the small pair of the
+model repository."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from covey.contracts.profile import DEFAULT_PROFILE
+from covey.launcher import bundled
+from covey.launcher.errors import StartError
+from covey.launcher.options import Options
+
+REAL_PROFILE = "smollm2"
+FETCH = "python -m covey.launcher.bundled"
+
+log = logging.getLogger("covey.launcher")
+
+
+def chosen(options: Options) -> Options:
+    """Return the options with a profile and, for the real model's profile, its folder. Raises StartError if the user
+    named that profile and the model is missing."""
+    here = bundled.folder(options.state)
+    fetched = here.is_dir()
+    if not options.profile:
+        if not fetched and not options.model:
+            log.warning("%s is missing (%s fetches it): serving the small test pair instead", bundled.NAME, FETCH)
+        real = fetched and not options.model
+        options = replace(options, profile=REAL_PROFILE if real else DEFAULT_PROFILE)
+    if options.profile != REAL_PROFILE or options.model:
+        return options
+    if not fetched:
+        raise StartError(f"profile {REAL_PROFILE} needs {bundled.NAME} in {here}: {FETCH} fetches it, or give --model")
+    return replace(options, model=str(here))
