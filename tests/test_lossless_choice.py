@@ -13,7 +13,7 @@ from tests.bundled import SAMPLINGS, plainly, serve, target, texts
 from tests.fakes import request
 
 NAMES, LENGTH, COUNT = ("draft_general", "draft_code", "draft_suffix"), 32, 6
-POLICIES = ("covey", "ucb-bd:0.1", "random")
+POLICIES = ("adaptive", "ucb-bd:0.1", "random")
 
 
 @pytest.fixture(autouse=True)
@@ -40,4 +40,4 @@ def test_no_text_depends_on_who_drafts() -> None:
         assert [sink.tokens[key] for key in range(COUNT)] == plain, policy
         assert len({name for record in records for name in record.plan.drafter if name}) > 1, policy
         reads = sum(len(record.read) for record in records)
-        assert (reads > 0) == (policy == "covey"), "who learns from reading has others read"
+        assert (reads > 0) == (policy == "adaptive"), "who learns from reading has others read"

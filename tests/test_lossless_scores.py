@@ -73,7 +73,7 @@ def test_a_pass_scores_some_tokens_and_reads_others_beside_them() -> None:
     scheduler = Scheduler(max_running=4, max_waiting=4, token_budget=1024, growth_tokens=0, block_size=32)
     for key, sampling in enumerate((SCORING, SCORING, Sampling())):
         scheduler.submit(request(key, [5] * 300, 4, sampling=sampling), 0.0)
-    batch = scheduler.plan(100, 0.0)
+    batch = scheduler.admit(100, 0.0)
     found = {active.key: size for active, size in zip(batch.rows, batch.chunk.tolist())}
     assert found == {0: SCORED, 2: 300}
 

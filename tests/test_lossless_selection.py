@@ -28,7 +28,7 @@ DEAR = CostTable(  # passes that make it pay to drop some drafts, and not all
 )
 SELECTORS = {
     "worth": {"policy": "fixed:5", "selection": "worth"},
-    "covey": {"policy": "covey", "selection": "worth"},
+    "adaptive": {"policy": "adaptive", "selection": "worth"},
     "adaserve": {"policy": "adaserve", "adaserve": ("b1=18", "d_min=4")},
 }
 

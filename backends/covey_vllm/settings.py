@@ -1,7 +1,7 @@
 """The settings for Covey in vLLM's configuration: the table `covey` of `additional_config`.
 
     {"drafters": {"suffix": "suffix", "small": "/models/small", "far": "10.0.0.7:8001/draft_general"},
-     "speculation": {"policy": "covey"}, "drafter": {"device": "auto"}, "star": {"secret": "/etc/covey/secret"}}
+     "speculation": {"policy": "adaptive"}, "drafter": {"device": "auto"}, "star": {"secret": "/etc/covey/secret"}}
 
 Tables other than `drafters` are those of a profile (`covey.contracts.profile`), as far as vLLM leaves their settings to
 its proposer. Other settings are refused by name. This module reads vLLM's configuration only by attributes.
@@ -20,7 +20,7 @@ from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict
-from covey.planner.build import COVEY
+from covey.planner.build import ADAPTIVE
 
 WHERE = "additional_config.covey"
 SUFFIX = "suffix"  # the lookup that keeps the texts of ended requests
@@ -127,7 +127,7 @@ def _profile(tables: JsonDict, drafters: Mapping[str, str], depth: int) -> Profi
         section, _, key = setting.partition(".")
         if key in (tables.get(section) or {}):
             raise SettingError(f"{WHERE}: {setting} is refused: {reason}")
-    own = {"max_depth": depth, "drafter_policy": COVEY, **(tables.get("speculation") or {})}
+    own = {"max_depth": depth, "drafter_policy": ADAPTIVE, **(tables.get("speculation") or {})}
     drafter = {"kv_memory_mb": KV_MB, **(tables.get("drafter") or {})}
     found = profile.of_tables({**tables, "speculation": own, "drafter": drafter}, "vllm", WHERE)
     speculation = found.speculation

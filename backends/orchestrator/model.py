@@ -1,8 +1,9 @@
 """Triton's adapter for the public model, the orchestrator. Requests become work for `covey.loop.engine`, and its
 progress becomes responses.
 
-This file holds only what depends on Triton; `covey.public_model` is the model itself. It calls a target and drafters, which
-are other models of this server. Triton reports this model ready before its engine is, so the launcher asks the engine.
+This file holds only what depends on Triton; `covey.public_model` is the model itself. It calls a target and drafters,
+which are other models of this server. Triton reports this model ready before its engine is, so the launcher asks the
+engine.
 """
 
 from __future__ import annotations

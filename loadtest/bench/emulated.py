@@ -26,12 +26,12 @@ from loadtest.bench.emulated_serving import Served, play
 from loadtest.bench.loads import AZURE, TWO_PEAKS, Times
 from loadtest.bench.session import Session, Wanted
 
-OFF, COVEY = "off", "covey"
+OFF, ADAPTIVE = "off", "adaptive"
 FIXED = tuple(f"fixed:{depth}" for depth in range(1, 6))
 STATIC = (OFF, *FIXED)
 LEARNERS = tuple(name for name in registry.POLICIES if name not in (OFF, "fixed:k", "table"))
 POLICIES = (*STATIC, "table", *LEARNERS)
-QUICK_POLICIES = (OFF, "fixed:3", "nightjar", COVEY)
+QUICK_POLICIES = (OFF, "fixed:3", "nightjar", ADAPTIVE)
 RATES: tuple[float, ...] = (2.0, 8.0, 15.0, 25.0, 35.0)
 QUICK_RATES = (15.0,)
 REQUESTS, QUICK_REQUESTS = 160, 12
@@ -63,13 +63,15 @@ class EmulatedRuns:
 
     def _pair(self, pair: str) -> JsonDict:
         loads_ = self.whole(pair)
-        others = [policy for policy in self.policies if policy != COVEY]
+        others = [policy for policy in self.policies if policy != ADAPTIVE]
         return {
-            "covey_over": {policy: _span([_ratio(by, COVEY, policy) for by in loads_.values()]) for policy in others},
-            "latency_over_covey": {
-                policy: _span([_ratio(by, policy, COVEY, "latency") for by in loads_.values()]) for policy in others
+            "adaptive_over": {
+                policy: _span([_ratio(by, ADAPTIVE, policy) for by in loads_.values()]) for policy in others
             },
-            "covey_over_best_static": _span([_ratio(by, COVEY, _best_static(by)) for by in loads_.values()]),
+            "latency_over_covey": {
+                policy: _span([_ratio(by, policy, ADAPTIVE, "latency") for by in loads_.values()]) for policy in others
+            },
+            "adaptive_over_best_static": _span([_ratio(by, ADAPTIVE, _best_static(by)) for by in loads_.values()]),
             "loads": {load: {policy: _middle(by[policy]) for policy in self.policies} for load, by in loads_.items()},
         }
 
@@ -138,7 +140,9 @@ def _middle(runs: Sequence[Served]) -> JsonDict:
 def show(result: JsonDict, console: Console) -> None:
     for name, pair in result["pairs"].items():
         console.print(_table(name, pair))
-        console.print(f"throughput, covey over best static: {report.number(pair['covey_over_best_static']['mean'], 3)}")
+        console.print(
+            f"throughput, covey over best static: {report.number(pair['adaptive_over_best_static']['mean'], 3)}"
+        )
 
 
 def _table(title: str, pair: JsonDict) -> Table:
@@ -146,7 +150,7 @@ def _table(title: str, pair: JsonDict) -> Table:
     loads_: JsonDict = pair["loads"]
     rows = []
     for policy in next(iter(loads_.values())):
-        gains = [pair[key].get(policy) for key in ("covey_over", "latency_over_covey")]
+        gains = [pair[key].get(policy) for key in ("adaptive_over", "latency_over_covey")]
         rates = [report.number(load[policy]["throughput"], 0) for load in loads_.values()]
         rows.append([policy, *rates, *(f"{gain['mean']:.2f} {gain['least']:.2f}" if gain else "" for gain in gains)])
     heads = [load.removeprefix("two_") if load in (AZURE, TWO_PEAKS) else f"{load}/s" for load in loads_]

@@ -14,9 +14,9 @@ from loadtest.bench.session import Session
 from loadtest.bench.statistics import best_over
 from loadtest.bench.work import Ask, Competitor, Run
 
-OFF, COVEY, NIGHTJAR, TABLE = "off", "covey", "nightjar", "table"
+OFF, ADAPTIVE, NIGHTJAR, TABLE = "off", "adaptive", "nightjar", "table"
 DEPTHS = (1, 2, 3, 4, 5)
-LEARNERS = (TABLE, NIGHTJAR, COVEY)
+LEARNERS = (TABLE, NIGHTJAR, ADAPTIVE)
 
 
 def fixed(depth: int) -> str:
@@ -35,21 +35,24 @@ class PolicyRuns:
     def summary(self) -> JsonDict:
         """Return the JSON's keys."""
         points = {str(concurrency): self._point(self.runs[concurrency]) for concurrency in sorted(self.runs)}
-        over = [point["covey_over_best_static"] for point in points.values()]
+        over = [point["adaptive_over_best_static"] for point in points.values()]
         known = [ratio for ratio in over if ratio is not None]
-        return {"points": points, "min_covey_over_best_static": min(known, default=None)}
+        return {"points": points, "min_adaptive_over_best_static": min(known, default=None)}
 
     def _point(self, runs: Mapping[str, list[Run]]) -> JsonDict:
         whole = min((len(done) for done in runs.values()), default=0)
         rates = {name: [run.rate for run in done[:whole]] for name, done in runs.items()}
         static = {name: rates[name] for name in STATIC if name in rates}
-        found: JsonDict = {"covey_over_best_static": None, "interval": None, "picked": None}
-        best = best_over({COVEY: rates[COVEY]}, static, single=True) if COVEY in rates and static else None
+        found: JsonDict = {"adaptive_over_best_static": None, "interval": None, "picked": None}
+        best = best_over({ADAPTIVE: rates[ADAPTIVE]}, static, single=True) if ADAPTIVE in rates and static else None
         if best is not None:
-            found |= {"covey_over_best_static": best.ratio, "picked": list(best.opponents)}
+            found |= {"adaptive_over_best_static": best.ratio, "picked": list(best.opponents)}
             found["interval"] = best.span if whole > 1 else None
         fixed_ones = {name: values for name, values in static.items() if name != OFF}
-        for key, chosen in (("best_fixed_over_off", fixed_ones), ("covey_over_off", {COVEY: rates.get(COVEY, [])})):
+        for key, chosen in (
+            ("best_fixed_over_off", fixed_ones),
+            ("adaptive_over_off", {ADAPTIVE: rates.get(ADAPTIVE, [])}),
+        ):
             over = best_over(chosen, {OFF: rates[OFF]}) if OFF in rates and chosen else None
             found[key] = over.ratio if over else None
         found["tokens_per_second"] = report.spreads(rates)
@@ -100,7 +103,7 @@ def shown(title: str, points: JsonDict) -> Table:
     """Return a table with a column for each concurrency."""
     rates = [point["tokens_per_second"] for point in points.values()]
     rows = [[name, *(report.number(by.get(name), 0) for by in rates)] for name in _there(points)]
-    for key, digits in (("best_fixed_over_off", 2), ("covey_over_off", 2), ("covey_over_best_static", 3)):
+    for key, digits in (("best_fixed_over_off", 2), ("adaptive_over_off", 2), ("adaptive_over_best_static", 3)):
         rows.append([key.replace("_", " "), *(report.number(point[key], digits) for point in points.values())])
-    rows.append(["covey's depth", *(report.number(point["depth"].get(COVEY), 1) for point in points.values())])
+    rows.append(["adaptive's depth", *(report.number(point["depth"].get(ADAPTIVE), 1) for point in points.values())])
     return report.table(title, ["at", *points], rows)

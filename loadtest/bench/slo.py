@@ -24,7 +24,7 @@ from loadtest.bench.slo_serving import CHAT, SUMMARY, SYSTEMS, URGENT, Point, as
 MIX = {URGENT: 0.6, CHAT: 0.2, SUMMARY: 0.2}
 KEYS = ("attainment", "goodput", "accepted_per_verification")  # that are shown; the last is the paper's Figure 12
 REQUESTS, QUICK_REQUESTS = 200, 12
-QUICK_SYSTEMS = ("off", "adaserve", "covey")
+QUICK_SYSTEMS = ("off", "adaserve", "adaptive")
 
 
 DEVICES = {  # a pair, and requests a second

@@ -55,13 +55,13 @@ SYSTEMS = (
     SloSystem("off", "off"),
     SloSystem("off, chunks of 512", "off", token_budget=512),
     *(SloSystem(f"fixed:{depth}", f"fixed:{depth}") for depth in range(1, 6)),
-    SloSystem("covey, no objectives", "covey"),
-    SloSystem("covey, no objectives, trees", "covey", selection="worth", width=WIDTH),
+    SloSystem("adaptive, no objectives", "adaptive"),
+    SloSystem("adaptive, no objectives, trees", "adaptive", selection="worth", width=WIDTH),
     SloSystem("off, tuned chunks", "off", token_budget=TUNED),
-    SloSystem("covey, no objectives, tuned chunks", "covey", token_budget=TUNED),
+    SloSystem("adaptive, no objectives, tuned chunks", "adaptive", token_budget=TUNED),
     SloSystem("adaserve", "adaserve", blind=False, width=WIDTH, adaserve=ADASERVE),
     SloSystem("adaserve, tuned chunks", "adaserve", blind=False, width=WIDTH, token_budget=TUNED, adaserve=ADASERVE),
-    SloSystem("covey", "covey", blind=False, selection="worth", width=WIDTH),
+    SloSystem("adaptive", "adaptive", blind=False, selection="worth", width=WIDTH),
 )
 
 

@@ -42,7 +42,7 @@ def scheduler(**settings: Any) -> Scheduler:
 def taken(made: Scheduler, now: float) -> list[int]:
     """The keys that one plan admits, in order."""
     before = set(made.running)
-    made.plan(1000, now)
+    made.admit(1000, now)
     return [key for key in made.running if key not in before]
 
 
@@ -223,9 +223,9 @@ def test_a_missed_objective_hurries_nobody() -> None:
 def test_the_most_urgent_prompt_is_read_first() -> None:
     made = scheduler(max_running=4, token_budget=8)
     made.submit(asks(1, 0.0, prompt=[1] * 20), 0.0)
-    made.plan(1000, 0.0)
+    made.admit(1000, 0.0)
     made.submit(asks(2, 0.1, Objective("chat", 1.0, 0.05), prompt=[1] * 6), 0.1)
-    batch = made.plan(1000, 0.1)
+    batch = made.admit(1000, 0.1)
     assert ([active.key for active in batch.rows], batch.chunk.tolist()) == ([2, 1], [6, 2])
 
 
@@ -236,7 +236,7 @@ def reading(decoding: Objective, prompt: Objective, *, emitted: int, now: float 
     for _ in range(20):
         made.pace.update(0.02, 1, 2, overhead=0.005, drafts=2)
     made.submit(asks(1, 0.0, decoding, prompt=[1], max_tokens=300), 0.0)
-    made.plan(1000, 0.0)
+    made.admit(1000, 0.0)
     [active] = made.running.values()
     active.opened = True
     active.emit([7] * emitted, 0.5)
@@ -260,20 +260,20 @@ def test_prompts_are_read_as_fast_as_rows_that_decode_can_bear(emitted: int, lim
         asked.append(question)
         return 24
 
-    batch = made.plan(1000, 1.0, allowance)
+    batch = made.admit(1000, 1.0, allowance)
     assert batch.chunk.tolist() == [1, 24]
     assert asked == [(1, 2.0, 0.02, pytest.approx(limit - 0.005))], (
         "rows, their drafts, the least time per token that they ask for, and what a pass may take"
     )
-    assert made.plan(1000, 1.0, lambda *_: 0).chunk.tolist() == [1, 1], "a little is always read"
-    assert made.plan(1000, 1.0, lambda *_: None).chunk.tolist() == [1, 400], "nothing is known"
+    assert made.admit(1000, 1.0, lambda *_: 0).chunk.tolist() == [1, 1], "a little is always read"
+    assert made.admit(1000, 1.0, lambda *_: None).chunk.tolist() == [1, 400], "nothing is known"
 
 
 def test_prompts_whose_first_token_is_due_are_read_in_time_whatever_others_can_bear() -> None:
     made = reading(Objective("chat", 1.0, 0.02), Objective("chat", 0.71, 0.02), emitted=26)
-    assert made.plan(1000, 1.0, lambda *_: 24).chunk.tolist() == [1, 40], "ten rounds until 1.21 s"
-    assert made.plan(1000, 1.2, lambda *_: 24).chunk.tolist() == [1, 400], "now or never"
-    assert made.plan(1000, 1.3, lambda *_: 24).chunk.tolist() == [1, 24], "never"
+    assert made.admit(1000, 1.0, lambda *_: 24).chunk.tolist() == [1, 40], "ten rounds until 1.21 s"
+    assert made.admit(1000, 1.2, lambda *_: 24).chunk.tolist() == [1, 400], "now or never"
+    assert made.admit(1000, 1.3, lambda *_: 24).chunk.tolist() == [1, 24], "never"
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_only_objectives_that_can_be_met_bound_a_round(decoding: Objective) -> N
     """Else the planner says how many prompt tokens a round may compute, also when a prompt has waited for long."""
     made, asked = reading(decoding, NO_OBJECTIVE, emitted=26), []
     for now in (1.0, 11.0):
-        assert made.plan(1000, now, lambda *question: asked.append(question[3]) or 24).chunk.tolist() == [1, 24]
+        assert made.admit(1000, now, lambda *question: asked.append(question[3]) or 24).chunk.tolist() == [1, 24]
     assert asked == [math.inf, math.inf]
 
 
@@ -292,7 +292,7 @@ def test_the_one_with_most_time_is_preempted() -> None:
     objectives = (Objective("chat", 1.0, 0.05), Objective("batch", 30.0, 0.15), NO_OBJECTIVE)
     for key, objective in enumerate(objectives):
         made.submit(asks(key, 0.0, objective, max_tokens=400), 0.0)
-    made.plan(1000, 0.0)
+    made.admit(1000, 0.0)
     for active in made.running.values():
         active.emit([7] * 100, 0.5)  # those with objectives are ahead: by 5 s and by 15
     assert made.make_room(0.6) is None

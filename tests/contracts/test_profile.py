@@ -48,6 +48,7 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ("[target]\nthreads = 1.5", "target.threads: got 1.5, allowed: int"),
         ("target = 3", "target must be a table"),
         ("models = [1]", "models: got"),
+        ('[speculation]\npolicy = "covey"', "k is from 1 to 32; covey is called adaptive now"),
         ('[speculation]\npolicy = "fixed:0"', "speculation.policy: got 'fixed:0'"),
         ('models = ["lookup"]\n[speculation]\ndrafters = ["lookup"]', "the name lookup is reserved"),
         ('[speculation]\ndrafters = ["nobody"]', "nobody must also be in models"),

@@ -31,8 +31,8 @@ def test_nothing_needs_what_is_not_there(made_by: str, setting: type) -> None:
 
 def test_policies_that_price_switching_start_from_costs() -> None:
     names = [name.replace(":k", ":2") for name in registry.POLICIES]
-    assert [name for name in names if policies.starts_from_costs(name)] == ["nightjar-v1", "nightjar", "covey"]
-    with pytest.raises(SettingError, match=r"got 'fixed:k', allowed: off, fixed:k, table, .* covey"):
+    assert [name for name in names if policies.starts_from_costs(name)] == ["nightjar-v1", "nightjar", "adaptive"]
+    with pytest.raises(SettingError, match=r"got 'fixed:k', allowed: off, fixed:k, table, .* adaptive"):
         policies.starts_from_costs("fixed:k")
 
 

@@ -27,7 +27,9 @@ needs_vllm = [
 MODELS = Path(covey.__file__).parents[2] / "model_repository"
 TARGET, DRAFTER = str(MODELS / "target" / "1"), str(MODELS / "draft_general" / "1")
 DRAFTERS = {"general": DRAFTER, "suffix": "suffix", "ngram": "ngram"}
-POLICIES = {policy: {"drafters": DRAFTERS, "speculation": {"policy": policy}} for policy in ("covey", "fixed:3", "off")}
+POLICIES = {
+    policy: {"drafters": DRAFTERS, "speculation": {"policy": policy}} for policy in ("adaptive", "fixed:3", "off")
+}
 OURS = {"method": "custom_class", "model": "covey_vllm.CoveyProposer", "num_speculative_tokens": 4}
 ENGINE = {"max_model_len": 160, "max_num_seqs": 32, "enable_prefix_caching": True, "block_size": 32}
 

@@ -38,7 +38,7 @@ EXPECTED = {name: continuation(prompt, 40) for name, prompt in PROMPTS.items()}
         ({"speculation": {"drafter_policy": "ucb-bd"}}, "ucb-bd is refused"),
         ({"speculation": {"policy": "fixed:5"}}, "5 drafts, allowed: num_speculative_tokens, 4, at most"),
         ({"speculation": {"max_depth": 6}}, "6 drafts"),
-        ({"speculation": {"polcy": "covey"}}, "unknown key 'speculation.polcy'"),
+        ({"speculation": {"polcy": "adaptive"}}, "unknown key 'speculation.polcy'"),
         ({"speculation": {"lookup": "off"}}, "speculation.lookup is refused"),
         ({"drafter": {"folders": ["a:b"]}}, "drafter.folders is refused"),
         ({"star": {"callers": "file"}}, "star.callers is refused"),
@@ -61,11 +61,11 @@ def test_settings_are_a_profiles() -> None:
     assert (settings.profile.speculation.max_depth, settings.profile.drafter.ngram_max) == (3, 3)
     assert [settings.kind(name) for name in settings.drafters] == ["ngram", "suffix"]
     unset = CoveyProposer(config()).settings
-    assert (unset.profile.speculation.max_depth, unset.profile.speculation.policy) == (4, "covey")
-    assert unset.profile.speculation.drafter_policy == "covey"
+    assert (unset.profile.speculation.max_depth, unset.profile.speculation.policy) == (4, "adaptive")
+    assert unset.profile.speculation.drafter_policy == "adaptive"
 
 
-@pytest.mark.parametrize("policy", ["covey", "off", "fixed:4", "nightjar", "dsd"])
+@pytest.mark.parametrize("policy", ["adaptive", "off", "fixed:4", "nightjar", "dsd"])
 def test_lookups_draft_and_texts_stay(policy: str) -> None:
     proposer = CoveyProposer(config({"drafters": LOOKUPS, "speculation": {"policy": policy}}))
     proposer.load_model(object())

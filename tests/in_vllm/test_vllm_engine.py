@@ -41,7 +41,7 @@ def cramped() -> Iterator[Pipe]:
         yield engine(stack, POLICIES, max_num_batched_tokens=64, max_num_seqs=8, num_gpu_blocks_override=16)
 
 
-@pytest.mark.parametrize("policy", ["covey", "fixed:3"])
+@pytest.mark.parametrize("policy", ["adaptive", "fixed:3"])
 @pytest.mark.parametrize("callers", [1, 8, 32])
 def test_greedy_texts_are_those_of_vllm_without_us(plain: Pipe, ours: Pipe, callers: int, policy: str) -> None:
     given = asks({1: 3, 8: 16, 32: 40}[callers])
@@ -49,7 +49,7 @@ def test_greedy_texts_are_those_of_vllm_without_us(plain: Pipe, ours: Pipe, call
     for _ in range(2):  # the second time out of the prefix cache
         found = ours.call("serve", **given, callers=callers, policy=policy)
         assert found["tokens"] == expected["tokens"]
-    assert found["steps"] < expected["steps"] or policy == "covey"
+    assert found["steps"] < expected["steps"] or policy == "adaptive"
 
 
 def test_texts_stay_where_prompts_are_read_in_chunks_and_requests_are_preempted_and_aborted(
@@ -57,7 +57,7 @@ def test_texts_stay_where_prompts_are_read_in_chunks_and_requests_are_preempted_
 ) -> None:
     given = asks(24, seed=3)
     expected = plain.call("serve", **given, callers=8)["tokens"]
-    for policy in ("fixed:3", "covey", "off"):
+    for policy in ("fixed:3", "adaptive", "off"):
         found = cramped.call("serve", **given, callers=8, policy=policy, abort=4)
         assert found["preempted"] > 0
         assert policy != "fixed:3" or found["drafted"] > 0

@@ -28,9 +28,9 @@ def test_a_quick_run_has_the_keys_it_promises(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     assert (found["emulated"], found["clock"]) == (True, "virtual")
     pair = found["pairs"]["emulated-7b"]
-    assert set(pair["covey_over"]) == {"off", "fixed:3", "nightjar"}
+    assert set(pair["adaptive_over"]) == {"off", "fixed:3", "nightjar"}
     assert set(pair["loads"]) == {"15", "two_peaks"}
-    assert pair["covey_over_best_static"]["least"] > 0
+    assert pair["adaptive_over_best_static"]["least"] > 0
     assert pair["latency_over_covey"]["off"]["mean"] > 0
 
 
@@ -50,7 +50,7 @@ def test_every_pair_serves_every_token_and_gains_by_drafting_at_low_load(pair: i
 
 
 def test_runs_are_reproducible() -> None:
-    assert served("covey") == served("covey")
+    assert served("adaptive") == served("adaptive")
 
 
 def test_a_new_request_is_read_at_its_own_price_not_that_of_the_whole_batch() -> None:

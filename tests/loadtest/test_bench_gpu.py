@@ -59,8 +59,8 @@ def test_without_a_gpu_every_part_runs_and_what_needs_one_is_null(tmp_path: Path
     assert {each["outside_ms"] for each in rounds} == {None}
     assert set(found["speculation"]["points"]) == {"1", "4"}
     for point in found["speculation"]["points"].values():
-        assert set(point["tokens_per_second"]) == {"off", "fixed:2", "covey"}
-        assert point["covey_over_best_static"] > 0
+        assert set(point["tokens_per_second"]) == {"off", "fixed:2", "adaptive"}
+        assert point["adaptive_over_best_static"] > 0
         assert point["best_fixed_over_off"] > 0
         assert point["depth"]["fixed:2"] > 1.0
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_measured_is_refused_in_a_line(
 def test_engines_that_share_a_pair_in_turns_say_the_same_with_drafts_and_without(tmp_path: Path) -> None:
     session = Session("gpu", Wanted(tmp_path / "gpu.json", quick=True, device="cpu"), Console(quiet=True))
     rig = Rig(session)
-    engines = [rig.engine(policy) for policy in ("off", "fixed:3", "covey")]
+    engines = [rig.engine(policy) for policy in ("off", "fixed:3", "adaptive")]
     for seed in (1, 2):
         asks = rig.asks(6, prompt=(8, 30), output=(10, 30), seed=seed)
         runs = {engine.name: engine.run(asks, 3, tenant=str(seed)) for engine in engines}

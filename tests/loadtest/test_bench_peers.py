@@ -17,7 +17,7 @@ from rich.console import Console
 from covey.contracts.errors import SettingError
 from loadtest.bench import peers
 from loadtest.bench.__main__ import main
-from loadtest.bench.peers import COVEY, OFF, STREAMED, Peer, PeerRuns, pythons, ratios
+from loadtest.bench.peers import ADAPTIVE, OFF, STREAMED, Peer, PeerRuns, pythons, ratios
 from loadtest.bench.peers.pipe import Pipe, PipeError
 from loadtest.bench.session import Session, Wanted
 from loadtest.bench.work import Answer, Ask, Run
@@ -165,7 +165,7 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
 
 def test_every_ratio_is_of_one_turn() -> None:
     """The machine is slower in every turn, for all alike."""
-    seconds = {OFF: 4.0, STREAMED: 6.0, COVEY: 1.0, "openvino off": 3.0, "openvino fixed:2": 1.5}
+    seconds = {OFF: 4.0, STREAMED: 6.0, ADAPTIVE: 1.0, "openvino off": 3.0, "openvino fixed:2": 1.5}
     seconds |= {"openvino fixed:5": 2.5, "vllm off": 2.0}
     found = ratios({name: [60 / (taken * turn) for turn in (1, 2, 3)] for name, taken in seconds.items()})
     assert {what: each["median"] for what, each in found.items()} == pytest.approx(

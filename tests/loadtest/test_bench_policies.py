@@ -27,7 +27,7 @@ def made_up_runs(repetitions: int) -> PolicyRuns:
     measured = PolicyRuns()
     for concurrency, seconds in ((1, {"off": 2.0, "fixed:2": 1.0}), (8, {"off": 0.9, "fixed:2": 1.5})):
         for _ in range(repetitions):
-            for name, each in {**seconds, "nightjar": 3.0, "covey": 1.0}.items():
+            for name, each in {**seconds, "nightjar": 3.0, "adaptive": 1.0}.items():
                 measured.runs[concurrency][name].append(answered(each))
     return measured
 
@@ -35,17 +35,17 @@ def made_up_runs(repetitions: int) -> PolicyRuns:
 @pytest.mark.parametrize("repetitions", [1, 4])
 def test_runs_have_the_keys_they_promise(repetitions: int) -> None:
     found = made_up_runs(repetitions).summary()
-    assert found["points"]["1"]["covey_over_best_static"] == pytest.approx(1.0)
-    assert found["points"]["8"]["covey_over_best_static"] == pytest.approx(0.9)
-    assert found["min_covey_over_best_static"] == pytest.approx(0.9)
+    assert found["points"]["1"]["adaptive_over_best_static"] == pytest.approx(1.0)
+    assert found["points"]["8"]["adaptive_over_best_static"] == pytest.approx(0.9)
+    assert found["min_adaptive_over_best_static"] == pytest.approx(0.9)
     assert set(found["points"]["1"]["picked"]) == {"fixed:2"}
     assert set(found["points"]["8"]["picked"]) == {"off"}
-    assert found["points"]["1"]["depth"]["covey"] == pytest.approx(3.0), "60 drafted in the 20 rounds of a row"
+    assert found["points"]["1"]["depth"]["adaptive"] == pytest.approx(3.0), "60 drafted in the 20 rounds of a row"
 
 
 def test_an_entrant_that_has_had_fewer_turns_shortens_the_comparison() -> None:
     measured = made_up_runs(3)
-    measured.runs[1]["covey"].pop()
+    measured.runs[1]["adaptive"].pop()
     found = measured.summary()["points"]["1"]
     assert found["tokens_per_second"]["off"]["repetitions"] == 2
 

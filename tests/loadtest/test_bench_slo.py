@@ -40,13 +40,13 @@ def test_the_bench_writes_its_keys(tmp_path: Path) -> None:
     for device in ("70B", "32B"):
         found = result["emulated"][device]
         [systems] = found["points"].values()
-        assert set(systems) == {"off", "adaserve", "covey"}
-        assert 0 <= systems["covey"]["attainment"] <= 1
+        assert set(systems) == {"off", "adaserve", "adaptive"}
+        assert 0 <= systems["adaptive"]["attainment"] <= 1
 
 
 def test_a_run_can_be_repeated_and_an_idle_server_meets_every_objective() -> None:
     load = asked([2.0 * at for at in range(10)], MIX, 3)
-    for name in ("covey", "adaserve"):
+    for name in ("adaptive", "adaserve"):
         one, other = (play(PAIR, system(name), load, 3) for _ in range(2))  # type: ignore[arg-type]
         assert one == other
         assert one.met == one.requests == 10

@@ -59,7 +59,7 @@ def _served(settings: SpeculationSettings, costs: CostTable | None, right: int) 
 GRID = {
     "policy": POLICIES,
     "selection": ["all", "worth"],
-    "drafter_policy": ["fixed:first", "covey"],
+    "drafter_policy": ["fixed:first", "adaptive"],
     "known": ["nothing", "costs"],
     "right": [1, 40],
 }
@@ -83,4 +83,4 @@ def test_every_length_policy_goes_on(row: Row) -> None:
 
 @pytest.mark.parametrize("name", registry.DRAFTER_POLICIES)
 def test_every_drafter_policy_goes_on(name: str) -> None:
-    _served(_settings("covey", "worth", f"{name}:first" if name == "fixed" else name, width=1), COSTS, right=9)
+    _served(_settings("adaptive", "worth", f"{name}:first" if name == "fixed" else name, width=1), COSTS, right=9)

@@ -226,12 +226,12 @@ def test_tenants_do_not_see_what_others_taught() -> None:
 
 def test_each_domain_gets_its_specialist() -> None:
     rng = random.Random(1)
-    world = World("covey")
+    world = World("adaptive")
     world.serve(rng.choices(range(4), k=40))
     start = len(world.records)
     domains = rng.choices(range(4), k=30)
     world.serve(domains, first=100)
-    alone = World("covey", good=0.9, bad=0.9, general=0.9)
+    alone = World("adaptive", good=0.9, bad=0.9, general=0.9)
     alone.serve(domains, first=100)
     assert world.drafted(start) > 0.95 * alone.drafted(), "as good as where every drafter is the best"
     assert world.rounds(start)["general"] < 0.1 * sum(world.rounds(start).values())
@@ -240,7 +240,7 @@ def test_each_domain_gets_its_specialist() -> None:
 @pytest.mark.parametrize("together", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_it_beats_the_general_drafter_from_the_start(together: int) -> None:
     domains = random.Random(2).choices(range(4), k=48)
-    covey, general = World("covey"), World("fixed:general")
+    covey, general = World("adaptive"), World("fixed:general")
     covey.serve(domains, together=together)
     general.serve(domains, together=together)
     assert general.rounds().keys() == {"general"}
@@ -252,7 +252,7 @@ def test_a_further_drafter_is_not_called_for_less_than_it_costs() -> None:
     domains = list(range(4)) * 20
     shares = {}
     for one_device in (True, False):
-        world = World("covey", good=0.85, step=0.01, one_device=one_device)
+        world = World("adaptive", good=0.85, step=0.01, one_device=one_device)
         world.serve(domains, together=16)
         rounds = world.rounds(len(world.records) // 2)
         shares[one_device] = rounds["general"] / sum(rounds.values())
@@ -261,7 +261,7 @@ def test_a_further_drafter_is_not_called_for_less_than_it_costs() -> None:
 
 @pytest.mark.slow
 def test_reading_stays_within_its_share_of_time() -> None:
-    world = World("covey")
+    world = World("adaptive")
     world.serve(random.Random(3).choices(range(4), k=60), count=100)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.001
     began = (read_scheduler.START - read_scheduler.DEEPEST) * world.clock.now() / len(world.records)
@@ -270,7 +270,7 @@ def test_reading_stays_within_its_share_of_time() -> None:
 
 def test_drafters_that_cannot_win_are_hardly_read() -> None:
     """Where drafting takes five times as long as plain decoding, whatever they would have had accepted."""
-    world = World("covey", length="covey", step=0.05)
+    world = World("adaptive", length="adaptive", step=0.05)
     world.serve(random.Random(3).choices(range(4), k=30), count=50)
     reads, before = sum(drafter.reads for drafter in world.drafters.values()), world.clock.now()
     world.serve(random.Random(3).choices(range(4), k=30), count=50, first=100)
@@ -280,7 +280,7 @@ def test_drafters_that_cannot_win_are_hardly_read() -> None:
 
 def test_each_request_drafts_as_deep_as_pays_for_it() -> None:
     """The same drafter is right of some requests and wrong of others, which take turns."""
-    world = World("covey", length="covey", step=0.004)
+    world = World("adaptive", length="adaptive", step=0.004)
     world.drafters["general"].rates = [0.95, 0.05] * 2
     world.serve([0, 1] * 25, drafter="general")
     drafted = [world.sink.ended[key].drafted for key in range(10, 50)]
@@ -291,7 +291,7 @@ def test_each_request_drafts_as_deep_as_pays_for_it() -> None:
 def test_a_drafter_that_goes_after_rows_were_assigned_ahead_is_not_asked(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    world = World("covey")
+    world = World("adaptive")
     world.serve([1] * 6)
     meanwhile, gone, begun = world.planner.meanwhile, list[int](), len(world.records)
 
@@ -309,7 +309,7 @@ def test_a_drafter_that_goes_after_rows_were_assigned_ahead_is_not_asked(
 
 
 def test_prompts_are_not_read_by_drafters_that_are_known_to_be_worse() -> None:
-    world = World("covey", bad=0.05)
+    world = World("adaptive", bad=0.05)
     world.serve([1] * 60)
     read = [{judge.drafter for judge in record.plan.judges} for record in world.records if not record.decoding]
     assert read[0] == {"general", *DOMAINS}, "at first nothing is known of anybody"
@@ -318,20 +318,20 @@ def test_prompts_are_not_read_by_drafters_that_are_known_to_be_worse() -> None:
 
 def test_reading_is_paid_for_where_no_row_decodes() -> None:
     """Answers of one token come of the pass that reads the prompt."""
-    world = World("covey", step=0.02)
+    world = World("adaptive", step=0.02)
     world.serve(random.Random(3).choices(range(4), k=40), count=1)
     read = sum(drafter.reads for drafter in world.drafters.values()) * 0.02
     assert 0 < read < read_scheduler.SHARE * world.clock.now() + read_scheduler.START - read_scheduler.DEEPEST + 0.2
 
 
 def test_a_request_that_names_its_drafter_has_it() -> None:
-    world = World("covey")
+    world = World("adaptive")
     world.serve([0, 1], together=2, drafter="math")
     assert world.rounds().keys() == {"math"}
     assert all(record.plan.why == ("asked",) * len(record.plan.why) for record in world.records)
 
 
-@pytest.mark.parametrize("policy", ["covey", "ucb-be"])
+@pytest.mark.parametrize("policy", ["adaptive", "ucb-be"])
 def test_a_text_that_a_drafter_cannot_hold_is_drafted_by_others_and_not_read_for_ever(policy: str) -> None:
     world = World(policy)
     for name, drafter in world.drafters.items():
@@ -359,14 +359,14 @@ def test_rows_that_their_drafter_cannot_hold_are_asked_nothing_and_teach_nothing
 
 
 def test_rows_that_want_no_drafts_have_no_say_and_are_not_read() -> None:
-    world = World("covey")
+    world = World("adaptive")
     world.serve([1] * 4, together=4, speculation="off")
     assert not any(drafter.reads or drafter.drafts for drafter in world.drafters.values())
     assert {why for record in world.records for why in record.plan.why} == {"asked"}
 
 
 def test_under_the_rejection_rule_drafters_are_chosen_as_well() -> None:
-    world, heard = World("covey"), list[int]()
+    world, heard = World("adaptive"), list[int]()
     learn = world.planner.learn
 
     def listening(done: Round) -> None:
@@ -388,7 +388,7 @@ def test_a_bandit_knows_of_its_last_round_when_it_chooses() -> None:
     assert played[:6] == [*world.drafters, "chat"], "each arm once, then the best"
 
 
-@pytest.mark.parametrize(("policy", "wanted"), [("ucb-bd", True), ("sh", True), ("ucb-be", False), ("covey", False)])
+@pytest.mark.parametrize(("policy", "wanted"), [("ucb-bd", True), ("sh", True), ("ucb-be", False), ("adaptive", False)])
 def test_block_divergence_is_asked_for_where_a_policy_learns_from_it(policy: str, wanted: bool) -> None:
     world = World(policy)
     asked, shipped = set(), set()
@@ -436,7 +436,7 @@ def batch_of(rows: list[ActiveRequest]) -> Batch:
 @pytest.mark.parametrize("away", [1, 8])
 def test_who_was_away_while_its_drafter_failed_gets_another(away: int) -> None:
     """As a request does that was preempted."""
-    world, rows = World("covey"), decoding(range(8))
+    world, rows = World("adaptive"), decoding(range(8))
     policy, roster = world.planner._drafters, world.engine.roster
     failed = policy.assign(batch_of(rows), roster).drafters[0]
     roster.failed(failed)
@@ -447,14 +447,14 @@ def test_who_was_away_while_its_drafter_failed_gets_another(away: int) -> None:
 
 
 def test_a_prompt_that_comes_while_no_drafter_serves_is_read_by_none() -> None:
-    world = World("covey")
+    world = World("adaptive")
     for name in world.drafters:
         world.engine.roster.failed(name)
     world.serve([2])
     assert world.records[0].plan.judges == ()
 
 
-@pytest.mark.parametrize("policy", ["covey", "ucb-be"])
+@pytest.mark.parametrize("policy", ["adaptive", "ucb-be"])
 def test_a_drafter_that_is_still_reading_a_long_prompt_is_not_blamed_for_it(policy: str) -> None:
     world = World(policy, good=0.7, bad=0.7, general=0.7)
     for drafter in world.drafters.values():

@@ -74,7 +74,7 @@ def served(
     clock, sink, target, records = VirtualClock(), Collector(), HashTarget(blocks=8000), list[RoundRecord]()
     names = tuple("ab"[:drafters])
     settings = SpeculationSettings(
-        policy=policy, selection=selection, drafter_policy="covey", drafters=names, max_depth=DEPTH
+        policy=policy, selection=selection, drafter_policy="adaptive", drafters=names, max_depth=DEPTH
     )
     planner = build(settings, names, max_rows=16)
     passed = target.step
@@ -104,5 +104,5 @@ def served(
 @pytest.mark.parametrize(("step", "best"), [(0.001, "fixed:2"), (0.005, "off")])
 def test_no_depth_is_chosen_for_drafts_that_are_not_verified(step: float, best: str, drafters: int) -> None:
     """Of drafts that are verified nearly all are right: counted alone they would make the greatest depth look best."""
-    chosen = served("covey", "worth", step, drafters)[0]
+    chosen = served("adaptive", "worth", step, drafters)[0]
     assert chosen > 0.94 * served(best, "worth", step)[0]

@@ -84,7 +84,7 @@ def closed(count: int, tokens: int) -> list[tuple[float, Request]]:
     return [(0.0, request(key, [9, key % 50, key // 50], tokens)) for key in range(count)]
 
 
-@pytest.mark.parametrize("policy", ["off", "fixed:3", "tetris", "nightjar", "covey"])
+@pytest.mark.parametrize("policy", ["off", "fixed:3", "tetris", "nightjar", "adaptive"])
 @pytest.mark.parametrize("rule", Rule)
 def test_the_text_is_the_targets_own(policy: str, rule: Rule) -> None:
     made = Deployment(policy, blocks=40)  # too few for all at once: some are preempted and replayed
@@ -156,10 +156,10 @@ def test_a_tenant_is_a_domain_and_drafters_work_at_the_same_time() -> None:
 def test_speculation_pays_at_low_load_and_costs_at_high() -> None:
     """And `covey` has the better of both."""
     for count, better in ((2, "fixed:4"), (48, "off")):
-        speeds = {policy: Deployment(policy).serve(closed(count, 150)) for policy in ("off", "fixed:4", "covey")}
+        speeds = {policy: Deployment(policy).serve(closed(count, 150)) for policy in ("off", "fixed:4", "adaptive")}
         best = max(speeds["off"], speeds["fixed:4"])
         assert speeds[better] == best
-        assert speeds["covey"] > 0.97 * best, speeds
+        assert speeds["adaptive"] > 0.97 * best, speeds
 
 
 def test_the_7b_table_gains_at_low_load_and_loses_at_high_as_published() -> None:

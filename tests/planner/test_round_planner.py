@@ -243,7 +243,7 @@ def test_lag_is_what_the_drafter_has_missed_and_its_catch_up_refines_c_switch() 
     assert cost(32, 1) == pytest.approx(policy.told[-1][2].catch_up_seconds, rel=0.2)
 
 
-@pytest.mark.parametrize("policy", ["covey", "nightjar", "fixed:3"])
+@pytest.mark.parametrize("policy", ["adaptive", "nightjar", "fixed:3"])
 def test_while_no_drafter_can_be_asked_nothing_else_is_chosen_or_counted(policy: str) -> None:
     made = build(SpeculationSettings(policy=policy, max_depth=4, drafters=("first",)), ("first",))
     serving = Serving(made, drafter=lambda clock: Sparing(clock, 2), names=("first",))

@@ -54,7 +54,7 @@ def served(policy: str, selection: str = "all", *, tokens: int = 41) -> tuple[Ro
     return planner, records
 
 
-@pytest.mark.parametrize("policy", ["fixed:4", "covey", "adaserve"])
+@pytest.mark.parametrize("policy", ["fixed:4", "adaptive", "adaserve"])
 def test_nodes_whose_parents_were_right_are_counted(policy: str) -> None:
     planner, records = served(policy, "worth")
     selector = planner.selector

@@ -61,7 +61,7 @@ def play(rows: int, phases: Sequence[Phase], seed: int) -> Run:
         dearness=tuple((start, phase.dearness) for start, phase in zip(starts, phases)),
     )
     world, choices = np.random.default_rng(seed).spawn(2)
-    policy = policies.make(policies.Setting("covey", DEPTH, MAX_ROWS, choices, SwitchCosts()))
+    policy = policies.make(policies.Setting("adaptive", DEPTH, MAX_ROWS, choices, SwitchCosts()))
     played = replay(policy, environment, [rows] * starts[-1], world)
     return Run(played, {phase.name: span for phase, span in zip(phases, pairwise(starts))})
 

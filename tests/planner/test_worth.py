@@ -223,7 +223,7 @@ def test_calibration_learns_how_often_what_is_said_is_true() -> None:
 
 def test_rows_without_an_objective_wait_for_prompts_as_long_as_three_plain_rounds_take() -> None:
     """A plain pass over 16 rows takes 20 ms, and each token beyond 64 adds 0.5."""
-    made = build(SpeculationSettings(policy="covey", max_depth=DEPTH), ("draft",), costs=costs(free=64, each=0.0005))
+    made = build(SpeculationSettings(policy="adaptive", max_depth=DEPTH), ("draft",), costs=costs(free=64, each=0.0005))
     assert made.prefill_allowance(16, 0.0, math.inf, math.inf) == pytest.approx(128, abs=12)
     assert made.prefill_allowance(16, 0.0, math.inf, 0.04) == pytest.approx(88, abs=12)
     assert made.prefill_allowance(0, 0.0, math.inf, math.inf) == pytest.approx(424, abs=12), (
@@ -234,6 +234,6 @@ def test_rows_without_an_objective_wait_for_prompts_as_long_as_three_plain_round
 def test_prompts_come_before_drafts_that_are_chosen_afterwards_unless_rows_need_those() -> None:
     """A plain pass over 16 rows takes 20 ms. Who must have a token in 15 needs drafts."""
     for selection, tpot, tokens in (("all", 0.025, 96), ("worth", 0.025, 128), ("worth", 0.015, 96)):
-        settings = SpeculationSettings(policy="covey", selection=selection, max_depth=DEPTH)
+        settings = SpeculationSettings(policy="adaptive", selection=selection, max_depth=DEPTH)
         made = build(settings, ("draft",), max_rows=64, costs=costs(free=64, each=0.0005))
         assert made.prefill_allowance(16, 32.0, tpot, 0.06) == pytest.approx(tokens, abs=12)

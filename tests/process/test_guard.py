@@ -14,8 +14,8 @@ from covey.contracts.types import Objective
 from covey.kv.elastic import Thresholds
 from covey.loop.drafting import Drafting
 from covey.loop.memory import Memory
+from covey.planner.adaptive import Adaptive
 from covey.planner.build import build
-from covey.planner.covey import Covey
 from covey.planner.round_planner import RoundPlanner
 from covey.planner.totals import PlannerTotals
 from covey.process.guard import Guard
@@ -31,7 +31,7 @@ from tests.tritonio.test_slo_metrics import Counted
 
 STUMBLES = [
     *((RoundPlanner, method, "planner") for method in ("plan", "select", "learn", "meanwhile", "prefill_allowance")),
-    *((Covey, method, "planner") for method in ("overhear", "prepare")),  # between two rounds
+    *((Adaptive, method, "planner") for method in ("overhear", "prepare")),  # between two rounds
     (Drafting, "read", "reading"),
     (Pace, "update", "pace"),
 ]
@@ -60,7 +60,7 @@ def stumble(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, after: in
 
 def settings() -> SpeculationSettings:
     return SpeculationSettings(
-        policy="covey", max_depth=4, selection="worth", drafter_policy="covey", drafters=NAMES, width=2
+        policy="adaptive", max_depth=4, selection="worth", drafter_policy="adaptive", drafters=NAMES, width=2
     )
 
 
@@ -102,7 +102,7 @@ def test_a_round_goes_on_whatever_plans_or_learns_raises(
 
 
 def test_without_a_planner_every_row_decodes_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    stumble(monkeypatch, Covey, "choose", after=0)
+    stumble(monkeypatch, Adaptive, "choose", after=0)
     serving = Serving(planner(), names=NAMES, guard=Guard())
     serve(serving)
     assert not any(len(work.trees.tokens) for work in serving.target.works)

@@ -17,7 +17,7 @@ from covey.supervision.control import HTTP_VARIABLE, LOADING, READY, UNLOADED
 from tests.fakes import VOCAB, HashTarget
 from tests.public_model.worlds import SECONDS, Made, facts_of
 
-MEASURED = {"policy": "covey", "costs": AUTO}
+MEASURED = {"policy": "adaptive", "costs": AUTO}
 
 
 class Failing(HashTarget):

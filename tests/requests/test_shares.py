@@ -43,7 +43,7 @@ def served(made: Scheduler, rounds: int) -> Counter[str]:
     key = 1000
     for _ in range(rounds):
         before = set(made.running)
-        made.plan(4096, 0.0)
+        made.admit(4096, 0.0)
         found.update(made.running[key].request.tenant for key in made.running if key not in before)
         gone = next(iter(made.running.values()))
         gone.output = [0] * gone.request.max_tokens
@@ -57,7 +57,7 @@ def test_one_tenant_alone_has_every_place() -> None:
     made = scheduler()
     for key in range(20):
         made.submit(asks(key, "a"), 0.0)
-    made.plan(4096, 0.0)
+    made.admit(4096, 0.0)
     assert list(made.running) == list(range(8))
 
 
@@ -68,7 +68,7 @@ def test_large_grammars_begin_one_a_pass_and_small_ones_together() -> None:
         made.submit(asks(key, "a", sampling=Sampling(grammar="g" * size)), 0.0)
     opened = []
     for _ in range(4):
-        batch = made.plan(4096, 0.0)
+        batch = made.admit(4096, 0.0)
         opened.append([opening.tag for opening in batch.opens])
         for active in batch.rows:
             active.opened = True
@@ -90,7 +90,7 @@ def test_a_large_request_costs_more_than_a_small_one() -> None:
         made.submit(asks(key, "big", 310) if key < 100 else asks(key, "small", 30), 0.0)
     counts: Counter[str] = Counter()
     for _ in range(220):
-        made.plan(4096, 0.0)
+        made.admit(4096, 0.0)
         [active] = made.running.values()
         counts[active.request.tenant] += 1
         active.output = [0] * active.request.max_tokens
@@ -102,19 +102,19 @@ def test_a_newcomer_takes_a_place_that_another_has_beyond_its_share() -> None:
     made = scheduler()
     for key in range(100):
         made.submit(asks(key, "flood", 500), float(key))
-    made.plan(4096, 100.0)
+    made.admit(4096, 100.0)
     made.submit(asks(200, "victim"), 101.0)
-    made.plan(4096, 101.0)
+    made.admit(4096, 101.0)
     assert 200 in made.running
     assert made.preemptions == 1
     assert len(made.running) == 8
     assert 7 not in made.running, "the least urgent of the others gave way"
     for key in range(201, 210):
         made.submit(asks(key, "victim"), 102.0)
-    made.plan(4096, 102.0)
+    made.admit(4096, 102.0)
     assert tenants(made) == {"flood": 6, "victim": 2}, "one a pass: what gives way must be computed again"
     for _ in range(8):
-        made.plan(4096, 103.0)
+        made.admit(4096, 103.0)
     assert tenants(made) == {"flood": 4, "victim": 4}, "and nobody gives way of its own share"
     assert made.preemptions == 4
 
@@ -207,7 +207,7 @@ def test_priority_orders_a_tenant_s_own_requests_alone() -> None:
         made.submit(asks(key, "quiet", 200), 0.0)
     order = []
     for _ in range(40):
-        made.plan(4096, 0.0)
+        made.admit(4096, 0.0)
         [active] = made.running.values()
         order.append(active.request.tenant)
         active.output = [0] * active.request.max_tokens

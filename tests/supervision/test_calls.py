@@ -169,7 +169,9 @@ def test_what_was_not_looked_at_does_not_count() -> None:
 
 @pytest.mark.parametrize("starved", [0.8, 1.0])
 def test_who_waits_for_a_processor_has_longer(monkeypatch: pytest.MonkeyPatch, starved: float) -> None:
-    monkeypatch.setattr("covey.supervision.calls.Starved.look", lambda _starved, pids: starved * LOOK_SECONDS * len(pids))
+    monkeypatch.setattr(
+        "covey.supervision.calls.Starved.look", lambda _starved, pids: starved * LOOK_SECONDS * len(pids)
+    )
     world = World()
     world.learn("target", 5, 0.01)
     with world.calls.call("target", 5):

@@ -5,7 +5,7 @@
 
 Each depth is played once first, which is the paper's profiling. Acceptance is measured only in rounds with drafts. Once
 a bad spell makes depth 0 look best, there are no drafts, `a` stays, and depth 0 is chosen for ever. This deadlock is
-the published behaviour; `covey` and `nightjar` do not have it.
+the published behaviour; `adaptive` and `nightjar` do not have it.
 """
 
 from __future__ import annotations

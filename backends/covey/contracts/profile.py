@@ -38,6 +38,7 @@ LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # comma-separated drafters of the profile 
 DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
 DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
+RENAMED = {"covey": "adaptive"}  # policies by the names that they once had
 BLOCK = 32  # tokens of a KV block
 GENERAL = "draft_general"  # the entry for a drafter that is named only by its folder
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
@@ -169,15 +170,15 @@ class TenantSettings:
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
     policy: str = setting(
-        "covey",
+        "adaptive",
         f"how much to draft: {', '.join(POLICIES)}; k is from 1 to 32",
         pattern="|".join(POLICIES).replace(":k", r":([1-9]|[12]\d|3[0-2])"),
     )
     drafter_policy: str = setting(
         "fixed",
-        "choice of a drafter for requests that name none: covey, or separately for each request "
+        "choice of a drafter for requests that name none: adaptive, or separately for each request "
         f"{', '.join(DRAFTER_POLICIES)}; parameters after a colon, as in ucb-be:0.1 or fixed:NAME",
-        pattern=rf"covey|({'|'.join(DRAFTER_POLICIES)})(:[\w.,+-]+)?",
+        pattern=rf"adaptive|({'|'.join(DRAFTER_POLICIES)})(:[\w.,+-]+)?",
     )
     max_depth: int = setting(6, "most tokens that a policy drafts along a path; fixed:k has its own", low=1, high=32)
     table: tuple[str, ...] = setting(
@@ -542,7 +543,8 @@ def _checked(value: Any, expected: Any, limits: Any, where: str) -> Any:
         raise SettingError(f"{where}: got {value!r}, allowed: {expected.__name__}")
     low, high, choices, pattern = (limits.get(name) for name in ("low", "high", "choices", "pattern"))
     if pattern and not re.fullmatch(pattern, value):
-        raise SettingError(f"{where}: got {value!r}, allowed: {limits['meaning']}")
+        renamed = f"; {value} is called {RENAMED[value]} now" if value in RENAMED else ""
+        raise SettingError(f"{where}: got {value!r}, allowed: {limits['meaning']}{renamed}")
     if choices and value not in choices:
         raise SettingError(f"{where}: got {value!r}, allowed: {', '.join(choices)}")
     if (low is not None and not value >= low) or (high is not None and not value <= high):

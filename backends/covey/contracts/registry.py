@@ -26,7 +26,7 @@ POLICIES = {
     "nightjar-v1": "covey.bandits.nightjar:NightjarV1",
     "nightjar": "covey.bandits.nightjar:Nightjar",
     "adaserve": "covey.planner.adaserve:AdaServe",
-    "covey": "covey.planner.covey:Covey",
+    "adaptive": "covey.planner.adaptive:Adaptive",
 }
 
 

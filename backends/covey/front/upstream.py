@@ -1,7 +1,8 @@
 """The front's tritonserver: whether it is ready, answers of `covey` that are resumed after its death, and its metrics.
 
-Triton never ends the streams of a model whose process died. The launcher counts such deaths (`covey.supervision.deaths`) and
-reloads the model. The front then gives up calls that have been silent since the last death, and sends them again.
+Triton never ends the streams of a model whose process died. The launcher counts such deaths
+(`covey.supervision.deaths`) and reloads the model. The front then gives up calls that have been silent since the last
+death, and sends them again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs one server in the foreground until it is stopped: `python -m covey.launcher`. The exit status is 0 after a stop, 1
-if the server died too often, and 2 if it could not start."""
+"""Runs one server in the foreground until it is stopped: `python -m covey.launcher`. The exit status is 0 after a stop,
+1 if the server died too often, and 2 if it could not start."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Engine:
         """Run one round. Return False if there was nothing to do."""
         laps, scheduler = Laps(self._clock), self.scheduler
         self._intake(laps.started)
-        batch = scheduler.plan(self._free_blocks, laps.started, self.planner.prefill_allowance)
+        batch = scheduler.admit(self._free_blocks, laps.started, self.planner.prefill_allowance)
         if not batch.rows and not batch.frees:
             self._check_suspected()
             self._breathe(Pressure(self._free_blocks, self._total_blocks))

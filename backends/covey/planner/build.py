@@ -11,10 +11,10 @@ from covey.bandits.drafters.policies import find
 from covey.bandits.policy import LengthPolicy
 from covey.contracts.profile import SpeculationSettings
 from covey.planner import policies
+from covey.planner.adaptive import Adaptive
 from covey.planner.adaserve import AdaServe, AdaServeSelector
-from covey.planner.covey import Covey
+from covey.planner.drafters.adaptive import CoveyDrafters
 from covey.planner.drafters.bandits import PerRequest
-from covey.planner.drafters.covey import CoveyDrafters
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
 from covey.planner.round_planner import RoundPlanner
@@ -26,7 +26,7 @@ from covey_client.costs.table import CostTable
 log = logging.getLogger("covey.planner")
 
 MAX_ROWS = 64
-COVEY = "covey"
+ADAPTIVE = "adaptive"
 
 
 def build(
@@ -58,7 +58,7 @@ def build(
     )
     policy = policies.make(setting)
     expectations = _expectations(settings, drafters, policy, setting)
-    if len(drafters) > 1 and settings.drafter_policy != COVEY:
+    if len(drafters) > 1 and settings.drafter_policy != ADAPTIVE:
         made = find(settings.drafter_policy)
         chooser: DrafterPolicy = PerRequest(made, drafters, max_depth, seed=seed)
     else:
@@ -84,7 +84,7 @@ def drafting(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, 
 
 def measured(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, ...]:
     """Return the drafters whose cost curves the planner starts from; none if no policy uses round times."""
-    asked = policies.starts_from_costs(settings.policy) or settings.drafter_policy == COVEY
+    asked = policies.starts_from_costs(settings.policy) or settings.drafter_policy == ADAPTIVE
     return drafting(settings, names) if asked else ()
 
 
@@ -92,9 +92,9 @@ def _expectations(
     settings: SpeculationSettings, drafters: Sequence[str], policy: LengthPolicy, setting: policies.Setting
 ) -> Expectations | None:
     """Return the expectations that all parts share: the policy's own, else new ones if a part needs them, else None."""
-    if isinstance(policy, Covey):
+    if isinstance(policy, Adaptive):
         return policy.expectations
-    if settings.selection == "worth" or (settings.drafter_policy == COVEY and len(drafters) > 1):
+    if settings.selection == "worth" or (settings.drafter_policy == ADAPTIVE and len(drafters) > 1):
         return Expectations(setting.max_depth, setting.max_rows, setting.costs)
     return None
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from covey.bandits.policy import Forgetful, LengthPolicy, Reason, Situation
 from covey.contracts.types import Trees
-from covey.planner.covey import Covey
+from covey.planner.adaptive import Adaptive
 from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
@@ -57,7 +57,7 @@ class RoundPlanner:
         self.selector = selector or VerifyAll()
         self._drafters = drafters or First()
         self._expectations = expectations
-        self._teaches = expectations is not None and not isinstance(policy, Covey)
+        self._teaches = expectations is not None and not isinstance(policy, Adaptive)
         overhears: object = type(policy).overhear
         self._listens = overhears is not Forgetful.overhear  # even to rounds that it was not asked about
         self._previous = 0  # the deepest draft of the last round that decoded; 0 if the policy chose no drafts

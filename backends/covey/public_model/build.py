@@ -137,7 +137,7 @@ class Builder:
         """Return the maker of lookup companions; None if lookups are off, the policy does not weigh them, or the target
         is emulated."""
         chosen, speculation = self.profile, self.profile.speculation
-        kind, asked = speculation.lookup, speculation.policy == "covey" and speculation.selection == "all"
+        kind, asked = speculation.lookup, speculation.policy == "adaptive" and speculation.selection == "all"
         if kind == "off" or not asked or chosen.target.kind == "emulated":
             return None
         made_by = registry.find(registry.DRAFTERS[kind].made_by)

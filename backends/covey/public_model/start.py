@@ -1,7 +1,7 @@
 """Starts a service: waits for the target, finds the drafters and measures rounds.
 
-It waits only briefly for drafters, since `covey.public_model.drafter_facts` reports late ones to the engine. It measures
-after all models are loaded, as loading disturbs timings, and only until a request comes.
+It waits only briefly for drafters, since `covey.public_model.drafter_facts` reports late ones to the engine. It
+measures after all models are loaded, as loading disturbs timings, and only until a request comes.
 """
 
 from __future__ import annotations

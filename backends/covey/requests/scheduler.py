@@ -195,7 +195,7 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.running and not self.waiting and not self._frees
 
-    def plan(self, free_blocks: int, now: float, allowance: Allowance = lambda *_: None) -> Batch:
+    def admit(self, free_blocks: int, now: float, allowance: Allowance = lambda *_: None) -> Batch:
         """Admit requests that fit, and return the next pass: decoding rows first, then prefill chunks within the
         remaining budget, the most urgent first. `allowance` is `Planner.prefill_allowance`."""
         self._admit(free_blocks, now)

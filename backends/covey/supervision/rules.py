@@ -1,5 +1,5 @@
-"""The rules that tell that a process hangs and must be killed. Those of ports and calls are in `covey.supervision.silence` and
-`covey.supervision.calls`.
+"""The rules that tell that a process hangs and must be killed. Those of ports and calls are in
+`covey.supervision.silence` and `covey.supervision.calls`.
 
 Paused: the process answers no request. If it resumes later it finds that Triton's locks have timed out, which ends all
 of tritonserver. A process under a debugger is in another state and is left alone.

@@ -9,7 +9,7 @@ from functools import partial
 
 from covey.contracts.types import JsonDict
 from loadtest.bench.gpu.rig import Rig
-from loadtest.bench.policies import COVEY, DEPTHS, LEARNERS, OFF, PolicyRuns, fixed, take_turns
+from loadtest.bench.policies import ADAPTIVE, DEPTHS, LEARNERS, OFF, PolicyRuns, fixed, take_turns
 from loadtest.bench.work import Ask, Competitor
 
 REQUESTS = {1: 3, 4: 10, 16: 40, 64: 144, 128: 256}  # by concurrency
@@ -22,7 +22,7 @@ def speculation(rig: Rig, found: JsonDict) -> None:
     session, measured = rig.session, PolicyRuns()
     requests = REQUESTS if rig.on_gpu else REQUESTS_OFF_GPU
     repetitions = session.repetitions(REPETITIONS, quick=2)
-    policies = (OFF, fixed(2), COVEY) if rig.small else (OFF, *map(fixed, DEPTHS), *LEARNERS)
+    policies = (OFF, fixed(2), ADAPTIVE) if rig.small else (OFF, *map(fixed, DEPTHS), *LEARNERS)
     with ExitStack() as stack:
         entrants = []
         for policy in policies:

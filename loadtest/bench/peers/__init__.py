@@ -31,7 +31,7 @@ from loadtest.bench import report, workload
 from loadtest.bench.derive import derive, drafting
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.peers.pipe import Pipe
-from loadtest.bench.policies import COVEY, OFF, fixed
+from loadtest.bench.policies import ADAPTIVE, OFF, fixed
 from loadtest.bench.session import Session, Wanted
 from loadtest.bench.statistics import best_over, interval
 from loadtest.bench.work import Answer, Ask, Competitor, Run
@@ -47,7 +47,7 @@ TEMPERATURES = {"greedy": 0.0, "t1": 1.0}
 PAIR_PROFILE = "aligned.toml"  # in the folder of an aligned pair
 PROMPT_TOKENS = 48  # the last ones of each prompt: a peer's batch has one length
 STREAMED = f"{OFF}, streamed"
-OURS = (OFF, STREAMED, COVEY)  # all but one answer as a whole, as the peers do
+OURS = (OFF, STREAMED, ADAPTIVE)  # all but one answer as a whole, as the peers do
 
 Rates = Mapping[str, Sequence[float]]
 
@@ -179,11 +179,11 @@ def _line_up(
                 entrants.append(one)
             except CoveyError as error:
                 failures[one.name] = str(error)[:500]
-    path = derive(settings, made / "peers.toml", speculation={"policy": COVEY})
+    path = derive(settings, made / "peers.toml", speculation={"policy": ADAPTIVE})
     server = stack.enter_context(session.server(wanted.options(path)))
     for name in OURS:
         asked: dict[str, object] = {"end_id": workload.unused_token(target)}
-        asked |= {} if name == COVEY else {"speculation": OFF}
+        asked |= {} if name == ADAPTIVE else {"speculation": OFF}
         ours = OverTriton(server, name, stream=name == STREAMED, settings=asked)
         stack.callback(ours.close)
         entrants.append(ours)

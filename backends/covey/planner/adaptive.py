@@ -1,4 +1,4 @@
-"""The default policy, `covey`: it maximises expected tokens per second, learnt from all rounds at all batch sizes.
+"""The default policy, `adaptive`: it maximises expected tokens per second, learnt from all rounds at all batch sizes.
 
     value(k) = tokens(k) / seconds(k)          (covey.planner.expectations)
 
@@ -39,7 +39,7 @@ DRIFT = 1e-6  # variance that a depth gains in each round in which it is not pla
 STALE, LEAST = 1.3, 0.003  # a depth is explored only if its doubt exceeds STALE times that of the one in use + LEAST
 
 
-class Covey:
+class Adaptive:
     """Implements `LengthPolicy`."""
 
     verified: int | None = None

@@ -11,16 +11,16 @@ import pytest
 from covey.bandits.dsd import DSD
 from covey.bandits.nightjar import Nightjar
 from covey.bandits.policy import LengthPolicy, Situation
+from covey.planner.adaptive import SHARE, Adaptive
 from covey.planner.costs import RoundCosts
-from covey.planner.covey import SHARE, Covey
 from covey.planner.switching import SwitchCosts
 from covey_client.costs.table import CostTable
 from loadtest.simulation.devices import DEVICES, USUAL, environment
 from loadtest.simulation.replay import Environment, World, replay
 
 
-def covey(max_rows: int = 64) -> Covey:
-    return Covey(5, max_rows, SwitchCosts())
+def adaptive(max_rows: int = 64) -> Adaptive:
+    return Adaptive(5, max_rows, SwitchCosts())
 
 
 def nightjar(seed: int = 0) -> Nightjar:
@@ -30,7 +30,7 @@ def nightjar(seed: int = 0) -> Nightjar:
 @pytest.mark.parametrize("rows", [1, 16, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (2, 4, 8, 32, 64))])
 @pytest.mark.parametrize("regime", DEVICES)
 def test_at_least_097_of_the_best_static_depth_from_the_first_round_on(regime: str, rows: int) -> None:
-    result = replay(covey(), environment(regime), [rows] * 1500, np.random.default_rng(rows))
+    result = replay(adaptive(), environment(regime), [rows] * 1500, np.random.default_rng(rows))
     assert result.efficiency >= 0.97, result.depths
 
 
@@ -38,7 +38,7 @@ def test_at_least_097_of_the_best_static_depth_from_the_first_round_on(regime: s
 def test_a_wandering_batch_size_is_no_harder(regime: str) -> None:
     rng = np.random.default_rng(0)
     walk = np.clip(np.cumsum(rng.integers(-1, 2, 4000)) + 16, 1, 64).tolist()
-    assert replay(covey(), environment(regime), walk, rng).efficiency >= 0.97
+    assert replay(adaptive(), environment(regime), walk, rng).efficiency >= 0.97
 
 
 def test_what_one_batch_size_teaches_others_know() -> None:
@@ -46,7 +46,7 @@ def test_what_one_batch_size_teaches_others_know() -> None:
     world_costs, met = environment("card"), (2, 7, 11, 23, 40)
     losses = []
     for seed in range(3):
-        policy, rng = covey(), np.random.default_rng(seed)
+        policy, rng = adaptive(), np.random.default_rng(seed)
         replay(policy, world_costs, [1, 4, 16, 48] * 400, rng)
         world = World(world_costs, rng)
         for rows in met:
@@ -76,20 +76,20 @@ def test_the_deadlock_of_dsd_is_reproduced_and_absent_elsewhere() -> None:
     rows = 8
     assert late(DSD(5), rows) == 0.0
     assert late(nightjar(), rows) > 0.8
-    assert late(covey(), rows) > 0.95
+    assert late(adaptive(), rows) > 0.95
 
 
 def test_drifting_acceptance_is_tracked() -> None:
     phases = tuple((at * 500, (0.3 + 0.6 * abs(1 - at / 6),) * 5) for at in range(12))
     drifting = Environment(CARD, phases, 0.05)
-    mine = replay(covey(), drifting, [16] * 6000, np.random.default_rng(0))
+    mine = replay(adaptive(), drifting, [16] * 6000, np.random.default_rng(0))
     assert mine.efficiency >= 0.95
     assert mine.lost < replay(nightjar(), drifting, [16] * 6000, np.random.default_rng(0)).lost
 
 
 def test_a_slower_device_is_noticed() -> None:
     """The curves change under the policy's feet: drafting pays no more."""
-    policy = covey()
+    policy = adaptive()
     rates = ((0, (0.7, 0.6, 0.5, 0.5, 0.5)),)
     rng = np.random.default_rng(0)
     before = replay(policy, Environment(CARD, rates, 0.05), [16] * 1500, rng)
@@ -101,7 +101,7 @@ def test_a_slower_device_is_noticed() -> None:
 
 def test_exploration_never_stops_and_stays_within_its_share() -> None:
     """Drafting does not pay here: each probe catches up on all that was missed."""
-    policy = covey()
+    policy = adaptive()
     result = replay(policy, environment("compute"), [32] * 8000, np.random.default_rng(0))
     depths = result.depths[32]
     assert depths[0] > 7800
@@ -111,7 +111,7 @@ def test_exploration_never_stops_and_stays_within_its_share() -> None:
 
 
 def test_a_ceiling_is_kept_and_a_missing_drafter_is_no_lesson() -> None:
-    policy = covey()
+    policy = adaptive()
     replay(policy, environment("memory"), [4] * 300, np.random.default_rng(0))
     for ceiling in range(6):
         assert policy.choose(Situation(4, ceiling, 1, 1, (("simulated", 4),))) <= ceiling
@@ -122,7 +122,7 @@ def test_a_ceiling_is_kept_and_a_missing_drafter_is_no_lesson() -> None:
 def test_a_long_lag_delays_switching_on_and_a_short_one_does_not() -> None:
     def rounds_until_drafting(seconds: float) -> int:
         switch = SwitchCosts()
-        policy = Covey(5, 64, switch)
+        policy = Adaptive(5, 64, switch)
         replay(policy, environment("card", 0.02), [2, 64] * 500, np.random.default_rng(0))
         replay(policy, environment("card", 0.02), [64] * 50, np.random.default_rng(0))
         assert policy.choose(Situation(64, 0)) == 0  # off, for want of a drafter
@@ -141,7 +141,7 @@ def test_a_long_lag_delays_switching_on_and_a_short_one_does_not() -> None:
 
 @pytest.mark.slow
 def test_the_processor_regime_has_no_cliff_between_batch_sizes() -> None:
-    policy, rng = covey(), np.random.default_rng(0)
+    policy, rng = adaptive(), np.random.default_rng(0)
     device = Environment(DEVICES["processor"][0], ((0, USUAL),), 0.05)
     for rows in list(range(1, 17)) + list(range(16, 0, -1)):
         result = replay(policy, device, [rows] * 200, rng)
@@ -151,7 +151,7 @@ def test_the_processor_regime_has_no_cliff_between_batch_sizes() -> None:
 
 def test_beside_prefill_a_draft_is_weighed_against_the_time_it_adds() -> None:
     """On a card with room to spare drafts are nearly free; in a pass that prompts have filled they are not."""
-    policy = covey()
+    policy = adaptive()
     replay(policy, environment("card", 0.02), [4, 8, 16, 32, 64] * 400, np.random.default_rng(0))
     replay(policy, environment("card", 0.02), [8] * 100, np.random.default_rng(0))
     depths = []
@@ -179,7 +179,7 @@ def test_a_machine_that_is_slow_at_times_misleads_nobody(regime: str) -> None:
 
     drifting = replace(costs, verify=verify, draft=lambda rows, depth: slow * costs.draft(rows, depth))
     rng = np.random.default_rng(0)
-    played = replay(covey(), Environment(drifting, ((0, rates),), 0.1), [8] * 6000, rng).depths[8]
+    played = replay(adaptive(), Environment(drifting, ((0, rates),), 0.1), [8] * 6000, rng).depths[8]
     latencies = World(environment(regime), rng).expected(8)[2]
     lost = sum(count * (latencies[depth] / min(latencies) - 1.0) for depth, count in enumerate(played)) / 6000
     assert lost < 0.02, played

@@ -1,4 +1,4 @@
-"""The default drafter policy, `covey`: it chooses the drafters of all rows together, by expected tokens per second.
+"""The default drafter policy, `adaptive`: it chooses the drafters of all rows together, by expected tokens per second.
 
 Each request has its own expected tokens with each drafter (`beliefs`). The policy uses the set of drafters that
 together yields most tokens per second (`joint`). Each further drafter is one more call, so rows that gain little by it
