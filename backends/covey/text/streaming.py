@@ -45,7 +45,7 @@ POLL_SECONDS = 0.02  # between two checks for clients that have gone and for hel
 log = logging.getLogger("covey.streaming")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """One response to a client, before it becomes a tensor or an event. Counts are the request's so far; only the last
     chunk has `finish`."""
@@ -409,29 +409,29 @@ class Streamer:
         try:
             answer.outlet.send(
                 Chunk(
-                    text,
-                    ids,
-                    scores,
-                    finish,
-                    answer.seed,
-                    answer.num_input,
-                    answer.output,
-                    last.reused,
-                    last.drafted,
-                    last.accepted,
-                    state,
-                    self._emulated,
-                    last.acceptance,
-                    answer.ttft,
-                    answer.tpot,
-                    "" if finish is None else answer.attainment(finish, refused=False) or "",
-                    last.drafters,
-                    top.ids.reshape(-1),
-                    top.logprobs.reshape(-1),
-                    prompt,
-                    prompt_scores.logprobs,
-                    prompt_scores.top.ids.reshape(-1),
-                    prompt_scores.top.logprobs.reshape(-1),
+                    text=text,
+                    ids=ids,
+                    logprobs=scores,
+                    finish=finish,
+                    seed=answer.seed,
+                    num_input=answer.num_input,
+                    num_output=answer.output,
+                    reused=last.reused,
+                    drafted=last.drafted,
+                    accepted=last.accepted,
+                    state=state,
+                    emulated=self._emulated,
+                    acceptance=last.acceptance,
+                    ttft=answer.ttft,
+                    tpot=answer.tpot,
+                    attainment="" if finish is None else answer.attainment(finish, refused=False) or "",
+                    drafters=last.drafters,
+                    top_ids=top.ids.reshape(-1),
+                    top_logprobs=top.logprobs.reshape(-1),
+                    prompt_ids=prompt,
+                    prompt_logprobs=prompt_scores.logprobs,
+                    prompt_top_ids=prompt_scores.top.ids.reshape(-1),
+                    prompt_top_logprobs=prompt_scores.top.logprobs.reshape(-1),
                 )
             )
         except CoveyError:
