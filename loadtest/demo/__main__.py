@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from tokenizers import Tokenizer
 
 from covey.contracts import profile
 from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey.launcher import Server
+from covey.text.tokenization import load_tokenizer
 from covey_client import CoveyClientError, interruption
 from loadtest.bench.derive import derive
 from loadtest.bench.session import Session, Wanted, served
-from loadtest.charts import Chart
 from loadtest.demo import page, steps
 from loadtest.demo.stage import Stage
 from loadtest.demo.steps import Shown
@@ -48,8 +49,8 @@ class Step:
 
 
 STEPS = {
+    "answer": Step("The same answer, sooner", BUNDLED, steps.same_answer),
     "depth": Step("Depth follows load", BUNDLED, steps.depth),
-    "drafters": Step("Drafters follow the text", BUNDLED, steps.drafters),
     "urgent": Step("An urgent class is held while others wait", EMULATED, steps.urgent, quick=1.0),
     "death": Step("A drafter is killed and comes back", BUNDLED, steps.death),
 }
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(stderr=True)
     session = Session("demo", Wanted(given.out / "demo.json", given.quick, **served()), console)
     found: dict[str, JsonDict] = {}
-    charts: dict[str, Sequence[Chart]] = {}
+    shown: dict[str, Shown] = {}
     session.summarise = lambda: {"steps": {name: found[name] for name in STEPS if name in found}}
     status, ended = 0, ""
     asked = {given.steps} if isinstance(given.steps, str) else set(given.steps)
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         for server in DEVICES:
             chosen = [name for name in STEPS if {ALL, name} & asked and STEPS[name].server == server]
             if chosen:
-                _serve(session, server, chosen, found, charts)
+                _serve(session, server, chosen, found, shown)
     except KeyboardInterrupt:
         session.interrupted = True
         status, ended = 130, "The run was interrupted."
@@ -82,30 +83,33 @@ def main(arguments: Sequence[str]) -> int:
         console.print(f"demo: {ended}", style="red", markup=False, soft_wrap=True)
     session.notes["ended"] = ended
     result = session.write()
-    print(page.write(given.out, result["steps"], charts, ended))
+    print(page.write(given.out, result["steps"], shown, ended))
     return 1 if any(each["differ"] for each in found.values()) else status
 
 
 def _serve(
-    session: Session, server: str, names: Sequence[str], found: dict[str, JsonDict], charts: dict[str, Sequence[Chart]]
+    session: Session, server: str, names: Sequence[str], found: dict[str, JsonDict], shown: dict[str, Shown]
 ) -> None:
-    """Play these steps on one server, and keep their findings and charts."""
+    """Play these steps on one server, and keep their findings."""
     with tempfile.TemporaryDirectory() as folder:
         path = _profile(session, server, Path(folder) / "demo.toml")
         wanted = replace(session.wanted, profile=str(path), model="" if server == EMULATED else session.wanted.model)
         known = wanted.prompts()
+        tokenizer = load_tokenizer(wanted.target_folder(profile.load(wanted.profile)))
         with session.server(wanted.options()) as running:
             for name in names:
-                found[name], charts[name] = _played(session, running, name, known)
+                found[name], shown[name] = _played(session, running, name, known, tokenizer)
 
 
-def _played(session: Session, server: Server, name: str, known: Prompts) -> tuple[JsonDict, Sequence[Chart]]:
+def _played(
+    session: Session, server: Server, name: str, known: Prompts, tokenizer: Tokenizer | None
+) -> tuple[JsonDict, Shown]:
     step = STEPS[name]
     try:
-        with Stage(name, server, session, known, step.quick if session.wanted.quick else 1.0) as stage:
+        with Stage(name, server, session, known, tokenizer, step.quick if session.wanted.quick else 1.0) as stage:
             shown = step.play(stage)
             differ = stage.compared()
-        return _told(session, name, shown, len(stage.answers), differ), shown.charts
+        return _told(session, name, shown, len(stage.answers), differ), shown
     except Exception as error:
         raise StepFailed(f"Step {name}: {_said(error)}") from error
 

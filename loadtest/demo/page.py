@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
 from covey.contracts.types import JsonDict
-from loadtest.charts import Chart
+from loadtest.demo.steps import Shown
 from loadtest.report import figure, page
 
 FILE = "index.html"
 
 
-def write(folder: Path, steps: Mapping[str, JsonDict], charts: Mapping[str, Sequence[Chart]], ended: str = "") -> Path:
-    """Write the page and return its path. `steps` has by name the subject and findings of each, `charts` its charts;
+def write(folder: Path, steps: Mapping[str, JsonDict], shown: Mapping[str, Shown], ended: str = "") -> Path:
+    """Write the page and return its path. `steps` has by name the subject and findings of each, `shown` its charts;
     `ended` says why there are no more of them."""
-    drawn = "".join(_step(step, charts[name]) for name, step in steps.items())
+    drawn = "".join(_step(step, shown[name]) for name, step in steps.items())
     cut = f'<p class="cut">{escape(ended)}</p>' if ended else ""
     path = folder / FILE
     body = f"<h1>Covey at work</h1>\n{cut}\n{drawn or '<p>No step has ended, so nothing is drawn.</p>'}"
@@ -24,9 +24,9 @@ def write(folder: Path, steps: Mapping[str, JsonDict], charts: Mapping[str, Sequ
     return path
 
 
-def _step(step: JsonDict, charts: Sequence[Chart]) -> str:
+def _step(step: JsonDict, shown: Shown) -> str:
     return (
         f"<h2>{escape(step['title'])}</h2><p>{escape(step['sentence'])} {escape(step['texts'])}</p>"
-        f'<div class="pictures">{"".join(map(figure, charts))}</div>'
+        f'{shown.html}<div class="pictures">{"".join(map(figure, shown.charts))}</div>'
         f'<p class="note">On {escape(step["devices"])}: <code>{escape(step["command"])}</code></p>'
     )

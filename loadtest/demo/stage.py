@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from covey.contracts.errors import CoveyError
 from covey.contracts.types import JsonDict
 from covey.launcher import Server
@@ -21,13 +23,14 @@ from loadtest import questions
 from loadtest.bench.session import Session
 from loadtest.bench.work import Ask, asked
 from loadtest.charts import Points
+from loadtest.demo import answer
 from loadtest.pictures import DRAFTED
 
 LOOK_SECONDS = 0.5
 DECISIONS = 200  # that a server reports at once
 PATIENCE = 90.0  # seconds to wait for an expected event
 TIMEOUT = 300.0  # of a request: a busy machine is no error
-TOKENS = 64
+TOKENS, LONG = 64, 160
 PLAIN = 16  # callers of the comparison
 
 
@@ -63,8 +66,17 @@ class Answered:
 class Stage:
     """Asks and watches one server during one step. Times are seconds since the step began."""
 
-    def __init__(self, name: str, server: Server, session: Session, known: questions.Prompts, pace: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        session: Session,
+        known: questions.Prompts,
+        tokenizer: Tokenizer | None,
+        pace: float,
+    ) -> None:
         """`known` has the prompts by domain, and `pace` is the share of the seconds that a step takes."""
+        self.out, self._tokenizer = session.wanted.out.parent, tokenizer
         self.server, self.marks = server, list[tuple[float, str]]()
         self.looks: list[Look] = []
         self.answers: list[Answered] = []
@@ -100,6 +112,17 @@ class Stage:
         finally:
             stopped.set()
         self._join(threads)
+
+    def written(self, title: str, domain: str, **settings: Any) -> answer.Side:
+        """Ask for a long greedy answer, and watch it being written."""
+        prompt, number = self._prompts[domain][0], next(self._numbers)
+        assert self._tokenizer is not None, "a model that answers questions has one"
+        ask = asked(prompt, LONG, 0.0, number, domain, settings=settings)
+        with self._session.status(f"{self._name}: {domain}, {title}"):
+            given = {"max_tokens": LONG, "temperature": 0.0, "tenant": f"demo {number}", **settings}
+            side, whole = answer.written(self._client, self._tokenizer, title, ask.ids or ask.text, **given)
+        self.answers.append(Answered(self._now(), ask, whole))
+        return side
 
     def wait(self, doing: str, seconds: float, until: Callable[[Look], bool] | None = None) -> None:
         """Mark the time, and wait: for these seconds, or until a look finds the expected event, which must come."""

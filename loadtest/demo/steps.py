@@ -15,8 +15,9 @@ from covey import prompts
 from covey.supervision import processes
 from loadtest.bench.work import Ask
 from loadtest.charts import Chart, Points
+from loadtest.demo import answer
 from loadtest.demo.stage import LOOK_SECONDS, Answered, Look, NotSeen, Stage
-from loadtest.pictures import ACCEPTED, GENERATED, TREES
+from loadtest.pictures import GENERATED
 
 CALLERS = (1, 2, 4, 8, 16, 32)
 CALM = 2  # callers
@@ -28,10 +29,11 @@ URGENT = "interactive"
 
 @dataclass(frozen=True)
 class Shown:
-    """Holds what a step found: a sentence with its figures, and its charts."""
+    """Holds what a step found: a sentence with its figures, its charts, and other HTML."""
 
     sentence: str
     charts: Sequence[Chart]
+    html: str = ""
 
 
 def depth(stage: Stage) -> Shown:
@@ -54,27 +56,18 @@ def depth(stage: Stage) -> Shown:
     )
 
 
-def drafters(stage: Stage) -> Shown:
-    """Ask for one kind of text after the other."""
-    favourites = []
-    for domain in prompts.DOMAINS:
-        seen = len(stage.looks)
-        with stage.asking(CALM, stage.ask(domain, speculation=ALWAYS)):
-            stage.wait(domain, 5)
-        favourites.append(f"{domain}: {_favourite(stage.looks[seen:])}")
-    return Shown(
-        f"The server learns from accepted tokens who drafts most for which text ({', '.join(favourites)}); it is not "
-        f"told the kind of text. Requests ask for drafts ({ALWAYS}) and name no drafter.",
-        [
-            _chart(stage, "Who drafts", "% of drafted tokens", _shares(stage)),
-            _chart(
-                stage,
-                "What drafts bring",
-                "accepted tokens a draft",
-                {"": stage.points(lambda look: look.span.ratio(ACCEPTED, TREES))},
-            ),
-        ],
-    )
+def same_answer(stage: Stage) -> Shown:
+    """Ask the same question without and with drafts, for two kinds of text."""
+    drawn, said = [], []
+    for domain in ("chat", "edits"):
+        plain, drafted = sides = (
+            stage.written("without drafts", domain, speculation="off"),
+            stage.written("with drafts", domain),
+        )
+        drawn.append(answer.replay(sides))
+        answer.picture(sides, stage.out / f"{domain}.png")
+        said.append(f"{domain}: {plain.seconds:.1f} s without, {drafted.seconds:.1f} s with drafts")
+    return Shown(f"The same text, sooner ({'; '.join(said)}). Green tokens were drafted.", [], "".join(drawn))
 
 
 def urgent(stage: Stage) -> Shown:
