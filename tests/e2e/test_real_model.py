@@ -127,6 +127,23 @@ def test_greedy_text_is_the_one_of_transformers_with_drafts_and_without(
     assert list(plain.tokens) == reference(prompt, plain.tokens)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_bundled_head_is_often_right_about_new_text(real: Server, temperature: float) -> None:
+    drafted = accepted = 0
+    with Client(real.grpc_url) as client:
+        for seed, prompt in enumerate(questions.of_folder(str(HERE))["math"][:6]):
+            said = client.generate(
+                prompt,
+                max_tokens=40,
+                temperature=temperature,
+                seed=seed,
+                speculation="fixed:1",
+                drafter="draft_smollm2",
+            )
+            drafted, accepted = drafted + said.usage.draft_tokens, accepted + said.usage.accepted_draft_tokens
+    assert accepted > 0.3 * drafted > 0
+
+
 def test_every_drafter_that_is_loaded_drafts(real: Server) -> None:
     prompts_of_its_own = [f"Count from {start} to {start + 9}:" for start in (1, 21, 41)]
     with Client(real.grpc_url) as client:
