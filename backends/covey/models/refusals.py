@@ -31,6 +31,10 @@ _NAMED = {
     "vision_config": ("image input", "serve a text-only model of the same family"),
     "audio_config": ("audio input", "serve a text-only model of the same family"),
     "alibi": ("ALiBi position bias", "serve a model with rotary or learned positions"),
+    "attn_temperature_tuning": (
+        "attention that changes with the position (attn_temperature_tuning)",
+        "serve a model without it, such as Llama 3 or Qwen",
+    ),
     "use_alibi": ("ALiBi position bias", "serve a model with rotary or learned positions"),
 }
 MOST = 1 << 24  # of a configuration's sizes
