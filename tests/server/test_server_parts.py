@@ -174,7 +174,7 @@ def test_every_server_gets_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 
 def _weights(folder: Path, elements: int, dtype: str = "F32") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": 97}')
     header = json.dumps(
         {"__metadata__": {}, "w": {"dtype": dtype, "shape": [elements], "data_offsets": [0, 4 * elements]}}
     ).encode()
@@ -192,7 +192,7 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
         check(tmp_path / "nowhere")
     with pytest.raises(SettingError, match=r"config\.json"):
         check(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "vocab_size": 97}')
     with pytest.raises(SettingError, match="no safetensors weights"):
         check(tmp_path)
     check(_weights(tmp_path, 1000))
