@@ -89,6 +89,8 @@ def test_covey_s_own_fields_work_under_their_own_names(body: dict[str, Any], own
         ("logit_bias_ids", {"logit_bias_ids": [5]}),
         ("logit_bias_ids", {"logit_bias_ids": [5], "logit_bias": {"5": 1}}),
         ("logit_bias_ids", {"logit_bias_ids": 5, "logit_bias": [1]}),
+        ("logit_bias_ids", {"logit_bias_ids": [5], "logit_bias": [1, 2]}),
+        ("logit_bias_ids", {"logit_bias_ids": [5, 6], "logit_bias": [1]}),
         ("logit_bias", {"logit_bias": [1]}),
         ("stop_words", {"stop_words": 5}),
         ("grammar_regex", {"grammar_regex": 5}),

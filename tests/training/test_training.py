@@ -113,6 +113,22 @@ def test_a_lesson_without_numbers_teaches_nothing_and_ends_nothing(
     assert history[1]["acceptance"] > history[0]["acceptance"] > 0
 
 
+def test_a_line_has_the_mean_acceptance_of_the_lessons_since_the_one_before(
+    tiny_drafter: LlamaForCausalLM, lessons: Lessons, tmp_path: Path
+) -> None:
+    student = copy.deepcopy(tiny_drafter)
+
+    def loss(step: int, _: float) -> distil.Loss:
+        logits = student(input_ids=lessons.tokens[:1], use_cache=False).logits
+        return logits.mean() * (torch.nan if step == 2 else 1.0), torch.tensor(step / 10)
+
+    every = replace(DISTIL, log_every=4)
+    history = distil.fit(
+        student, loss, Budget(steps=8), tmp_path / "drafter.pt", device=torch.device("cpu"), settings=every
+    )
+    assert [each["acceptance"] for each in history] == pytest.approx([1 - 0.4 / 3, 1 - 2.2 / 4])
+
+
 def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(
     tiny_drafter: LlamaForCausalLM,
     tiny_target: LlamaForCausalLM,
