@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 import grpc
 import pytest
 
-from covey.contracts.profile import FrontSettings, Profile
+from covey.contracts.profile import FrontSettings
 from covey.front import grpc_service
-from covey.front.gateway import Gateway
-from covey.front.http_protocol import MOST_CHUNKS
-from covey_client.errors import ConnectionLost
+from covey.front.http_protocol import FREE_CHUNKS
 from tests.fronts import over_grpc, over_http
 
 BEHIND = FrontSettings(rate=10.0, proxies=("127.0.0.0/8",))
@@ -118,28 +115,7 @@ def test_a_body_of_the_most_bytes_is_read_and_a_longer_one_refused(chunked: bool
 def test_a_body_of_the_most_chunks_is_read_and_one_of_more_refused(more: int) -> None:
     async def run() -> bytes:
         async with over_http(answering, FrontSettings()) as (where, _):
-            chunks = b"1\r\nx\r\n" * (MOST_CHUNKS + more) + b"0\r\n\r\n"
+            chunks = b"1\r\nx\r\n" * (FREE_CHUNKS + more) + b"0\r\n\r\n"
             return await asked(where, b"Transfer-Encoding: chunked\r\n", chunks)
 
     assert asyncio.run(run())[9:12] == (b"413" if more else b"200")
-
-
-def test_the_longest_request_is_not_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(said: bytes | None) -> int | None:
-        gateway = Gateway(Profile("alone"), "127.0.0.1:9", "127.0.0.1:9", os.memfd_create("deaths"), "")
-
-        async def metrics() -> bytes:
-            if said is None:
-                raise ConnectionLost("no server")
-            return said
-
-        monkeypatch.setattr(gateway.upstream, "metrics", metrics)
-        try:
-            return await gateway.longest()
-        finally:
-            await gateway.upstream.close()
-
-    told = b'covey_running 3\ncovey_target_info{target="target",pool_tokens="3200",longest="2048"} 1\n'
-    assert asyncio.run(run(told)) == 2048
-    assert asyncio.run(run(b"covey_running 3\n")) is None
-    assert asyncio.run(run(None)) is None

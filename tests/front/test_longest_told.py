@@ -12,7 +12,7 @@ from covey.front.longest import Longest
 from covey_client.errors import ConnectionLost
 from tests.fakes import ManualClock
 
-TOLD = b'covey_target_info{longest="2048"} 1\n'
+TOLD = b'covey_target_info{pool_tokens="3200",longest="2048"} 1\n'
 
 
 class Port:
