@@ -111,6 +111,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "turn (default: only its own; other models continue the bundled prompts)"
     )
     parser.add_argument("--prompts", type=Path, metavar="FILE", help=asked)
+    told = "conversations to learn from as well, in OpenAI's form: a line of JSON with `messages` for each"
+    parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help=told)
     many = f"most texts that the target writes (default: {SAMPLES}; with --minutes, as many as time allows)"
     parser.add_argument("--samples", type=int, help=many)
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of each text")
@@ -285,7 +287,8 @@ def lessons(
     most = asked.measured + (options.samples or (SAMPLES if seconds is None else 1 << 31))
     if seconds != 0 and len(kept.texts) < most:
         _write(target, asked.texts(most), kept, itself and not groups, most, seconds)
-    return _windows(target, kept), _held_out(kept)
+    told = [] if options.texts is None else _told(target, options.texts)
+    return _windows(target, kept, told), _held_out(kept)
 
 
 def continued(target: Target, tokens: int, seed: int) -> dict[str, list[Sample]]:
@@ -335,10 +338,24 @@ def _write(target: Target, texts: Iterator[Text], kept: Kept, itself: bool, most
             torch.cuda.empty_cache()
 
 
-def _windows(target: Target, kept: Kept) -> torch.Tensor:
+def _told(target: Target, path: Path) -> list[int]:
+    """Return the conversations of a file in the chat template, one after the other."""
+    joined: list[int] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            text = target.tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=False)
+        except Exception as error:  # a template may raise any error
+            raise SettingError(f"{path}, line {number}: no conversation for this chat template: {error}") from error
+        joined += target.tokenizer(str(text), add_special_tokens=False).input_ids
+    return joined
+
+
+def _windows(target: Target, kept: Kept, told: Sequence[int] = ()) -> torch.Tensor:
+    """Return the texts that were written, and then those that were `told`, cut into windows."""
     ends = list(target.ends[:1])
     taught = [text.sample for _, text in sorted(kept.texts.items()) if text.sample.prompt and not text.held_out]
     joined = [token for one in taught for token in (*one.prompt, *one.continuation, *ends)]
+    joined += told
     if len(joined) < target.window:
         raise SettingError(
             f"the target wrote only {len(joined)} tokens; learning needs at least {target.window}: give more --minutes "

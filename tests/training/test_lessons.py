@@ -76,6 +76,21 @@ def test_a_chat_model_asks_itself_and_answers_in_its_own_form(chatting: Path, tm
         assert 0 < len(sample.continuation) <= 12
 
 
+def test_conversations_of_a_file_are_learnt_after_its_own_texts(chatting: Path, tmp_path: Path) -> None:
+    told, kept = tmp_path / "told.jsonl", tmp_path / "texts.jsonl"
+    messages = [{"role": "user", "content": "ask"}, {"role": "told", "content": "answer " * 40}]
+    told.write_text((json.dumps({"messages": messages}) + "\n") * 9)
+    target = texts.open_target(str(chatting), CPU, 96)
+    alone, _ = texts.lessons(target, options(chatting, "--samples", "40"), kept)
+    more, _ = texts.lessons(target, options(chatting, "--samples", "40", "--texts", str(told)), kept)
+    assert more[: len(alone) - 1].tolist() == alone[:-1].tolist()
+    last = target.tokenizer.decode(more[-8:].flatten())
+    assert f"<user>ask<told>{messages[1]['content']}<user>" in last
+    told.write_text('{"messages": 3}\n')
+    with pytest.raises(SettingError, match=r"told.jsonl, line 1: no conversation for this chat template"):
+        texts.lessons(target, options(chatting, "--samples", "40", "--texts", str(told)), kept)
+
+
 def test_a_chat_model_answers_the_lines_of_a_file_and_its_own_questions_in_turn(chatting: Path, tmp_path: Path) -> None:
     path = tmp_path / "asked.jsonl"
     path.write_text("".join(json.dumps(f"Line\n{number}?") + "\n" for number in range(20)))
