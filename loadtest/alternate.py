@@ -111,7 +111,8 @@ def main() -> None:
     chosen = served(given.profile)
     profile = tomllib.loads(find(chosen["profile"]).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
-        urls, texts = {}, [text for known in Wanted(Path(), **chosen).prompts().values() for text in known]
+        wanted = Wanted(Path(), profile=chosen["profile"], model=chosen["model"])
+        urls, texts = {}, [text for known in wanted.prompts().values() for text in known]
         for index, settings in enumerate(given.settings):
             text, variables = changed(profile, settings)
             own = Path(folder) / f"{index}.toml"

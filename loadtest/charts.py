@@ -1,4 +1,4 @@
-"""Draws lines over time, as SVG. Does not know their meaning."""
+"""Draws lines over time, and medians with intervals, as SVG. Does not know their meaning."""
 
 from __future__ import annotations
 
@@ -57,9 +57,42 @@ def svg(chart: Chart) -> str:
         place = {"xycoords": axes.get_xaxis_transform(), "xytext": (2, -3), "textcoords": "offset points"}
         axes.annotate(text, (at, 1), **place, rotation=90, va="top", fontsize=7, color="0.2")
     _dress(axes, chart, legend=any(label for label, _ in drawn))
+    return _written(figure, chart.title)
+
+
+def intervals(
+    title: str,
+    along: str,
+    unit: str,
+    lines: Mapping[str, Mapping[str, Sequence[float] | None]],
+    level: float,
+) -> str:
+    """Return lines of medians with their intervals, `(median, low, high)` by name of the place, as an `<svg>` element.
+    A line at `level` is the comparison."""
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    places = list(dict.fromkeys(place for line in lines.values() for place in line))
+    for index, (colour, (label, line)) in enumerate(zip(COLOURS, lines.items())):
+        found = [(places.index(place), *each) for place, each in line.items() if each]
+        if found:
+            at, medians, lows, highs = zip(*found)
+            below, above = ([abs(a - b) for a, b in zip(medians, ends)] for ends in (lows, highs))
+            beside = [place + 0.06 * (index - (len(lines) - 1) / 2) for place in at]  # bars do not hide one another
+            axes.errorbar(beside, medians, (below, above), label=label, color=colour, marker="o", capsize=3)
+    axes.axhline(level, color="0.4", linewidth=0.8)
+    axes.set_xticks(range(len(places)), places)
+    axes.set(xlabel=along, ylabel=unit)
+    axes.set_title(title, fontsize=8)
+    axes.grid(visible=True, alpha=0.25)
+    if axes.containers:
+        axes.legend(fontsize=8, frameon=False)
+    return _written(figure, title)
+
+
+def _written(figure: Figure, title: str) -> str:
     written = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": f"chart: {chart.title}"}):
-        figure.savefig(written, format="svg", metadata={"Date": None, "Title": chart.title})
+    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": f"chart: {title}"}):
+        figure.savefig(written, format="svg", metadata={"Date": None, "Title": title})
     text = written.getvalue()
     return text[text.index("<svg") :]
 

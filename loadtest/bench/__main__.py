@@ -16,7 +16,7 @@ from covey_client import interruption
 from loadtest.bench.session import Session, Wanted, served
 
 BENCHES = {
-    "speedup": "what fixed speculation gains over none, one request at a time",
+    "speedup": "what adaptive and fixed draft lengths gain over none, by callers and temperature",
     "exactness": "whether a token's draw is the same bits in any company, at every length",
     "gpu": "how near a GPU's limits, part by part: rounds, policies",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
@@ -71,6 +71,8 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--data", type=Path, metavar="FILE", help="Azure's trace")
     pair = "of `emulated`: this pair alone; of `peers`: an aligned one"
     add("--pair", dest="pairs", action="append", metavar="NAME", help=pair)
+    loads = "of `speedup`: the loads, as 1,4,16,32"
+    add("--callers", type=lambda text: [int(each) for each in text.split(",")], metavar="N,N", help=loads)
     part = "of `gpu`, `slo`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
     peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"

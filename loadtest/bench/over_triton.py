@@ -43,11 +43,18 @@ class OverTriton:
     def _answer(self, tenant: str, ask: Ask) -> Answer:
         given: dict[str, Any] = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, "seed": ask.seed}
         given |= {"tenant": tenant, **ask.settings, **self._settings}
-        prompt, started = ask.ids or ask.text, time.perf_counter()
+        first, prompt, started = 0.0, ask.ids or ask.text, time.perf_counter()
         if self._stream:
             with self._client.stream(prompt, **given) as stream:
-                whole = Completion.join(stream)
+                chunks = []
+                for chunk in stream:
+                    chunks.append(chunk)
+                    if not first and chunk.tokens:
+                        first = time.perf_counter() - started
+                whole = Completion.join(chunks)
         else:
             whole = self._client.generate(prompt, **given)
         seconds = time.perf_counter() - started
-        return Answer(whole.tokens, seconds, whole.usage.draft_tokens, whole.usage.accepted_draft_tokens)
+        usage = whole.usage
+        drafted, accepted = usage.draft_tokens, usage.accepted_draft_tokens
+        return Answer(whole.tokens, seconds, drafted, accepted, usage.acceptance_histogram, first)

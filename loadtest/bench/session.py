@@ -43,6 +43,7 @@ class Wanted:
     repetitions: int = 0  # 0: the bench's own number
     data: Path | None = None  # Azure's trace
     pairs: tuple[str, ...] = ()  # emulated ones; none named: all
+    callers: tuple[int, ...] = ()  # loads of `speedup`; (): the bench's own
     parts: tuple[str, ...] = ()  # as `parts_of` has them
     peers: tuple[str, ...] = ()  # NAME=PYTHON
     device: str = "auto"  # of `gpu`: auto, cuda or cpu
@@ -88,6 +89,7 @@ class Session:
     wanted: Wanted
     console: Console
     summarise: Callable[[], JsonDict] = dict
+    draw: Callable[[JsonDict], str] | None = None  # returns a picture of the results, as SVG
     interrupted: bool = False
     notes: JsonDict = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
@@ -96,6 +98,10 @@ class Session:
     def out_of_time(self) -> bool:
         """Return whether the time would be up after another step as long as the longest so far."""
         return self._longest > self._began + 60 * self.wanted.minutes - time.monotonic()
+
+    def share(self, parts: int) -> float:
+        """Return the seconds of one of `parts` equal parts of the time that is left."""
+        return max(0.0, self._began + 60 * self.wanted.minutes - time.monotonic()) / parts
 
     def repetitions(self, usual: int, quick: int = 1) -> int:
         return self.wanted.repetitions or self.wanted.sized(usual, quick)
@@ -162,4 +168,6 @@ class Session:
         self.wanted.out.parent.mkdir(parents=True, exist_ok=True)
         self.wanted.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
         self.console.print(f"written: {self.wanted.out}")
+        if self.draw is not None:
+            self.wanted.out.with_suffix(".svg").write_text(self.draw(result))
         return result

@@ -60,17 +60,22 @@ class Best:
     def span(self) -> list[float]:
         return [min(self.ratios), max(self.ratios)]
 
+    @property
+    def median_and_interval(self) -> list[float]:
+        """Return the median and its interval at 95 %."""
+        return [self.ratio, *interval(self.ratios, of=median)]
+
 
 def best_over(
     rates: Mapping[str, Sequence[float]], baseline: Mapping[str, Sequence[float]], *, single: bool = False
 ) -> Best | None:
     """Pick the fastest choice, and the fastest baseline, on odd repetitions and compare them on even ones; then swap.
     The best of several noisy runs flatters itself, but not on repetitions on which it was not picked. Return None if
-    there are not two repetitions. With `single` one is enough, and the best is compared on the runs on which it was
-    picked."""
-    count = min((len(values) for values in [*rates.values(), *baseline.values()]), default=0)
+    there are not two repetitions, or no choice. With `single` one is enough, and the best is compared on the runs on
+    which it was picked."""
+    count = min(len(values) for values in [*rates.values(), *baseline.values()]) if rates and baseline else 0
     halves = ((range(1, count, 2), range(0, count, 2)), (range(0, count, 2), range(1, count, 2)))
-    if count == 1 and single and rates and baseline:
+    if count == 1 and single:
         halves = ((range(1), range(1)),)
     elif count < 2:
         return None

@@ -36,6 +36,8 @@ class Answer:
     seconds: float
     drafted: int = 0
     accepted: int = 0
+    lengths: tuple[int, ...] = ()  # place j: drafts of which j tokens were accepted
+    first: float = 0.0  # seconds to the first token of a stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class Run:
     def rate(self) -> float:
         """Return the tokens per second."""
         return self.tokens / self.seconds
+
+    @property
+    def at_work(self) -> float:
+        """Return the mean number of requests in flight: some callers end before others."""
+        return sum(answer.seconds for answer in self.answers) / self.seconds
 
 
 class Competitor(Protocol):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from covey import prompts
 from loadtest.bench.work import Ask
-from loadtest.questions import Prompt
+from loadtest.questions import Prompt, Prompts
 
 T = TypeVar("T")
 
@@ -27,10 +27,12 @@ def mixed(count: int, *, tokens: int, seed: int) -> list[Ask]:
     return asks
 
 
-def by_repetition(known: Sequence[Prompt], domain: str, repetitions: int, *, seed: int) -> list[Prompt]:
-    """Give each repetition a prompt of the domain, none twice while there are enough."""
-    dealt = random.Random(f"{seed} {domain}").sample(known, len(known))
-    return [dealt[repetition % len(dealt)] for repetition in range(repetitions)]
+def dealt(known: Prompts, count: int, turn: int, *, seed: int) -> list[tuple[str, Prompt]]:
+    """Return `count` prompts with their domains, balanced over the domains. A prompt comes again in a later turn only
+    after all others, and never twice in a turn that is smaller than the whole deck."""
+    decks = [shuffled(each, seed, place) for place, each in enumerate(known.values())]
+    deck = [card for cards in zip(*decks) for card in zip(known, cards)]
+    return [deck[(turn * count + place) % len(deck)] for place in range(count)]
 
 
 def shuffled(entries: Sequence[T], *seeds: int) -> list[T]:

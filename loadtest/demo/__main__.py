@@ -60,7 +60,9 @@ def main(arguments: Sequence[str]) -> int:
     interruption.by_signals()
     given.out.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
-    session = Session("demo", Wanted(given.out / "demo.json", given.quick, **served()), console)
+    chosen = served()
+    wanted = Wanted(given.out / "demo.json", given.quick, profile=chosen["profile"], model=chosen["model"])
+    session = Session("demo", wanted, console)
     found: dict[str, JsonDict] = {}
     charts: dict[str, Sequence[Chart]] = {}
     session.summarise = lambda: {"steps": {name: found[name] for name in STEPS if name in found}}

@@ -26,11 +26,18 @@ def quick(name: str, folder: Path, *options: str) -> JsonDict:
     return found
 
 
-def test_speedup_asks_every_depth(tmp_path: Path) -> None:
+def test_speedup_compares_at_every_load_and_temperature(tmp_path: Path) -> None:
     found = quick("speedup", tmp_path)
-    assert set(found["overall_t1"]["tokens_per_second"]) == {"off", "fixed:2", "fixed:4", "auto"}
-    assert found["overall_t1"]["policy_over_off"] > 0
-    assert found["overall_t1"]["best_static_over_off"] > 0
+    for callers in ("1", "4"):
+        for temperature in ("0", "1"):
+            point = found["points"][callers][temperature]
+            assert {"off", "auto"} < set(point["tokens_per_second"]) < {"off", "fixed:2", "fixed:4", "auto"}
+            assert point["turns"] == 2
+            assert set(point["texts_that_differ_from_off"].values()) == {0}
+            for key in ("adaptive_over_off", "adaptive_over_best_static"):
+                median, low, high = found[key][callers][temperature]
+                assert 0 < low <= median <= high
+    assert (tmp_path / "out.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -41,13 +48,13 @@ def test_a_signal_ends_a_bench_with_what_it_has_measured(tmp_path: Path, number:
         words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stderr is not None
-        said = next(line for line in process.stderr if line.startswith("repetition 2"))  # the first one is over
+        said = next(line for line in process.stderr if line.startswith("callers 4"))  # the first load is over
         process.send_signal(number)
         shown, rest = process.communicate(timeout=120)
     assert "%" in said
     assert process.returncode == 130, rest
-    assert "The best fixed depth" in shown
+    assert "auto over off" in shown
     found = json.loads(out.read_text())
     assert found["interrupted"]
-    assert found["repetitions"] == 1
-    assert found["code"]["tokens_per_second"]["off"]["median"] > 0
+    assert found["points"]["1"]["0"]["turns"] == 2
+    assert found["points"]["4"]["1"]["turns"] == 0

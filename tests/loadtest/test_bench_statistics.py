@@ -67,10 +67,6 @@ def test_mixed_requests_are_the_seeds_and_cover_all_domains() -> None:
     assert {ask.domain for ask in asks} == set(prompts.DOMAINS)
 
 
-def test_repetitions_share_no_prompts() -> None:
-    assert len(set(workload.by_repetition(prompts.load("code"), "code", 20, seed=1))) == 20
-
-
 def test_an_order_is_its_seeds_own_and_nobody_always_follows_the_same() -> None:
     names = list("abcdefg")
     orders = [workload.shuffled(names, 1, repetition) for repetition in range(30)]
