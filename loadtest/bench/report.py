@@ -27,11 +27,6 @@ def between(found: Mapping[str, Any] | None, digits: int = 2) -> str:
     return f"{found['median']:.{digits}f} ({low:.2f} to {high:.2f})"
 
 
-def with_interval(found: Sequence[float] | None) -> str:
-    """Return a median and its interval as text; a dash where there is none."""
-    return between({"median": found[0], "interval": found[1:]} if found else None)
-
-
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     made = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):

@@ -224,12 +224,13 @@ def show(result: JsonDict, console: Console) -> None:
     for callers, by in result["points"].items():
         for temperature, point in by.items():
             where = [callers, temperature]
-            over = [report.with_interval(result[key][callers][temperature]) for key in RATIOS]
+            found = [result[key][callers][temperature] for key in RATIOS]
+            over = [report.between(each and {"median": each[0], "interval": each[1:]}) for each in found]
             best = ", ".join(dict.fromkeys(point["best_static"] or ())) or "-"
             ratios.append([*where, *over, best, str(point["turns"])])
             rates += [[*where, name, *(report.number(point[key][name]) for key in SPEEDS)] for name in point[SPEEDS[0]]]
-            for found in filter(None, [point["acceptance"].get(AUTO)]):
-                parts = [*found["by_domain"].items(), *enumerate(found["by_position"], start=1)]
+            if accepted := point["acceptance"].get(AUTO):
+                parts = [*accepted["by_domain"].items(), *enumerate(accepted["by_position"], start=1)]
                 shares.append([*where, ", ".join(f"{part} {report.number(share)}" for part, share in parts)])
     where = ["callers", "temperature"]
     columns = [*where, "auto over off", "auto over best static", "best depth over off", "best static", "turns"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,11 @@ class Simulated:
         self.runs: list[tuple[Sequence[Ask], str]] = []
         self._clock, self._seconds = clock, seconds
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def run(self, asks: Sequence[Ask], concurrency: int, tenant: str = "") -> Run:
-        assert concurrency == 4
+        assert len(asks) % concurrency == 0
         self.runs.append((asks, tenant))
         seconds = self._seconds(asks[0].temperature) * asks[0].max_tokens / speedup.TOKENS
         self._clock[0] += seconds
@@ -208,6 +212,23 @@ def test_results_are_written_drawn_and_shown(tmp_path: Path, some: bool) -> None
     speedup.show(result, console)
     assert isinstance(console.file, io.StringIO)
     assert ("1.25 (1.25 to 1.25)" in console.file.getvalue()) == some
+
+
+def test_a_whole_run_at_the_loads_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(_server: object, name: str, *, stream: bool, settings: Mapping[str, object]) -> Simulated:
+        assert stream
+        assert settings == {"speculation": name}
+        return Simulated(name, [0.0], greedy_likes_depth(name))
+
+    monkeypatch.setattr(speedup, "OverTriton", one)
+    monkeypatch.setattr(Session, "server", lambda *_: ExitStack())
+    out = tmp_path / "out.json"
+    assert main(["speedup", "--quick", "--profile", "demo-cpu", "--json", str(out), "--callers", "2,16"]) == 0
+    found = json.loads(out.read_text())
+    assert list(found["adaptive_over_off"]) == list(found["points"]) == ["2", "16"]
+    assert found["adaptive_over_best_static"]["16"]["0"][0] == pytest.approx(0.4), "fixed:4 takes 0.8 s, the policy 2 s"
+    assert found["weights"] in ("bfloat16", "float32")
+    assert (found["target"], found["quick"]) == ("demo-cpu", True)
 
 
 def test_a_caller_without_a_prompt_is_refused_before_anything_starts(
