@@ -63,9 +63,25 @@ def test_a_smaller_vocabulary_drafts_the_targets_ids(target: Path, tmp_path: Pat
     assert np.isinf(np.delete(found, known, axis=1)).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_states_are_those_of_the_formula_and_logits_keep_their_bits(dtype: str, target: Path, tmp_path: Path) -> None:
-    folder = tiny_heads.build(tmp_path)
+INNER = {"eagle_aux_hidden_state_layer_ids": [tap - 1 for tap in TAPS], "norm_before_fc": True}
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"),
+    [
+        ({}, "float32"),
+        ({}, "bfloat16"),
+        ({"nested": True, "norm_before_fc": True, "norm_output": True}, "float32"),
+        ({"eagle_config": INNER}, "float32"),
+        ({"fc_norm": True}, "float32"),
+        ({"nested": True, "norm_before_fc": True, "fc_norm": True}, "bfloat16"),
+    ],
+    ids=["plain", "plain bfloat16", "norm of all", "NVIDIA's", "norm of each", "both"],
+)
+def test_states_are_those_of_the_formula_and_logits_keep_their_bits(
+    form: dict[str, Any], dtype: str, target: Path, tmp_path: Path
+) -> None:
+    folder = tiny_heads.build(tmp_path, **form)
     plain = NativeModel(target, dtype=dtype, blocks=20, threads=2, numerics="fast", max_pass_tokens=64)
     taps = heads.taps_of(folder, target)
     assert taps.layers == TAPS
@@ -103,13 +119,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no rotation": ({"rope_scaling": "x"}, "config.json cannot be read"),
     "no number": ({"rms_norm_eps": "x"}, "rms_norm_eps of config.json is 'x', allowed: a number"),
     "no flag": ({"norm_before_residual": "false"}, "norm_before_residual of config.json is 'false'"),
-    "another kind": ({"architectures": ["LlamaForCausalLM"]}, "is not of an EAGLE-3 head"),
+    "another kind": ({"architectures": ["LlamaForCausalLM"], "draft_vocab_size": None}, "is not of an EAGLE-3 head"),
     "layers": ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, "the target has 6 layers"),
     "fewer taps": (
         {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}},
         "fc.weight is .*is it another one's head",
     ),
-    "norms": ({"fc_norm": True}, "fc_norm is not supported"),
+    "no flag of a norm": ({"fc_norm": 3}, "fc_norm of config.json is 3"),
+    "an older name": ({"use_aux_norm": True}, "use_aux_norm of config.json is not supported"),
 }
 
 
@@ -155,6 +172,26 @@ def test_what_it_would_not_read_is_refused_by_name(target: Path, tmp_path: Path)
         save_file(weights | {name: torch.zeros(WIDTH)}, folder / "model.safetensors")
         with pytest.raises(CoveyError, match="a head of one layer without biases"):
             heads.read(folder, target)
+
+
+@pytest.mark.parametrize(
+    ("form", "tensor"), [({"fc_norm": True}, "fc_norm.2.weight"), ({"norm_before_fc": True}, "input_norm.weight")]
+)
+def test_norms_are_in_the_settings_and_in_the_weights_or_refused(
+    form: dict[str, Any], tensor: str, target: Path, tmp_path: Path
+) -> None:
+    folder = tiny_heads.build(tmp_path, **form)
+    weights = load_file(folder / "model.safetensors")
+    save_file({f"model.{name}": each for name, each in weights.items()}, folder / "model.safetensors")
+    assert len(heads.read(folder, target).norms[0]) == (3 if "fc_norm" in form else 1), "with or without model."
+    for changed in ({}, {tensor: weights[tensor][1:].contiguous()}):
+        rest = {name: each for name, each in weights.items() if name != tensor}
+        save_file(rest | changed, folder / "model.safetensors")
+        with pytest.raises(CoveyError, match=tensor):
+            heads.read(folder, target)
+    save_file(weights, tiny_heads.build(tmp_path) / "model.safetensors")
+    with pytest.raises(CoveyError, match=f"but {next(iter(form))} of config.json is not true"):
+        heads.read(folder, target)
 
 
 def test_a_head_is_no_model_of_its_own(tmp_path: Path) -> None:

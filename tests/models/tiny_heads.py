@@ -45,6 +45,10 @@ def build(folder: Path, *, nested: bool = False, known: Sequence[int] = (), **ch
     weights = {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
     for name in (f"{layer}input_layernorm", f"{layer}hidden_norm", f"{layer}post_attention_layernorm", "norm"):
         weights[f"{name}.weight"] = 1 + 0.3 * torch.randn(WIDTH, generator=generator)
+    if '"norm_before_fc": true' in json.dumps(changes):
+        weights["input_norm.weight"] = 1 + 0.3 * torch.randn(3 * WIDTH, generator=generator)
+    if changes.get("fc_norm"):
+        weights |= {f"fc_norm.{tap}.weight": 1 + 0.3 * torch.randn(WIDTH, generator=generator) for tap in range(3)}
     if known:
         weights["d2t"] = torch.tensor(known) - torch.arange(len(known))
         weights["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, torch.tensor(known), True)
@@ -93,6 +97,13 @@ class Formula:
         """The target's states of a text's positions."""
         hidden = self._target(torch.tensor([list(tokens)]), output_hidden_states=True).hidden_states
         taps = torch.cat([hidden[tap][0] for tap in TAPS], dim=-1)  # the n-th is what layer n reads
+        if "input_norm.weight" in self._w:
+            taps = functional.rms_norm(taps, (3 * WIDTH,), self._w["input_norm.weight"], EPS)
+        if "fc_norm.0.weight" in self._w:
+            each = enumerate(taps.chunk(3, dim=-1))
+            taps = torch.cat(
+                [functional.rms_norm(x, (WIDTH,), self._w[f"fc_norm.{n}.weight"], EPS) for n, x in each], -1
+            )
         return taps @ self._w["fc.weight"].T
 
     @torch.inference_mode()

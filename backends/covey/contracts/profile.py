@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 PROFILE_VARIABLE = "COVEY_PROFILE"
 FOLDER_VARIABLE = "COVEY_TARGET_FOLDER"
-DRAFTER_VARIABLE = "COVEY_DRAFTER_FOLDER"
+DRAFTER_VARIABLE = "COVEY_NAMED_DRAFTER"  # ENTRY:FOLDER
 DTYPE_VARIABLE = "COVEY_DTYPE"
 TOKENS_VARIABLE = "COVEY_KV_TOKENS"  # for every KV pool without a size in the profile
 LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # comma-separated drafters of the profile that the launcher did not load
@@ -39,7 +39,7 @@ DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
 DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
 BLOCK = 32  # tokens of a KV block
-GENERAL = "draft_general"  # the entry for a drafter that is named only by its folder
+GENERAL, HEAD = "draft_general", "draft_head"  # the entries for a model or a head that is named only by its folder
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
 
 
@@ -220,7 +220,7 @@ class DrafterSettings:
         "type of weights and KV; auto: bytes in the native runtime, else bfloat16 if the device multiplies it",
         choices=DTYPES,
     )
-    device: str = setting("cpu", "where neural drafters run", choices=("auto", "cpu", "cuda"))
+    device: str = setting("auto", "where neural drafters run; heads: on a CPU", choices=("auto", "cpu", "cuda"))
     kv_memory_mb: int = setting(
         0, "KV memory of each neural drafter; 0: for as many tokens as the target's pool holds", low=0, high=1 << 20
     )
@@ -459,7 +459,7 @@ def from_environment() -> Profile:
     profile = with_dtype(profile, os.environ.get(DTYPE_VARIABLE, ""))
     profile = with_tokens(profile, int(os.environ.get(TOKENS_VARIABLE, "0")))
     drafter = os.environ.get(DRAFTER_VARIABLE)
-    return without(with_drafter(profile, drafter) if drafter else profile, left_out())
+    return without(with_drafter(profile, *drafter.split(":", 1)) if drafter else profile, left_out())
 
 
 def left_out() -> tuple[str, ...]:
@@ -486,15 +486,18 @@ def with_tokens(profile: Profile, tokens: int) -> Profile:
     return dataclasses.replace(profile, target=target, drafter=drafter)
 
 
-def with_drafter(profile: Profile, folder: str) -> Profile:
-    """Return the profile with the model in that folder as its first drafter."""
-    others = tuple(name for name in profile.speculation.drafters if name != GENERAL)
-    elsewhere = tuple(entry for entry in profile.drafter.folders if not entry.startswith(f"{GENERAL}:"))
+def with_drafter(profile: Profile, entry: str, folder: str) -> Profile:
+    """Return the profile with the model in that folder as its first drafter, run by GENERAL, or by HEAD if it is a
+    head."""
+    others = tuple(name for name in profile.speculation.drafters if name != entry)
+    elsewhere = tuple(each for each in profile.drafter.folders if not each.startswith(f"{entry}:"))
+    head = HEAD if entry == HEAD else profile.target.head
     return dataclasses.replace(
         profile,
-        models=(*(name for name in profile.models if name != GENERAL), GENERAL),
-        speculation=dataclasses.replace(profile.speculation, drafters=(GENERAL, *others)),
-        drafter=dataclasses.replace(profile.drafter, folders=(*elsewhere, f"{GENERAL}:{folder}")),
+        models=(*(name for name in profile.models if name != entry), entry),
+        target=dataclasses.replace(profile.target, head=head),
+        speculation=dataclasses.replace(profile.speculation, drafters=(entry, *others)),
+        drafter=dataclasses.replace(profile.drafter, folders=(*elsewhere, f"{entry}:{folder}")),
     )
 
 

@@ -1,13 +1,13 @@
 """EAGLE-3 heads as they lie on disk: drafters of one layer that read, beside a token, what the target knew before it.
 
 At index i a head is given the target's state of position i and the token of position i + 1, and predicts that of i + 2.
-A state is one product (`fc`) of three taps, the residual stream before three of the target's layers. The target keeps
-the taps of every token beside its KV, for a head may ask for them late or find a prompt in the cache, and makes the
-states that are asked for: it ships one row of its width for each token, not three.
+A state is one product (`fc`) of three taps, the residual stream before three of the target's layers. EAGLE-3.1 norms
+the taps first. The target keeps the taps of every token beside its KV, for a head may ask for them late or find a
+prompt in the cache, and makes the states that are asked for: it ships one row of its width for each token, not three.
 
 Two forms are read. SafeAILab's and SpecForge's is flat and counts layers by their outputs, so that its layer 1 is
-tapped before layer 2; that of vLLM's `speculators` is nested and counts as the taps do. Matrices may lie in bytes
-beside a scale for each row. Reads neither torch nor transformers.
+tapped before layer 2; that of vLLM's `speculators` is nested and counts as the taps do. A flat form may say its
+settings in `eagle_config`. Matrices may lie in bytes beside a scale for each row. Reads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from covey.models.stored import Stored
 _EMBEDDING = "model.embed_tokens.weight"
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _LAYER, _NESTED_LAYER, _OURS = "midlayer.", "layers.0.", "model.layers.0."
+_WHOLE, _EACH = "norm_before_fc", "fc_norm"  # norms of all taps together, and of each; vLLM applies them in this order
+_WHOLE_NORM = "model.input_norm.weight"
 _READ = ("BF16", "F16", "F32")
-_UNREAD = ("norm_before_fc", "fc_norm")  # norms of taps, which are in neither of the forms that could be looked at
+_UNREAD = ("use_aux_norm", "eh_proj_before_attn", "parallel_drafting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Taps:
 
     layers: tuple[int, ...]
     fc: Floats  # [width, layers * the target's width]
+    norms: tuple[Floats, ...]  # applied in turn, each [parts, numbers of a part]: the factors of RMS norms
+    eps: float
 
     @property
     def numbers(self) -> int:
@@ -47,6 +51,10 @@ class Taps:
 
     def states(self, tapped: Floats) -> Floats:
         """Return the states [tokens, width] of taps [tokens, numbers]."""
+        for factors in self.norms:
+            parts = tapped.reshape(len(tapped), *factors.shape)
+            scale = 1 / np.sqrt(np.square(parts).mean(axis=-1, keepdims=True) + np.float32(self.eps))
+            tapped = (parts * scale * factors).reshape(tapped.shape)
         found: Floats = tapped @ self.fc.T
         return found
 
@@ -69,6 +77,7 @@ class Head:
     of: Architecture
     taps: tuple[int, ...]
     fc: Stored
+    norms: tuple[tuple[Stored, ...], ...]  # of taps: one for all of them, or one for each
     target_vocab: int
     ids: Ints | None  # the target's ids of its own; None where they are the same
 
@@ -79,8 +88,8 @@ def read(folder: Path, target: Path) -> Head:
     if not refusals.is_head(config):
         raise SettingError(f"{folder}: config.json is not of an EAGLE-3 head; one is made by covey_training head")
     for key in _UNREAD:
-        if config.get(key):
-            raise UnsupportedModel(f"{folder}: {key} is not supported: a head whose states are one product is")
+        if _said(folder, config, key):
+            raise UnsupportedModel(f"{folder}: {key} of config.json is not supported: take a head without it")
     nested = "speculators_config" in config
     inner = config.get("transformer_layer_config") if nested else config
     if not isinstance(inner, dict):
@@ -93,17 +102,19 @@ def read(folder: Path, target: Path) -> Head:
     weights = {_ours(name): tensor for name, tensor in found.items()}
     weights.setdefault(_EMBEDDING, base.weights[_EMBEDDING])
     of = architecture.of(folder, described, weights, inputs=2)
-    drafted = _check_shapes(folder, of, (of.width, len(taps) * base.width))
+    norms = _norms(folder, config, len(taps))
+    drafted = _check_shapes(folder, of, len(taps), base.width, norms)
     return Head(
         of=replace(
             of,
             vocab_size=drafted,
             normed_residual=_said(folder, config, "norm_before_residual"),
-            normed_output=_said(folder, config, "norm_output"),
+            normed_output=_said(folder, config, "norm_output") or _said(folder, config, "return_hidden_post_norm"),
             end_ids=(),
         ),
         taps=taps,
         fc=weights["fc.weight"],
+        norms=tuple(tuple(weights[name] for name in names) for names in norms),
         target_vocab=base.vocab_size,
         ids=_ids(folder, weights, drafted, base.vocab_size),
     )
@@ -114,7 +125,8 @@ def taps_of(folder: Path, target: Path) -> Taps:
     from covey.models.native.weights import floats
 
     head = read(folder, target)
-    return Taps(head.taps, floats(head.fc))
+    norms = tuple(np.stack([floats(norm) for norm in each]) for each in head.norms)
+    return Taps(head.taps, floats(head.fc), norms, head.of.eps)
 
 
 def _taps(folder: Path, config: Mapping[str, Any], nested: bool, layers: int) -> tuple[int, ...]:
@@ -130,15 +142,27 @@ def _taps(folder: Path, config: Mapping[str, Any], nested: bool, layers: int) ->
 
 
 def _said(folder: Path, config: Mapping[str, Any], key: str) -> bool:
-    value = config.get(key) or False
+    """Return a setting of config.json, which NVIDIA's heads have in `eagle_config`."""
+    inner = config.get("eagle_config")
+    value = (inner.get(key) if isinstance(inner, dict) else None) or config.get(key) or False
     if type(value) is not bool:
         raise SettingError(f"{folder}: {key} of config.json is {value!r}, allowed: true, false")
     return value
 
 
-def _check_shapes(folder: Path, of: Architecture, fc: tuple[int, int]) -> int:
-    """Refuse tensors that are missing or not of the sizes that config.json and the target have. Returns how many tokens
-    the head can draft."""
+def _norms(folder: Path, config: Mapping[str, Any], taps: int) -> list[list[str]]:
+    """Return the tensors of the norms that config.json asks for, in the order in which they are applied."""
+    found = []
+    if _said(folder, config, _WHOLE):
+        found.append([_WHOLE_NORM])
+    if _said(folder, config, _EACH):
+        found.append([f"{_EACH}.{tap}.weight" for tap in range(taps)])
+    return found
+
+
+def _check_shapes(folder: Path, of: Architecture, taps: int, tap: int, normed: list[list[str]]) -> int:
+    """Refuse tensors that are missing or not of the sizes that config.json and the target, whose taps have `tap`
+    numbers, have. Returns how many tokens the head can draft."""
     width, query, key = of.width, of.heads * of.head_dim, of.kv_heads * of.head_dim
     head = of.weights.get("lm_head.weight")
     drafted = head.shape[0] if head is not None and head.shape else 0
@@ -147,7 +171,10 @@ def _check_shapes(folder: Path, of: Architecture, fc: tuple[int, int]) -> int:
     norms = dict.fromkeys(("input_layernorm", "hidden_norm", "post_attention_layernorm"), (width,))
     layer = {**read, "self_attn.o_proj": (width, query), **fed, **norms}
     due = {f"{_OURS}{name}.weight": shape for name, shape in layer.items()}
-    due |= {_EMBEDDING: (of.vocab_size, width), "fc.weight": fc, "lm_head.weight": (max(1, drafted), width)}
+    due |= {_EMBEDDING: (of.vocab_size, width), "lm_head.weight": (max(1, drafted), width)}
+    due["fc.weight"] = (width, taps * tap)
+    for names in normed:
+        due |= dict.fromkeys(names, (taps * tap // len(names),))
     due["model.norm.weight"] = (width,)
     for name, shape in due.items():
         tensor = of.weights.get(name)
@@ -156,7 +183,11 @@ def _check_shapes(folder: Path, of: Architecture, fc: tuple[int, int]) -> int:
             raise SettingError(
                 f"{folder}: {name} is {there}, for this target {shape} is due: is it another one's head?"
             )
-    more = [name for name in of.weights.keys() - due.keys() if name.startswith(("model.layers.", "fc.", "lm_head."))]
+    read_in = ("model.layers.", "fc.", f"{_EACH}.", _WHOLE_NORM, "lm_head.")
+    more = [name for name in of.weights.keys() - due.keys() if name.startswith(read_in)]
+    if unsaid := [name for name in more if name.startswith((f"{_EACH}.", _WHOLE_NORM))]:
+        flag = _WHOLE if _WHOLE_NORM in unsaid else _EACH
+        raise SettingError(f"{folder}: it has {min(unsaid)}, but {flag} of config.json is not true: copy both from one")
     if any(not name.endswith("inv_freq") for name in more):
         raise UnsupportedModel(f"{folder}: {min(more)} is not supported: a head of one layer without biases is")
     if width % 2:
@@ -181,6 +212,7 @@ def _ids(folder: Path, weights: Mapping[str, Stored], drafted: int, vocab: int) 
 
 def _ours(name: str) -> str:
     """Return a tensor's name as a plain decoder of one layer has it."""
+    name = name.removeprefix("model.")
     for layer in (_LAYER, _NESTED_LAYER):
         if name.startswith(layer):
             return _OURS + name.removeprefix(layer)

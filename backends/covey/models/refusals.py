@@ -47,8 +47,15 @@ _OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuest
 
 
 def is_head(config: Mapping[str, Any]) -> bool:
-    """Return whether a config.json is that of an EAGLE-3 head, in one of its two forms (`heads.py`)."""
-    return "Eagle3" in str(config.get("architectures")) or "speculators_config" in config
+    """Return whether a config.json is that of an EAGLE-3 head, in one of its two forms (`heads.py`). The first heads
+    that were published say LlamaForCausalLM, and only the size of their vocabulary tells."""
+    keys = ("speculators_config", "draft_vocab_size")
+    return "Eagle3" in str(config.get("architectures")) or any(config.get(key) is not None for key in keys)
+
+
+def holds_head(folder: Path) -> bool:
+    """Return whether a folder holds an EAGLE-3 head."""
+    return has_file(folder / "config.json") and is_head(described(folder))
 
 
 def servable(folder: Path) -> dict[str, Any]:
@@ -68,7 +75,7 @@ def by_config(folder: Path, get: Callable[[str], Any]) -> None:
     def refuse(feature: str, why: str) -> None:
         raise UnsupportedModel(f"{folder}: {feature} is not supported: {why}")
 
-    if is_head({key: get(key) for key in ("architectures", "speculators_config") if get(key)}):
+    if is_head({key: get(key) for key in ("architectures", "speculators_config", "draft_vocab_size")}):
         raise SettingError(f"{folder}: is an EAGLE-3 head, no model of its own: give it to a drafter of kind head")
     for key in _LISTS:
         if not isinstance(get(key) or [], (list, tuple, str)):
@@ -258,8 +265,15 @@ def _instead(folder: Path) -> str:
         return "put model.safetensors there"
     if not list(folder.glob("pytorch_model*.bin")):
         return f"{other[0].name} is not read: fetch the model's safetensors"
-    convert = (
-        "from transformers import AutoModelForCausalLM as M; "
-        f"M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')"
-    )
+    if holds_head(folder):
+        convert = (
+            "import torch; from safetensors.torch import save_file; "
+            f"w = torch.load('{folder}/pytorch_model.bin', map_location='cpu', weights_only=True); "
+            f"save_file({{n: t.contiguous() for n, t in w.items()}}, '{folder}/model.safetensors')"
+        )
+    else:
+        convert = (
+            "from transformers import AutoModelForCausalLM as M; "
+            f"M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')"
+        )
     return f'{other[0].name} is not read; convert it once: .venv/bin/python -c "{convert}"'

@@ -142,7 +142,7 @@ def of_target(folder: str | Path, settings: TargetSettings, gpu: Gpu, taps: int 
 
 def of_drafter(name: str, folder: Path, settings: DrafterSettings, gpu: Gpu, target: Path | None = None) -> Part:
     """Return what a drafter in a folder takes; with a `target`, the folder of that one's model, it is a head."""
-    device, dtype = _device(settings.device, gpu), settings.dtype
+    device, dtype = _device(settings.device, gpu) if target is None else CPU, settings.dtype
     if dtype == "auto":
         multiplied = gpu.bfloat16 if device == GPU else cpu.multiplies_bfloat16()
         dtype = SMALL if device == CPU else "bfloat16" if multiplied else "float32"

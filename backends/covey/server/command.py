@@ -95,7 +95,7 @@ def environment(
     if options.dtype:
         values[DTYPE_VARIABLE] = options.dtype
     if options.drafter:
-        values[DRAFTER_VARIABLE] = str(Path(options.drafter).resolve())
+        values[DRAFTER_VARIABLE] = f"{options.drafter_entry()}:{Path(options.drafter).resolve()}"
     values[TOKENS_VARIABLE] = str(tokens)
     values[LEFT_OUT_VARIABLE] = ",".join(left_out)
     values[KEPT_VARIABLE] = str(private_folder(options.kept_folder()))  # its files are trusted

@@ -42,7 +42,8 @@ def folder(name: str, state: Path | None = None) -> str:
 
     disable_progress_bars()  # the terminal belongs to the server's own output
     small = Path(_snapshot(name, match["model"], match["revision"], SMALL))
-    refusals.servable(small)
+    if not refusals.holds_head(small):
+        refusals.servable(small)
     return _snapshot(name, match["model"], match["revision"], [*SMALL, *WEIGHTS])
 
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from covey.contracts import profile
 from covey.contracts.profile import DEFAULT_PROFILE, Profile
+from covey.models import refusals
 from covey.process.private import KEPT_VARIABLE
 from covey_client import InvalidRequest, secret
 
@@ -77,7 +78,11 @@ class Options:
     def deployment(self) -> Profile:
         """Return the profile with the drafter that `drafter` names."""
         chosen = profile.with_dtype(profile.load(self.profile), self.dtype)
-        return profile.with_drafter(chosen, self.drafter) if self.drafter else chosen
+        return profile.with_drafter(chosen, self.drafter_entry(), self.drafter) if self.drafter else chosen
+
+    def drafter_entry(self) -> str:
+        """Return the entry of the model repository that runs `drafter`."""
+        return profile.HEAD if refusals.holds_head(Path(self.drafter)) else profile.GENERAL
 
     def kept_folder(self) -> Path:
         named = os.environ.get(KEPT_VARIABLE)
@@ -113,7 +118,9 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--served-model-name", nargs="+", default=[], metavar="NAME", help="of the model in /v1")
     named = "folder, GGUF file, or name on the Hugging Face hub (MODEL or MODEL@REVISION), of the"
     parser.add_argument("--model", default="", metavar="MODEL", help=f"{named} target")
-    parser.add_argument("--drafter", default="", metavar="MODEL", help=f"{named} model that drafts for it")
+    parser.add_argument(
+        "--drafter", default="", metavar="MODEL", help=f"{named} model or EAGLE-3 head that drafts for it"
+    )
     parser.add_argument("--dtype", default="", choices=profile.DTYPES, help="of the target; auto: its checkpoint's own")
     parser.add_argument("--model-repository", type=Path, metavar="FOLDER")
     parser.add_argument("--backends", type=Path, metavar="FOLDER", help="folder with orchestrator/, target/, ...")

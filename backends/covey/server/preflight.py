@@ -128,12 +128,12 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
         if options.model or options.drafter:
             raise StartError(f"profile {options.profile} has an emulated target, which takes no MODEL and no DRAFTER")
         return
-    if options.drafter:
+    if options.drafter and not refusals.holds_head(Path(options.drafter)):
         _servable(Path(options.drafter))
     folder = target_folder(options)
     for name, drafter in _drafter_folders(options, wanted).items():
         try:
-            if _is_head(drafter):
+            if refusals.holds_head(drafter):
                 heads.read(drafter, folder)
                 _check_states(options, name)
             else:
@@ -175,8 +175,13 @@ def memory(options: Options, wanted: tuple[str, ...]) -> int:
     head = drafters.get(settings.target.head)
     taps = heads.read(head, folder).fc.shape[1] if head else 0
     parts = [budget.of_target(folder, settings.target, gpu, taps)] if has_target else []
+    if head and (settings.drafter.device == "cuda" or any(part.device == budget.GPU for part in parts)):
+        raise StartError(
+            f"profile {options.profile}: {settings.target.head} is an EAGLE-3 head, and those run only on a CPU with "
+            'their target: say target.device = "cpu" in the profile, as head-cpu does, or leave the head out'
+        )
     for name, own in drafters.items():
-        parts.append(budget.of_drafter(name, own, settings.drafter, gpu, folder if _is_head(own) else None))
+        parts.append(budget.of_drafter(name, own, settings.drafter, gpu, folder if refusals.holds_head(own) else None))
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     addresses = available() if most == resource.RLIM_INFINITY else most - ADDRESSES
     try:
@@ -196,10 +201,6 @@ def _drafter_folders(options: Options, wanted: tuple[str, ...]) -> dict[str, Pat
             folder = settings.drafter.folder_of(name) or parameters.get("folder") or repository / name / "1"
             found[name] = Path(folder)
     return found
-
-
-def _is_head(folder: Path) -> bool:
-    return has_file(folder / "config.json") and refusals.is_head(refusals.described(folder))
 
 
 def _check_states(options: Options, head: str) -> None:
@@ -242,16 +243,16 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     target, misfits = target_folder(options), {}
     for name, folder in _drafter_folders(options, wanted).items():
         misfit = vocabulary.misfit(folder, target)
-        if not misfit and _is_head(folder):
+        if not misfit and refusals.holds_head(folder):
             try:
                 heads.read(folder, target)
             except SettingError as error:
                 misfit = f"other states: {error}"
         if misfit:
             misfits[name] = misfit
-    if options.drafter and profile.GENERAL in misfits:
+    if options.drafter and (entry := options.drafter_entry()) in misfits:
         raise StartError(
-            f"{options.drafter} cannot draft for this target: it has {misfits[profile.GENERAL]}; make one that fits by "
+            f"{options.drafter} cannot draft for this target: it has {misfits[entry]}; make one that fits by "
             f"python -m covey_training drafter --target {target}"
         )
     if misfits and (options.profile != profile.DEFAULT_PROFILE or options.models is not None):
