@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from covey.contracts import profile
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import SettingError
 from covey.contracts.ports import Drafter
@@ -26,7 +27,7 @@ from covey.loop.configuration import EngineConfig
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
 from covey.runtimes import budget
-from covey.server import Options, preflight
+from covey.server import Options, command, installation, preflight
 from covey.target.opening import load_target
 from tests.fakes import Collector, request
 from tests.models.tiny_models import build
@@ -72,7 +73,8 @@ def made(folder: Path, family: str, own: dict[str, Any], layers: int, seed: int)
 def made_head(folder: Path, target: Path, **changes: Any) -> Path:
     """A head in the form of the first published ones: pickled, with half of the tokens, and LlamaForCausalLM."""
     config = json.loads((target / "config.json").read_text())
-    width, inner, dim = config["hidden_size"], config["intermediate_size"], 8
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    dim = width // config["num_attention_heads"]
     query, key = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
     read = {f"self_attn.{name}_proj": (rows, 2 * width) for name, rows in (("q", query), ("k", key), ("v", key))}
     fed = {"mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner)}
@@ -164,18 +166,22 @@ def test_a_head_is_accepted_on_a_cpu_and_its_drafts_change_no_text(
     options = Options(profile="head-cpu", model=str(target), drafter=str(head))
     with pytest.raises(SettingError, match="convert it once") as refused:
         accepted(options)
-    command = str(refused.value).partition('python -c "')[2].removesuffix('"')
-    subprocess.run([sys.executable, "-c", command], check=True)
+    code = str(refused.value).partition('python -c "')[2].removesuffix('"')
+    subprocess.run([sys.executable, "-c", code], check=True)
     chosen = accepted(options)
     assert (chosen.target.head, chosen.speculation.drafters[0]) == (HEAD, HEAD)
+    with monkeypatch.context() as patch:
+        for key, value in command.environment(options, installation.find(None)).items():
+            patch.setenv(key, value)
+        assert profile.from_environment() == replace(chosen, target=replace(chosen.target, folder=str(target)))
     plain, drafted, count = texts(options, "head", HEAD)
     assert drafted == plain
     assert count > 300
     monkeypatch.setattr(budget, "gpu_seen_apart", lambda: GPU)
     accepted(options)
-    for profile in (name, "demo-cpu"):
+    for other in (name, "demo-cpu"):
         with pytest.raises(SettingError, match=r'run only on a CPU .* target\.device = "cpu"'):
-            accepted(replace(options, profile=profile))
+            accepted(replace(options, profile=other))
 
 
 def test_a_head_of_another_target_is_refused(tmp_path: Path) -> None:
