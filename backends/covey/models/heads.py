@@ -144,7 +144,7 @@ def _taps(folder: Path, config: Mapping[str, Any], nested: bool, layers: int) ->
 def _said(folder: Path, config: Mapping[str, Any], key: str) -> bool:
     """Return a setting of config.json, which NVIDIA's heads have in `eagle_config`."""
     inner = config.get("eagle_config")
-    value = (inner.get(key) if isinstance(inner, dict) else None) or config.get(key) or False
+    value = (inner if isinstance(inner, dict) and key in inner else config).get(key) or False
     if type(value) is not bool:
         raise SettingError(f"{folder}: {key} of config.json is {value!r}, allowed: true, false")
     return value
