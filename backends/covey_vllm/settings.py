@@ -1,7 +1,7 @@
 """The settings for Covey in vLLM's configuration: the table `covey` of `additional_config`.
 
     {"drafters": {"suffix": "suffix", "small": "/models/small", "far": "10.0.0.7:8001/draft_general"},
-     "speculation": {"policy": "covey"}, "drafter": {"device": "auto"}, "star": {"secret": "/etc/covey/secret"}}
+     "speculation": {"policy": "covey"}, "drafter": {"device": "cpu"}, "star": {"secret": "/etc/covey/secret"}}
 
 Tables other than `drafters` are those of a profile (`covey.contracts.profile`), as far as vLLM leaves their settings to
 its proposer. Other settings are refused by name. This module reads vLLM's configuration only by attributes.
