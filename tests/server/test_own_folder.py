@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from covey.contracts.errors import SettingError
-from covey.contracts.profile import GENERAL
+from covey.contracts.profile import GENERAL, HEAD
 from covey.server import Options, Server, hub, preflight
 from covey.text import vocabulary
 from tests.bundled import MODELS
@@ -442,6 +442,12 @@ def test_a_name_is_the_folder_in_the_cache(home: Path, tmp_path: Path, monkeypat
     (tmp_path / "somebody" / "tiny").mkdir(parents=True)
     assert hub.folder("somebody/tiny") == "somebody/tiny", "a folder goes before the hub's name"
     assert hub.folder("/no/such/folder") == "/no/such/folder"
+
+
+def test_a_head_may_be_named_on_the_hub(home: Path, tmp_path: Path) -> None:
+    snapshot = cached(home, "somebody/head", written(tmp_path / "files", draft_vocab_size=9))
+    options = hub.with_folders(Options(drafter="somebody/head"))
+    assert (options.drafter, options.deployment().target.head) == (str(snapshot), HEAD)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from covey.server.options import Options, state_folder
 NAME = re.compile(r"(?P<model>[\w][\w.-]*/[\w][\w.-]*)(@(?P<revision>[\w./-]+))?")
 SMALL = ["*.json", "*.txt", "*.jinja", "*.model"]  # the files of a model's folder other than weights
 WEIGHTS = ["*.safetensors"]
+PICKLED = ["pytorch_model.bin"]  # some heads are published only so; the refusal says how to convert it
 ELSEWHERE = ["*/*"]  # usually other formats of the same weights
 
 
@@ -42,9 +43,10 @@ def folder(name: str, state: Path | None = None) -> str:
 
     disable_progress_bars()  # the terminal belongs to the server's own output
     small = Path(_snapshot(name, match["model"], match["revision"], SMALL))
-    if not refusals.holds_head(small):
+    head = refusals.holds_head(small)
+    if not head:
         refusals.servable(small)
-    return _snapshot(name, match["model"], match["revision"], [*SMALL, *WEIGHTS])
+    return _snapshot(name, match["model"], match["revision"], [*SMALL, *WEIGHTS, *(PICKLED if head else ())])
 
 
 def _snapshot(name: str, model: str, revision: str | None, patterns: list[str]) -> str:
