@@ -1,14 +1,23 @@
-"""Fronts before a server that runs, and what is asked of them over plain HTTP."""
+"""Fronts before a server that runs or before none, and what is asked of them over plain HTTP."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import uvicorn
+from uvicorn.server import ServerState
+
+from covey.contracts.profile import FrontSettings, Profile
+from covey.front import grpc_service, http_protocol
+from covey.front.admission import Admission
+from covey.front.gateway import Gateway
 from covey.server import FREE, Server
 from covey.server.front import Front
 
@@ -44,3 +53,36 @@ def call(front: Front, method: str, path: str, body: Any = None, **headers: str)
         return answer.status, answer.read(), answer.headers
     finally:
         connection.close()
+
+
+@asynccontextmanager
+async def over_http(app: Any, settings: FrontSettings) -> AsyncIterator[tuple[tuple[str, int], list[Any]]]:
+    """Its address, and the connections that were made."""
+    admission, state, made = Admission(settings), ServerState(), list[Any]()
+    bounded = http_protocol.bounded(admission, settings)
+    config = uvicorn.Config(app, lifespan="off", http=bounded)
+    config.load()
+
+    def protocol() -> Any:
+        made.append(bounded(config=config, server_state=state, app_state={}))
+        return made[-1]
+
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    async with asyncio.timeout(30):
+        yield server.sockets[0].getsockname(), made
+        while state.connections:
+            await asyncio.sleep(0.02)
+    server.close()
+
+
+@asynccontextmanager
+async def over_grpc(settings: FrontSettings) -> AsyncIterator[tuple[str, Admission]]:
+    """The address of a front with no server behind it, and its limits."""
+    profile, nowhere = Profile("alone", front=settings), "127.0.0.1:9"
+    gateway = Gateway(profile, nowhere, nowhere, os.memfd_create("deaths"), "")
+    server = grpc_service.server(gateway)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}", gateway.admission
+    await server.stop(0)
+    await gateway.upstream.close()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from covey.contracts.clock import RealClock
+from covey.contracts.ports import Target
 from covey.contracts.types import Request
 from covey.loop.configuration import EngineConfig
 from covey.loop.engine import Engine
@@ -37,12 +38,28 @@ def test_a_request_of_the_longest_length_is_answered_whole_and_a_longer_one_refu
 
     with pytest.raises(BadField, match=re.escape(f"(the context is {info.longest})")):
         asked(info.longest - 20, 21)
-    sink, scheduler = (
-        Collector(),
-        Scheduler(max_running=4, max_waiting=4, token_budget=256, growth_tokens=64, block_size=32),
-    )
+    assert len(answered(target, asked(info.longest - 20, 20)).tokens[1]) == 20
+
+
+def test_a_prompt_that_is_only_scored_may_have_the_longest_length() -> None:
+    target = load_target(MODELS / "target" / "1", SETTINGS, name="target")
+    longest = target.info().longest
+    parser = RequestParser(None, target.info(), SETTINGS.limits, Roster((), ManualClock()))
+
+    def asked(prompt: int) -> Request:
+        given: dict[str, Any] = {"input_ids": np.full(prompt, 300, np.int32), "max_tokens": np.int32([0])}
+        return parser.parse(1, 0.0, {**given, "return_prompt_log_probs": np.array([True])}.get).request
+
+    assert len(answered(target, asked(longest)).scores[1].logprobs) == longest - 1
+    with pytest.raises(BadField, match=f"prompts of at most {longest} tokens"):
+        asked(longest + 1)
+
+
+def answered(target: Target, request: Request) -> Collector:
+    sink = Collector()
+    scheduler = Scheduler(max_running=4, max_waiting=4, token_budget=256, growth_tokens=64, block_size=32)
     engine = Engine(target, scheduler, StaticPlanner(0, 1), sink, RealClock(), EngineConfig({}))
-    engine.submit(asked(info.longest - 20, 20))
+    engine.submit(request)
     while engine.round():
         pass
-    assert len(sink.tokens[1]) == 20
+    return sink

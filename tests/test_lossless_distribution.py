@@ -171,6 +171,7 @@ def drafts(world: World, batch: Batch, rows: Ints, depth: int, width: int, rejec
         positions=batch.lengths[rows].astype(np.int64),
         depths=np.full(count, depth),
         width=width,
+        vocab_size=world.drafter.shape[-1],
         rejection=np.arange(count if rejection_round >= 0 else 0),
         rounds=np.full(count, max(0, rejection_round)),
         q_rows=rejection_round >= 0,

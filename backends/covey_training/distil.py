@@ -166,17 +166,18 @@ def fit(
     with Steps(apart=LINE_SECONDS) as bar, held_back() as interrupted:
         task = bar.add_task("drafter", total=1.0)
         variations: list[torch.Tensor] = []
+        lessons = 0  # since the start or the last entry in the history
         while (progress := budget.progress(step)) < 1.0 and not stop(step) and not interrupted.is_set():
             loss, variation = loss_of(step, progress)
             if torch.isfinite(loss):  # a lesson for which the target gives NaN must not end a run of hours
                 torch.autograd.backward(loss)
                 optimisers.step(step, progress)
                 variations.append(variation)
-            step += 1
-            if step % settings.log_every == 0:
+            step, lessons = step + 1, lessons + 1
+            if step % settings.log_every == 0 and (variations or lessons >= settings.log_every):
                 if not variations:
-                    raise SettingError(f"none of {settings.log_every} lessons had a finite loss: try another --device")
-                acceptance = 1 - float(torch.stack(variations).mean())
+                    raise SettingError(f"none of {lessons} lessons had a finite loss: try another --device")
+                acceptance, lessons = 1 - float(torch.stack(variations).mean()), 0
                 variations.clear()
                 history.append({"step": step, "seconds": round(budget.seconds, 1), "acceptance": acceptance})
                 bar.update(task, completed=progress, description=f"drafter: step {step}, acceptance {acceptance:.3f}")

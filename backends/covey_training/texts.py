@@ -186,7 +186,8 @@ class Kept:
         first, *lines = whole.splitlines() or [""]
         if first != json.dumps(made_with):
             raise SettingError(
-                f"{path} is of another target, other prompts or tokens: remove it or choose another --out"
+                f"{path} was made with another target, other settings or another version of Covey: remove it or choose "
+                "another --out"
             )
         for line in lines:
             number, group, held_out, *sample = json.loads(line)

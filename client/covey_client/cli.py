@@ -19,6 +19,7 @@ from covey_client.errors import (
     InvalidRequest,
     Overloaded,
 )
+from covey_client.printable import printable
 
 COMMANDS = (
     generate,
@@ -56,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(given)
     except CoveyClientError as error:
         hint = NO_SERVER if isinstance(error, ConnectionLost) else ""
-        print(f"covey: {error}{hint}", file=sys.stderr)
+        said = "\n".join(map(printable, str(error).split("\n")))
+        print(f"covey: {said}{hint}", file=sys.stderr)
         return STATUS.get(type(error), 1)
     except KeyboardInterrupt:
         print(file=sys.stderr)

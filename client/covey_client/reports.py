@@ -96,7 +96,7 @@ class Reports:
             if status != 200:
                 raise from_message(str(found["error"]), status)
             told: dict[str, Any] = json.loads(found["report"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ServerError(f"{self._address.target} does not answer as Covey does: {answer[:200]!r}") from None
         return told
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
 
 from covey_client import running
 from covey_client import secret as secrets
@@ -40,7 +41,7 @@ KEY = (  # the figures to look at first
 ALL = "+Inf"  # the last bucket of counters that are a histogram
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
 _OWN_LABELS = ("model", "version")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def parse(text: str, prefix: str = PREFIX) -> tuple[Sample, ...]:
     found = []
     for name, labels, value in _SAMPLE.findall(text):
         if name.startswith(prefix):
-            found.append(Sample(name, dict(_LABEL.findall(labels)), float(value)))
+            with suppress(ValueError):  # another program's
+                found.append(Sample(name, dict(_LABEL.findall(labels)), float(value)))
     return tuple(found)
 
 
@@ -141,6 +143,10 @@ def key_figures(found: Mapping[str, float]) -> dict[str, float]:
 
 def _models(address: Address, body: bytes) -> tuple[ModelStatus, ...]:
     try:
-        return tuple(ModelStatus(row["name"], row.get("state", ""), row.get("reason", "")) for row in json.loads(body))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        rows = json.loads(body)
+        models = tuple(ModelStatus(row["name"], row.get("state", ""), row.get("reason", "")) for row in rows)
+        if not all(isinstance(text, str) for model in models for text in astuple(model)):
+            raise TypeError
+        return models
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ServerError(f"{address.target} does not answer as Covey does: {body[:200]!r}") from None

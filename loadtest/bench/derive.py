@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 from covey.contracts.errors import SettingError
@@ -27,18 +26,6 @@ def derive(profile: Profile, path: Path, **changes: JsonDict | tuple[str, ...]) 
         tables[name] = {**tables[name], **change} if isinstance(change, dict) else change
     path.write_text(written(tables))
     return path
-
-
-def with_drafters(profile: Profile, path: Path, drafters: Sequence[str], **speculation: object) -> Path:
-    """Call `derive`, and keep only those drafters in the profile: no other is loaded or has a folder."""
-    gone = set(profile.speculation.drafters) - set(drafters)
-    return derive(
-        profile,
-        path,
-        models=tuple(name for name in profile.models if name not in gone),
-        speculation={**speculation, "drafters": list(drafters)},
-        drafter={"folders": [entry for entry in profile.drafter.folders if entry.split(":", 1)[0] not in gone]},
-    )
 
 
 def private(path: Path, text: str) -> Path:

@@ -53,6 +53,26 @@ def test_figures_of_the_metrics_port() -> None:
     }
 
 
+def test_a_number_that_is_none_is_left_out() -> None:
+    assert [each.value for each in parse("covey_x abc\ncovey_x 1\n")] == [1.0]
+
+
+def test_status_shows_what_a_stranger_says_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = 'covey_target_info{target="[bold]a\x1b[31m"} 1\ncovey_x{a="[/red]\x1b"} 1\ncovey_y NaN\ncovey_z +Inf\n'
+    looked = Status(True, (ModelStatus("[/x]", "[green]", "\x1b]0;a"),), parse(page))
+    monkeypatch.setattr("covey_client.status.read", lambda *_: looked)
+    assert main(["status", "--url", "localhost:1", "--all"]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    for text in ("[bold]a\\x1b[31m: on ?", "covey_x{a=[/red]\\x1b}", "[/x]", "[green]", "\\x1b]0;a"):
+        assert text in said
+    assert main(["status", "--url", "localhost:1", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["figures"]
+    assert (figures["covey_y"], figures["covey_z"]) == (None, None)
+
+
 def test_status_shows_the_figures_that_matter_and_all_of_them_if_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -186,7 +186,9 @@ def test_an_http_port_where_grpc_is_meant_says_so(http_port: str, capsys: pytest
     assert "does not speak gRPC: is it an HTTP port? Give the gRPC port" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("body", [b"hi!!", b"\xff", b"7", b"[1]", b"[{}]", b'{"a": 1}'])
+@pytest.mark.parametrize(
+    "body", [b"hi!!", b"\xff", b"7", b"[1]", b"[{}]", b'{"a": 1}', b'[{"name": 1}]', b"[" * 100_000]
+)
 def test_a_server_of_something_else_says_so(
     body: bytes, http_port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +203,22 @@ def test_metrics_that_are_none_are_missing(http_port: str, monkeypatch: pytest.M
     monkeypatch.setattr(Http, "body", b"[] \xff")
     monkeypatch.setattr(status, "_models", lambda *_read: ())
     assert status.read(http_port, http_port).samples == ()
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        ("1", "the server's decisions are not in Covey's form"),
+        ('{"policy": "a", "decisions": [1]}', "the server's decisions are not in Covey's form"),
+        ("[" * 100_000, "does not answer as Covey does"),
+    ],
+)
+def test_decisions_of_something_else_are_one_line(
+    report: str, said: str, http_port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Http, "body", json.dumps({"report": report}).encode())
+    assert main(["status", "--decisions", "--http-url", http_port]) == 1
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.e2e

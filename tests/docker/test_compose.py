@@ -176,9 +176,9 @@ def test_the_entrypoint_refuses_to_start_without_a_secret(tmp_path: Path, named:
 
 
 @pytest.mark.parametrize(
-    ("drafter", "more"), [("", []), ("Qwen/Small", ["--drafter", "/models/Qwen/Small"])], ids=["none", "one"]
+    ("drafter", "folder"), [("", ""), ("Qwen/Small", "/models/Qwen/Small"), ("/opt/own drafter", "/opt/own drafter")]
 )
-def test_the_entrypoint_starts_with_the_drafter_that_is_named(tmp_path: Path, drafter: str, more: list[str]) -> None:
+def test_the_entrypoint_starts_with_the_drafter_that_is_named(tmp_path: Path, drafter: str, folder: str) -> None:
     (tmp_path / "python").write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
     (tmp_path / "python").chmod(0o755)
     environment = {
@@ -193,6 +193,7 @@ def test_the_entrypoint_starts_with_the_drafter_that_is_named(tmp_path: Path, dr
     ) as out:  # a pipe would stay open: the log's reader has it until this is waited for
         subprocess.run([DOCKER / "entrypoint"], env=environment, check=True, stdout=out, timeout=20)
     words = (tmp_path / "words").read_text().splitlines()
+    more = ["--drafter", folder] if folder else []
     assert words[words.index("--model") :] == ["--model", "/models/Qwen/Large", *more]
 
 
@@ -223,6 +224,12 @@ def test_a_drafter_is_used_only_where_one_is_named() -> None:
     target = found["fetch"]["environment"]["TARGET"]
     assert found["covey"]["environment"]["COVEY_TARGET_FOLDER"] == f"/models/{target}"
     assert "draft_general" not in profile.load("qwen2.5-1.5b").models
+
+
+def test_who_trusts_proxies_publishes_the_front_only_on_this_machine() -> None:
+    """A caller from elsewhere could have a trusted address, that of the engine's bridge, and name any other."""
+    page = (DOCKER / "README.md").read_text(encoding="utf-8")
+    assert page.index("COVEY_PORT=127.0.0.1:") < page.index("proxies = [")
 
 
 def test_the_profile_on_the_page_loads_with_keys_from_the_folder_that_compose_mounts(tmp_path: Path) -> None:

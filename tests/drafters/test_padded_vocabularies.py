@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 
 from covey.contracts.clock import RealClock
 from covey.contracts.ports import Drafter
-from covey.contracts.profile import TargetSettings
+from covey.contracts.profile import Profile, TargetSettings
 from covey.contracts.types import Hit, Rule, Sampling
+from covey.drafters import load_drafter
 from covey.drafters.judging import LEAST
 from covey.drafters.neural import NeuralDrafter
 from covey.loop.configuration import EngineConfig
@@ -38,9 +39,9 @@ EVERY = [
 ]
 
 
-@pytest.fixture(scope="module", params=["llama", pytest.param("qwen2", marks=pytest.mark.slow), "gemma3"])
+@pytest.fixture(scope="module", params=["llama", pytest.param("qwen2", marks=pytest.mark.slow), "phi"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The last of them is run by PyTorch."""
+    """The last of them is run by PyTorch, and its outputs have a bias."""
     return build(tmp_path_factory.mktemp("models") / "model", request.param, num_hidden_layers=1)
 
 
@@ -118,6 +119,16 @@ def test_what_a_drafter_lacks_is_judged_as_what_it_would_not_draw(model: Path, t
     assert hits_of(Sender(load(folder)).read([always], [10])[1]) == [[Hit.HIT, Hit.MISS, Hit.MISS, Hit.HIT]]
     assert judged[0].prompt_log_q[0] < LEAST
     assert judged[0].prompt_log_q[0] < judged[1].prompt_log_q[0]
+
+
+def test_a_larger_drafter_is_opened_with_the_tokens_of_its_target(tmp_path: Path) -> None:
+    """Both have more outputs than their tokenizer has tokens."""
+    target, larger = (padded(tmp_path / str(size), MODELS / "target" / "1", size) for size in (4160, 4224))
+    drafter = load_drafter("neural", larger, target, Profile("test", drafter=TINY), name="draft")
+    assert drafter.info().vocab_size == 4160
+    sampled = [Text(tag, [300 + tag, 310], Sampling(3.0, seed=tag)) for tag in range(16)]
+    tokens = Sender(drafter).send(sampled, 6).trees.tokens
+    assert 4096 <= tokens.max() < 4160
 
 
 @pytest.mark.parametrize(("size", "least"), [(FEW, 0.2), (MANY, 0.9)])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from covey.front import answers, failures, grpc_bodies, http_bodies
-from covey.front.inference_request import InferenceRequest, field_of
+from covey.front.inference_request import InferenceRequest, checked, field_of
 from covey_client.errors import InvalidRequest, from_message
 from covey_client.request import Request
 from covey_client.response import Chunk, Usage, from_grpc
@@ -275,6 +275,22 @@ def test_other_types_than_whole_numbers_are_as_the_table_says() -> None:
     for name, dtype in (("max_tokens", "FP32"), ("temperature", "INT32"), ("stream", "INT32"), ("max_tokens", "INT8")):
         with pytest.raises(InvalidRequest, match=f"^{name}: got '{dtype}', allowed: the datatype "):
             grpc_bodies.inference(tensor(name, dtype, [1], bytes(4)), PROMPT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("max_tokens", 1 << 40, "0 to 1073741824"),
+        ("min_tokens", 1 << 31, "0 to 2147483647"),
+        ("min_tokens", -(1 << 40), "0 to 2147483647"),
+        ("seed", 1 << 64, "0 to 18446744073709551615"),
+        ("temperature", 1e300, "0 to 100.0"),
+        ("top_p", float("nan"), "above 0 to 1.0"),
+    ],
+)
+def test_a_number_that_is_too_large_is_told_the_range(name: str, value: float, allowed: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{name}: got .*, allowed: {allowed}$"):
+        checked(field_of(name), [value])
 
 
 def test_an_unknown_field_is_told_the_nearest_names() -> None:

@@ -13,9 +13,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,20 @@ import psutil
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-import uvicorn
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
-from uvicorn.server import ServerState
 
 from covey.care import processes
-from covey.contracts.profile import FrontSettings, Profile
+from covey.contracts.profile import FrontSettings
 from covey.front import failures, grpc_service, http_protocol, log
-from covey.front.admission import LEAST_READS, READ_BURST_SECONDS, Admission
-from covey.front.gateway import Gateway
+from covey.front.admission import LEAST_READS, READ_BURST_SECONDS
 from covey.front.keys import hashed
 from covey.server import Server
 from covey.server.errors import StartError
 from covey.server.front import Front, with_ports
 from covey_client import Client, ConnectionLost, CoveyClientError, InvalidRequest, Overloaded
 from loadtest.attack.doors import Attack
-from tests.fronts import call, fronting
+from tests.fronts import call, fronting, over_grpc, over_http
 from tests.over_http import Door
 from tests.waiting import until
 
@@ -468,39 +465,6 @@ def test_an_error_that_nobody_foresaw_says_nothing_of_a_prompt(capsys: pytest.Ca
     assert said.count("failed") == 20
 
 
-@asynccontextmanager
-async def over_http(app: Any, settings: FrontSettings) -> AsyncIterator[tuple[tuple[str, int], list[Any]]]:
-    """Its address, and the connections that were made."""
-    admission, state, made = Admission(settings), ServerState(), list[Any]()
-    bounded = http_protocol.bounded(admission, settings)
-    config = uvicorn.Config(app, lifespan="off", http=bounded)
-    config.load()
-
-    def protocol() -> Any:
-        made.append(bounded(config=config, server_state=state, app_state={}))
-        return made[-1]
-
-    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
-    async with asyncio.timeout(30):
-        yield server.sockets[0].getsockname(), made
-        while state.connections:
-            await asyncio.sleep(0.02)
-    server.close()
-
-
-@asynccontextmanager
-async def over_grpc(settings: FrontSettings) -> AsyncIterator[str]:
-    """The address of a front with no server behind it."""
-    profile, nowhere = Profile("alone", front=settings), "127.0.0.1:9"
-    gateway = Gateway(profile, nowhere, nowhere, os.memfd_create("deaths"), "")
-    server = grpc_service.server(gateway)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(0)
-    await gateway.upstream.close()
-
-
 def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the route: a response of a megabyte that nobody takes."""
     monkeypatch.setattr(http_protocol, "SLOW_READER_SECONDS", 0.2)
@@ -595,7 +559,7 @@ def test_messages_over_grpc_that_are_refused_wait_for_their_turns(method: str) -
     count, path = int(2 * LEAST_READS), f"/{grpc_service.SERVICE}/{method}"
 
     async def run() -> float:
-        async with over_grpc(FrontSettings(rate=10.0)) as address, grpc.aio.insecure_channel(address) as channel:
+        async with over_grpc(FrontSettings(rate=10.0)) as (address, _), grpc.aio.insecure_channel(address) as channel:
             began = time.monotonic()
             if method == "ModelStreamInfer":
                 call = channel.stream_stream(path)(REFUSED for _ in range(count))
@@ -616,7 +580,7 @@ def test_who_has_a_key_waits_for_no_refused_messages_of_another_key_at_its_addre
 
     async def run() -> int:
         settings = FrontSettings(rate=10.0, keys=str(keys))
-        async with over_grpc(settings) as address, grpc.aio.insecure_channel(address) as channel:
+        async with over_grpc(settings) as (address, _), grpc.aio.insecure_channel(address) as channel:
             ask = channel.unary_unary(f"/{grpc_service.SERVICE}/ModelInfer")
             flood = [ask(REFUSED, metadata=(("authorization", "Bearer one"),)) for _ in range(int(8 * LEAST_READS))]
             await flood[0].code()
@@ -648,7 +612,7 @@ def test_of_thousands_of_calls_none_of_another_address_is_dropped() -> None:
             return [each.code() for each in [call.future(b"", timeout=60) for _ in range(200)]]
 
     async def run() -> list[grpc.StatusCode]:
-        async with over_grpc(FrontSettings()) as address:
+        async with over_grpc(FrontSettings()) as (address, _):
             with ExitStack() as held:
                 for _ in range(25):  # meanwhile this loop takes none of them
                     port = int(address.rpartition(":")[2])

@@ -89,21 +89,41 @@ def test_covey_s_own_fields_work_under_their_own_names(body: dict[str, Any], own
         ("logit_bias_ids", {"logit_bias_ids": [5]}),
         ("logit_bias_ids", {"logit_bias_ids": [5], "logit_bias": {"5": 1}}),
         ("logit_bias_ids", {"logit_bias_ids": 5, "logit_bias": [1]}),
+        ("logit_bias_ids", {"logit_bias_ids": [5], "logit_bias": [1, 2]}),
+        ("logit_bias_ids", {"logit_bias_ids": [5, 6], "logit_bias": [1]}),
         ("logit_bias", {"logit_bias": [1]}),
         ("stop_words", {"stop_words": 5}),
         ("grammar_regex", {"grammar_regex": 5}),
-        ("response_format", {"grammar_regex": "a", "grammar_json": "{}"}),
-        ("response_format", {"grammar_regex": "a", "response_format": {"type": "json_object"}}),
+        ("grammar_json", {"grammar_regex": "a", "grammar_json": "{}"}),
+        ("grammar_regex", {"grammar_regex": "a", "response_format": {"type": "json_object"}}),
+        ("grammar_json", {"grammar_json": []}),
         ("return_log_probs", {"return_log_probs": True}),
         ("return_prompt_log_probs", {"return_prompt_log_probs": True}),
         ("exclude_input_in_output", {"exclude_input_in_output": False}),
         ("num_prompt_tokens", {"num_prompt_tokens": 3}),
+        ("return_log_probs", {"return_log_probs": False, "logprobs": True}),
     ],
 )
 def test_an_own_field_that_would_have_no_effect_is_refused(field: str, body: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         fields.read(body, chat=True, most_tokens=256, sampling={})
-    assert caught.value.field == field
+    assert fields.renamed(caught.value, body, chat=True).field == field
+
+
+def test_an_own_field_may_only_say_what_the_route_decides() -> None:
+    def read(**body: Any) -> Any:
+        return fields.read(body, chat=False, most_tokens=256, sampling={}).settings
+
+    assert read(exclude_input_in_output=True, return_log_probs=False) == {"temperature": 1.0}
+    assert read(exclude_input_in_output=False, echo=True)["exclude_input_in_output"] is False
+    with pytest.raises(InvalidRequest, match="exclude_input_in_output: got True, allowed: only False"):
+        read(exclude_input_in_output=True, echo=True)
+
+
+def test_zero_and_one_are_no_booleans() -> None:
+    for name, value in (("continue_final_message", 0), ("skip_special_tokens", 1), ("prompt_logprobs", False)):
+        with pytest.raises(InvalidRequest, match=f"{name}: got"):
+            settings(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -133,7 +153,11 @@ def test_what_would_be_lost_of_a_grammar_is_refused(body: dict[str, Any]) -> Non
         ({"messages": []}, "prompt", "messages"),
         ({"stop": ["a"]}, "stop_words", "stop"),
         *(({name: "("}, name, name) for name in ("return_log_probs", *fields.COMBINED)),
-        ({"grammar_regex": "(", "tools": [1]}, "grammar_lark", "tools"),
+        ({"tools": [1]}, "grammar_lark", "tools"),
+        ({"grammar_regex": "(", "tools": [1], "tool_choice": "none"}, "grammar_lark", "grammar_regex"),
+        ({"grammar_regex": "("}, "grammar_lark", "grammar_regex"),
+        ({"grammar_json": "", "response_format": SCHEMA}, "grammar_json", "response_format"),
+        ({"structured_outputs": {}, "response_format": SCHEMA}, "grammar_json", "response_format"),
     ],
 )
 def test_an_error_has_the_name_that_the_body_has(body: dict[str, Any], own: str, theirs: str) -> None:
@@ -151,6 +175,18 @@ def test_rules_that_the_front_made_are_not_shown() -> None:
         InvalidRequest("grammar_lark: at most 65536 bytes", "grammar_lark"), {"tools": [1]}, chat=True
     )
     assert str(long) == "tools: at most 65536 bytes"
+    said = fields.renamed(error, {"tools": [1], "grammar_regex": "("}, chat=True)
+    assert (said.field, str(said)) == (
+        "grammar_regex",
+        "grammar_regex and tools: no grammar can be made of it: bad type",
+    )
+
+
+def test_who_ignores_the_end_is_told_to_say_how_many_tokens() -> None:
+    error = InvalidRequest("max_tokens: got 256, allowed: at most 8", "max_tokens")
+    said = fields.renamed(error, {"ignore_eos": True}, chat=True)
+    assert (said.field, str(said)) == ("ignore_eos", "ignore_eos: got 256, allowed: at most 8; set max_tokens")
+    assert fields.renamed(error, {"ignore_eos": True, "max_tokens": 256}, chat=True).field == "max_tokens"
 
 
 def test_a_bias_has_as_many_tokens_as_covey_takes() -> None:

@@ -358,6 +358,8 @@ def test_who_may_be_called() -> None:
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice: got 'any'"),
         ({"tool_choice": "required"}, "tool_choice: got 'required'"),
         ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls: got 1"),
+        ({"tools": TOOLS, "tool_choice": "required", "grammar_json": "{}"}, "grammar_json: got '{}'"),
+        ({"tools": TOOLS, "tool_choice": NOW, "structured_outputs": {"regex": "a"}}, "structured_outputs: got dict"),
     ],
 )
 def test_tools_that_are_none_are_refused(body: dict[str, Any], said: str) -> None:

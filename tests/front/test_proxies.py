@@ -6,6 +6,7 @@ import pytest
 
 from covey.contracts.profile import FrontSettings
 from covey.front.admission import Admission
+from covey.front.connection_limit import EVICTED, WAITING_MESSAGES
 from covey.front.failures import TooMany
 from covey.front.proxies import Proxies
 
@@ -25,6 +26,9 @@ from covey.front.proxies import Proxies
         ("fd00::2", ["1.1.1.1"], "1.1.1.1"),
         ("fd00::3", ["1.1.1.1"], "fd00::3"),
         ("", ["1.1.1.1"], ""),
+        ("::ffff:9.9.9.9", [], "9.9.9.9"),
+        ("10.0.0.5", ["1.1.1.1", *["10.0.0.7"] * 15], "1.1.1.1"),
+        ("10.0.0.5", ["1.1.1.1", *["10.0.0.7"] * 16], "10.0.0.7"),
     ],
 )
 def test_the_last_address_that_is_no_trusted_proxy_s_is_the_client(
@@ -44,3 +48,14 @@ def test_a_trusted_proxy_may_have_all_connections_and_another_address_half() -> 
         limit.acquire("10.0.0.5", print).serve()
     with pytest.raises(TooMany, match="more than 4 connections"):
         limit.acquire("10.0.0.5", print)
+
+
+def test_a_trusted_proxy_may_hold_all_bytes_of_unfinished_requests_and_another_address_half() -> None:
+    for address, share in (("10.0.0.5", 1.0), ("9.9.9.9", 0.5)):
+        cut: list[str] = []
+        limit = Admission(FrontSettings(message_bytes=1000, proxies=("10.0.0.5",))).connections
+        slot = limit.acquire(address, cut.append)
+        slot.came(int(share * WAITING_MESSAGES * 1000))
+        assert not cut
+        slot.came(1)
+        assert cut == [EVICTED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,8 +128,11 @@ def test_tokens_that_only_one_model_has_are_neither_drawn_nor_read(
     """Of a drafter that is padded beyond its target, and of a target that has tokens which its drafter lacks."""
     tokens = text(np.random.default_rng(8), 20)
     larger = load(padded(tmp_path / "larger", folder, VOCAB + 13), VOCAB)
+    whole = load(tmp_path / "larger")
     for tag, sampling in enumerate((GREEDY, HOT)):
         expected = rows_of(Sender(drafter).send([Text(tag, [*tokens, 0, 5], sampling)], 4).trees)
         assert rows_of(Sender(larger).send([Text(tag, [*tokens, VOCAB + 2, 5], sampling)], 4).trees) == expected
+        named = replace(Sender(whole).work([Text(tag, [*tokens, 0, 5], sampling)], 4), vocab_size=VOCAB)
+        assert rows_of(whole.draft(named).trees) == expected
         assert rows_of(Sender(drafter).send([Text(10 + tag, [*tokens, VOCAB, 5], sampling)], 4).trees) == expected
-    assert stepper_of(larger).chains == 2
+    assert stepper_of(larger).chains == stepper_of(whole).chains == 2

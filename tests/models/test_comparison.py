@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,13 @@ def test_the_width_and_the_layers_of_every_family_are_compared(family: str, tmp_
         others = {key: config[key] + 1 for key in keys if key in config}
         with pytest.raises(SettingError, match="copy both from one model"):
             comparison.check(tmp_path, config | others, found)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt2"])
+def test_without_a_vocabulary_size_no_family_takes_its_default(family: str, tmp_path: Path) -> None:
+    path = build(tmp_path, family) / "config.json"
+    config = json.loads(path.read_text())
+    del config["vocab_size"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(SettingError, match=f"^{tmp_path}: config.json has no vocab_size; copy it again$"):
+        refusals.servable(tmp_path)

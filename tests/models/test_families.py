@@ -5,21 +5,16 @@ The table in docs/models.md says which: `python -m tests.models.test_families` w
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import transformers
-from transformers import AutoModelForCausalLM
 
 from covey.contracts.errors import UnsupportedModel
-from covey.models import modules, refusals
-from covey.models.loading import quiet
+from covey.models import refusals
 from covey.models.model import PagedModel
-from covey.models.modules import Modules
 from covey.models.native import architecture
 from tests.models.tiny_models import FAMILIES, MORE, Reader, build, generate, prompts
 
@@ -128,50 +123,6 @@ def test_no_row_depends_on_its_company(family: str, tmp_path: Path) -> None:
             assert torch.equal(logits, alone[row][begin:stop])
 
 
-def in_memory(family: str, **changes: Any) -> Modules:
-    """A tiny model whose folder nobody looked into."""
-    name, settings = (FAMILIES | MORE)[family]
-    return random(getattr(transformers, name)(**(settings | changes)))
-
-
-def random(config: Any) -> Modules:
-    torch.manual_seed(0)
-    with quiet(), torch.no_grad():
-        module = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
-        for name, weight in module.named_parameters():
-            weight.copy_(torch.randn(weight.shape) * (1.5 * weight.shape[-1] ** -0.5 if weight.dim() > 1 else 0.2))
-            if weight.dim() == 1 and not name.endswith("bias"):
-                weight.add_(1.0)
-    return Modules.of(module, "memory")
-
-
-@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
-def test_it_passes_the_comparison_at_load_which_names_a_layer_that_is_broken(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny = in_memory(family)
-    text = tiny.trial(48)
-    tiny.examine(text)
-
-    calls, attend = itertools.count(), modules.attend
-
-    def broken(plan: Any, queries: torch.Tensor, *rest: Any) -> torch.Tensor:
-        return attend(plan, queries * (4 if next(calls) % tiny.layers == 1 else 1), *rest)
-
-    monkeypatch.setattr(modules, "attend", broken)
-    with pytest.raises(UnsupportedModel, match=r"^memory: \w+ is not supported: layer 1 differs between"):
-        tiny.examine(text)
-
-
-def test_a_window_that_reaches_beyond_the_text_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = in_memory("mistral", sliding_window=200)
-    assert tiny.examine(tiny.trial(48)).settings[0].window == 200
-    attend = modules.attend
-    monkeypatch.setattr(modules, "attend", lambda *given: attend(*given[:4], 0, *given[5:]))
-    with pytest.raises(UnsupportedModel, match="layer 0 differs"):
-        tiny.examine(tiny.trial(48))
-
-
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
@@ -188,28 +139,6 @@ def test_keys_that_change_the_computation_give_transformers_text(
     (row,) = prompts(np.random.default_rng(3), 97, 30)
     model = PagedModel(folder, dtype="float64", device="cpu", blocks=16, block_size=4, numerics="fast")
     assert Reader(model, [row], room=12).greedy(12, 7, np.random.default_rng(1)) == [generate(folder, row, 12)]
-
-
-_TINY = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-_LATENT = {"kv_lora_rank": 8, "q_lora_rank": None, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        (transformers.DiffLlamaConfig(**_TINY), "layer 0 differs"),
-        (transformers.Gemma3TextConfig(**_TINY, head_dim=8, use_bidirectional_attention=True), "layer 0 differs"),
-        (transformers.FalconH1Config(**_TINY, mamba_d_ssm=32, mamba_n_heads=4), "layer type hybrid"),
-        (transformers.BertConfig(**_TINY), "layer 0 differs"),
-        (transformers.DeepseekV2Config(**_TINY, **_LATENT, first_k_dense_replace=2), "several shapes"),
-        (transformers.Lfm2Config(**_TINY, full_attn_idxs=[0]), "layer type conv"),
-        (transformers.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2), "layer type linear_attention"),
-    ],
-    ids=lambda value: getattr(value, "model_type", ""),
-)
-def test_what_ours_does_not_compute_is_refused_whatever_the_family_is_called(config: Any, said: str) -> None:
-    with pytest.raises(UnsupportedModel, match=said):
-        PagedModel(random(config), dtype="float32", device="cpu", blocks=16, numerics="fast")
 
 
 def test_the_launcher_knows_transformers_language_models() -> None:

@@ -62,6 +62,7 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "family": ("phi3", {}, "model type 'phi3'"),
     "window": ("mistral", {}, "a sliding window"),
+    "unswitched": ("mistral", {"use_sliding_window": False}, "a sliding window"),
     "layers": (
         "qwen2",
         {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
@@ -80,6 +81,11 @@ def built(folder: Path, name: str, **changes: Any) -> Path:
 def opened(folder: Path, dtype: str = "float32", **changes: Any) -> NativeModel:
     settings: dict[str, Any] = {"blocks": 40, "threads": 1, "numerics": "fast", "max_pass_tokens": 128}
     return NativeModel(folder, dtype=dtype, **(settings | changes))
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.mark.parametrize("name", SERVED)
@@ -107,6 +113,22 @@ def test_logits_are_near_those_of_transformers(name: str, tmp_path: Path) -> Non
     assert np.abs(opened(folder).forward(chain(row, 32)) - exact).max() < 1e-4
     found = opened(folder, "bfloat16").forward(chain(row, 32))
     assert np.abs(found - exact).mean() < np.abs(rounded - exact).mean()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 500.0},
+        {"rope_scaling": {}},
+    ],
+)
+def test_both_names_of_rotary_settings_mean_what_transformers_reads(changes: dict[str, Any], tmp_path: Path) -> None:
+    folder = built(tmp_path, "linear")
+    edit(folder, **changes)
+    rows = prompts(np.random.default_rng(1), 97, 30)
+    expected = generate(folder, rows[0], 12, torch.float32)
+    assert Reader(opened(folder), rows, room=12).greedy(12, 40, np.random.default_rng(2)) == [expected]
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -139,8 +161,7 @@ def test_what_it_cannot_serve_is_refused_by_name(name: str, tmp_path: Path) -> N
 def test_a_configuration_that_says_something_else_is_refused(
     changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    config = built(tmp_path, "llama") / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    edit(built(tmp_path, "llama"), **changes)
     with pytest.raises(SettingError, match=said):
         architecture.read(tmp_path)
 
@@ -164,8 +185,7 @@ def test_weights_that_are_no_numbers_are_refused_by_the_tensor(
 
 
 def test_weights_that_the_family_does_not_add_are_not_added(tmp_path: Path) -> None:
-    config = build(tmp_path, "qwen2") / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "llama"}))
+    edit(build(tmp_path, "qwen2"), model_type="llama")
     with pytest.raises(
         UnsupportedModel, match=r"which have model.layers.\d.self_attn.\w_proj.bias: copy both from one"
     ):

@@ -146,7 +146,7 @@ def padded(folder: Path, model: Path, size: int) -> Path:
     """The model with `size` outputs: it loses its last ones, or gets some that would win most draws."""
     shutil.copytree(model, folder)
     weights = load_file(folder / "model.safetensors")
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+    for name in ("model.embed_tokens.weight", "lm_head.weight", "lm_head.bias"):
         if name in weights:
             rows = weights[name]
             more = 5 * rows[: max(0, size - len(rows))]

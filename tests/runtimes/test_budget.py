@@ -39,6 +39,17 @@ def test_weights_drafters_and_pool_share_a_device() -> None:
     ), "the device with least room says how many"
 
 
+def test_what_fits_to_the_byte_is_taken_with_a_process_for_each_drafter_on_a_cpu() -> None:
+    whole = Profile("a", target=TargetSettings(memory=1.0), scheduler=SchedulerSettings(max_running=1))
+    parts = [replace(TARGET, device=CPU), replace(SMALL, device=CPU), replace(SMALL, device=CPU)]
+    least = budget.SERVER + 2 * budget.DRAFTER + 17 * GIB + LEAST * (57344 + 2 * 12288)
+    assert tokens(parts, {CPU: least}, whole) == LEAST
+    with pytest.raises(SettingError, match="not enough memory on cpu"):
+        tokens(parts, {CPU: least - 1}, whole)
+    short = replace(TARGET, device=CPU, longest=100)
+    assert tokens([short], {CPU: budget.SERVER + 15 * GIB + 100 * 57344}, whole) == 100, "of short texts fewer do"
+
+
 def test_a_pool_is_no_larger_than_all_requests_can_need() -> None:
     few = replace(CHOSEN, scheduler=SchedulerSettings(max_running=3))
     assert tokens([TARGET, SMALL], {GPU: 400 * GIB}, few) == 3 * 32768

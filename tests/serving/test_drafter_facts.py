@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from covey.contracts.types import DrafterInfo
 from covey.requests.roster import Roster, State
@@ -48,6 +51,20 @@ def test_who_ends_is_told_at_once_when_there_is_an_engine() -> None:
     assert world.failed == ["one"]
     world.facts.ended("target")
     assert (world.suspected, world.failed) == (1, ["one"])
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_drafter_of_other_tokens_or_states_is_declined_whenever_it_comes(early: bool) -> None:
+    facts = {"one": facts_of(), "larger": facts_of(VOCAB + 1), "head": replace(facts_of(), state_width=8)}
+    world = World(*facts)
+    if not early:
+        world.join()
+    for name, each in facts.items():
+        world.facts.came(name, each)
+    if early:
+        world.join()
+    assert {name for name in facts if world.roster.facts(name) is not None} == {"one"}
+    assert world.roster.state("larger") is world.roster.state("head") is State.RESTING
 
 
 def test_who_is_waited_for_ends_the_wait_and_who_does_not_come_does_not_keep_it() -> None:

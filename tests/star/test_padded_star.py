@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from covey.contracts.types import Rule, Sampling
+from covey.contracts.types import DraftWork, Floats, Hit, Ints, Rule, Sampling
 from covey.drafters.neural import NeuralDrafter
+from covey.models.paged_stepper import NativeStepper
+from covey.models.stepper import Race
+from covey.noise.noise import Index
 from covey.star.callers import token_of
 from covey.star.remote import RemoteDrafter
 from covey.star.service import DraftService
@@ -51,15 +57,83 @@ def outcome(sender: Sender) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize("size", [VOCABULARY - 9, VOCABULARY + 13])
-def test_it_drafts_as_one_of_the_target_s_own_size(size: int, folder: Path, tmp_path: Path) -> None:
-    there = Neural(neural(padded(tmp_path / "padded", folder, size)))
+@contextmanager
+def remote(there: Neural) -> Iterator[RemoteDrafter]:
     drafter = RemoteDrafter([there], token_of(SECRET), name="draft_remote", vocab_size=VOCABULARY, deadline=60.0)
     try:
         up(drafter)
-        assert drafter.info().vocab_size == min(size, VOCABULARY)
-        found = outcome(Sender(drafter, new_origin("a")))
+        yield drafter
     finally:
         drafter.close()
+
+
+@pytest.mark.parametrize("size", [VOCABULARY - 9, VOCABULARY + 13])
+def test_it_drafts_as_one_of_the_target_s_own_size(size: int, folder: Path, tmp_path: Path) -> None:
+    with remote(Neural(neural(padded(tmp_path / "padded", folder, size)))) as drafter:
+        assert drafter.info().vocab_size == min(size, VOCABULARY)
+        found = outcome(Sender(drafter, new_origin("a")))
     own = Sender(neural(folder if size > VOCABULARY else tmp_path / "padded"))
     assert found == outcome(own)
+
+
+def chains(sender: Sender) -> list[list[int]]:
+    rng = np.random.default_rng(4)
+    texts = [Text(tag, rng.integers(0, VOCABULARY, 20).tolist(), Sampling(3.0, seed=tag)) for tag in range(12)]
+    return rows_of(sender.send(texts, 8).trees)
+
+
+def test_a_larger_one_still_draws_whole_chains_in_one_call(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    larger = padded(tmp_path / "padded", folder, VOCABULARY + 13)
+    drawn, whole = list[int](), NativeStepper.chain
+
+    def counted(self: NativeStepper, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
+        drawn.append(len(pending))
+        return whole(self, pending, race)
+
+    with remote(Neural(neural(larger))) as drafter:
+        monkeypatch.setattr(NativeStepper, "chain", counted)
+        found = chains(Sender(drafter, new_origin("a")))
+        assert drawn == [12]
+    assert found == chains(Sender(neural(folder)))
+    assert max(map(max, chains(Sender(neural(larger))))) >= VOCABULARY, "it would propose others"
+
+
+def test_a_larger_one_judges_texts_as_one_of_the_target_s_own_size(folder: Path, tmp_path: Path) -> None:
+    own = neural(folder)
+    rng = np.random.default_rng(4)
+    prompts = [rng.integers(0, VOCABULARY, 20).tolist() for _ in range(12)]
+    drawn = chains(Sender(own))
+
+    def texts() -> list[Text]:
+        found = [Text(20 + tag, list(prompt), Sampling(3.0, seed=tag)) for tag, prompt in enumerate(prompts)]
+        for text, more in zip(found, drawn):
+            text.tokens += more
+        return found
+
+    with remote(Neural(neural(padded(tmp_path / "padded", folder, VOCABULARY + 13)))) as drafter:
+        judged = Sender(drafter, new_origin("a")).read(texts(), [20] * 12)[1]
+    assert hits_of(judged) == [[Hit.HIT] * 8] * 12
+
+
+def test_senders_with_targets_of_different_sizes_share_it(folder: Path, tmp_path: Path) -> None:
+    larger = padded(tmp_path / "padded", folder, VOCABULARY + 13)
+    sizes = VOCABULARY, 0, VOCABULARY - 9
+
+    def works() -> list[DraftWork]:
+        rng = np.random.default_rng(4)
+        texts = [
+            [Text(tag, rng.integers(0, 80, 20).tolist(), Sampling(3.0, seed=tag)) for tag in range(5)] for _ in sizes
+        ]
+        return [
+            replace(Sender(shared, new_origin(str(size))).work(own, 6), vocab_size=size)
+            for own, size in zip(texts, sizes)
+        ]
+
+    shared = neural(larger)
+    together = [rows_of(reply.trees) for reply in shared.draft_together(works())]
+    assert together == [rows_of(neural(larger).draft(work).trees) for work in works()]
+    largest = [max(map(max, rows)) for rows in together]
+    assert largest[0] < VOCABULARY <= largest[1]
+    assert largest[2] < VOCABULARY - 9

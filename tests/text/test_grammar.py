@@ -106,8 +106,16 @@ def test_what_cannot_be_compiled_says_why() -> None:
     assert "unclosed" in problem(of_regex("(ab"), tokenizer)
     assert "no text fits" in problem(of_schema('{"$ref": "#"}'), tokenizer)
     assert "objec" in problem(of_schema('{"type": "objec"}'), tokenizer)
-    with pytest.raises(SettingError, match="no end token"):
-        tokenizer_of(FOLDER, VOCAB, ())
+
+
+@pytest.mark.parametrize("ends", [(), (VOCAB,), (VOCAB, VOCAB + 7)])
+def test_without_an_end_token_that_the_model_has_there_is_no_grammar(ends: tuple[int, ...]) -> None:
+    with pytest.raises(SettingError, match="the model has no end token, which grammars need"):
+        tokenizer_of(FOLDER, VOCAB, ends)
+    kept = Grammars(FOLDER, VOCAB)
+    kept.add(3, Sampling(grammar=GRAMMARS["any"], end_ids=ends))
+    assert kept.get(3) is None
+    assert tokenizer_of(FOLDER, VOCAB, (*ends, END)).eos_tokens == [END]
 
 
 def test_where_tokens_have_no_text_a_grammar_is_not_known() -> None:

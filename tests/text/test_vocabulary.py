@@ -47,6 +47,13 @@ def test_other_added_tokens_are_told_and_do_not_keep_it_from_drafting(
     assert "other added tokens" in caplog.text
 
 
+def test_tokenizers_without_a_common_id_are_not_one(tmp_path: Path) -> None:
+    target = folder(tmp_path / "target", 320, WORDS)
+    other = Tokenizer(models.WordLevel({f"word{number}": number for number in range(300, 310)}, unk_token="word300"))
+    other.save(str(folder(tmp_path / "other", 320) / "tokenizer.json"))
+    assert vocabulary.misfit(tmp_path / "other", target) == f"another tokenizer than {target}"
+
+
 def test_one_id_of_another_text_is_another_tokenizer(tmp_path: Path) -> None:
     target = folder(tmp_path / "target", 320, WORDS)
     other = [*WORDS[:200], "elsewhere", *WORDS[201:]]
@@ -58,3 +65,14 @@ def test_without_tokenizers_the_sizes_must_be_equal(tmp_path: Path) -> None:
     assert vocabulary.misfit(folder(tmp_path / "same", 320, WORDS), target) == ""
     said = f"a vocabulary of 384 tokens, {target} one of 320, and no tokenizers to compare"
     assert vocabulary.misfit(folder(tmp_path / "other", 384), target) == said
+
+
+@pytest.mark.parametrize("content", [None, {}, {"vocab_size": None}, {"text_config": {}}])
+def test_a_size_that_is_not_known_is_no_misfit(content: dict[str, object] | None, tmp_path: Path) -> None:
+    """A drafter that runs elsewhere has no folder of its target: the target compares the sizes."""
+    target, unknown = folder(tmp_path / "target", 320), tmp_path / "unknown"
+    unknown.mkdir()
+    if content is not None:
+        (unknown / "config.json").write_text(json.dumps(content))
+    assert vocabulary.size(unknown) == vocabulary.UNKNOWN
+    assert vocabulary.misfit(unknown, target) == vocabulary.misfit(target, unknown) == ""

@@ -360,7 +360,7 @@ def test_training_brings_what_the_target_accepts(target: Path, tmp_path: Path) -
     assert profile.drafter.folder_of("draft_head") == str(out)
     assert profile.speculation.drafters == ("draft_head", "draft_ngram", "draft_suffix")
     for other in (("--draft-vocab", "100"), ("--window", "128")):
-        with pytest.raises(SettingError, match="another target, other prompts or tokens"):
+        with pytest.raises(SettingError, match="another target, other settings or another version"):
             trained(target, out, "--steps", "40", *other)
     trained(target, tmp_path / "small", "--steps", "2", "--draft-vocab", "100")
     assert load_file(tmp_path / "small" / "model.safetensors")["lm_head.weight"].shape[0] == 100

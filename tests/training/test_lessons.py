@@ -111,7 +111,7 @@ def test_a_run_goes_on_with_what_is_kept_and_draws_nothing_anew(
     monkeypatch.setattr("torch.__version__", "another")
     texts.lessons(target, options(chatting, "--samples", "40"), path)
     texts.lessons(target, options(chatting), path, seconds=0.0)
-    with pytest.raises(SettingError, match="another target, other prompts or tokens"):
+    with pytest.raises(SettingError, match="another target, other settings or another version"):
         texts.lessons(target, options(chatting, "--samples", "40", "--seed", "4"), path)
 
 

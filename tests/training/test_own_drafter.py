@@ -65,7 +65,7 @@ def test_it_beats_n_grams_fits_its_target_and_goes_on_where_it_stopped(target: P
     assert profile.drafter.folder_of(GENERAL) == str(out)
     assert Options(profile=str(made.profile)).deployment().speculation.drafters[0] == GENERAL
     for other in (("--seed", "1"), ("--window", "128")):
-        with pytest.raises(SettingError, match="another target, other prompts or tokens"):
+        with pytest.raises(SettingError, match="another target, other settings or another version"):
             distilled(target, out, "--steps", "30", *other)
 
 

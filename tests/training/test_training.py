@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,6 +72,25 @@ def test_a_resumed_drafter_has_the_weights_of_an_uninterrupted_one(
     assert torch.equal(whole, resumed)
 
 
+def test_a_lesson_without_numbers_just_after_a_resume_ends_nothing(
+    tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, lessons: Lessons, tmp_path: Path
+) -> None:
+    student, teacher = copy.deepcopy(tiny_drafter), tiny_target(input_ids=lessons.tokens[:2]).logits.detach()
+
+    def loss(step: int, _: float) -> distil.Loss:
+        logits = student(input_ids=lessons.tokens[:2], use_cache=False).logits
+        return distil.distance(logits * (torch.nan if step >= 3 else 1.0), teacher, 0.5)
+
+    def fit(steps: int) -> list[dict[str, Any]]:
+        path = tmp_path / "drafter.pt"
+        return distil.fit(student, loss, Budget(steps=steps), path, device=torch.device("cpu"), settings=DISTIL)
+
+    fit(3)
+    assert [each["step"] for each in fit(4)] == [2]
+    with pytest.raises(SettingError, match="none of 2 lessons had a finite loss"):
+        fit(8)
+
+
 @pytest.mark.parametrize("broken", [range(2, 4), range(8)])
 def test_a_lesson_without_numbers_teaches_nothing_and_ends_nothing(
     broken: range, tiny_target: LlamaForCausalLM, tiny_drafter: LlamaForCausalLM, lessons: Lessons, tmp_path: Path
@@ -91,6 +111,22 @@ def test_a_lesson_without_numbers_teaches_nothing_and_ends_nothing(
     assert [each["step"] for each in history] == [4, 8]
     assert weights(student).isfinite().all()
     assert history[1]["acceptance"] > history[0]["acceptance"] > 0
+
+
+def test_a_line_has_the_mean_acceptance_of_the_lessons_since_the_one_before(
+    tiny_drafter: LlamaForCausalLM, lessons: Lessons, tmp_path: Path
+) -> None:
+    student = copy.deepcopy(tiny_drafter)
+
+    def loss(step: int, _: float) -> distil.Loss:
+        logits = student(input_ids=lessons.tokens[:1], use_cache=False).logits
+        return logits.mean() * (torch.nan if step == 2 else 1.0), torch.tensor(step / 10)
+
+    every = replace(DISTIL, log_every=4)
+    history = distil.fit(
+        student, loss, Budget(steps=8), tmp_path / "drafter.pt", device=torch.device("cpu"), settings=every
+    )
+    assert [each["acceptance"] for each in history] == pytest.approx([1 - 0.4 / 3, 1 - 2.2 / 4])
 
 
 def test_a_signal_ends_training_between_steps_and_the_same_command_goes_on(

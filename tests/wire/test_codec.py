@@ -122,6 +122,7 @@ def test_draft_work_and_info_survive() -> None:
         (1 << 63) - 1,
         log_q=True,
         patience=0.5,
+        vocab_size=4096,
     )
     assert_same(work, codec.decode_draft_work(codec.encode(work)))
     for whole in (READ, READ_REPLY):

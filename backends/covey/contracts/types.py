@@ -388,6 +388,7 @@ class DraftWork:
     judging: JudgeWork | None = None  # makes this a reading call, which proposes nothing: every depth is 0
     patience: float = 0.0  # seconds for which the answer is useful; 0: unknown
     log_q: bool = False  # ship `Trees.log_q`
+    vocab_size: int = 0  # propose only lower ids; 0: any
     # To a head: the target's states at the positions before the appended tokens, one for each token except a text's
     # first. Row r has `states[state_offsets[r]:state_offsets[r + 1]]`.
     state_offsets: Ints = field(default_factory=lambda: NO_INTS)

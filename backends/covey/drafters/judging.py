@@ -67,6 +67,7 @@ class TextReader:
         """Compute the keys of all pieces, and the draws of those to judge."""
         room, left = self._model.max_pass_tokens, [(piece, piece.count) for piece in pieces if piece.count]
         with_logits = min(room, max(1, LOGITS // self._model.vocab_size))
+        columns = min((piece.session.vocab_size for piece in pieces), default=0)  # texts to judge have one sender
         while left:
             wanted = [self._wanted(piece, min(count, room)) for piece, count in left]
             free = with_logits if any(map(len, wanted)) else room
@@ -80,7 +81,7 @@ class TextReader:
                     later.append((piece, count - take))
             wanted = [self._wanted(piece, take) for piece, take in now]
             work = _packed(now, wanted, self._model.vocab_size, states=self._first > 0)
-            logits = plain(self._model.forward(work))
+            logits = plain(self._model.forward(work)[:, :columns])
             self._note([piece for piece, _ in now], wanted, logits)
             for piece, take in now:
                 piece.session.sequence.num_cached_tokens += take
@@ -110,7 +111,7 @@ class TextReader:
         # The next token is unknown and not looked at.
         texts = [piece.session.sequence.tokens for piece in pieces]
         text = np.concatenate([each[np.minimum(at, len(each) - 1)] for each, at in zip(texts, wanted)]).astype(np.int64)
-        known, text = text < self._model.vocab_size, readable(text, self._model.vocab_size)
+        known, text = text < logits.shape[1], readable(text, logits.shape[1])
         if len(prompt):
             for row, log_q in zip(whose[prompt].tolist(), _log_q(logits, prompt, text[prompt], known[prompt])):
                 pieces[row].log_q.append(log_q)

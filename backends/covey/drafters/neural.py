@@ -205,12 +205,14 @@ class NeuralDrafter:
         sources, destinations = [], []
         bounds, keeps = work.offsets.tolist(), (work.keep - self._first).tolist()
         opened = {opening.tag for opening in work.opens}
+        vocab_size = min(self._model.vocab_size, work.vocab_size or self._model.vocab_size)
         for row, tag in enumerate(work.tags.tolist()):
             session = self._ledger.find(work, tag, keeps[row]) if keeps[row] >= 0 else None
             if session is None:
                 status[row] = RowStatus.STALE
                 rows.append(None)
                 continue
+            session.vocab_size = vocab_size
             session.keep(keeps[row])
             source, destination = session.append(work.tokens[bounds[row] : bounds[row + 1]])
             told = session.num_tokens - (0 if tag in opened else keeps[row])
@@ -240,7 +242,8 @@ class NeuralDrafter:
             opening = replace(opening, tokens=opening.tokens[1:], num_prompt=max(0, opening.num_prompt - 1))
         slot = self._table.add(opening.sampling, opening.num_prompt)
         self._grammars.add(slot, opening.sampling)
-        return Session(self._sequences.open(opening, slot), opening.sampling.rule is Rule.REJECTION)
+        rejection = opening.sampling.rule is Rule.REJECTION
+        return Session(self._sequences.open(opening, slot), rejection, self._model.vocab_size)
 
     def _close(self, session: Session, _ended: bool) -> None:
         self._sequences.close(session.sequence)
@@ -315,13 +318,14 @@ class NeuralDrafter:
         return True
 
     def _propose(self, work: DraftWork, ready: list[tuple[int, Session]]) -> Trees:
-        """Return all rows' trees. Rows of one width go through the model together, the deepest first."""
+        """Return all rows' trees. Rows of one width and vocabulary go through the model together, the deepest first."""
         depths, widths = work.depth.tolist(), work.width.tolist()
-        by_width: dict[int, list[tuple[int, Session]]] = {}
+        alike: dict[tuple[int, int], list[tuple[int, Session]]] = {}
         for row, session in ready:
-            by_width.setdefault(1 if session.rejection else widths[row], []).append((row, session))
+            width = 1 if session.rejection else widths[row]
+            alike.setdefault((width, session.vocab_size), []).append((row, session))
         groups = []
-        for width, group in by_width.items():
+        for (width, _), group in alike.items():
             group.sort(key=lambda item: -depths[item[0]])
             lanes = max(width, *(session.pending for _, session in group))  # lanes of a row in a step
             most = max(1, self._model.max_pass_tokens // lanes)
@@ -362,6 +366,7 @@ class NeuralDrafter:
                 positions=lengths + self._first,
                 depths=depths,
                 width=width,
+                vocab_size=sessions[0].vocab_size,
                 rejection=np.flatnonzero([session.rejection for session in sessions]),
                 rounds=work.rounds[rows].astype(np.int64),
                 q_rows=work.q_rows,

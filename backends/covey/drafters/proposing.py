@@ -64,14 +64,15 @@ class Lattice:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The inputs of rows of one width, the deepest first. `pending` [rows, n] holds each row's last tokens, `positions`
-    the positions of the first proposals, `settings` the rows of the settings table. `rounds` and `rejection` (rows,
-    ascending) are for the rejection rule, which has width 1."""
+    the positions of the first proposals, `settings` the rows of the settings table. Proposals have ids below
+    `vocab_size`. `rounds` and `rejection` (rows, ascending) are for the rejection rule, which has width 1."""
 
     pending: Index
     settings: Index
     positions: Index
     depths: Index
     width: int
+    vocab_size: int
     rejection: Index
     rounds: Index
     q_rows: bool
@@ -88,11 +89,12 @@ class Rows:
 def propose_trees(stepper: Stepper, table: SettingsTable, rows: Rows) -> Lattice:
     """Return a tree for every row; the stepper's call must have begun."""
     if stepper.draws and _plain_chains(table, rows):
-        chains = stepper.chain(rows.pending, Race(table.temperature[rows.settings], _words(table, rows)))
+        race = Race(table.temperature[rows.settings], _words(table, rows), rows.vocab_size)
+        chains = stepper.chain(rows.pending, race)
         if chains is not None:
             return _as_lattice(*chains, rows)
     choosing = Choosing(table, rows.settings, rows.positions)
-    logits = stepper.catch_up(rows.pending.reshape(-1), len(rows.depths))
+    logits = stepper.catch_up(rows.pending.reshape(-1), len(rows.depths))[:, : rows.vocab_size]
     return (
         _chains(stepper, table, choosing, logits, rows) if rows.width == 1 else _beams(stepper, choosing, logits, rows)
     )
@@ -131,7 +133,7 @@ def _chains(stepper: Stepper, table: SettingsTable, choosing: Choosing, logits: 
     chosen, total = np.zeros(0, np.int64), np.zeros(len(rows.depths), np.float32)
     for step, count in enumerate(rows.active):
         if step:
-            logits = stepper.step(chosen[:count], count)
+            logits = stepper.step(chosen[:count], count)[:, : rows.vocab_size]
         allowed = _allowed(rows.grammars, lattice, step, count, 1) if rows.grammars else None
         own_logits, logits = logits, choosing.steered(logits, 1, allowed)
         chosen, score = choosing.best(logits, step)
@@ -187,7 +189,7 @@ def _beams(stepper: Stepper, choosing: Choosing, logits: Floats, rows: Rows) -> 
         every = np.arange(count)[:, None]
         if step:
             going = np.maximum(tokens[:count, above], 0).astype(np.int64).reshape(-1)
-            logits = stepper.step(going, count, visible[:count])
+            logits = stepper.step(going, count, visible[:count])[:, : rows.vocab_size]
         allowed = _allowed(rows.grammars, lattice, step, count, lanes) if rows.grammars else None
         own_logits, logits = logits, choosing.steered(logits, lanes, allowed)
         children, gained = choosing.top(logits, step, width, lanes)

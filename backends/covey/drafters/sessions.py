@@ -27,6 +27,7 @@ class Session:
 
     sequence: Sequence
     rejection: bool
+    vocab_size: int  # its draws have lower ids
     tokens: list[int] = field(default_factory=list)  # proposals of the last call
     parents: list[int] = field(default_factory=list)
     written: int = 0  # proposals with keys, stored after the last token's

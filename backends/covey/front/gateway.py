@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +11,14 @@ from covey.contracts.profile import Profile
 from covey.front.admission import DOWN, Admission, Caller
 from covey.front.failures import NotServed, refused
 from covey.front.inference_request import InferenceRequest
+from covey.front.longest import Longest
 from covey.front.openai.texts import Texts
 from covey.front.openai.workers import Workers
 from covey.front.upstream import Upstream
 from covey.text import model_folder
 from covey_client.async_client import AsyncStream
-from covey_client.errors import CoveyClientError, Overloaded
+from covey_client.errors import Overloaded
 from covey_client.response import Completion
-from covey_client.status import INFO, parse
 from covey_client.wire import MODEL
 
 
@@ -48,6 +48,7 @@ class Gateway:
         self.texts = Texts(folder, self.workers)
         self.admission = Admission(profile.front)
         self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
+        self._longest = Longest(self.upstream.metrics)
 
     def served(self, name: Any) -> str:
         """Return the model name that a caller gives, or the first known one if it gives none. Raises NotServed."""
@@ -59,10 +60,7 @@ class Gateway:
 
     async def longest(self) -> int | None:
         """Return the most tokens of a request, prompt and output together; None while the server is away."""
-        with suppress(CoveyClientError):
-            samples = parse((await self.upstream.metrics()).decode(errors="replace"), INFO)
-            return next((int(each.labels["longest"]) for each in samples if "longest" in each.labels), None)
-        return None
+        return await self._longest.tokens() if self.upstream.up else None
 
     @property
     def ready(self) -> bool:

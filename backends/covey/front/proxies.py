@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 HEADER = "x-forwarded-for"
+MOST_HOPS = 16  # a client may send a header with thousands of addresses
 
 
 class Proxies:
@@ -21,8 +22,8 @@ class Proxies:
 
     def client(self, peer: str, forwarded: Iterable[str]) -> str:
         """Return the address of the client that calls through `peer`. `forwarded` are the values of its headers."""
-        client = peer
-        for said in reversed(",".join(forwarded).split(",")):
+        client = str(_parsed(peer) or peer)
+        for said in reversed(",".join(forwarded).rsplit(",", MOST_HOPS)[-MOST_HOPS:]):
             found = _parsed(said)
             if found is None or not self.trusted(client):
                 break
@@ -31,7 +32,7 @@ class Proxies:
 
 
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
-    """Return an address without its port, if any."""
+    """Return an address without its port, if any. IPv4 in the form of IPv6 becomes IPv4."""
     host = text.strip()
     if host.startswith("["):
         host = host[1:].partition("]")[0]

@@ -47,7 +47,9 @@ class Chains:
         depth, _, rows = race.words.shape
         bucket = self._model.give(work)
         self._give(work.lanes.lengths, slots, positions, race)
-        self._model.graphs.run(("chain", bucket, depth), lambda: self._run(bucket, depth))
+        self._model.graphs.run(
+            ("chain", bucket, depth, race.vocab_size), lambda: self._run(bucket, depth, race.vocab_size)
+        )
         chains = self._drawn[:, :rows, :depth].cpu().numpy()
         return chains[0], chains[1].view(np.float32)
 
@@ -65,14 +67,15 @@ class Chains:
             there[:, :rows], there[:, rows:] = values.T, rest
         self._there.copy_(self._host, non_blocking=True)
 
-    def _run(self, bucket: Bucket, depth: int) -> torch.Tensor:
+    def _run(self, bucket: Bucket, depth: int, vocab_size: int | None) -> torch.Tensor:
         model, rows = self._model, bucket.out
         tokens, scores = self._drawn[0], self._drawn[1].view(torch.float32)
         temperatures = self._there[self._at["temperatures"]].view(torch.float64)[:rows]
         words = self._there[self._at["words"]].view(self.depth, 3, self.rows)[:, :, :rows]
         logits = model.compute(bucket)
         for step in range(depth):
-            self._draw.launch(logits, temperatures, words[step], step, tokens[:rows], scores[:rows], self._next[:rows])
+            drawn = tokens[:rows], scores[:rows], self._next[:rows]
+            self._draw.launch(logits[:, :vocab_size], temperatures, words[step], step, *drawn)
             if step + 1 < depth:
                 tiles, slots = self._tiles(step, bucket), self._of_step("slots", step, rows)
                 logits = model.decoder.logits(model.decoder.hidden(self._next[:rows], slots, tiles))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 
 import numpy as np
 
@@ -85,9 +84,8 @@ class BlockPool:
         if count > self.available:
             return None
         blocks = []
-        roomy = cache(self._roomy)
         for _ in range(count):
-            if self._free and (not self._kept or self._free[-1] < self._used or roomy()):
+            if self._free and (not self._kept or self._free[-1] < self._used or self._roomy()):
                 block = self._free.pop()
                 self._used = max(self._used, block + 1)
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,8 @@ ACTIVATIONS = (
     "activation",
     "gelu_impl",
 )  # the names of activations in transformers' feed-forward modules
+
+_MACHINE = ("CUDA error", "DefaultCPUAllocator")  # in the messages of RuntimeErrors that are no fault of a model
 
 
 class _ByRows(torch.nn.Module):
@@ -211,8 +213,9 @@ class Modules:
 
     @torch.inference_mode()
     def examine(self, text: Ints) -> Examined:
-        """Compare paged attention with transformers' own over a text. If the logits differ, raise UnsupportedModel with
-        the first layer that differs. A window longer than the text is shortened for a second comparison."""
+        """Compare paged attention with transformers' own over a text. If logits or a layer's states differ, raise
+        UnsupportedModel with the first part that differs. A window longer than the text is shortened for a second
+        comparison."""
         logits, settings = self._compare(text)
         whole = getattr(self.config, "sliding_window", None)
         if isinstance(whole, int) and whole > len(text) // 4:
@@ -249,21 +252,20 @@ class Modules:
             )
             run = Run(plan, at[start:stop], pools)
             with self._refusing():
-                parts.append(self._output(tokens[start:stop], at[start:stop], run, every=True).hidden_states)
+                parts.append(self._output(tokens[start:stop], at[start:stop], run, every=True))
             settings = run.settings
         if without := set(range(self.layers)) - settings.keys():
             raise UnsupportedModel(
                 f"{self.folder}: layer {min(without)} without attention is not supported: state must be keys and values"
             )
-        states = [torch.cat(state, 1) for state in zip(*parts, strict=True)]
-        with self._refusing():
-            self.module.set_attn_implementation("eager")
+        with self._refusing(), self._own_attention():
             own = self.module(input_ids=tokens[None], position_ids=at[None], use_cache=False, output_hidden_states=True)
-            self.module.set_attn_implementation(_ATTENTION)
-        if not close(self.logits(states[-1][0]), own.logits[0], self.dtype):
-            same = [close(ours, due, self.dtype, 0.1) for ours, due in zip(states, own.hidden_states)]
-            first = same.index(False) if False in same else len(same)
-            where = "its head" if first == len(same) else f"layer {first - 1}" if first else "its embedding"
+        with self._refusing("its head cannot be computed from its last state"):
+            logits = self.logits(torch.cat([part.last_hidden_state[0] for part in parts]))
+        with self._refusing("its states cannot be compared"):
+            states = [torch.cat(state, 1) for state in zip(*(part.hidden_states for part in parts), strict=True)]
+            where = _differing(states, own.hidden_states, logits, own.logits[0], self.dtype)
+        if where:
             raise UnsupportedModel(
                 f"{self.folder}: {type(self.module).__name__} is not supported: {where} differs between paged "
                 "attention and transformers' own; serve a family of docs/models.md"
@@ -271,21 +273,58 @@ class Modules:
         return own.logits[0], [settings[layer] for layer in range(self.layers)]
 
     @contextlib.contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """Raise UnsupportedModel, by the model's name, for what its modules raise."""
+    def _own_attention(self) -> Iterator[None]:
+        """Let transformers compute attention until the context ends."""
+        try:
+            self.module.set_attn_implementation("eager")
+            yield
+        finally:
+            self.module.set_attn_implementation(_ATTENTION)
+
+    @contextlib.contextmanager
+    def _refusing(self, why: str = "its attention cannot be replaced") -> Iterator[None]:
+        """Raise UnsupportedModel, by the model's name and with `why`, for errors of its modules. Errors of the machine
+        pass unchanged."""
         try:
             with loading.quiet():
                 yield
         except UnsupportedModel as error:
             raise UnsupportedModel(f"{self.folder}: {error}") from error
-        except torch.OutOfMemoryError:
-            raise
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if _is_of_machine(error):
+                raise
             said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise UnsupportedModel(
-                f"{self.folder}: {type(self.module).__name__} is not supported: its attention cannot be replaced "
-                f"({said}); serve a family of docs/models.md"
+                f"{self.folder}: {type(self.module).__name__} is not supported: {why} ({said}); serve a family of "
+                "docs/models.md"
             ) from error
+
+
+def _differing(
+    states: Sequence[torch.Tensor],
+    own_states: Sequence[torch.Tensor],
+    logits: torch.Tensor,
+    own_logits: torch.Tensor,
+    dtype: torch.dtype,
+) -> str:
+    """Return the first part of a model whose results differ from transformers' own, "" if none does. Both compute an
+    embedding in the same way, so it may differ least. Errors grow from layer to layer, so a tenth of the allowed error
+    tells the layer where they begin."""
+    pairs = list(zip(states, own_states, strict=True))
+    embedded = close(*pairs[0], dtype, 0.02)
+    if embedded and close(logits, own_logits, dtype) and all(close(*pair, dtype) for pair in pairs):
+        return ""
+    same = [embedded, *(close(*pair, dtype, 0.1) for pair in pairs[1:])]
+    first = same.index(False) if False in same else len(same)
+    return "its head" if first == len(same) else f"layer {first - 1}" if first else "its embedding"
+
+
+def _is_of_machine(error: Exception) -> bool:
+    """Return whether memory ran out or a device failed: the model may be served elsewhere. Some of torch's libraries
+    raise a plain RuntimeError for it."""
+    if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _MACHINE)
 
 
 Source: TypeAlias = "str | Path | Modules"

@@ -31,6 +31,10 @@ _NAMED = {
     "vision_config": ("image input", "serve a text-only model of the same family"),
     "audio_config": ("audio input", "serve a text-only model of the same family"),
     "alibi": ("ALiBi position bias", "serve a model with rotary or learned positions"),
+    "attn_temperature_tuning": (
+        "attention that changes with the position (attn_temperature_tuning)",
+        "serve a model without it, such as Llama 3 or Qwen",
+    ),
     "use_alibi": ("ALiBi position bias", "serve a model with rotary or learned positions"),
 }
 MOST = 1 << 24  # of a configuration's sizes
@@ -198,6 +202,8 @@ def by_values(folder: Path, config: Mapping[str, Any]) -> None:
     help."""
     if config.get("per_layer_config"):  # of the file: transformers' object has one for every family
         raise UnsupportedModel(f"{folder}: a layer of another shape is not supported: one pool holds all layers' keys")
+    if "vocab_size" not in config and "text_config" not in config:  # a family's default fits few models
+        raise SettingError(f"{folder}: config.json has no vocab_size; copy it again")
     for key in (*_SIZES, *_OPTIONAL_SIZES):
         value = config.get(key, 1)
         if (type(value) is not int or not 1 <= value <= MOST) and not (value is None and key in _OPTIONAL_SIZES):

@@ -36,10 +36,11 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Race:
     """The parameters of a chain's draws: temperatures by row (0 is greedy), and the words of the noise by step and row,
-    [depth, 3, rows]."""
+    [depth, 3, rows]. Only ids below `vocab_size` are drawn; None: any."""
 
     temperatures: Reals
     words: Ints
+    vocab_size: int | None = None
 
 
 class Passes(Protocol):

@@ -16,9 +16,10 @@ from functools import cache
 from pathlib import Path
 
 from covey.contracts.errors import SettingError
+from covey.process.groups import GROUPS, OWN, around
 
 VARIABLE = "COVEY_CPU"
-CPUINFO, GROUPS = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup")
+CPUINFO = Path("/proc/cpuinfo")
 _V3 = frozenset({"avx2", "bmi2", "f16c", "fma"})
 _AVX512 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
 _VNNI = _AVX512 | {"avx512vnni"}
@@ -113,21 +114,9 @@ def cores() -> int:
     return max(1, int(min(len(os.sched_getaffinity(0)), _quota())))
 
 
-def _quota(groups: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> float:
+def _quota(groups: Path = GROUPS, own: Path = OWN) -> float:
     """Return the least number of CPUs that a control group of this process allows, infinite without a limit."""
-    found = [math.inf]
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return math.inf
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = groups / "cpu" if controllers else groups
-        folder = root / path.lstrip("/")
-        found += [_allowed(each) for each in (folder, *folder.parents) if each == root or root in each.parents]
-    return min(found)
+    return min(map(_allowed, around("cpu", groups, own)), default=math.inf)
 
 
 def _allowed(folder: Path) -> float:

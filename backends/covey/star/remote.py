@@ -22,14 +22,13 @@ from typing import Protocol
 
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.profile import Profile
-from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Ints, Open
+from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Ints
 from covey.process.private import private_text
 from covey.star.callers import LEAST_SECRET, token_of
 from covey.star.calls import plainly
 from covey.tritonio.grpc import GrpcModel, Tls, Unreachable
 from covey.wire import codec
 from covey.wire.ledger import MOST_TAGS
-from covey_client.wire import BAN
 
 log = logging.getLogger("covey.star")
 
@@ -143,8 +142,8 @@ class RemoteDrafter:
     def _send(self, place: Place, work: DraftWork, started: float) -> DraftReply:
         left = SHARE * (work.patience or self._deadline) if work.judging is None else READ_SECONDS
         frees, place.frees = place.frees, ()
-        opens = tuple(self._opened(place, opening) for opening in work.opens)
-        sent = replace(work, opens=opens, frees=frees + work.frees, patience=left if work.judging is None else 0.0)
+        patience = left if work.judging is None else 0.0
+        sent = replace(work, frees=frees + work.frees, patience=patience, vocab_size=self._vocab_size)
         message = codec.encode(sent)
         codec.seal(message, self._token)
         try:
@@ -164,13 +163,6 @@ class RemoteDrafter:
             self._fell(place, str(error))
             raise
         return reply
-
-    def _opened(self, place: Place, opening: Open) -> Open:
-        """Return the opening with a ban on every token that only the drafter has."""
-        if place.facts is None or not 0 < self._vocab_size < place.facts.vocab_size:
-            return opening
-        bans = tuple((token, BAN) for token in range(self._vocab_size, place.facts.vocab_size))
-        return replace(opening, sampling=replace(opening.sampling, logit_bias=opening.sampling.logit_bias + bans))
 
     def _fell(self, place: Place, problem: str) -> None:
         with self._wake:

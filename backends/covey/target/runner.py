@@ -82,8 +82,8 @@ class TargetRunner:
         self._model = model
         self._maker = model if isinstance(model, heads.StateMaker) and model.state_width else None
         self._thread = Compute() if compute is None else compute
-        floor = footprint.available() // LEFT if model.device == "cpu" else 0  # a GPU gave it all when it was loaded
-        pool = BlockPool(blocks, lambda: not floor or footprint.available() > floor)
+        on_cpu = model.device == "cpu"  # a GPU gave all its memory when the model was loaded
+        pool = BlockPool(blocks, footprint.Spare(footprint.available() // LEFT)) if on_cpu else BlockPool(blocks)
         self._sequences = Sequences(pool, block_size, reuse=reuse)
         self._settings = SettingsTable()
         self._grammars = Grammars(folder, model.vocab_size)

@@ -112,16 +112,17 @@ def tokenizer_of(folder: str, vocab_size: int, end_ids: tuple[int, ...]) -> LLTo
     tokenizer = load_tokenizer(folder)
     if tokenizer is None:
         raise SettingError(f"{folder}: has no tokenizer, which grammars need")
-    if not end_ids:
-        raise SettingError(f"{folder}: the model has no end token, which grammars need")
     described, known = tokenizer.to_str(), 1 + max(tokenizer.get_vocab().values(), default=-1)
     if known > vocab_size:  # added tokens that the model lacks
         made = json.loads(described)
         made["added_tokens"] = [each for each in made["added_tokens"] if each["id"] < vocab_size]
         described = json.dumps(made)
     known = max(known, vocab_size)
+    ends = [each for each in end_ids if each < known]
+    if not ends:
+        raise SettingError(f"{folder}: the model has no end token, which grammars need")
     try:
-        return LLTokenizer(described, n_vocab=known, eos_token=[each for each in end_ids if each < known])
+        return LLTokenizer(described, n_vocab=known, eos_token=ends)
     except Exception as error:  # the library's errors have no common base
         raise SettingError(f"{folder}: grammars cannot read its tokenizer: {error}") from None
 

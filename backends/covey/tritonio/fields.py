@@ -187,8 +187,9 @@ class RequestParser:
 
     def _check_room(self, prompt: int, max_tokens: int) -> None:
         context = self._context
-        if prompt >= context:
-            raise BadField("text_input", f"{prompt} tokens", f"prompts of at most {context - 1} tokens (the context)")
+        most = context - 1 if max_tokens else context
+        if prompt > most:
+            raise BadField("text_input", f"{prompt} tokens", f"prompts of at most {most} tokens (the context)")
         if prompt + max_tokens > context:
             raise BadField(
                 "max_tokens",

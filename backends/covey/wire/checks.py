@@ -83,6 +83,7 @@ def check_draft_work(work: DraftWork) -> None:
         _rows(rows, judge_from=work.judging.judge_from)
         _within(-1, judge_from=work.judging.judge_from)
         must(not work.depth.any(), "a call with judge work must not draft")
+    must(work.vocab_size >= 0, "vocab_size %d", work.vocab_size)
     _times(work.patience)
     _states(work, rows)
     _opens(work.opens)

@@ -49,7 +49,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 18
+VERSION = 19
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -124,7 +124,7 @@ DRAFT_WORK = Layout(
         **_STATES,
         **_OPENS,
     },
-    head=("sequence", "epoch", "origin", "q_rows", "log_q", "judging.budget"),
+    head=("sequence", "epoch", "origin", "q_rows", "log_q", "vocab_size", "judging.budget"),
     seconds=("patience",),
 )
 DRAFT_REPLY = Layout(

@@ -6,13 +6,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections import defaultdict
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from covey_client import status
 from covey_client.commands import flags
-from covey_client.errors import InvalidRequest
+from covey_client.errors import InvalidRequest, ServerError
+from covey_client.printable import printable
 from covey_client.reports import Reports
 
 _COLOURS = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow", "UNAVAILABLE": "red"}
@@ -48,7 +52,7 @@ def run(given: argparse.Namespace) -> int:
             "models": models,
             "figures": status.figures(found.samples),
         }
-        print(json.dumps(shown))
+        print(_json(shown))
     else:
         _print(found, whole=given.all)
     return 0 if found.ready else 1
@@ -59,19 +63,26 @@ def _decisions(given: argparse.Namespace) -> int:
         raise InvalidRequest(f"decisions: got {given.decisions}, allowed: 1 or more")
     found = Reports(flags.http_url(given)).decisions(given.decisions)
     if given.json:
-        print(json.dumps(found))
-    else:
-        print(f"policy {found['policy']}")
-        for decision in found["decisions"]:
-            print(decision["line"])
+        print(_json(found))
+        return 0
+    try:
+        lines = [f"policy {found['policy']}", *(str(decision["line"]) for decision in found["decisions"])]
+    except (KeyError, TypeError):
+        raise ServerError("the server's decisions are not in Covey's form") from None
+    print("\n".join(map(printable, lines)))
     return 0
 
 
+def _json(value: Any) -> str:
+    """Return valid JSON: null in place of numbers that are not finite."""
+    return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None))
+
+
 def _print(found: status.Status, *, whole: bool) -> None:
-    console = Console()
-    console.print("[green]ready[/green]" if found.ready else "[red]not ready[/red]")
-    if found.served:
-        served = found.served
+    console = Console(markup=False, emoji=False)
+    console.print("ready" if found.ready else "not ready", style="green" if found.ready else "red")
+    served = defaultdict(lambda: "?", {name: printable(said) for name, said in found.served.items()})
+    if served:
         console.print(f"{served['target']}: on {served['device']}, {served['dtype']}, numerics {served['numerics']}")
         ends = f"tokens {served['end_tokens']} end a text" if served.get("end_tokens") else "no token ends a text"
         template = "chat template" if served.get("chat_template") == "yes" else "no chat template"
@@ -79,12 +90,13 @@ def _print(found: status.Status, *, whole: bool) -> None:
             room = f"up to {served['longest']} tokens in a request, {served['pool_tokens']} in the KV pool"
             console.print(room, highlight=False)
         console.print(f"{ends}; {template}", highlight=False)
-    if found.served.get("sampling_defaults"):
-        console.print(f"requests to /v1 that do not say how: {found.served['sampling_defaults']}", highlight=False)
-    if found.served.get("left_out"):
-        console.print(f"left out, because their tokenizer is not the target's: {found.served['left_out']}")
+    if served.get("sampling_defaults"):
+        console.print(f"requests to /v1 that do not say how: {served['sampling_defaults']}", highlight=False)
+    if served.get("left_out"):
+        console.print(f"left out, because their tokenizer is not the target's: {served['left_out']}")
     if found.emulated:
-        console.print("[yellow]emulated[/yellow]: texts are a hash's and timings a cost table's; no model runs")
+        said = ": texts are a hash's and timings a cost table's; no model runs"
+        console.print(Text.assemble(("emulated", "yellow"), said))
     if found.models is None:
         console.print(
             "models: this server lists them only with its secret: set COVEY_ADMIN_SECRET, or "
@@ -93,8 +105,8 @@ def _print(found: status.Status, *, whole: bool) -> None:
     else:
         table = Table("model", "state", "reason", box=None)
         for model in found.models if whole else (each for each in found.models if each.state):
-            colour = _COLOURS.get(model.state, "dim")
-            table.add_row(model.name, f"[{colour}]{model.state or 'not loaded'}[/{colour}]", model.reason)
+            state = Text(printable(model.state) or "not loaded", _COLOURS.get(model.state, "dim"))
+            table.add_row(printable(model.name), state, printable(model.reason))
         console.print(table)
     figures = status.figures(found.samples)
     if figures and not whole:
@@ -102,7 +114,7 @@ def _print(found: status.Status, *, whole: bool) -> None:
     if figures:
         table = Table(Column("figure", overflow="fold"), "value", box=None)  # labels stand at a long name's end
         for name, value in figures.items():
-            table.add_row(name, f"{value:.6g}")
+            table.add_row(printable(name), f"{value:.6g}")
         console.print(table)
         if not whole:
             console.print("--all shows the other figures, and these by drafter, outcome and reason")

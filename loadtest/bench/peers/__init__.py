@@ -2,8 +2,9 @@
 folders, same ids, in turns.
 
 `--peer NAME=PYTHON` names a peer and the Python of an environment that has it. `--pair FOLDER` is an aligned pair
-(`covey_training aligned`), else the profile's target and first drafter are served. A peer has a process for each depth,
-and all of them live the whole time; waiting ones sleep.
+(`covey_training aligned`), else the profile is served. A peer drafts with the profile's first drafter if that is a
+language model, else it looks up earlier text if it can. A peer has a process for each depth, and all of them live the
+whole time; waiting ones sleep.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -21,11 +22,13 @@ from rich.console import Console
 from covey.contracts.errors import CoveyError, SettingError
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict
+from covey.models import refusals
 from covey.process import cpu
 from covey.target.runner import typed
 from covey.text.tokenization import load_tokenizer
+from loadtest import questions
 from loadtest.bench import report, workload
-from loadtest.bench.derive import drafting, with_drafters
+from loadtest.bench.derive import derive, drafting
 from loadtest.bench.over_triton import OverTriton
 from loadtest.bench.peers.pipe import Pipe
 from loadtest.bench.policies import COVEY, OFF, fixed
@@ -42,7 +45,7 @@ TOKENS, QUICK_TOKENS = 48, 12
 REPETITIONS = 12
 TEMPERATURES = {"greedy": 0.0, "t1": 1.0}
 PAIR_PROFILE = "aligned.toml"  # in the folder of an aligned pair
-PROMPT_TOKENS = 32
+PROMPT_TOKENS = 48  # the last ones of each prompt: a peer's batch has one length
 STREAMED = f"{OFF}, streamed"
 OURS = (OFF, STREAMED, COVEY)  # all but one answer as a whole, as the peers do
 
@@ -155,11 +158,11 @@ def _line_up(
 ) -> tuple[str, list[Competitor]]:
     """Return the target's folder, and all competitors, started and loaded."""
     wanted = session.wanted
-    settings, target, drafter, drafter_folder = _pair(wanted)
+    settings, target, drafter = _pair(wanted)
     made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     given = {
         "target": target,
-        "drafter": drafter_folder,
+        "drafter": drafter,
         "dtype": typed(target, settings.target).dtype,
         "threads": cpu.cores(),
         "kept": str(made),  # a peer may keep converted models here
@@ -176,7 +179,7 @@ def _line_up(
                 entrants.append(one)
             except CoveyError as error:
                 failures[one.name] = str(error)[:500]
-    path = with_drafters(settings, made / "peers.toml", (drafter,), policy=COVEY)
+    path = derive(settings, made / "peers.toml", speculation={"policy": COVEY})
     server = stack.enter_context(session.server(wanted.options(path)))
     for name in OURS:
         asked: dict[str, object] = {"end_id": workload.unused_token(target)}
@@ -187,25 +190,25 @@ def _line_up(
     return target, entrants
 
 
-def _pair(wanted: Wanted) -> tuple[Profile, str, str, str]:
-    """Return a profile, the folder of its target, its first drafter and the folder of that: of an aligned pair in its
-    folder, else of the bundled models."""
+def _pair(wanted: Wanted) -> tuple[Profile, str, str]:
+    """Return the profile to serve, the folder of its target, and that of its first drafter if that is a language
+    model, else ""."""
     settings = drafting(str(Path(wanted.pairs[0]) / PAIR_PROFILE) if wanted.pairs else wanted.profile)
-    drafter = settings.speculation.drafters[0]
-    folder = settings.drafter.folder_of(drafter) or str(wanted.options().repository_folder() / drafter / "1")
-    return settings, settings.target.folder or wanted.target_folder(settings), drafter, folder
+    first = settings.speculation.drafters[0]
+    folder = settings.drafter.folder_of(first) or str(wanted.options().repository_folder() / first / "1")
+    is_model = (Path(folder) / "config.json").is_file() and not refusals.is_head(refusals.described(Path(folder)))
+    return settings, settings.target.folder or wanted.target_folder(settings), folder if is_model else ""
 
 
 def _asks(target: str, count: int, tokens: int, temperature: float, seed: int) -> list[Ask]:
-    """Return bundled prompts as ids of the target's own tokenizer, all of one length."""
+    """Return the ends of the project's prompts, as ids in the target's chat form, all of one length."""
+    texts = [text for texts in questions.of_folder(target).values() for text in texts]
     tokenizer = load_tokenizer(target)
     if tokenizer is None:
         raise SettingError(f"{target} has no tokenizer")
-    asks = []
-    for ask in workload.mixed(count, tokens=tokens, seed=seed):
-        ids = ((tokenizer.encode(ask.text).ids or [1]) * PROMPT_TOKENS)[:PROMPT_TOKENS]
-        asks.append(replace(ask, ids=tuple(ids), temperature=temperature))
-    return asks
+    ids = [tokenizer.encode(text).ids if isinstance(text, str) else text for text in texts]
+    long = workload.shuffled([tuple(each[-PROMPT_TOKENS:]) for each in ids if len(each) >= PROMPT_TOKENS], seed)
+    return [Ask("", tokens, ids=long[at % len(long)], temperature=temperature, seed=seed + at) for at in range(count)]
 
 
 def pythons(given: Sequence[str]) -> dict[str, str]:

@@ -243,7 +243,7 @@ def test_rows_need_not_be_adjacent(random: np.random.Generator) -> None:
 
 def test_what_cannot_be_raced_is_refused() -> None:
     drawing = DeviceDraw(2, 300, DEVICE)
-    for wrong in (torch.zeros(3, 300), torch.zeros(2, 299), torch.zeros(2, 300).double(), torch.zeros(300, 2).T):
+    for wrong in (torch.zeros(3, 300), torch.zeros(2, 301), torch.zeros(2, 300).double(), torch.zeros(300, 2).T):
         with pytest.raises(ValueError, match="can be raced"):
             drawing.launch(wrong.to(DEVICE))
     drawing.launch(torch.zeros(0, 300, device=DEVICE))
@@ -298,18 +298,20 @@ def shares_of(logits: torch.Tensor, temperatures: Reals, row_keys: Words) -> npt
 
 
 @pytest.mark.parametrize(
-    ("width", "dtype"),
+    ("width", "dtype", "surplus"),
     [
-        (torch.int32, torch.bfloat16),
-        (torch.int64, torch.float32),
-        pytest.param(torch.int32, torch.float32, marks=pytest.mark.slow),
-        pytest.param(torch.int64, torch.bfloat16, marks=pytest.mark.slow),
+        (torch.int32, torch.bfloat16, 0),
+        (torch.int64, torch.float32, 300),
+        pytest.param(torch.int32, torch.float32, 0, marks=pytest.mark.slow),
+        pytest.param(torch.int64, torch.bfloat16, 20, marks=pytest.mark.slow),
     ],
     ids=str,
 )
-def test_a_chain_takes_the_races_winners(random: np.random.Generator, width: torch.dtype, dtype: torch.dtype) -> None:
+def test_a_chain_takes_the_races_winners(
+    random: np.random.Generator, width: torch.dtype, dtype: torch.dtype, surplus: int
+) -> None:
     rows, vocab, depth = len(HOT), 600, 3
-    chain = ChainDraw(rows + 2, vocab, DEVICE, 256)
+    chain = ChainDraw(rows + 2, vocab + surplus, DEVICE, 256)
     tokens = torch.full((rows, depth), -7, dtype=torch.int32, device=DEVICE)
     scores = torch.full((rows, depth), torch.nan, device=DEVICE)
     following = torch.full((rows,), -7, dtype=width, device=DEVICE)
@@ -319,7 +321,7 @@ def test_a_chain_takes_the_races_winners(random: np.random.Generator, width: tor
     words = torch.from_numpy(noise.row_words(row_keys.reshape(-1)).reshape(3, depth, rows)).to(DEVICE)
     temperatures = torch.from_numpy(HOT).to(DEVICE)
     for step in range(depth):
-        logits = some_logits(random, rows, vocab).to(dtype)
+        logits = some_logits(random, rows, vocab + surplus).to(dtype)[:, :vocab]
         poison(chain)
         chain.launch(logits.to(DEVICE), temperatures, words[:, step], step, tokens, scores, following)
         won = winners_of(logits, HOT, row_keys[step])[2]

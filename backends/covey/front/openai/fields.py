@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,16 @@ from covey_client.errors import InvalidRequest
 from covey_client.wire import INPUT_BY_NAME, MAX_BIASES, PROMPT
 
 SCORES = "return_prompt_log_probs"
-DELIVERED = (
-    *(*PROMPT, STREAM, "return_log_probs", "top_logprobs", SCORES),
-    *("exclude_input_in_output", "num_prompt_tokens"),
-)
+# Covey's fields that a route sets, and the field that decides each. A body may only repeat what is decided.
+DECIDED_BY = {
+    "exclude_input_in_output": "echo of /v1/completions",
+    "num_prompt_tokens": "",
+    "return_log_probs": "logprobs",
+    SCORES: "echo and logprobs of /v1/completions",
+}
 GRAMMAR_FIELDS = ("grammar_json", "grammar_regex", "grammar_lark")
 COMBINED = ("stop_words", "logit_bias", "logit_bias_ids", *GRAMMAR_FIELDS)  # OpenAI's fields may set the same
-OWN = frozenset(INPUT_BY_NAME) - {*DELIVERED, *COMBINED}
+OWN = tuple(each for each in INPUT_BY_NAME if each not in (*PROMPT, STREAM, "top_logprobs", *DECIDED_BY, *COMBINED))
 DEFAULTS = {"temperature": 1.0}  # OpenAI's default, where Covey's differs
 STRUCTURED = "structured_outputs"  # vLLM's
 GUIDED = ("guided_json", "guided_regex", "guided_grammar", "guided_choice")  # its older names
@@ -55,18 +58,6 @@ INSTEAD = {
     "prompt_logprobs": "echo and logprobs of /v1/completions",
     "suffix": "a prompt with the model's own tokens for what is to be filled in",
 }
-# Covey's fields that a route sets by another field: allowed only with their defaults.
-DECIDED: Mapping[str, tuple[Any, ...]] = {
-    "exclude_input_in_output": (True,),
-    "num_prompt_tokens": (),
-    "return_log_probs": (False,),
-    SCORES: (False,),
-}
-DECIDED_BY = {
-    "exclude_input_in_output": "echo of /v1/completions",
-    "return_log_probs": "logprobs",
-    SCORES: "echo and logprobs of /v1/completions",
-}
 ANY_OBJECT = '{"type": "object"}'  # what `json_object` promises
 IN_STRUCTURED = {
     "json": "grammar_json",
@@ -78,6 +69,16 @@ IN_STRUCTURED = {
 IN_STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
 MOST_CHOICES = 128
 SEEDS = 1 << 64
+# The names that Covey's fields may have in a body. An error gets the first one that the body has, else the last.
+NAMES = {
+    "stop_words": ("stop_words", "stop"),
+    "return_log_probs": ("return_log_probs", "logprobs"),
+    "exclude_input_in_output": ("exclude_input_in_output", "echo"),
+    "logit_bias_ids": ("logit_bias_ids", "logit_bias"),
+    "max_tokens": ("max_completion_tokens", "max_tokens", "ignore_eos"),
+}
+NAMES_OF_CHATS = dict.fromkeys((*PROMPT, "prompt"), ("messages",))
+NAMES_OF_COMPLETIONS = {**dict.fromkeys(PROMPT, ("prompt",)), "top_logprobs": ("logprobs",)}
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,6 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Map
     InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     check_only(given, ONLY, INSTEAD, "server")
-    check_only(given, DECIDED, DECIDED_BY, "route")
     settings = DEFAULTS | dict(sampling) | {name: given[name] for name in OWN if name in given}
     if "max_completion_tokens" in given:
         settings["max_tokens"] = given["max_completion_tokens"]
@@ -116,6 +116,8 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Map
     settings |= _bias(given) | _grammar(given)
     if not chat and _flag(given, "echo"):
         settings |= {"exclude_input_in_output": False, **({SCORES: True} if log_probs else {})}
+    decided = {name: settings.get(name, INPUT_BY_NAME[name].default) for name in DECIDED_BY}
+    check_only(given, {name: () if it is None else (it,) for name, it in decided.items()}, DECIDED_BY, "route")
     if settings.get("max_tokens") == 0 and SCORES not in settings:
         name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
         raise refused(name, 0, "1 or more" + ("" if chat else ", or 0 with echo and logprobs"))
@@ -130,11 +132,11 @@ def read(body: Mapping[str, Any], *, chat: bool, most_tokens: int, sampling: Map
 def check_only(
     given: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], instead: Mapping[str, str], where: str
 ) -> None:
-    """Refuse known fields with other values than these."""
+    """Refuse known fields with other values than these. 0 and 1 are no booleans."""
     for name, allowed in only.items():
-        if name in given and given[name] not in allowed:
+        if name in given and not any(type(given[name]) is type(each) and given[name] == each for each in allowed):
             said = f"only {', '.join(map(repr, allowed))}" if allowed else "nothing"
-            use = f"; use {instead[name]}" if name in instead else ""
+            use = f"; use {instead[name]}" if instead.get(name) else ""
             raise refused(name, given[name], f"{said}: this {where} has no {name}{use}")
 
 
@@ -193,12 +195,13 @@ def _bias(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the one grammar for the output. Raises InvalidRequest if there are several."""
-    found = _structured(given.get(STRUCTURED, {}))
+    found = []
     for name in GRAMMAR_FIELDS:
         if not isinstance(given.get(name, ""), str):
             raise refused(name, given[name], "a text")
         if given.get(name):
             found.append((name, given[name]))
+    found += _structured(given.get(STRUCTURED, {}))
     wanted = given.get("response_format", {"type": "text"})
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if kind == "json_object":
@@ -211,16 +214,32 @@ def _grammar(given: Mapping[str, Any]) -> dict[str, Any]:
     elif kind != "text":
         raise refused("response_format", kind, "an object with the type text, json_object or json_schema")
     if len(found) > 1:
-        own = [name for name in GRAMMAR_FIELDS if given.get(name)]
-        with_these = ", ".join((*own, STRUCTURED))
-        raise refused("response_format", f"{len(found)} grammars", f"one, with {with_these}")
+        name, *others = _with_a_grammar(given)
+        raise refused(name, f"{len(found)} grammars", f"one, in {' or '.join((name, *others))}")
     return dict(found)
+
+
+def _with_a_grammar(body: Mapping[str, Any]) -> list[str]:
+    """Return the fields that have a grammar for the output."""
+    found = own_grammars(body)
+    return found if body.get("response_format") in (None, {"type": "text"}) else [*found, "response_format"]
+
+
+def own_grammars(body: Mapping[str, Any]) -> list[str]:
+    """Return the fields, other than OpenAI's, that have a grammar for the output."""
+    found = [name for name in GRAMMAR_FIELDS if body.get(name) not in (None, "")]
+    structured = body.get(STRUCTURED)
+    return [*found, STRUCTURED] if (_said(structured) if isinstance(structured, dict) else structured) else found
+
+
+def _said(structured: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in structured.items() if each is not None and each is not False}
 
 
 def _structured(value: Any) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
         raise refused(STRUCTURED, value, "an object")
-    said = {name: each for name, each in value.items() if each is not None and each is not False}
+    said = _said(value)
     if said.get("json_object") is True:
         said["json_object"] = ANY_OBJECT
     for name in said:
@@ -258,23 +277,27 @@ def _count(value: Any) -> int:
 
 def renamed(error: InvalidRequest, body: Mapping[str, Any], *, chat: bool) -> InvalidRequest:
     """Return the error with the field's name in the body."""
-
-    def said(names: Iterable[str], otherwise: str) -> str:
-        return next((name for name in names if body.get(name) not in (None, [])), otherwise)
-
-    back = {"stop_words": "stop", "return_log_probs": "logprobs", "exclude_input_in_output": "echo"}
-    back |= {"logit_bias_ids": "logit_bias", "max_tokens": said(("max_completion_tokens",), "max_tokens")}
-    back["grammar_json"] = said((STRUCTURED,), "response_format")
-    back["grammar_regex"] = STRUCTURED
-    back["grammar"] = said(("tools", STRUCTURED), "response_format")
-    back |= {name: name for name in back if name in (*COMBINED, *DECIDED) and body.get(name) is not None}
-    back["grammar_lark"] = said(("tools", "grammar_lark", STRUCTURED), "response_format")
-    back |= dict.fromkeys((*PROMPT, "prompt"), "messages" if chat else "prompt") | (
-        {} if chat else {"top_logprobs": "logprobs"}
-    )
-    name = back.get(error.field, "")
+    if error.field in (*GRAMMAR_FIELDS, "grammar"):
+        return _of_grammar(error, body)
+    names = (NAMES | (NAMES_OF_CHATS if chat else NAMES_OF_COMPLETIONS)).get(error.field)
+    if names is None:
+        return error
+    name = next((name for name in names if body.get(name) not in (None, [])), names[-1])
     told = str(error).replace(error.field, name, 1)
-    if error.field == "grammar_lark":  # the front may have written the rules, so only the cause helps
-        cause = str(error).partition("can be compiled: ")[2]
-        told = f"{name}: no grammar can be made of it: {cause}" if cause else told
-    return type(error)(told, name) if name else error
+    if name == "ignore_eos":  # the caller has not said how many tokens
+        told += "; set max_tokens"
+    return type(error)(told, name)
+
+
+def _of_grammar(error: InvalidRequest, body: Mapping[str, Any]) -> InvalidRequest:
+    """Return an error of the output's grammar with the names of the fields that it was made of."""
+    made_of = _with_a_grammar(body)
+    if body.get("tools") and body.get("tool_choice") != "none":
+        made_of.append("tools")
+    name = error.field if error.field in made_of else (*made_of, "response_format")[0]
+    if error.field != "grammar_lark":
+        return type(error)(str(error).replace(error.field, name, 1), name)
+    names = " and ".join(made_of) or name
+    cause = str(error).partition("can be compiled: ")[2]  # the front may have written the rules, so it shows none
+    told = f"{names}: no grammar can be made of it: {cause}" if cause else str(error).replace(error.field, names, 1)
+    return type(error)(told, name)

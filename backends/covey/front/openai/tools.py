@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.front.failures import refused
+from covey.front.openai.fields import own_grammars
 from covey.front.openai.schemas import of_function
 from covey_client.wire import MAX_GRAMMAR_BYTES
 
@@ -62,6 +63,8 @@ def taken(body: Mapping[str, Any]) -> tuple[Tools | None, dict[str, Any]]:
         raise refused("tool_choice", choice, "none or auto, as there are no tools")
     if mode == "none" or not functions:
         return None, rest
+    for grammar in own_grammars(body) if mode == "required" else ():
+        raise refused(grammar, body[grammar], "nothing with a tool_choice whose answer must be a call")
     shown = tuple({"type": "function", "function": _without_strict(each["function"])} for each in told or ())
     allowed, required = (by_name[name],) if name else tuple(functions), mode == "required"
     several = not name and (parallel is True if required else parallel is not False)

@@ -230,7 +230,7 @@ class Race:
         greedy; `words` [3, rows] are `noise.row_words`; `wanted` is 1 for rows to sum, or None to sum shares."""
         rows, vocab = logits.shape
         capacity = len(self._scores)
-        if vocab != self._vocab or rows > capacity or logits.stride(1) != 1 or logits.dtype == torch.float64:
+        if vocab > self._vocab or rows > capacity or logits.stride(1) != 1 or logits.dtype == torch.float64:
             raise ValueError(
                 f"logits are {tuple(logits.shape)} with strides {logits.stride()}, {logits.dtype}; at most "
                 f"[{capacity}, {self._vocab}] with adjacent columns and at most float32 can be raced"

@@ -68,7 +68,7 @@ def read(folder: Path) -> Architecture:
     config = refusals.described(folder)
     refusals.by_config(folder, config.get)
     refusals.by_values(folder, config)
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    rope = _said_rope(config)
     said = {**config, **(rope if isinstance(rope, dict) else {})}
     strange = [key for key, value in said.items() if key not in _KEYS and value is not _VALUES.get(key)]
     if strange and config.get("model_type") in FAMILIES:
@@ -184,7 +184,8 @@ def _why_not(config: Mapping[str, Any]) -> str:
         return f"a config.json without {missing[0]}"
     if config["hidden_act"] != "silu":
         return f"activation {config['hidden_act']!r}"
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    used = config["model_type"] == "mistral" or config.get("use_sliding_window", True)  # mistral does not read the key
+    window = config.get("sliding_window") if used else None
     if "sliding_attention" in (config.get("layer_types") or ()) or (window and config.get("layer_types") is None):
         return "a sliding window"
     kind = _rope(config)["rope_type"]
@@ -195,9 +196,14 @@ def _why_not(config: Mapping[str, Any]) -> str:
     return ""
 
 
+def _said_rope(config: Mapping[str, Any]) -> Any:
+    """Return the settings of the rotary embedding as config.json has them. transformers prefers the old name."""
+    return config.get("rope_scaling") or config.get("rope_parameters")
+
+
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the rotary embedding, from old and new configurations."""
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope = dict(_said_rope(config) or {})
     rope.setdefault("rope_type", rope.get("type") or "default")
     rope["rope_theta"] = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0
     original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")

@@ -1,6 +1,6 @@
 """Serves OpenVINO GenAI over a pipe: `python openvino_genai_peer.py` in an environment that has it.
 
-A pipeline decodes plainly, or with a draft model and the number of drafts in each request.
+A pipeline decodes plainly, or with a draft model or the prompt's n-grams and the number of drafts in each request.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from answering import answer
 
 PRECISIONS = {"bfloat16": "bf16", "float32": "f32"}
 CACHE_BLOCKS = 512
+NGRAM = 3  # the longest one that is looked up
 
 
 class OpenVino:
@@ -30,7 +31,10 @@ class OpenVino:
         scheduler = genai.SchedulerConfig()
         scheduler.num_kv_blocks = CACHE_BLOCKS
         scheduler.enable_prefix_caching = False
-        if depth:
+        self._looks_up = not drafter
+        if depth and self._looks_up:
+            properties["prompt_lookup"] = True
+        elif depth:
             properties["draft_model"] = genai.draft_model(str(_converted(drafter, kept)), "CPU", **properties)
         self._genai = genai
         self._pipeline = genai.LLMPipeline(
@@ -52,6 +56,8 @@ class OpenVino:
             config.temperature, config.top_k, config.top_p, config.rng_seed = temperature, 0, 1.0, seed
         if depth:
             config.num_assistant_tokens = depth
+        if depth and self._looks_up:
+            config.max_ngram_size = NGRAM
         ids = np.asarray(prompts, np.int64)
         inputs = self._genai.TokenizedInputs(Tensor(ids), Tensor(np.ones_like(ids)))
         found = self._pipeline.generate(inputs, config)

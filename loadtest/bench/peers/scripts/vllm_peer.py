@@ -10,6 +10,7 @@ from typing import Any
 from answering import answer
 
 CACHE_GB = 1
+NGRAM = 3  # the longest one that is looked up
 OPENMP = "libiomp5.so"  # must be loaded before anything else computes
 LIMITS = {"enable_prefix_caching": False, "max_model_len": 1024, "max_num_seqs": 32}
 
@@ -19,7 +20,10 @@ class Vllm:
 
     def load(self, target: str, drafter: str, dtype: str, threads: int, depth: int, **_: str) -> dict[str, Any]:
         """Load an engine that is built for one number of drafts."""
-        drafts = {"model": drafter, "num_speculative_tokens": depth, "method": "draft_model"} if depth else None
+        kind = (
+            {"method": "draft_model", "model": drafter} if drafter else {"method": "ngram", "prompt_lookup_max": NGRAM}
+        )
+        drafts = {**kind, "num_speculative_tokens": depth} if depth else None
         self.open(target, dtype, threads, speculative_config=drafts, **LIMITS)
         import vllm
 
