@@ -40,7 +40,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # what a busy machine measures serv
     os.environ[KEPT_VARIABLE] = tempfile.mkdtemp(prefix="covey-kept-")
     atexit.register(shutil.rmtree, os.environ[KEPT_VARIABLE], ignore_errors=True)
 
-CANNED = Path(__file__).parent / "server" / "canned_backend.py"
+CANNED = Path(__file__).parent / "launcher" / "canned_backend.py"
 LONG = (
     "tests/test_lossless_grid.py",
     "tests/gpu/",

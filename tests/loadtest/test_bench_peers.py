@@ -158,8 +158,8 @@ def test_turns_compare_everybody_and_go_on_without_who_fails(
         for callers in ("1", "4"):
             rates, over = (found[label][key][callers] for key in ("tokens_per_second", "over"))
             assert rates["off"]["repetitions"] == rates["openvino fixed:3"]["repetitions"] == 2
-            assert over["covey over openvino's drafts"]["over"] == ("openvino fixed:3",) * 2
-            assert over["covey over openvino's plain decoding"]["turns"] == 2
+            assert over["adaptive over openvino's drafts"]["over"] == ("openvino fixed:3",) * 2
+            assert over["adaptive over openvino's plain decoding"]["turns"] == 2
     peers.show(found, Console(quiet=True))
 
 
@@ -174,15 +174,15 @@ def test_every_ratio_is_of_one_turn() -> None:
             "off over openvino's drafts": 0.375,
             "off, streamed over openvino's plain decoding": 0.5,
             "off, streamed over openvino's drafts": 0.25,
-            "covey over openvino's plain decoding": 3.0,
-            "covey over openvino's drafts": 1.5,
+            "adaptive over openvino's plain decoding": 3.0,
+            "adaptive over openvino's drafts": 1.5,
             "off over vllm's plain decoding": 0.5,
             "off, streamed over vllm's plain decoding": 1 / 3,
-            "covey over vllm's plain decoding": 2.0,
+            "adaptive over vllm's plain decoding": 2.0,
         }
     )
-    assert found["covey over openvino's drafts"]["interval"] == pytest.approx((1.5, 1.5))
-    assert found["covey over openvino's drafts"]["over"] == ("openvino fixed:2",) * 2
+    assert found["adaptive over openvino's drafts"]["interval"] == pytest.approx((1.5, 1.5))
+    assert found["adaptive over openvino's drafts"]["over"] == ("openvino fixed:2",) * 2
 
 
 def test_what_was_not_measured_is_empty(tmp_path: Path) -> None:
@@ -212,4 +212,4 @@ def test_a_quick_run_beside_the_server(stub: Path, tmp_path: Path) -> None:
     assert found["failures"] == {}
     for label in peers.TEMPERATURES:
         for callers in ("1", "4"):
-            assert found[label]["over"][callers]["covey over openvino's drafts"]["median"] > 0
+            assert found[label]["over"][callers]["adaptive over openvino's drafts"]["median"] > 0
