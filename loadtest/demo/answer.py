@@ -18,8 +18,8 @@ from covey_client import Client
 from covey_client.response import Chunk, Completion
 
 DRAFTED, OWN = "#b7e4c7", "#e9ecef"  # backgrounds of accepted drafts and of the target's own tokens
-SIZE, DPI = (11.0, 4.6), 130  # of the picture, in inches
-FONT, LEFT, RIGHT, LINE = 10.5, 0.012, 0.988, 0.062  # points; the rest are shares of a panel
+SIZE, DPI = (11.0, 3.9), 130  # of the picture, in inches
+FONT, LEFT, RIGHT, LINE = 10.5, 0.012, 0.988, 0.073  # points; the rest are shares of a panel
 
 SCRIPT = """
 <script>for (const box of document.querySelectorAll(".replay")) {
@@ -103,7 +103,8 @@ def picture(sides: Sequence[Side], path: Path) -> None:
             width = axes.transData.inverted().transform(mark.get_window_extent(canvas.get_renderer()))[:, 0]
             if breaks or x + width[1] - width[0] > RIGHT:
                 x, y = LEFT, y - LINE
-                mark.set_position((x, y))
+                mark.set(position=(x, y), text=text if breaks else text.lstrip())
+                width = axes.transData.inverted().transform(mark.get_window_extent(canvas.get_renderer()))[:, 0]
             mark.set_bbox({"facecolor": DRAFTED if drafted else OWN, "edgecolor": "none", "pad": 1.2})
             x += width[1] - width[0]
             if y < LINE:

@@ -57,9 +57,11 @@ def depth(stage: Stage) -> Shown:
 
 
 def same_answer(stage: Stage) -> Shown:
-    """Ask the same question without and with drafts, for two kinds of text."""
+    """Ask the same question without and with drafts, for two kinds of text, when the server has learned from others."""
     drawn, said = [], []
-    for domain in ("chat", "edits"):
+    with stage.asking(1, _mixed(stage)):
+        stage.wait("the server learns from questions", 10)
+    for domain in ("code", "edits"):
         plain, drafted = sides = (
             stage.written("without drafts", domain, speculation="off"),
             stage.written("with drafts", domain),
