@@ -122,7 +122,7 @@ def test_decisions_are_explained(server: Server, capsys: pytest.CaptureFixture[s
         client.generate(PROMPT, max_tokens=40)
     assert main(["status", "--url", server.http_url, "--decisions", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "policy covey"
+    assert lines[0] == "policy adaptive"
     assert len(lines) == 4
     assert all("ms/token predicted/observed" in line for line in lines[1:])
     assert main(["status", "--url", server.http_url, "--decisions", "--json"]) == 0

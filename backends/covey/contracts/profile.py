@@ -202,7 +202,7 @@ class SpeculationSettings:
     drafters: tuple[str, ...] = setting((), "Triton models that draft")
     lookup: str = setting(
         "suffix",
-        "lookup drafts that policy covey with selection all adds where a request's text and its tenant's "
+        "lookup drafts that policy adaptive with selection all adds where a request's text and its tenant's "
         "recent ones promise more; off: none; an emulated target never has them",
         choices=("off", "suffix", "ngram"),
     )
