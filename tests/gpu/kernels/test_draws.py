@@ -110,7 +110,8 @@ def test_every_tokens_hash_and_noise_have_the_hosts_bits(random: np.random.Gener
 def test_noise_at_the_ends_of_the_hashes() -> None:
     ends = np.arange(1024, dtype=np.int32)
     powers = np.repeat(2 ** np.arange(10, 30, dtype=np.int32), 51) + np.tile(np.arange(-25, 26, dtype=np.int32), 20)
-    hashes = np.concatenate([ends, 2**31 - 1 - ends, powers, np.zeros(1028, np.int32)]).astype(np.int32)
+    roots = [2052577383, 1388233526, 639545317, 347963459, 2020555019, 639545323]  # near powers of 2 over its root
+    hashes = np.concatenate([ends, 2**31 - 1 - ends, powers, roots, np.zeros(1022, np.int32)]).astype(np.int32)
     noises = torch.full((4096,), torch.nan, dtype=torch.float64, device=DEVICE)
     write_gumbel[(1,)](torch.from_numpy(hashes).to(DEVICE), noises, TILE=4096, **ROUNDED)
     assert np.array_equal(noises.cpu().numpy().view(np.int64), noise.gumbel(hashes).view(np.int64))

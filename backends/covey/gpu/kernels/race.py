@@ -50,8 +50,9 @@ def _log(values):
     """Return `noise._log` of positive normal numbers."""
     bits = values.to(tl.int64, bitcast=True)
     exponent = (bits >> 52) - 1022
-    mantissa = ((bits & 0x000FFFFFFFFFFFFF) | 0x3FE0000000000000).to(tl.float64, bitcast=True)
-    low = mantissa < 0.7071067811865476
+    fraction = bits & 0x000FFFFFFFFFFFFF
+    mantissa = (fraction | 0x3FE0000000000000).to(tl.float64, bitcast=True)
+    low = fraction < 0x6A09E667F3BCD  # of the root of 1/2; as a float, this constant may be rounded to float32
     mantissa = tl.where(low, mantissa + mantissa, mantissa)
     exponent = tl.where(low, exponent - 1, exponent)
     s = (mantissa - 1.0) / (mantissa + 1.0)
