@@ -58,7 +58,7 @@ def test_every_step_is_drawn_and_no_text_differs(tmp_path: Path) -> None:
     page, steps = (tmp_path / "index.html").read_text(encoding="utf-8"), found(tmp_path)["steps"]
     assert list(steps) == list(demo.STEPS)
     for name, step in steps.items():
-        assert step["answers"] > 10
+        assert step["answers"] > (4 if name == "answer" else 10)
         assert step["differ"] == 0
         assert f"{name}: {step['sentence']}" in said
         assert step["command"] in page
