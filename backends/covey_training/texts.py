@@ -282,12 +282,12 @@ def lessons(
     itself = around > 0 and room >= LEAST_QUESTION
     groups = {} if itself and options.prompts is None else read_prompts(options.prompts)
     asked_for = [groups, itself, options.tokens, options.window, options.seed, *settings]
+    told = [] if options.texts is None else _told(target, options.texts)  # before minutes of writing: it may be refused
     kept = Kept(path, digest(asked_for, files_of(target.folder)))
     asked = _Asked(target, options, kept, groups, itself)
     most = asked.measured + (options.samples or (SAMPLES if seconds is None else 1 << 31))
     if seconds != 0 and len(kept.texts) < most:
         _write(target, asked.texts(most), kept, itself and not groups, most, seconds)
-    told = [] if options.texts is None else _told(target, options.texts)
     return _windows(target, kept, told), _held_out(kept)
 
 

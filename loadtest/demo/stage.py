@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.5
 DECISIONS = 200  # that a server reports at once
 PATIENCE = 90.0  # seconds to wait for an expected event
 TIMEOUT = 300.0  # of a request: a busy machine is no error
-TOKENS, LONG = 64, 160
+TOKENS, SHOWN_TOKENS = 64, 160
 PLAIN = 16  # callers of the comparison
 
 
@@ -117,9 +117,9 @@ class Stage:
         """Ask for a long greedy answer, and watch it being written."""
         prompt, number = self._prompts[domain][0], next(self._numbers)
         assert self._tokenizer is not None, "a model that answers questions has one"
-        ask = asked(prompt, LONG, 0.0, number, domain, settings=settings)
+        ask = asked(prompt, SHOWN_TOKENS, 0.0, number, domain, settings=settings)
         with self._session.status(f"{self._name}: {domain}, {title}"):
-            given = {"max_tokens": LONG, "temperature": 0.0, "tenant": f"demo {number}", **settings}
+            given = {"max_tokens": SHOWN_TOKENS, "temperature": 0.0, "tenant": f"demo {number}", **settings}
             side, whole = answer.written(self._client, self._tokenizer, title, ask.ids or ask.text, **given)
         self.answers.append(Answered(self._now(), ask, whole))
         return side
