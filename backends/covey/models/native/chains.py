@@ -70,7 +70,7 @@ def chain(team, shape, held, keys, values, taps, work, first, later, columns, dr
             if scale > 0:
                 _enter(logits[row], scale, words[0, row], words[1, row], words[2, row], draws.hashed, draws.scores)
             else:
-                draws.scores[:] = logits[row]
+                draws.scores[:] = logits[row, : len(draws.scores)]
             tokens[row, step] = draws.ids[_place(draws.scores, largest(draws.scores))]
             shares[row, step] = -np.log(softmax(draws.scores))
 

@@ -160,7 +160,10 @@ class NativeModel:
         columns = Columns(np.ascontiguousarray(slots, np.int32), turns, lanes.tables.shape[1] * SLOTS, norm)
         hot = race.temperatures > 0
         scales = np.where(hot, 1 / np.where(hot, race.temperatures, 1), 0).astype(np.float32)
-        ids, hashed = (each[: race.vocab_size] for each in self._drafted)
+        ids, hashed = self._drafted
+        if race.vocab_size is not None:
+            known = np.searchsorted(ids, race.vocab_size)  # a head's columns are some ids, ascending
+            ids, hashed = ids[:known], hashed[:known]
         draws = Draws(scales, np.ascontiguousarray(race.words), hashed, ids, np.empty(len(ids), np.float32))
         tokens, shares = np.empty((rows, depth), np.int32), np.empty((rows, depth), np.float32)
         pool, logits = self.pool, self._logits[:rows]
