@@ -2,7 +2,8 @@
 
 The head reads the target's hidden states, computed while it trains (`states.py`). It learns by test-time training: in
 later steps of a draft it reads its own output of the step before, as when it drafts. Most of the skill is
-the same for all steps and is cheapest to learn from the first, so drafts are short at first.
+the same for all steps and is cheapest to learn from the first, so drafts are short at first. A head that is trained
+further (`--start`) has that skill, so its drafts are long from the beginning.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ SETTINGS = distil.DistilSettings()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     texts.add_arguments(parser)
     parser.add_argument("--draft-vocab", type=int, metavar="N", help="draft only the N most frequent tokens")
+    parser.add_argument("--start", type=Path, metavar="FOLDER", help="a head to train further, such as a published one")
     parser.add_argument("--bytes", action="store_true", help="write int8 matrices: half the file, but only for Covey")
 
 
@@ -47,17 +49,25 @@ def make(options: argparse.Namespace) -> tuple[Path, chains.Report]:
     """Sample, train, measure and write. The same command resumes a stopped run."""
     device = torch.device(options.device)
     clock, path = Clock(options.minutes), own.work(options.out) / "head.pt"
+    if options.start is not None and options.draft_vocab is not None:
+        raise SettingError("--draft-vocab: a head that is trained further keeps its own; leave it out")
     target = texts.open_target(options.target, device, options.window)
     head_model.check(target.folder, target.shape())
+    if options.start is not None:
+        head_model.continued(target.shape(), options.start, target.folder)  # before minutes of writing: it may not fit
     seconds, file = 0.0 if path.is_file() else clock.left(own.WRITTEN), own.work(options.out) / "texts.jsonl"
-    windows, held_out = texts.lessons(target, options, file, [options.draft_vocab], seconds)
+    settings = [options.draft_vocab, *([] if options.start is None else [str(options.start.resolve())])]
+    windows, held_out = texts.lessons(target, options, file, settings, seconds)
     model = target.load(fastest(device))  # in the dtype that it is served in, so that its states are the same
     if options.minutes is not None:
         held_out = {group: samples[: own.MEASURED // len(held_out)] for group, samples in held_out.items()}
     torch.manual_seed(options.seed)
-    kept = most_frequent(windows.flatten(), int(model.config.vocab_size), options.draft_vocab)
-    head = head_model.begin(model, kept).to(device)
-    head.scale_to(head.read(model, windows[: options.rows].to(device))[0])
+    if options.start is not None:
+        head = head_model.continued(model, options.start, target.folder).to(device)
+    else:
+        kept = most_frequent(windows.flatten(), int(model.config.vocab_size), options.draft_vocab)
+        head = head_model.begin(model, kept).to(device)
+    head.scale_to(head.read(model, windows[: options.rows].to(device))[0], learnt=options.start is not None)
     loss = lessons(head, model, windows, options)
     budget = clock.budget(options.steps, own.LEARNT)
     distil.fit(head, loss, budget, path, device=device, settings=SETTINGS)
@@ -85,13 +95,15 @@ def lessons(
 
     def loss(step: int, progress: float) -> distil.Loss:
         chosen = distil.rows_of_step(step, options.rows, len(windows), options.seed)
+        if options.start is not None:
+            return unrolled_loss(head, *states.of(chosen), SETTINGS.variation_weight, STEPS)
         return unrolled_loss(head, *states.of(chosen), SETTINGS.weight_at(progress), steps_at(progress))
 
     return loss
 
 
 def steps_at(progress: float) -> int:
-    """Return how many steps a training draft has."""
+    """Return how many steps a new head's training draft has."""
     return next((steps for until, steps in SHORTER if progress < until), STEPS)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -26,7 +27,8 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from covey.contracts.errors import SettingError, UnsupportedModel
-from covey.models import loading, stored
+from covey.models import heads, loading, stored
+from covey.models.native.weights import floats
 from covey_training import architecture
 
 WEIGHTS = "model.safetensors"
@@ -159,13 +161,16 @@ class Head(nn.Module):
             state = self.midlayer(embeddings[:, step:], state[:, :n], (cos[:, step:], sin[:, step:]), past)
             yield self.lm_head(self.norm(state))
 
-    def scale_to(self, taps: torch.Tensor) -> None:
+    @torch.no_grad()
+    def scale_to(self, taps: torch.Tensor, *, learnt: bool = False) -> None:
         """Scale taps to size 1 for any target. Large ones would drown the token's embedding, and `fc` would need
-        another learning rate than the rest. `fc` begins by passing on the latest tap, which is the input of a target's
-        layer."""
+        another learning rate than the rest. A head that has `learnt` computes the same as before. In a new one, `fc`
+        begins by passing on the latest tap, which is the input of a target's layer."""
         self.scale.copy_(taps.float().unflatten(-1, (3, -1)).square().mean((0, 1, 3))[:, None].rsqrt())
-        width = len(self.fc.weight)
-        with torch.no_grad():
+        if learnt:
+            self.fc.weight.copy_((self.fc.weight.unflatten(1, (3, -1)) / self.scale).flatten(1))
+        else:
+            width = len(self.fc.weight)
             self.fc.weight.mul_(0.1)
             self.fc.weight[:, -width:] += torch.eye(width, device=self.fc.weight.device) / self.scale[-1]
 
@@ -205,6 +210,26 @@ def begin(target: PreTrainedModel, kept: torch.Tensor | None) -> Head:
         head.lm_head.weight.copy_(table)
         head.norm.weight.copy_(_weight_of(target.base_model.norm))
         _begin_as(head.midlayer, target.base_model.layers[-1])
+    return head
+
+
+def continued(target: PreTrainedModel, folder: Path, target_folder: Path) -> Head:
+    """Return the head in a folder, to be trained further. Raises UnsupportedModel if it has parts that `Head` lacks."""
+    read = heads.read(folder, target_folder)
+    layer, config = read.of, describe(target.config, read.of.vocab_size)
+    if read.norms or layer.normed_residual or layer.normed_output:
+        raise UnsupportedModel(f"{folder}: a head with norms of its own cannot be trained further: start without it")
+    config.num_attention_heads, config.num_key_value_heads = layer.heads, layer.kv_heads
+    config.head_dim, config.intermediate_size, config.rms_norm_eps = layer.head_dim, layer.inner, layer.eps
+    config.eagle_config[AUX_LAYERS] = [tapped - 1 for tapped in read.taps]
+    head = Head(config, None if read.ids is None else torch.from_numpy(read.ids).long())
+    if not np.allclose(layer.frequencies, head.rotary.inv_freq, rtol=1e-5) or len(read.taps) != 3:
+        raise UnsupportedModel(f"{folder}: its taps or rotary positions are not those of a head made here")
+    weights = {"fc.weight": read.fc, **layer.weights}
+    with torch.no_grad():
+        for name, own in head.named_parameters():
+            theirs = name if name.startswith(("fc", "lm_head")) else f"model.{name}"
+            own.copy_(torch.from_numpy(floats(weights[theirs.replace("midlayer", "layers.0")])))
     return head
 
 

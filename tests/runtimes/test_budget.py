@@ -116,7 +116,7 @@ from covey.target.opening import load_target
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
-rows = 4
+rows = 8
 settings = TargetSettings(device="cpu", numerics="fast")
 chosen = Profile("a", target=settings, scheduler=SchedulerSettings(max_running=rows))
 load_target(sys.argv[1], replace(chosen, target=replace(settings, kv_blocks=8)), name="target")  # what code takes
@@ -148,7 +148,8 @@ def test_a_process_whose_pool_is_full_holds_what_was_reckoned(tmp_path: Path) ->
         [sys.executable, "-c", FILL, str(tmp_path)], capture_output=True, text=True, check=True, timeout=250
     )
     held, told, weights, pool, loaded, filled = json.loads(done.stdout.splitlines()[-1])
-    assert (held, told) == (4 * 2048, [2] * 4), "requests of the longest text fill it"
+    assert (held, told) == (8 * 2048, [2] * 8), "requests of the longest text fill it"
     # Huge pages bring 2 MB of the pool at a touch, and buffers take what the reading of weights left behind.
     assert loaded < weights + 0.25 * pool, "little of the pool is touched before it is used"
+    # What a process takes besides, some 12 MB here, is not reckoned by the byte: `budget.SERVER` has room for it.
     assert filled == pytest.approx(weights + pool, rel=0.05)

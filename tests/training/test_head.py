@@ -302,7 +302,7 @@ def test_drafts_of_lessons_are_short_at_first(
     model: LlamaForCausalLM, windows: torch.Tensor, progress: float, steps: int
 ) -> None:
     made = shaken(model, None)
-    loss, _ = head.lessons(made, model, windows, argparse.Namespace(seed=0, rows=len(windows)))(0, progress)
+    loss, _ = head.lessons(made, model, windows, argparse.Namespace(start=None, seed=0, rows=len(windows)))(0, progress)
     taps, embeddings, expected = made.read(model, windows)
     weight = distil.DistilSettings().weight_at(progress)
     parts = [
@@ -317,7 +317,7 @@ def learnt(model: LlamaForCausalLM, windows: torch.Tensor, path: Path, *stops: i
     for stop in (*stops, 12):
         torch.manual_seed(0)
         made = head_model.begin(model, None)
-        loss = head.lessons(made, model, windows, argparse.Namespace(seed=0, rows=4))
+        loss = head.lessons(made, model, windows, argparse.Namespace(start=None, seed=0, rows=4))
         distil.fit(
             made, loss, Budget(steps=12), path, device=torch.device("cpu"),
             stop=lambda step, at=stop: step >= at,
@@ -378,6 +378,51 @@ def test_what_is_trained_is_what_a_server_computes(target: Path, model: LlamaFor
     served = HeadModel(loaded, dtype="float32", blocks=4, threads=1, max_pass_tokens=64, most_blocks=0)
     work = chain(tokens[0, 1:].numpy().astype("int32"), 32)
     assert abs(served.forward(replace(work, states=states)) - expected).max() < 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("in_bytes", [False, True])
+@pytest.mark.parametrize("draft_vocab", [None, 100])
+def test_a_head_that_is_trained_further_begins_with_what_it_computed(
+    target: Path, model: LlamaForCausalLM, tmp_path: Path, in_bytes: bool, draft_vocab: int | None
+) -> None:
+    tokens = torch.randint(2, 300, (2, 24), generator=torch.Generator().manual_seed(3))
+    before = head_model.begin(model, head.most_frequent(tokens.flatten(), 384, draft_vocab))
+    taps, embeddings, _ = before.read(model, tokens)
+    before.scale_to(taps)
+    if in_bytes:
+        head_model.round_to_bytes(before)
+    head_model.save(before, tmp_path, in_bytes=in_bytes)
+    after = head_model.continued(model, tmp_path, target)
+    after.scale_to(taps, learnt=True)
+    assert after.scale.flatten().tolist() == pytest.approx(before.scale.flatten().tolist())
+    for own, expected in zip(after.unroll(taps, embeddings, 3), before.unroll(taps, embeddings, 3)):
+        near = torch.nn.functional.cosine_similarity(own, expected, dim=-1).min()
+        assert near > (0.99999 if in_bytes else 0.999), "stored in bfloat16 otherwise"
+    assert (after.kept is None) == (draft_vocab is None)
+    assert after.kept is None or after.kept.equal(before.kept)
+
+
+@pytest.mark.slow
+def test_training_further_improves_a_head(target: Path, tmp_path: Path) -> None:
+    first = trained(target, tmp_path / "first", "--steps", "4", "--draft-vocab", "200")
+    further = trained(target, tmp_path / "further", "--steps", "16", "--start", str(tmp_path / "first"))
+    for domain, row in further.items():
+        assert row["draft_head"].accepted_length > first[domain]["draft_head"].accepted_length
+    small, same = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "further"))
+    assert same["d2t"].equal(small["d2t"])
+    with pytest.raises(SettingError, match="keeps its own"):
+        trained(target, tmp_path / "other", "--steps", "1", "--start", str(tmp_path / "first"), "--draft-vocab", "50")
+
+
+def test_a_head_with_norms_of_its_own_is_not_trained_further(
+    target: Path, model: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    head_model.save(head_model.begin(model, None), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"norm_before_residual": True}))
+    with pytest.raises(UnsupportedModel, match="cannot be trained further"):
+        head_model.continued(model, tmp_path, target)
 
 
 def test_targets_of_other_families_are_refused_by_name(tmp_path: Path) -> None:
