@@ -215,7 +215,8 @@ def _choice(choice: Choice, rows: int, present: Mask) -> Choice:
     situation, share = choice.situation, rows / len(present)
     shares = tuple((name, max(1, round(each * share))) for name, each in situation.shares)
     drafts = tuple(round(each * share) for each in situation.drafts)
-    changed: Situation = replace(situation, rows=rows, shares=shares, drafts=drafts)
+    sampled = tuple(min(most, round(each * share)) for each, (_, most) in zip(situation.sampled, shares))
+    changed: Situation = replace(situation, rows=rows, shares=shares, drafts=drafts, sampled=sampled)
     return replace(choice, situation=changed)
 
 

@@ -148,7 +148,7 @@ class World:
             verify,
             catch_up,
             rows * (depth + 1),
-            {DRAFTER: trials[index]},
+            {(DRAFTER, False): trials[index]},
         )
 
     def _bank(self, rows: int, depth: int) -> tuple[list[int], list[Trials]]:

@@ -32,7 +32,7 @@ def rounds(policy: LengthPolicy, count: int, rate: float = 0.8, rows: int = 4, c
         accepted = [rows * 100 * rate ** (index + 1) for index in range(depth)]
         tokens = round(100 * rows + sum(accepted))
         trials = Trials([round(count) for count in offered], [round(count) for count in accepted])
-        outcome = Outcome(100 * seconds(rows, depth), tokens, trials={"d": trials} if depth else {})
+        outcome = Outcome(100 * seconds(rows, depth), tokens, trials={("d", False): trials} if depth else {})
         policy.update(situation, depth, outcome)
         depths.append(depth)
     return depths

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 UNKNOWN = math.inf  # seconds per token of an arm that was never played
+Kind = tuple[str, bool]  # a drafter, and whether its rows draw tokens at random: those accept fewer drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Situation:
     # the drafters' average acceptance is known.
     tokens: tuple[float, ...] = ()
     doubt: tuple[float, ...] = ()
+    sampled: tuple[int, ...] = ()  # by drafter, its rows with a temperature above 0; empty: none
 
     @property
     def why_plain(self) -> str:
@@ -39,6 +41,14 @@ class Situation:
     def drafting(self) -> int:
         """Return how many rows draft if the policy chooses a depth above 0."""
         return sum(rows for _, rows in self.shares) if self.shares else self.rows
+
+    def kinds(self) -> list[tuple[Kind, int]]:
+        """Return how many rows draft of each kind that there is."""
+        found = []
+        for place, (name, rows) in enumerate(self.shares or (("", max(1, self.rows)),)):
+            sampled = self.sampled[place] if self.sampled else 0
+            found += [((name, random), count) for random, count in ((False, rows - sampled), (True, sampled)) if count]
+        return found
 
     def lags(self) -> Iterator[tuple[str, int, int]]:
         """Yield each drafter, its rows, and their mean lag. Catch-up reads rows packed, so its time follows the mean
@@ -80,7 +90,7 @@ class Outcome:
     verify_seconds: float = 0.0
     catch_up_seconds: float = 0.0  # time that drafters took to read tokens they had missed
     verified: int = 0  # tokens in the pass, without prompts: one per row and its drafts
-    trials: Mapping[str, Trials] = field(default_factory=dict)  # by drafter
+    trials: Mapping[Kind, Trials] = field(default_factory=dict)
     # By drafter. None: all rows that draft in the situation drafted to the played depth.
     calls: Mapping[str, DraftCall] | None = None
 

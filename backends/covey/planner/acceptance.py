@@ -1,4 +1,4 @@
-"""Estimates how many drafted tokens are accepted, position by position, for one drafter at any batch size.
+"""Estimates how many drafted tokens are accepted, position by position, for one kind of rows at any batch size.
 
     a_i = P(draft i accepted | drafts before it were)        counted with forgetting, per trial and per idle round
     E(k) = 1 + sum over i <= k of a_1 ... a_i                 tokens of one row in a round of depth k
@@ -81,9 +81,11 @@ def _suspicions(max_depth: int) -> tuple[_Suspicion, _Suspicion]:
 
 
 class Acceptance:
-    """Owns the counts of one drafter."""
+    """Owns the counts of one kind."""
 
-    def __init__(self, max_depth: int) -> None:
+    def __init__(self, max_depth: int, first: float = FIRST) -> None:
+        """`first` is the rate of the first position before anything is seen."""
+        self._first = first
         self._offered = [0.0] * max_depth
         self._accepted = [0.0] * max_depth
         self._asked = self._verified = 0.0
@@ -138,7 +140,7 @@ class Acceptance:
     def rates(self) -> list[float]:
         """Return a_i by position. Does not mutate the counts."""
         if self._rates is None:
-            self._rates, lean = [], FIRST
+            self._rates, lean = [], self._first
             for offered, accepted in zip(self._offered, self._accepted):
                 lean = (accepted + LEAN * lean) / (offered + LEAN)
                 self._rates.append(lean)

@@ -1,10 +1,11 @@
 """Estimates the time and tokens of a round of each depth, learnt from all rounds at all batch sizes.
 
-    tokens(k)  = sum over drafters of rows * E(k), and one of each row that does not draft
+    tokens(k)  = sum over kinds of rows of rows * E(k), and one of each row that does not draft
     seconds(k) = T(n, k)
     value(k)   = tokens(k) / seconds(k)
 
-E(k) comes from `covey.planner.acceptance`, T(n, k) from `covey.planner.costs`.
+E(k) comes from `covey.planner.acceptance`, T(n, k) from `covey.planner.costs`. A kind is a drafter together with
+whether its rows draw at random. A mean of both would promise random rows too much, and greedy ones too little.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.bandits.policy import DraftCall, Outcome, Situation
-from covey.planner.acceptance import Acceptance
+from covey.bandits.policy import DraftCall, Kind, Outcome, Situation
+from covey.planner.acceptance import FIRST, Acceptance
 from covey.planner.costs import Passes, RoundCosts, Shares
 from covey.planner.pass_curve import PassCurve
 from covey.planner.regression import Array
@@ -48,7 +49,7 @@ class Expectations:
     def __init__(self, max_depth: int, max_rows: int, table: CostTable | None = None) -> None:
         self._max_depth = max_depth
         self.costs = RoundCosts(max_depth, max_rows, table)
-        self._acceptance: dict[str, Acceptance] = {}
+        self._acceptance: dict[Kind, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
         # Whether a selector drops drafts: then the requests' expected tokens, which assume all drafts, do not hold.
         self.selected = False
@@ -62,7 +63,8 @@ class Expectations:
 
     def of(self, situation: Situation) -> Expected:
         """Return the expectations of a batch. Does not mutate the estimates."""
-        key = situation.rows, situation.shares, situation.drafts, situation.width, situation.tokens
+        shared = situation.shares, situation.sampled
+        key = situation.rows, shared, situation.drafts, situation.width, situation.tokens
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         rows = max(1, situation.rows)
@@ -154,15 +156,16 @@ class Expectations:
         self._plain.clear()
 
     def _judge(self, situation: Situation, outcome: Outcome) -> None:
-        """Count the acceptance of each drafter's drafts."""
+        """Count the acceptance of each kind of drafts."""
         if outcome.trials:
             self._last = None
-        for name, trials in outcome.trials.items():
-            self._accepted(name).update(trials.offered, trials.accepted)
-            self._accepted(name).fill(trials.asked, trials.verified)
-        for name, _ in situation.shares:
-            if situation.ceiling and name not in outcome.trials:
-                self._accepted(name).idle()
+        for kind, trials in outcome.trials.items():
+            self._accepted(kind).update(trials.offered, trials.accepted)
+            self._accepted(kind).fill(trials.asked, trials.verified)
+        if situation.ceiling and situation.shares:
+            for kind, _ in situation.kinds():
+                if kind not in outcome.trials:
+                    self._accepted(kind).idle()
 
     def _passes(self, situation: Situation) -> Passes:
         """Return the tokens that the target will verify, by depth: the usual share of those that drafters are asked
@@ -171,7 +174,8 @@ class Expectations:
         filled = 1.0
         if shares:
             usual = 1.0 / situation.width if self.selected else 1.0
-            filled = sum(rows * self._accepted(name).filled(usual) for name, rows in shares) / situation.drafting
+            each = [rows * self._accepted(kind).filled(usual) for kind, rows in situation.kinds()]
+            filled = sum(each) / situation.drafting
         rows = max(1, situation.rows)
         if filled == 1.0 and not situation.drafts:
             drafting = max(1, situation.drafting)
@@ -182,24 +186,28 @@ class Expectations:
         """Return the tokens that a round yields, and their relative deviation, by depth."""
         if situation.tokens and not self.selected:
             return list(situation.tokens), list(situation.doubt)
-        shares = _shares(situation)
+        kinds = situation.kinds()
         plain = situation.rows - situation.drafting
-        if len(shares) == 1 and not plain:
-            per_row, doubt = self._accepted(shares[0][0]).expected()
-            rows = shares[0][1]
+        if len(kinds) == 1 and not plain:
+            kind, rows = kinds[0]
+            per_row, doubt = self._accepted(kind).expected()
             return [rows * tokens for tokens in per_row], doubt
         tokens = [float(plain)] * (self._max_depth + 1)
         squares = [0.0] * (self._max_depth + 1)
-        for name, rows in shares:
-            for depth, (each, deviation) in enumerate(zip(*self._accepted(name).expected())):
+        for kind, rows in kinds:
+            for depth, (each, deviation) in enumerate(zip(*self._accepted(kind).expected())):
                 tokens[depth] += rows * each
                 squares[depth] += (rows * each * deviation) ** 2
         return tokens, [square**0.5 / total for square, total in zip(squares, tokens)]
 
-    def _accepted(self, drafter: str) -> Acceptance:
-        acceptance = self._acceptance.get(drafter)
+    def _accepted(self, kind: Kind) -> Acceptance:
+        """Return the estimate for a kind of rows. A new one leans on what is known of the drafter's other kind."""
+        acceptance = self._acceptance.get(kind)
         if acceptance is None:
-            acceptance = self._acceptance[drafter] = Acceptance(self._max_depth)
+            drafter, random = kind
+            other = self._acceptance.get((drafter, not random))
+            first = FIRST if other is None else other.rates()[0]
+            acceptance = self._acceptance[kind] = Acceptance(self._max_depth, first)
         return acceptance
 
 

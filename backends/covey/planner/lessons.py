@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.bandits.policy import DraftCall, Outcome, Trials
+from covey.bandits.policy import DraftCall, Kind, Outcome, Trials
 from covey.contracts.types import LOOKUP, Ints, RowStatus, Trees
 from covey.requests.rounds import Choice, Round
 from covey.trees.paths import Nodes
@@ -145,9 +145,9 @@ def _calls(done: Round, names: Iterable[str]) -> dict[str, DraftCall]:
     }
 
 
-def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Trials]:
-    """Return each drafter's counts of rows whose drafts were tried and accepted, by position. A draft that was not
-    proposed or not verified counts as tried and not accepted, since the pass emits no token for it."""
+def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[Kind, Trials]:
+    """Return the counts of rows whose drafts were tried and accepted, by position, for each kind of rows. A draft that
+    was not proposed or not verified counts as tried and not accepted, since the pass emits no token for it."""
     rows = done.batch.decoding
     depths = asked_in(done)
     looked = depths >= 0
@@ -158,7 +158,18 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[str, Tria
         np.where(looked, done.kept.sizes[:rows], 0),
     )
     by_drafter = _by_drafter(done, names).items()
-    return {name: _counted(max_depth, *(each[mine] for each in counts)) for name, mine in by_drafter}
+    random = np.array([not active.request.sampling.greedy for active in done.batch.rows[:rows]])
+    if random.all() or not random.any():
+        kind = bool(random[0])
+        return {(name, kind): _counted(max_depth, *(each[mine] for each in counts)) for name, mine in by_drafter}
+    found = {}
+    for name, mine in by_drafter:
+        for kind in (False, True):
+            those = np.zeros(rows, np.bool_)
+            those[mine] = random[mine] == kind
+            if those.any():
+                found[name, kind] = _counted(max_depth, *(each[those] for each in counts))
+    return found
 
 
 def tried_by_position(done: Round, max_depth: int) -> tuple[list[int], list[int]]:

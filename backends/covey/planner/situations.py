@@ -24,6 +24,7 @@ def situation_of(
     rows = batch.decoding
     counts: dict[str, int] = {}
     missed: dict[str, int] = {}
+    sampled: dict[str, int] = {}
     mine: list[int] = []
     lag = 0
     alike = True  # every row drafts a chain of the policy's depth
@@ -39,6 +40,7 @@ def situation_of(
         unseen = active.num_tokens - active.seen.get(name, 0)
         lag = max(lag, unseen)
         missed[name] = missed.get(name, 0) + unseen
+        sampled[name] = sampled.get(name, 0) + (not active.request.sampling.greedy)
     ceiling = max(0, min(max_depth, spare(batch, budget))) if served else 0
     prefill = int(batch.chunk[rows:].sum()) if len(batch.rows) > rows else 0
     if not counts:
@@ -60,6 +62,7 @@ def situation_of(
         width,
         tokens,
         doubt,
+        tuple(sampled.values()),
     )
 
 
