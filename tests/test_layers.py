@@ -1,4 +1,4 @@
-"""The packages are as docs/packages.md lists them, and every table of names says the same."""
+"""The packages are as docs/architecture.md lists them, and every table of names says the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_imports_keep_the_contracts_of_pyproject() -> None:
 
 
 def test_the_page_lists_every_package_and_what_it_imports() -> None:
-    page = (REPOSITORY / "docs" / "packages.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     listed = {package: set(said.split(", ")) - {"-"} for package, said in ROW.findall(page)}
     graph = grimp.build_graph("covey", cache_dir=None)
     packages = {name.removeprefix("covey."): name for name in graph.find_children("covey")}
