@@ -70,10 +70,12 @@ NAMES = {"gemma3": "gemma3_text"}  # of model types, where they are not those of
 
 
 def table() -> str:
-    """The families as docs/models.md shows them."""
-    lines = ["| model type | |", "|---|---|"]
-    lines += [f"| `{family}` | {remark} |" for family, remark in EXACT.items()]
-    return "\n".join([*lines, ""])
+    """The families as docs/models.md shows them, those with the same remark in one row."""
+    by_remark: dict[str, list[str]] = {}
+    for family, remark in EXACT.items():
+        by_remark.setdefault(remark, []).append(f"`{family}`")
+    rows = [f"| {', '.join(families)} | {remark} |" for remark, families in by_remark.items()]
+    return "\n".join(["| model types | |", "|---|---|", *rows, ""])
 
 
 def test_the_docs_have_the_table() -> None:
