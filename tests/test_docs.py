@@ -1,4 +1,5 @@
-"""README and docs keep their promises: short, every link leads somewhere, every bench is called as it can be."""
+"""README and docs keep their promises: short, every link leads somewhere, every bench is called as it can be, and an
+example of output is what the software prints."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.planner.decisions import Decision
 from loadtest.bench.__main__ import _parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -15,6 +17,8 @@ PAGES = sorted((ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("[!.]*/*.m
 MOST_WORDS = 900
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+PLACE = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")  # a page, or "" for the same one, and a heading there
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| (?!word )(.+?) \|.*\| (.+) \|$", re.MULTILINE)  # of the glossary: words, and where they live
 BENCH = re.compile(r"(?:python -m loadtest\.|`)bench ([a-z][^`#\n]*)")
 
@@ -27,6 +31,12 @@ def test_readme_is_a_first_page() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     links = LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_find_them(page: Path) -> None:
+    places = PLACE.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+    assert [place for place in places if place[1] not in _headings(page.parent / place[0] if place[0] else page)] == []
 
 
 def test_readme_leads_to_every_page() -> None:
@@ -47,6 +57,32 @@ def test_the_glossary_has_the_words_of_the_code() -> None:
         code = _joined("".join((ROOT / "docs" / link).read_text(encoding="utf-8") for link in LINK.findall(where)))
         missing += [f"{word}: not in {where}" for word in words.split(", ") if _joined(word) not in code]
     assert missing == []
+
+
+def test_the_decision_that_is_explained_has_the_form_of_those_that_are_printed() -> None:
+    infinite = float("inf")
+    decision = Decision(
+        round=812,
+        rows=4,
+        lag=9,
+        depth=4,
+        why="best",
+        predicted=(1.6e-3, 1.25e-3, 1.12e-3, 1.05e-3, 1.02e-3, 1.03e-3),
+        observed=(1.58e-3, infinite, 1.15e-3, infinite, 1.04e-3, infinite),
+        seconds=13 * 1.05e-3,
+        tokens=13,
+        learnt=True,
+        drafters=(("draft_code", "prior", 3), ("draft_general", "switch", 1)),
+        chosen=4,
+        capped="",
+    )
+    assert decision.line() in (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+
+
+def _headings(page: Path) -> set[str]:
+    """Return the page's headings in the form that links to them have."""
+    found = HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def _joined(text: str) -> str:
