@@ -1,5 +1,5 @@
-"""README and docs keep their promises: short, every link leads somewhere, every bench is called as it can be, and an
-example of output is what the software prints."""
+"""README and docs keep their promises: short, every link leads somewhere, every bench is called as it can be, every
+profile loads, and an example of output is what the software prints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.contracts import profile
 from covey.planner.decisions import Decision
 from loadtest.bench.__main__ import _parse
 
@@ -19,6 +20,7 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 PLACE = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")  # a page, or "" for the same one, and a heading there
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (?!word )(.+?) \|.*\| (.+) \|$", re.MULTILINE)  # of the glossary: words, and where they live
 BENCH = re.compile(r"(?:python -m loadtest\.|`)bench ([a-z][^`#\n]*)")
 
@@ -57,6 +59,14 @@ def test_the_glossary_has_the_words_of_the_code() -> None:
         code = _joined("".join((ROOT / "docs" / link).read_text(encoding="utf-8") for link in LINK.findall(where)))
         missing += [f"{word}: not in {where}" for word in words.split(", ") if _joined(word) not in code]
     assert missing == []
+
+
+def test_profiles_load(tmp_path: Path) -> None:
+    profiles = [text for page in PAGES for text in TOML.findall(page.read_text(encoding="utf-8"))]
+    assert profiles
+    for text in profiles:
+        (tmp_path / "my.toml").write_text(text)
+        profile.load(str(tmp_path / "my.toml"))
 
 
 def test_the_decision_that_is_explained_has_the_form_of_those_that_are_printed() -> None:
