@@ -1,10 +1,12 @@
 """README and docs keep their promises: short, every link leads somewhere, every bench is called as it can be, every
-profile loads, and an example of output is what the software prints."""
+profile loads, settings and metrics exist, and an example of output is what the software prints."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from loadtest.bench.__main__ import _parse
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("[!.]*/*.md")))
+CURRENT = [page for page in PAGES if page.stem != "CHANGELOG"]  # without names that are gone
 MOST_WORDS = 900
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
@@ -22,6 +25,9 @@ PLACE = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")  # a page, or "" fo
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (?!word )(.+?) \|.*\| (.+) \|$", re.MULTILINE)  # of the glossary: words, and where they live
+METRIC = re.compile(
+    r"\bcovey_(?!client|ray|training|unary|vllm)\w*[a-z]\b"
+)  # not the beginning of names: covey_draft_*
 BENCH = re.compile(r"(?:python -m loadtest\.|`)bench ([a-z][^`#\n]*)")
 
 
@@ -67,6 +73,27 @@ def test_profiles_load(tmp_path: Path) -> None:
     for text in profiles:
         (tmp_path / "my.toml").write_text(text)
         profile.load(str(tmp_path / "my.toml"))
+
+
+def test_settings_exist() -> None:
+    sections = {
+        field.name: getattr(profile.load("demo-cpu"), field.name) for field in dataclasses.fields(profile.Profile)
+    }
+    settings = {name: section for name, section in sections.items() if dataclasses.is_dataclass(section)}
+    named = re.compile(rf"`({'|'.join(settings)})\.(?!toml|py)([a-z_]+)")
+    found = {each for page in CURRENT for each in named.findall(page.read_text(encoding="utf-8"))}
+    assert len(found) > 40
+    assert sorted(each for each in found if not hasattr(settings[each[0]], each[1])) == []
+
+
+def test_metrics_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", type(sys)("triton_python_backend_utils"))
+    from covey.tritonio import metrics
+
+    known = {*metrics.COUNTERS, *metrics.GAUGES, *metrics.HISTOGRAMS, *metrics.DRAFT_COUNTERS, *metrics.DRAFT_GAUGES}
+    found = {each for page in CURRENT for each in METRIC.findall(page.read_text(encoding="utf-8"))}
+    assert len(found) > 20
+    assert sorted(found - known) == []
 
 
 def test_the_decision_that_is_explained_has_the_form_of_those_that_are_printed() -> None:
