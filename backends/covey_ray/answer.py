@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 
 from covey.front.openai.errors import shaped
 from covey.process.within import within
+from covey_client.backoff import Backoff
 from covey_client.resumption import FIRST_REST, LONGEST_REST, PATIENCE
 from covey_ray.again import CannotGoOn, Told
 from covey_ray.asked import BROKEN, SILENT_SECONDS, Another, Asked, Head, Lost
@@ -31,7 +32,7 @@ class Answer:
         self._servers, self._asked = servers, asked
         self._pieces: AsyncGenerator[Head | bytes, None] | None = None
         self._broke: float | None = None  # time since which nothing new has come
-        self._attempts = 0
+        self._backoff = Backoff(FIRST_REST, LONGEST_REST)
 
     async def head(self) -> Head:
         """Have a replica begin an answer, and return its head. If one is busy or lost, tries others for a while, then
@@ -85,7 +86,8 @@ class Answer:
                             return
                         new = told.new(json.loads(data))
                         if new is not None:
-                            self._broke, self._attempts = None, 0
+                            self._broke = None
+                            self._backoff.succeeded()
                             yield _event(json.dumps(new).encode() if told.repeating else data)
                     raise Lost("the server stopped before the end of the answer")
                 except BROKEN as error:
@@ -133,8 +135,7 @@ class Answer:
         self._broke = now if self._broke is None else self._broke
         if now - self._broke > PATIENCE:
             raise error
-        self._attempts += 1
-        await asyncio.sleep(min(FIRST_REST * 2.0 ** min(self._attempts - 1, 10), LONGEST_REST))
+        await asyncio.sleep(self._backoff.failed())
 
     async def _ask(self) -> AsyncGenerator[Head | bytes, None]:
         stream = self._servers.remote(self._asked)

@@ -10,6 +10,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
+from covey_client.backoff import Backoff
 from covey_client.errors import ConnectionLost, CoveyClientError, Overloaded, ServerError
 from covey_client.request import Request
 from covey_client.response import Chunk
@@ -36,7 +37,7 @@ class Resumption:
         self._text = ""  # the part before the break
         self._again_tokens: list[int] = []  # of the repetition
         self._again_text = ""
-        self._attempts = 0
+        self._backoff = Backoff(FIRST_REST, LONGEST_REST, now)
         self._broke: float | None = None
 
     def request(self) -> Request:
@@ -57,8 +58,8 @@ class Resumption:
         if now - self._broke > PATIENCE:
             return None
         asked = error.retry_after if isinstance(error, Overloaded) else None
-        self._attempts += 1
-        return min(asked or FIRST_REST * 2.0 ** min(self._attempts - 1, 10), LONGEST_REST)
+        rest = self._backoff.failed()
+        return min(asked or rest, LONGEST_REST)
 
     def new(self, chunk: Chunk) -> Chunk | None:
         """Return the part of a chunk that has not come before; None if there is none."""
@@ -68,7 +69,8 @@ class Resumption:
         self._tokens += found.tokens
         self._texts.append(found.text)
         self._settings["seed"] = chunk.seed
-        self._attempts, self._broke = 0, None
+        self._backoff.succeeded()
+        self._broke = None
         return found
 
     def _behind_known(self, chunk: Chunk) -> Chunk:

@@ -29,6 +29,7 @@ from covey.loop.memory_totals import MemoryTotals
 from covey.loop.pool_size import PoolSize
 from covey.process.worker import Worker
 from covey.requests.roster import MOVED, Roster, State
+from covey_client.backoff import Backoff
 
 log = logging.getLogger("covey.memory")
 
@@ -90,7 +91,7 @@ class Memory:
         self.budget, self._device = budget, device
         self._wishes: dict[str, Wish] = dict.fromkeys(roster.names, Wish.AUTO)
         self._used: dict[str, float] = dict.fromkeys(roster.names, 0.0)
-        self._rests: dict[str, tuple[Act, float, float]] = {}  # the failed act, until when it rests, and for how long
+        self._backoffs: dict[tuple[str, Act], Backoff] = {}  # of the moves that failed
         self._move: _Move | None = None
         self._calm_since: float | None = None
         self._closed = False
@@ -228,8 +229,8 @@ class Memory:
 
     def _may(self, name: str, act: Act) -> bool:
         """Return whether this move of the drafter is possible now. It is not while it rests after a failure."""
-        failed, until, _ = self._rests.get(name, (None, 0.0, 0.0))
-        return self._state(name) is not State.ENDED and (failed is not act or self._clock.now() >= until)
+        failed = self._backoffs.get((name, act))
+        return self._state(name) is not State.ENDED and (failed is None or not failed.resting)
 
     # ---- doing it ---------------------------------------------------------------------------------------------------
 
@@ -266,7 +267,8 @@ class Memory:
         if error is not None:
             self._failed(move, error)
             return
-        self._rests.pop(name, None)
+        for each in Act:
+            self._backoffs.pop((name, each), None)
         self._totals.count(act.value, "done", now - move.started)
         if act is Act.UNLOAD:
             held: int = done.result()
@@ -280,9 +282,8 @@ class Memory:
 
     def _failed(self, move: _Move, error: BaseException) -> None:
         name, act = move.name, move.act
-        failed, _, rest = self._rests.get(name, (None, 0.0, 0.0))
-        rest = min(LONGEST_REST, 2 * rest) if failed is act else FIRST_REST
-        self._rests[name] = act, self._clock.now() + rest, rest
+        backoff = self._backoffs.setdefault((name, act), Backoff(FIRST_REST, LONGEST_REST, self._clock.now))
+        rest = backoff.failed()
         self._totals.count(act.value, "failed")
         if not isinstance(error, CoveyError):
             log.error("%s of %s raised an unexpected exception", act.value, name, exc_info=error)

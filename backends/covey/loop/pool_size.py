@@ -8,6 +8,7 @@ from covey.contracts.errors import PortError
 from covey.contracts.ports import Clock, Target
 from covey.contracts.types import ResizeStatus
 from covey.loop.memory_totals import MemoryTotals
+from covey_client.backoff import Backoff
 
 log = logging.getLogger("covey.memory")
 
@@ -21,18 +22,18 @@ class PoolSize:
     def __init__(self, target: Target, clock: Clock, totals: MemoryTotals, total: int) -> None:
         self.total = total  # as the target last reported it
         self._target, self._clock, self._totals = target, clock, totals
-        self._polled, self._rests_until = 0.0, 0.0
-        self._rest = FIRST_REST
+        self._polled = 0.0
+        self._backoff = Backoff(FIRST_REST, LONGEST_REST, clock.now)
 
     @property
     def rests(self) -> bool:
         """Return whether the pool rests after a refused step. Does not mutate."""
-        return self._clock.now() < self._rests_until
+        return self._backoff.resting
 
     def step(self, goal: int) -> ResizeStatus:
         """Take the next step towards `goal` blocks, if one is due."""
         started = self._clock.now()
-        if started < max(self._polled + POLL, self._rests_until):
+        if started < self._polled + POLL or self.rests:
             return ResizeStatus.LATER
         operation = "expand" if goal > self.total else "contract"
         try:
@@ -46,7 +47,7 @@ class PoolSize:
         self._totals.paused(operation, ended - started)
         if answer.status is ResizeStatus.OK:
             self._totals.count(operation, "done")
-            self._rest = FIRST_REST
+            self._backoff.succeeded()
         elif answer.status is not ResizeStatus.LATER:
             log.info("the KV pool stays at %d blocks, not %d: %s", answer.total_blocks, goal, answer.status.name)
             self._refused(operation)
@@ -54,5 +55,4 @@ class PoolSize:
 
     def _refused(self, operation: str) -> None:
         self._totals.count(operation, "refused")
-        self._rests_until = self._clock.now() + self._rest
-        self._rest = min(LONGEST_REST, 2 * self._rest)
+        self._backoff.failed()

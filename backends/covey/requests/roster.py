@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from covey.contracts.ports import Clock
 from covey.contracts.types import DrafterInfo
+from covey_client.backoff import Backoff
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds
 
@@ -41,9 +42,8 @@ MOVED = (State.UNLOADING, State.UNLOADED, State.LOADING)  # by elastic memory
 
 @dataclass(slots=True)
 class _Entry:
+    backoff: Backoff
     late: bool = False
-    rests_until: float = -1.0
-    next_rest: float = FIRST_REST
     facts: DrafterInfo | None = None
     away: State | None = None  # the reason if it is not loaded
     lost: float = -math.inf  # when its process was last seen to end
@@ -55,7 +55,7 @@ class Roster:
 
     def __init__(self, names: Iterable[str], clock: Clock) -> None:
         self._clock = clock
-        self._entries = {name: _Entry() for name in names}
+        self._entries = {name: _Entry(Backoff(FIRST_REST, LONGEST_REST, clock.now)) for name in names}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Roster:
             return entry.away
         if entry.late:
             return State.LATE
-        return State.RESTING if self._clock.now() < entry.rests_until else State.SERVING
+        return State.RESTING if entry.backoff.resting else State.SERVING
 
     def states(self) -> dict[str, str]:
         """Return the states of all drafters, in words."""
@@ -123,10 +123,10 @@ class Roster:
 
     def declined(self, name: str, seconds: float) -> None:
         """Note that a drafter declines to serve this engine for `seconds`."""
-        self._entries[name].rests_until = self._clock.now() + seconds
+        self._entries[name].backoff.rest(seconds)
 
     def answered(self, name: str) -> None:
-        self._entries[name].next_rest = FIRST_REST
+        self._entries[name].backoff.succeeded()
 
     def late(self, name: str) -> None:
         """Note that the drafter's call is late. It is not asked again before the call has ended and it has rested."""
@@ -138,6 +138,4 @@ class Roster:
         self._entries[name].late = False
 
     def failed(self, name: str) -> None:
-        entry = self._entries[name]
-        entry.rests_until = self._clock.now() + entry.next_rest
-        entry.next_rest = min(LONGEST_REST, 2 * entry.next_rest)
+        self._entries[name].backoff.failed()

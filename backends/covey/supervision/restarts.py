@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from covey_client.backoff import Backoff
+
 WINDOW = 600.0  # seconds for which a death counts
 MOST = 10  # deaths within the window
 FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds of backoff; after the first death of a window there is none
@@ -15,6 +17,7 @@ class Restarts:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self._backoff = Backoff(FIRST_REST, LONGEST_REST, now)
         self._deaths: deque[float] = deque()
 
     def rest(self) -> float | None:
@@ -24,6 +27,4 @@ class Restarts:
             self._deaths.popleft()
         before = len(self._deaths)
         self._deaths.append(now)
-        if before >= MOST:
-            return None
-        return min(FIRST_REST * 2.0 ** (before - 1), LONGEST_REST) if before else 0.0
+        return None if before >= MOST else self._backoff.after(before)

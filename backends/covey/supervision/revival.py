@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from covey.contracts.errors import CoveyError
 from covey.supervision.control import LOADING, READY, Control, ControlError
+from covey_client.backoff import Backoff
 
 log = logging.getLogger("covey.revival")
 
@@ -51,12 +52,12 @@ class Revival:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self, model: str) -> None:
-        rest = FIRST_REST
+        backoff = Backoff(FIRST_REST, LONGEST_REST)
         while not self._reloaded(model):
+            rest = backoff.failed()
             log.warning("retrying to reload %s in %g s", model, rest)
             if self._stopped.wait(rest):
                 break
-            rest = min(2 * rest, LONGEST_REST)
         with self._lock:
             del self._under_way[model]
 
