@@ -10,18 +10,15 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from covey.launcher import preflight
 from covey.launcher.errors import StartError
 from covey.launcher.options import Options, reachable
 from covey.launcher.process import end_with_launcher
-from covey.supervision import processes
+from covey.supervision import processes, silence
 from covey.supervision.deaths import Deaths
 from covey.supervision.restarts import Restarts
-from covey.supervision.silence import LOOK_SECONDS as ASK_SECONDS
-from covey.supervision.silence import Silence, answers
 from covey.supervision.watch import Watch
 from covey_client import secret
 
@@ -39,7 +36,6 @@ class Front:
     def __init__(self, options: Options, deaths: Deaths) -> None:
         self.options = with_ports(options)
         self._deaths = deaths
-        self._asks = partial(answers, self.http_url)
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(time.monotonic)
         self._again_at: float | None = None
@@ -72,8 +68,7 @@ class Front:
         else:
             self.stop()
             raise StartError(f"the front does not listen on {self.http_url} and {self.grpc_url}; see its log above")
-        silence = Silence("the front", self._running, self._asks, SILENT_SECONDS)
-        self._silence = Watch("whether the front answers", silence.look, ASK_SECONDS)
+        self._silence = silence.watch("the front", self._running, self.http_url, SILENT_SECONDS)
 
     def check(self) -> None:
         """Start the front again if it has ended, at once or after a growing rest. Never waits."""
@@ -115,7 +110,7 @@ class Front:
         ports = (self.options.front_http_port, self.options.front_grpc_port)
         until = time.monotonic() + START_SECONDS
         while self._running() and time.monotonic() < until:
-            if all(self._listens(port) for port in ports) and self._asks(ASK_SECONDS):
+            if all(self._listens(port) for port in ports) and silence.answers(self.http_url, silence.LOOK_SECONDS):
                 return True
             time.sleep(LOOK_SECONDS)
         return False

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -36,10 +35,9 @@ from covey.launcher.guardian import Guardian
 from covey.launcher.options import ORCHESTRATOR, PUBLIC_MODELS, Options, reachable
 from covey.models.native import compiled
 from covey.process import cpu
-from covey.supervision import processes
+from covey.supervision import processes, silence
 from covey.supervision.control import FAILED, LOADING, READY, UNLOADED, Control, ControlError
 from covey.supervision.deaths import Deaths
-from covey.supervision.silence import LOOK_SECONDS, Silence, answers
 from covey.supervision.supervisor import Supervisor, roles
 from covey.supervision.watch import Watch
 from covey.tritonio import link
@@ -289,10 +287,6 @@ class Server:
         self._end_silence()
         self._end_supervisor()
 
-    def _watch_silence(self) -> Watch:
-        silence = Silence("tritonserver", lambda: self.pid, partial(answers, self.http_url), SILENT_SECONDS)
-        return Watch("whether tritonserver answers", silence.look, LOOK_SECONDS)
-
     def _end_silence(self) -> None:
         if self._silence is not None:
             self._silence.stop()
@@ -370,7 +364,7 @@ class Server:
                 raise StartError(f"{error} [log: {self.log_file}]") from None
             if not silent and self._silence is None:  # Triton opens its ports after all models are loaded
                 supervisor.started()
-                self._silence = self._watch_silence()
+                self._silence = silence.watch("tritonserver", lambda: self.pid, self.http_url, SILENT_SECONDS)
             if came_up != seen:
                 seen = came_up
                 self._watcher(seen, self.models)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 from covey.supervision import processes
 from covey.supervision.starved import Starved
+from covey.supervision.watch import Watch
 from covey_client.address import Address
 from covey_client.asking import ask
 from covey_client.errors import CoveyClientError
@@ -24,6 +26,12 @@ def answers(address: str, seconds: float) -> bool:
     except CoveyClientError:
         return False
     return True
+
+
+def watch(name: str, pid: Callable[[], int], address: str, bound: float) -> Watch:
+    """Kill the process whenever its HTTP port has been silent for `bound` seconds, until the watch is stopped."""
+    silence = Silence(name, pid, partial(answers, address), bound)
+    return Watch(f"whether {name} answers", silence.look, LOOK_SECONDS)
 
 
 class Silence:
