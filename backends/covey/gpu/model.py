@@ -23,8 +23,8 @@ from covey.gpu.tilings import Tiling, programs_of, span_of
 from covey.models.agreement import Room, passes_agree
 from covey.models.lanes import Lanes, Pass, Windows, chain, windows_of
 from covey.models.modules import Source, close, modules_of
-from covey.models.refusals import FAMILIES
 
+FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types that the kernels compute
 SEGMENT_BYTES = 64 << 20  # of KV memory, which grows and shrinks by whole segments
 MOST_NODES = 256  # of a row's tree
 RECORDED = 640  # tokens; a larger pass takes longer than its launches do, so recording gains nothing

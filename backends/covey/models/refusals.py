@@ -18,9 +18,6 @@ from typing import Any
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.text.model_folder import has_file, is_own_file, read_object
 
-# Model types that compute the same at every position: RMS norms, rotary positions, grouped heads, gated feed-forwards.
-FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-
 # Features that no comparison of logits finds, by configuration key, with a model to serve instead.
 _NAMED = {
     "is_encoder_decoder": ("an encoder-decoder", "serve a decoder-only language model, such as Llama or Qwen"),

@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.models import refusals, stored
-from covey.models.refusals import FAMILIES
 from covey.models.stored import Stored
 
+# Model types that this runtime computes: RMS norms, rotary positions, grouped heads, gated feed-forwards, in every
+# layer. The kernels for GPUs have a list of their own.
+FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 EMBEDDING = "model.embed_tokens.weight"
 ROPES = ("default", "linear", "llama3", "yarn")  # kinds that do not change with a text's length
 # The keys of config.json and of its rotary settings that this runtime computes, then those that change no pass.
