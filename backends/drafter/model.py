@@ -1,5 +1,4 @@
-"""Triton's adapter for drafters: it only converts messages. The work is in `covey.drafters`, the queue in
-`covey.star`."""
+"""Triton's adapter for drafters: it only converts messages. The work and its queue are in `covey.drafters`."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from covey.contracts import profile, registry
 from covey.contracts.errors import CoveyError
 from covey.contracts.types import DraftReply
 from covey.drafters import load_drafter
+from covey.drafters.service import DraftService
 from covey.process.footprint import private_bytes
 from covey.star import callers
-from covey.star.service import DraftService
 from covey.tritonio import bls, ending
 from covey.tritonio.log import to_triton
 from covey.tritonio.metrics import DRAFT_COUNTERS, DRAFT_GAUGES, Metrics

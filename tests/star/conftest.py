@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from covey.contracts.ports import Drafter
-from covey.star.service import DraftService
+from covey.drafters.service import DraftService
 from tests.models import tiny_models
 
 

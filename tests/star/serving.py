@@ -14,7 +14,7 @@ from covey.contracts.ports import Drafter
 from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork
 from covey.drafters.neural import NeuralDrafter
-from covey.star.service import DraftService
+from covey.drafters.service import DraftService
 
 VOCABULARY = 97
 

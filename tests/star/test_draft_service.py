@@ -14,12 +14,12 @@ import pytest
 
 from covey.contracts.errors import PortError
 from covey.contracts.types import DraftReply, RowStatus, Sampling
+from covey.drafters.accounts import GONE
+from covey.drafters.queue import QueueLimits
+from covey.drafters.service import MOST_WAITING, DraftService
+from covey.drafters.speed import Speed
 from covey.emulated.devices import EmulatedDrafter, HashModel
-from covey.star.accounts import GONE
 from covey.star.callers import Authenticator, CallingServer
-from covey.star.queue import QueueLimits
-from covey.star.service import MOST_WAITING, DraftService
-from covey.star.speed import Speed
 from covey.wire.ledger import new_origin
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock

@@ -12,13 +12,13 @@ from covey.contracts.clock import RealClock
 from covey.contracts.errors import PortError
 from covey.contracts.ports import Drafter
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Ints
+from covey.drafters.calls import plainly
+from covey.drafters.service import DraftService
 from covey.loop.configuration import EngineConfig
 from covey.loop.engine import Engine
 from covey.requests.scheduler import Scheduler
 from covey.star.callers import token_of
-from covey.star.calls import plainly
 from covey.star.remote import RemoteDrafter
-from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
 from covey.wire import codec
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request

@@ -12,12 +12,12 @@ import pytest
 
 from covey.contracts.types import DraftWork, Floats, Hit, Ints, Rule, Sampling
 from covey.drafters.neural import NeuralDrafter
+from covey.drafters.service import DraftService
 from covey.models.paged_stepper import NativeStepper
 from covey.models.stepper import Race
 from covey.noise.noise import Index
 from covey.star.callers import token_of
 from covey.star.remote import RemoteDrafter
-from covey.star.service import DraftService
 from covey.wire.ledger import new_origin
 from tests.drafters.drafting import Sender, Text, hits_of, rows_of
 from tests.models.tiny_models import padded

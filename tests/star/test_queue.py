@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from covey.contracts.types import NO_INTS, DraftWork, JudgeWork
-from covey.star.calls import Call
-from covey.star.queue import CREDIT, OVERDUE, DraftQueue, QueueLimits
-from covey.star.speed import MARGIN, Speed
+from covey.drafters.calls import Call
+from covey.drafters.queue import CREDIT, OVERDUE, DraftQueue, QueueLimits
+from covey.drafters.speed import MARGIN, Speed
 from covey.wire.ledger import CALLER_BITS, GROUP_BITS, INCARNATION_BITS
 
 STEP = 0.002

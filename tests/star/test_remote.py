@@ -16,9 +16,9 @@ from covey.contracts.profile import DrafterSettings, Profile, SpeculationSetting
 from covey.contracts.types import Ints, RowStatus
 from covey.drafters import load_drafter
 from covey.drafters.ngram import NgramDrafter
+from covey.drafters.service import DraftService
 from covey.star.callers import Authenticator, CallingServer, token_of
 from covey.star.remote import MOST_SURPLUS, SHARE, RemoteDrafter
-from covey.star.service import DraftService
 from covey.tritonio.grpc import Unreachable
 from covey.wire import codec
 from covey.wire.ledger import new_origin

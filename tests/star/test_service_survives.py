@@ -13,8 +13,8 @@ import pytest
 from covey.contracts.errors import PortError
 from covey.contracts.ports import Drafter
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, RowStatus
-from covey.star.service import DraftService
-from covey.star.speed import Speed
+from covey.drafters.service import DraftService
+from covey.drafters.speed import Speed
 from covey.wire.ledger import new_origin
 from tests.drafters.drafting import Sender, Text
 from tests.star.serving import VOCABULARY, From, Held, later, neural, prompt

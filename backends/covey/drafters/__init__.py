@@ -1,4 +1,4 @@
-"""Drafters in this process, all as `covey.contracts.ports.Drafter`: neural, n-gram, suffix, emulated."""
+"""Drafters in this process, all as `covey.contracts.ports.Drafter`: neural, n-gram, suffix, emulated. Their queue."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One drafter for the targets of several servers: its queue, its callers, and its measured speed."""
+"""A drafter for several servers: who may call it, and how the others reach it."""

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.types import Ints
+from covey.drafters.calls import HERE
 from covey.process.private import lines, private_text
 from covey.wire import codec
 from covey.wire.ledger import CALLER_BITS, GROUP_BITS, INCARNATION_BITS
@@ -28,7 +29,6 @@ from covey.wire.token import BITS, same
 
 LEAST_SECRET = 16  # characters
 MOST_WEIGHT = 1000.0
-HERE = ""  # this server itself
 MOST_SENDERS = 64  # of one server at a time; a new one replaces the one that was silent longest
 READ_SECONDS = 1.0  # least time between two reads of the file, however many unknown messages come
 log = logging.getLogger("covey.star")

@@ -23,12 +23,13 @@ from typing import Protocol
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Ints
+from covey.drafters.calls import plainly
 from covey.process.private import private_text
 from covey.star.callers import LEAST_SECRET, token_of
-from covey.star.calls import plainly
 from covey.tritonio.grpc import GrpcModel, Tls, Unreachable
 from covey.wire import codec
 from covey.wire.ledger import MOST_TAGS
+from covey_client.backoff import Backoff
 
 log = logging.getLogger("covey.star")
 
@@ -56,9 +57,9 @@ class Place:
     """The drafter of one server. After a failure it is down until it answers the probing thread."""
 
     model: Model
+    backoff: Backoff  # of questions to it
     down: bool = True  # until it first answers
     problem: str = "was not asked yet"
-    probe: float = FIRST_PROBE
     due: float = -math.inf  # time of the next question
     facts: DrafterInfo | None = None
     seconds: float = 0.0  # per level of a call, including queue and network
@@ -79,7 +80,7 @@ class RemoteDrafter:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`deadline`: seconds for a call without its own. `vocab_size`: the target's."""
-        self._places = [Place(model) for model in models]
+        self._places = [Place(model, Backoff(FIRST_PROBE, LONGEST_PROBE, now)) for model in models]
         self._at = self._places[0]
         self._token = token
         self._name = name
@@ -166,8 +167,8 @@ class RemoteDrafter:
 
     def _fell(self, place: Place, problem: str) -> None:
         with self._wake:
-            place.down, place.problem, place.probe = True, problem, FIRST_PROBE
-            place.due = self._now() + place.probe
+            place.down, place.problem = True, problem
+            place.due = self._now() + place.backoff.failed()
             self._wake.notify()
 
     # ---- the thread that looks --------------------------------------------------------------------------------------
@@ -200,8 +201,7 @@ class RemoteDrafter:
                 log.warning("%s: %s does not serve: %s", self._name, place.model.name, problem)
             with self._wake:
                 place.down, place.problem = True, problem
-                place.probe = min(LONGEST_PROBE, 2 * place.probe)
-                place.due = self._now() + place.probe
+                place.due = self._now() + place.backoff.failed()
             return
         if place.down:
             log.info("%s: %s serves", self._name, place.model.name)
@@ -209,7 +209,8 @@ class RemoteDrafter:
             if place is not self._at or not place.seconds:
                 way = self._now() - started
                 place.seconds = facts.step_seconds + (facts.wait_seconds + way) / 4
-            place.facts, place.down, place.probe = facts, False, FIRST_PROBE
+            place.facts, place.down = facts, False
+            place.backoff.succeeded()
             place.due = self._now() + LOOKS
 
 

@@ -12,8 +12,9 @@ from covey.contracts.errors import CoveyError
 from covey.contracts.types import DraftReply, DraftWork, RowStatus, Trees
 from covey.wire.ledger import INCARNATION_BITS
 
-log = logging.getLogger("covey.star")
+log = logging.getLogger("covey.drafters")
 
+HERE = ""  # the name of this server as a caller
 Answered = Callable[[DraftReply | CoveyError], None]
 
 
@@ -22,7 +23,7 @@ class Call:
     """One call. `work.origin` is unique to its sender (`covey.star.callers`)."""
 
     work: DraftWork
-    caller: str  # the name of the asking server; "" is this one
+    caller: str  # the name of the asking server
     arrived: float
     answered: Answered | None = None
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from covey.star.calls import Call
-from covey.star.speed import Speed
+from covey.drafters.calls import Call
+from covey.drafters.speed import Speed
 from covey.wire.ledger import group_of_sender
 
 OVERDUE = 3.0  # times what one call of each waiting sender takes, or times the bound for one call

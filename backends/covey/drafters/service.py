@@ -22,14 +22,13 @@ from dataclasses import replace
 from covey.contracts.errors import CoveyError, PortError
 from covey.contracts.ports import Drafter, SharedDrafter
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork
-from covey.star.accounts import Accounts
-from covey.star.callers import HERE
-from covey.star.calls import Answered, Call, plainly
-from covey.star.queue import DraftQueue, QueueLimits
-from covey.star.speed import Speed
+from covey.drafters.accounts import Accounts
+from covey.drafters.calls import HERE, Answered, Call, plainly
+from covey.drafters.queue import DraftQueue, QueueLimits
+from covey.drafters.speed import Speed
 from covey.wire.ledger import MOST_TAGS
 
-log = logging.getLogger("covey.star")
+log = logging.getLogger("covey.drafters")
 
 APART = 10.0  # seconds without joint passes after one has failed
 MOST_WAITING = 16  # most waiting calls of one sender; more come only when its answers are lost

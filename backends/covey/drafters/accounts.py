@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 
 from covey.contracts.types import DraftReply
-from covey.star.calls import Call
+from covey.drafters.calls import Call
 
 GONE = 5.0  # seconds without a call after which a sender no longer counts as served
 
