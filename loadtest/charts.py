@@ -27,7 +27,7 @@ class Chart:
     unit: str
     lines: Mapping[str, Points]
     about: str = ""
-    beside: Mapping[str, Points] = field(default_factory=dict)  # another run's, dashed and grey
+    earlier: Mapping[str, Points] = field(default_factory=dict)  # another run's, dashed and grey
     end: float | None = None  # of the time
     stacked: bool = False
     top: float | None = None
@@ -49,7 +49,7 @@ def svg(chart: Chart) -> str:
         for colour, (label, points) in zip(COLOURS, drawn):
             mark = "o" if len(points) < 40 else ""
             axes.plot(*zip(*points), label=label, color=colour, marker=mark, markersize=3, linewidth=1.5)
-    for label, points in chart.beside.items() if drawn else ():
+    for label, points in chart.earlier.items() if drawn else ():
         if points:
             axes.plot(*zip(*points), label=label, color="#777777", linestyle="--", linewidth=1.2)
     for at, text in chart.marks:
@@ -77,8 +77,8 @@ def intervals(
         if found:
             at, medians, lows, highs = zip(*found)
             below, above = ([abs(a - b) for a, b in zip(medians, ends)] for ends in (lows, highs))
-            beside = [place + 0.06 * (index - (len(lines) - 1) / 2) for place in at]  # bars do not hide one another
-            axes.errorbar(beside, medians, (below, above), label=label, color=colour, marker="o", capsize=3)
+            shifted = [place + 0.06 * (index - (len(lines) - 1) / 2) for place in at]  # bars do not hide one another
+            axes.errorbar(shifted, medians, (below, above), label=label, color=colour, marker="o", capsize=3)
     axes.axhline(level, color="0.4", linewidth=0.8)
     axes.set_xticks(range(len(places)), places)
     axes.set(xlabel=along, ylabel=unit)

@@ -50,9 +50,9 @@ class Plan:
 def add(parser: Any) -> None:
     """Declare the traffic's flags; `parser` is argparse's or Locust's."""
     parser.add_argument("--url", default="", help="gRPC port, HOST:PORT (default: COVEY_URL, or the server here)")
-    beside = "HOST:PORT (default: that of the server here, or of the same host"
-    parser.add_argument("--http-url", default="", help=f"HTTP port, {beside} 8000)")
-    parser.add_argument("--metrics-url", default="", help=f"metrics port, {beside} 8002)")
+    usual = "HOST:PORT (default: that of the server here, or of the same host"
+    parser.add_argument("--http-url", default="", help=f"HTTP port, {usual} 8000)")
+    parser.add_argument("--metrics-url", default="", help=f"metrics port, {usual} 8002)")
     parser.add_argument("--shape", default="closed:8", help=f"arrivals: {', '.join(arrivals.SHAPES)} {USUAL}")
     parser.add_argument(
         "--rate", type=float, default=0.0, help="stretch a trace to this many requests a second, on average"
@@ -114,7 +114,7 @@ def plan(given: argparse.Namespace, *, seconds: float, grace: float) -> Plan:
     try:
         url = given.url or os.environ.get("COVEY_URL") or running.usual()
         grpc = Address.parse(url, port=USUAL_PORTS["grpc"])
-        server = running.beside(grpc)
+        server = running.server_at(grpc)
         usual = (USUAL_PORTS["http"], 8002) if server is None else (server.http, server.metrics)
         http, metrics = (
             Address.parse(said or grpc.host, port=port)

@@ -31,12 +31,12 @@ def charts(run: RecordedRun, earlier: RecordedRun | None = None) -> list[Chart]:
 
     def chart(title: str, unit: str, about: str, lines: Mapping[str, Value], compared: str = "", **how: Any) -> Chart:
         """`compared`: the line of the earlier run to compare with."""
-        beside = {}
+        before = {}
         if earlier is not None and compared:
             points = [point for point in lines[compared](earlier) if point[0] <= end]
-            beside[f"{compared}, {records.called(earlier, run)}"] = points
+            before[f"{compared}, {records.called(earlier, run)}"] = points
         drawn = {label: value(run) for label, value in lines.items()}
-        return Chart(title, unit, drawn, about, beside, end, **how)
+        return Chart(title, unit, drawn, about, before, end, **how)
 
     return [
         chart(

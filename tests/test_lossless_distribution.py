@@ -217,11 +217,11 @@ def coupled_round(world: World, batch: Batch, rows: Ints, depth: int, width: int
     batch.commit(rows, walked.offsets, walked.tokens)
 
 
-def rejection_round(world: World, batch: Batch, rows: Ints, depth: int, key: int) -> tuple[Trees, rejection.Judgement]:
+def rejection_round(world: World, batch: Batch, rows: Ints, depth: int, key: int) -> tuple[Trees, rejection.Outcome]:
     trees = drafts(world, batch, rows, depth, 1, key)
     given = asked(world, batch, rows, trees)
     rounds = np.full(len(rows), key, np.int32)
-    return trees, rejection.judge(
+    return trees, rejection.verify_chains(
         given.logits, batch.table, given.slots, given.positions, given.contexts, trees, rounds
     )
 
@@ -305,17 +305,17 @@ def test_rejection_follows_the_target(name: str) -> None:
 
 def test_rejection_follows_the_target_where_a_drafter_shipped_no_q(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside rows that have theirs, the others' nodes are said to be certain, although they were drawn."""
-    judge = rejection.judge
+    verify_chains = rejection.verify_chains
 
-    def partly(*values: Any) -> rejection.Judgement:
+    def partly(*values: Any) -> rejection.Outcome:
         *before, trees, rounds = values
         ids, probs = trees.q_ids.copy(), trees.q_probs.copy()
         without = np.flatnonzero(np.repeat(np.arange(trees.rows) % 2 == 0, trees.sizes))
         ids[without], probs[without] = 0, 0.0
         ids[without, 0], probs[without, 0] = trees.tokens[without], 1.0
-        return judge(*before, replace(trees, q_ids=ids, q_probs=probs), rounds)
+        return verify_chains(*before, replace(trees, q_ids=ids, q_probs=probs), rounds)
 
-    monkeypatch.setattr(rejection, "judge", partly)
+    monkeypatch.setattr(rejection, "verify_chains", partly)
     world = World.make("good")
     assert p_value(world, PLAIN, run_rejection(world, PLAIN)) > 1e-3
 

@@ -169,7 +169,7 @@ class Rounds:
         times = Times(begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.resumed), 0.0)
         done = Round(
             replace(batch, chunk=np.append(batch.chunk, np.int32(prefill))) if prefill else batch,
-            _beside(begun.plan, prefill) if prefill else begun.plan,
+            _with_prefill(begun.plan, prefill) if prefill else begun.plan,
             begun.drafted,
             kept,
             _reply(sampled, accepted, times.verify),
@@ -201,7 +201,7 @@ def _reply(sampled: Sequence[Sequence[int]], accepted: Sequence[int], seconds: f
     )
 
 
-def _beside(plan: Plan, prefill: int) -> Plan:
+def _with_prefill(plan: Plan, prefill: int) -> Plan:
     """Return the plan with its situation corrected for the prompts that were in the pass."""
     choice = plan.choice
     if choice is None:

@@ -48,7 +48,7 @@ class Address:
     def target(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def beside(self, port: int) -> str:
+    def with_port(self, port: int) -> str:
         """Return the URL of another port of the same host."""
         return ("https://" if self.tls else "") + replace(self, port=port).target
 

@@ -71,7 +71,7 @@ def sweep() -> None:
                 found.forget()
 
 
-def beside(address: Address) -> RunningServer | None:
+def server_at(address: Address) -> RunningServer | None:
     """Return the server that has this port, if any."""
     ports = (each for each in servers() if address.port in (each.grpc, each.http, each.metrics))
     return next(

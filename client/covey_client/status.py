@@ -86,7 +86,7 @@ def read(http_url: str, metrics_url: str = "", *, secret: str = "", seconds: flo
     `secret` is by default COVEY_ADMIN_SECRET's, or the one that a server of this user and machine keeps."""
     address = Address.parse(http_url, port=8000)
     secret = secret or secrets.found(address)
-    server = running.beside(address)
+    server = running.server_at(address)
     metrics = Address.parse(metrics_url or address.host, port=8002 if server is None else server.metrics)
     ready, _ = ask(address, "GET", "/v2/health/ready", headers={}, seconds=seconds)
     headers = {secrets.HEADER: secret} if secret else {}

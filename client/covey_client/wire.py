@@ -79,8 +79,8 @@ INPUTS = (
         "max_tokens",
         "INT32",
         OWN,
-        "most tokens of output; else `limits.max_tokens`, 256, or what the context leaves; 0 beside "
-        "`return_prompt_log_probs` alone",
+        "most tokens of output; else `limits.max_tokens`, 256, or what the context leaves; 0 together "
+        "with `return_prompt_log_probs` alone",
         high=1 << 30,
     ),
     Field("stream", "BOOL", DELIVERY, "send tokens as they come, not the whole answer at its end", False),

@@ -39,7 +39,7 @@ SCENARIOS = {
         faults.run,
     ),
     "fuzz": Scenario(
-        "Send a server's front requests that no client would, beside clients whose answers must stay the same, and "
+        "Send a server's front requests that no client would, while other clients' answers must stay the same, and "
         "measure how much longer their first tokens take.",
         fuzz.declare,
         fuzz.run,

@@ -102,7 +102,7 @@ class Launched:
         return [name for name in sorted(self.processes()) if name.startswith("draft_")]
 
     def doubles(self) -> list[str]:
-        """Return the models whose earlier process lives beside its successor."""
+        """Return the models whose earlier process still lives when its successor does."""
         found = []
         for pid in self._seen:
             for model, pids in processes.by_model(pid).items():

@@ -1,4 +1,4 @@
-"""Judges a run: finds its problems, and the recovery time by kind of fault."""
+"""Finds a run's problems, and the recovery time by kind of fault."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Stage:
         settings = {"speculation": "off", "tenant": "plain"}
         plain: list[Answered] = []
         asks = [replace(each.ask, settings={**each.ask.settings, **settings}) for each in self.answers]
-        with self._session.status(f"{self._name}: {len(asks)} answers beside those of plain decoding"):
+        with self._session.status(f"{self._name}: {len(asks)} answers against those of plain decoding"):
             self._join(self._start(PLAIN, iter(asks), threading.Event(), plain))
         texts = {each.ask.seed: each.answer.tokens for each in plain}
         return sum(texts[each.ask.seed] != each.answer.tokens for each in self.answers)

@@ -38,7 +38,7 @@ class VirtualClock:
 
     def worker(self, _name: str) -> Worker:
         """Return a worker whose calls take virtual time in parallel to the thread and to other workers."""
-        return _Beside(self)
+        return _VirtualWorker(self)
 
     def run(self, start: float, call: Callable[[], T]) -> tuple[T, float]:
         """Return the call's result, and when it ends if it begins at `start`. Passes no time of the caller's."""
@@ -49,7 +49,7 @@ class VirtualClock:
             self._time = now
 
 
-class _Beside:
+class _VirtualWorker:
     """Implements `covey.process.worker.Worker`: one call after the other, each done at once in the caller's thread."""
 
     def __init__(self, clock: VirtualClock) -> None:

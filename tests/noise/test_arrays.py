@@ -17,7 +17,7 @@ from covey.noise import noise
 from covey.sampling import drawing, likeliest, proposals, rejection, winning
 from covey.sampling.penalties import Context, penalise
 from covey.sampling.proposals import propose_rejection, sparse_q
-from covey.sampling.rejection import judge
+from covey.sampling.rejection import verify_chains
 from covey.sampling.settings import SettingsTable
 from covey.target import divergence
 
@@ -121,9 +121,8 @@ def test_the_rejection_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     wide, places = np.repeat(logits[::-1], 2, axis=0).copy(), np.repeat(slots, 2)
     at = np.repeat(positions, 2) + np.tile([0, 1], ROWS)
-    both = [
-        judge(each, table, places, at, contexts, trees, rounds) for each in (wide, torch.from_numpy(wide).to(DEVICE))
-    ]
+    kinds = (wide, torch.from_numpy(wide).to(DEVICE))
+    both = [verify_chains(each, table, places, at, contexts, trees, rounds) for each in kinds]
     assert np.array_equal(both[0].walk.tokens, both[1].walk.tokens)
     assert 0 < both[0].walk.accepted.sum() < ROWS
     found = [

@@ -23,7 +23,7 @@ from covey.contracts.types import NO_INTS, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.proposals import propose_rejection, sparse_q
-from covey.sampling.rejection import judge, probabilities
+from covey.sampling.rejection import probabilities, verify_chains
 
 WARM = Sampling(temperature=0.8)
 TRUNCATIONS = [
@@ -200,7 +200,7 @@ def test_faults_stay_in_their_rows() -> None:
         assert drawn.tokens[4] == 13
         sparse = propose_rejection(logits, table, slots, np.arange(6), np.zeros(6, np.int32))
         assert (sparse.tokens[1:4] == -1).all()
-        judged = judge(logits, table, slots, np.arange(6), None, Trees.empty(6), np.zeros(6, np.int32))
+        judged = verify_chains(logits, table, slots, np.arange(6), None, Trees.empty(6), np.zeros(6, np.int32))
         assert judged.faults.tolist() == drawn.faults.tolist()
         assert judged.walk.tokens[1:4].tolist() == [-1] * 3
     cold = table_of(replace(WARM, temperature=1e-12))

@@ -13,7 +13,7 @@ from covey.contracts.types import Floats, Ints, Sampling, Trees
 from covey.drafters.choosing import Choosing
 from covey.sampling.drawing import SettingsTable, draw
 from covey.sampling.proposals import propose_rejection
-from covey.sampling.rejection import judge
+from covey.sampling.rejection import verify_chains
 
 VOCAB, ROWS = 90, 24
 ONLY_THE_BEST = {
@@ -49,7 +49,7 @@ def test_the_lowest_id_wins_under_both_rules_and_is_drafted(name: str) -> None:
         lowest = logits.numpy().argmax(axis=1)
         assert np.array_equal(draw(logits, table, slots, positions).tokens, lowest)
         rounds = np.zeros(ROWS, np.int32)
-        plain = judge(logits, table, slots, positions, None, Trees.empty(ROWS), rounds)
+        plain = verify_chains(logits, table, slots, positions, None, Trees.empty(ROWS), rounds)
         assert np.array_equal(plain.walk.tokens, lowest)
         sparse = propose_rejection(logits, table, slots, positions, rounds)
         assert np.array_equal(sparse.tokens, lowest)
@@ -76,7 +76,7 @@ def test_no_draft_makes_the_rejection_rule_take_another(name: str) -> None:
             trees = Trees(
                 np.arange(ROWS + 1, dtype=np.int32), tokens, np.full(ROWS, -1, np.int32), q_ids=ids, q_probs=probs
             )
-            walked = judge(logits, table, *places, None, trees, rounds).walk
+            walked = verify_chains(logits, table, *places, None, trees, rounds).walk
             assert np.array_equal(walked.tokens, lowest[walked.places])
 
 
@@ -90,7 +90,7 @@ def test_among_equals_a_warm_row_draws_all_of_those_that_its_cut_keeps() -> None
         positions = np.full(count, 5, np.int32)
         for tokens in (
             draw(logits.expand(count, VOCAB), table, slots, positions).tokens,
-            judge(
+            verify_chains(
                 logits.expand(count, VOCAB),
                 table,
                 slots,

@@ -53,7 +53,7 @@ class World:
             self.first = self.first[0] + self.ran * look, self.first[1] + self.waited * look
             self.total += (self.ran + self.children) * look
             self.moves += self.works
-            self.health.look(look, self.state, judged=True)
+            self.health.look(look, self.state, mostly_idle=True)
             found = broken(self.health, self.loads)
             if found:
                 return found
@@ -157,5 +157,5 @@ def test_who_is_not_judged_may_be_busy_for_ever(world: World) -> None:
     world.ran = 1.0
     for _ in range(100):
         world.first = world.first[0] + LOOK, 0.0
-        world.health.look(LOOK, READY, judged=False)
+        world.health.look(LOOK, READY, mostly_idle=False)
         assert broken(world.health, world.loads) == ""

@@ -18,7 +18,7 @@ from covey.drafters.choosing import Choosing
 from covey.requests.roster import Roster
 from covey.sampling.drawing import Context, SettingsTable, draw
 from covey.sampling.proposals import propose_rejection
-from covey.sampling.rejection import judge
+from covey.sampling.rejection import verify_chains
 from covey.tritonio.fields import RequestParser
 from covey_client.wire import INPUTS
 from tests.fakes import VOCAB, HashTarget, ManualClock
@@ -149,7 +149,7 @@ def assert_everything_draws(sampling: Sampling, kind: str, seed: int) -> None:
     drawn = draw(logits[:rows], table, slots, positions, contexts[:rows])
     assert not drawn.faults.any(), sampling
     tokens = [drawn.tokens]
-    plain = judge(logits[:rows], table, slots, positions, contexts[:rows], Trees.empty(rows), rounds)
+    plain = verify_chains(logits[:rows], table, slots, positions, contexts[:rows], Trees.empty(rows), rounds)
     assert not plain.faults.any(), sampling
     tokens.append(plain.walk.tokens)
     sparse = propose_rejection(logits[:rows], table, wide, positions, rounds)
@@ -162,7 +162,7 @@ def assert_everything_draws(sampling: Sampling, kind: str, seed: int) -> None:
         q_probs=sparse.probs,
     )
     places = np.repeat(slots, 2), np.repeat(positions, 2) + np.tile([0, 1], rows).astype(np.int32)
-    judged = judge(logits, table, *places, contexts, trees, rounds)
+    judged = verify_chains(logits, table, *places, contexts, trees, rounds)
     assert not judged.faults.any(), sampling
     choosing = Choosing(table, wide, positions.astype(np.int64))
     tokens += [sparse.tokens, judged.walk.tokens, choosing.best(logits.numpy()[:rows], 0)[0]]

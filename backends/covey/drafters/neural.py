@@ -53,7 +53,7 @@ from covey.noise.noise import Index
 from covey.sampling.settings import SettingsTable
 from covey.text.grammar import Grammar, Grammars
 from covey.trees.joining import joined
-from covey.wire.company import beside, parted
+from covey.wire.batch import batched, parted
 from covey.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class NeuralDrafter:
         return self._ledger.together(list(works), self._draft_together)
 
     def _draft_together(self, works: list[DraftWork]) -> list[DraftReply]:
-        return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(beside(works), works), works)
+        return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(batched(works), works), works)
 
     def _draft(self, work: DraftWork, works: Sequence[DraftWork] = ()) -> DraftReply:
         """Draft for `work`. If that was joined from several messages, these are `works`."""

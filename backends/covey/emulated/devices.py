@@ -44,13 +44,13 @@ from covey.contracts.types import (
 from covey.emulated.guesses import Guesser, Guesses
 from covey.emulated.hash_model import HashModel
 from covey.models.identity import identity
-from covey.wire.company import beside, parted
+from covey.wire.batch import batched, parted
 from covey.wire.ledger import Ledger
 from covey_client.costs.surface import Surface
 from covey_client.costs.table import CostTable
 
 EPOCH = 1
-UNJUDGED = -1.0  # the reward of a row without drafts
+NO_DIVERGENCE = -1.0  # the reward of a row without drafts
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class EmulatedTarget:
         if not last:
             return _Done(RowStatus.OK, chunk)
         tree = work.trees.tokens[start:end].tolist(), work.trees.parents[start:end].tolist()
-        alike = self._alike(text, *tree) if work.divergence and nodes else UNJUDGED
+        alike = self._alike(text, *tree) if work.divergence and nodes else NO_DIVERGENCE
         new = self._walk(text, *tree)
         text.append(self._model, new)
         text.num_cached_tokens = len(text.tokens) - 1
@@ -246,7 +246,7 @@ class _Done:
     status: RowStatus
     computed: int = 0  # tokens
     new: tuple[int, ...] = ()
-    alike: float = UNJUDGED  # the block divergence reward of its drafts
+    alike: float = NO_DIVERGENCE  # the block divergence reward of its drafts
 
 
 class EmulatedDrafter:
@@ -295,7 +295,7 @@ class EmulatedDrafter:
         return self._ledger.together(list(works), self._draft_together)
 
     def _draft_together(self, works: list[DraftWork]) -> list[DraftReply]:
-        return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(beside(works), works), works)
+        return [self._draft(works[0])] if len(works) == 1 else parted(self._draft(batched(works), works), works)
 
     def _draft(self, work: DraftWork, works: Sequence[DraftWork] = ()) -> DraftReply:
         """Draft for `work`. If it joins several messages, `works` are those messages."""

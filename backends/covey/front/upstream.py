@@ -88,7 +88,7 @@ class Upstream:
             if not self._draining():
                 died = read(self._deaths_fd).last
                 for call in list(self._calls):
-                    call.judge(died, time.monotonic())
+                    call.give_up_if_lost(died, time.monotonic())
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
@@ -142,7 +142,8 @@ class _UpstreamCall:
         if self._inner is not None:
             self._inner.cancel()
 
-    def judge(self, died: float, now: float) -> None:
+    def give_up_if_lost(self, died: float, now: float) -> None:
+        """Cancel the call if the death at `died` left it open."""
         if not self._lost and self._last_chunk_at <= died < now - SILENT_SECONDS:
             self._lost = True
             self.cancel()

@@ -56,7 +56,7 @@ class Family:
     paired_rows: bool = False  # Q and K have llama.cpp's order of rotary pairs
     added_to_norms: float = 0.0
     rotary_base: float = 10_000.0  # where the file says none
-    keys: frozenset[str] = frozenset()  # fields beside those of all families
+    keys: frozenset[str] = frozenset()  # fields in addition to those of all families
     ignored: tuple[str, ...] = ()  # beginnings of fields about parts that are not in the file
     alternates: bool = False  # most layers have a sliding window and another rotary base
 

@@ -301,8 +301,8 @@ class Engine:
         log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
         twice = f"the target failed {DEATHS} times over this request, which is not tried again: {error}"
         self._fail(proven, CoveyError(twice))
-        beside = f" and {len(batch.rows) - 1} others" if len(batch.rows) > 1 else ""
-        among = f"the target failed over this request{beside}; one of them may be the cause; try again: {error}"
+        others = f" and {len(batch.rows) - 1} others" if len(batch.rows) > 1 else ""
+        among = f"the target failed over this request{others}; one of them may be the cause; try again: {error}"
         self._fail(given_up, Overloaded(among))
         running = self.scheduler.running
         if self._failures >= RECOVERIES:

@@ -1,13 +1,13 @@
-"""EAGLE-3 heads as they lie on disk: drafters of one layer that read, beside a token, what the target knew before it.
+"""EAGLE-3 heads as they lie on disk: drafters of one layer. They read a token and what the target knew before it.
 
 At index i a head is given the target's state of position i and the token of position i + 1, and predicts that of i + 2.
 A state is one product (`fc`) of three taps, the residual stream before three of the target's layers. EAGLE-3.1 norms
-the taps first. The target keeps the taps of every token beside its KV, for a head may ask for them late or find a
-prompt in the cache, and makes the states that are asked for: it ships one row of its width for each token, not three.
+the taps first. The target keeps the taps of every token together with its KV: a head may ask for them late, or find a
+prompt in the cache. The target makes the states: it ships one row of its width for each token, not three.
 
 Two forms are read. SafeAILab's and SpecForge's is flat and counts layers by their outputs, so that its layer 1 is
 tapped before layer 2; that of vLLM's `speculators` is nested and counts as the taps do. A flat form may say its
-settings in `eagle_config`. Matrices may lie in bytes beside a scale for each row. Reads neither torch nor transformers.
+settings in `eagle_config`. Matrices may lie in bytes, with a scale for each row. Reads neither torch nor transformers.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class PagedModel:
         return min(self.max_positions, self.blocks * self.block_size)
 
     def _make_invariant(self) -> bool:
-        """Take products' shapes under which no token's result depends on its company, where there are any."""
+        """Take products' shapes under which no token's result depends on the rest of its batch, if there are any."""
         modules, matrices = self._modules, self._matrices()
         sizes = sorted((matrix.width, matrix.count) for matrix in matrices)
         about = modules.described(), self.shape, self.dtype, self.device, sizes

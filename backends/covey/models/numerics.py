@@ -199,15 +199,15 @@ class _Companies:
         ends = [end for mark in marks for end in (mark, mark + 1) if end <= self._positions] or [self._positions]
         cases = [(end, copies) for end in ends for copies in (0, 1, 4, 12 + end % 8)]
         for end, copies in self._rng.permutation(cases).tolist():
-            yield self._company(end, min(self._draw(), end), copies)
+            yield self._with_others(end, min(self._draw(), end), copies)
 
     def far(self) -> Iterator[tuple[list[int], list[int]]]:
         """Yield a pass for each of a sample of the lengths beyond."""
         if self._positions > self._reach:
             for end in _far(self._positions, self._reach, 1):
-                yield self._company(end, int(self._rng.choice(FAR_QUERIES)), end % 3)
+                yield self._with_others(end, int(self._rng.choice(FAR_QUERIES)), end % 3)
 
-    def _company(self, end: int, count: int, copies: int) -> tuple[list[int], list[int]]:
+    def _with_others(self, end: int, count: int, copies: int) -> tuple[list[int], list[int]]:
         lanes = 1 + (copies if count <= max(FEW) else min(copies, 2))
         other = max(1, min(end + int(self._rng.integers(-end, WORTH_A_GROUP)), self._positions))
         others = count if lanes % 2 else self._draw()  # lanes with equal query counts are computed together

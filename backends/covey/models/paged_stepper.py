@@ -71,7 +71,7 @@ class PagedStepper:
 
 class NativeStepper(PagedStepper):
     """The native runtime's: chains are drawn by compiled code, step after step, where one thread computes a pass. With
-    several a step takes long, and what goes on beside it little."""
+    several threads a step takes longer than the work that can overlap with it."""
 
     def __init__(self, model: NativeModel) -> None:
         super().__init__(model)

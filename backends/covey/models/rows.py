@@ -20,7 +20,7 @@ def padded(count: int, granule: int) -> int:
 
 
 def by_rows(apply: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """Apply an elementwise function to pieces of rows, which are computed alike in any company. PyTorch splits large
+    """Apply an elementwise function to pieces of rows, which are computed alike in any batch. PyTorch splits large
     calls between threads at any element, and takes what is left at the end of a piece by another function, whose last
     bit may differ: so pieces are too small to be split, and end where vectors end."""
     width = x.shape[-1]

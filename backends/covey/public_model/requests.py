@@ -2,7 +2,7 @@
 
     take --> wait for an engine --> compile a new grammar --> tokenize a long prompt --> submit
 
-Slow steps run apart from other requests (`covey.tritonio.slow_jobs`). The client hears of every failure.
+Slow steps run apart from other requests (`covey.tritonio.slow_jobs`). The client is told of every failure.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def sized(chosen: Profile, part: Part) -> Profile:
 
 
 def of_target(folder: str | Path, settings: TargetSettings, gpu: Gpu, taps: int = 0) -> Part:
-    """Return what the target in a folder takes, with so many numbers of taps beside each token's KV."""
+    """Return the memory of the target in a folder. `taps`: extra values stored with each token's KV."""
     folder, device = Path(folder), _device(settings.device, gpu)
     if device == GPU:
         dtype = dtypes.served(settings.dtype, folder, "bfloat16" if gpu.bfloat16 else "float32", halves=True)

@@ -23,7 +23,7 @@ from covey.trees.verify import Walk, count_accepted, parent_places, walk_chains
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Outcome:
     """The outcome of the rejection rule for a batch of chains. `logprobs` belong to `walk.tokens`. A row whose fault is
     not Fault.NONE ends in token -1."""
 
@@ -32,7 +32,7 @@ class Judgement:
     faults: Ints
 
 
-def judge(
+def verify_chains(
     logits: Logits,
     table: SettingsTable,
     settings: Ints,
@@ -40,7 +40,7 @@ def judge(
     contexts: Sequence[Context | None] | None,
     trees: Trees,
     rounds: Ints,
-) -> Judgement:
+) -> Outcome:
     """Verify one chain per row. `logits`, `settings`, `positions` and `contexts` are as for `draw`, packed as in
     `covey.trees.verify`. `rounds` holds each tree row's number of verify rounds so far."""
     given = plain(logits)
@@ -74,7 +74,7 @@ def judge(
     walked = walk_chains(trees, accepts, alternates)
     emitted = walked.places.astype(np.int64)
     logprobs = log_probabilities(select(given, emitted), table, setting[emitted], walked.tokens.astype(np.int64))
-    return Judgement(walked, logprobs, faults[stops])
+    return Outcome(walked, logprobs, faults[stops])
 
 
 def accept(uniform: Reals, p: Reals, q: Reals) -> npt.NDArray[np.bool_]:

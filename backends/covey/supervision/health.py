@@ -39,9 +39,9 @@ class Health:
     _slept: tuple[float, float] | None = None  # the first thread's (ran, waited) when `busy` began
     _answers: int | None = None  # `answered` soon after `busy` began
 
-    def look(self, seconds: float, state: str, *, judged: bool) -> None:
+    def look(self, seconds: float, state: str, *, mostly_idle: bool) -> None:
         """Account for the last `seconds`. `state` is Triton's state of the model, or LOADING for a server that loads
-        its first models. If `judged`, the process must not be busy for long without an answer."""
+        its first models. If `mostly_idle`, the process must not be busy for long without an answer."""
         self.paused = self.paused + seconds if processes.state(self.pid) == "T" else 0.0
         if state == LOADING:
             counted = self._starved.counted([self.pid], seconds)
@@ -49,7 +49,7 @@ class Health:
             self.asleep = self.asleep + counted if self._idle(seconds) else 0.0
         else:
             self.loading = self.asleep = 0.0
-        if judged and state in (READY, LOADING):
+        if mostly_idle and state in (READY, LOADING):
             self._look_busy(seconds)
         else:
             self._rested(None)

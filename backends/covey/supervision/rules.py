@@ -7,7 +7,7 @@ of tritonserver. A process under a debugger is in another state and is left alon
 Loading: Triton waits for ever for a process that is loading, and so do all requests to its model. After the process is
 killed, Triton reports the load as failed.
 
-Busy: the first thread of a `JUDGED` backend only takes Triton's requests and mostly sleeps. If it never sleeps
+Busy: the first thread of a `MOSTLY_IDLE` backend only takes Triton's requests and mostly sleeps. If it never sleeps
 and no request is answered, it hangs. On a loaded machine a slow thread never sleeps either, so it must also have run
 for a while. While a model loads, that thread may compute for long; if it then neither sleeps nor touches new memory, it
 runs in circles. The same holds for a server that loads its first models.
@@ -26,7 +26,7 @@ BUSY_SECONDS, RAN_SECONDS = 6.0, 1.5
 CIRCLES_SECONDS = 60.0  # BUSY_SECONDS while a model loads
 ASLEEP_SECONDS = 30.0  # a load may sleep this long, for example while it downloads weights
 TARGET, DRAFTER, ORCHESTRATOR = "target", "drafter", "orchestrator"
-JUDGED = (ORCHESTRATOR, "unary", "tokenizer")  # backends whose first thread only takes requests
+MOSTLY_IDLE = (ORCHESTRATOR, "unary", "tokenizer")  # backends whose first thread only takes requests
 
 
 @dataclass

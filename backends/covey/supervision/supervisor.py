@@ -25,7 +25,7 @@ from covey.supervision import processes
 from covey.supervision.control import FAILED, LOAD_SECONDS, LOADING, READY, UNLOADED, Control, ControlError
 from covey.supervision.health import Health
 from covey.supervision.revival import Revival
-from covey.supervision.rules import DRAFTER, JUDGED, TARGET, Loads, broken
+from covey.supervision.rules import DRAFTER, MOSTLY_IDLE, TARGET, Loads, broken
 
 LOOK_SECONDS = 0.25
 FIND_SECONDS = 2.0  # between searches for processes while every model has its process
@@ -149,7 +149,7 @@ class Supervisor:
             return
         for fd, health in list(self._healths.items()):
             state = LOADING if self._starting and health.name == processes.SERVER else READY
-            health.look(seconds, self._said.get(health.name, state), judged=self._is_judged(health))
+            health.look(seconds, self._said.get(health.name, state), mostly_idle=self._is_mostly_idle(health))
             self._end_if_broken(fd, health)
         self._found += seconds
         if self._found >= FIND_SECONDS or not self._settled():
@@ -215,8 +215,8 @@ class Supervisor:
                 if health.name == processes.SERVER:
                     self._kill(fd)
 
-    def _is_judged(self, health: Health) -> bool:
-        return health.loading > 0 or (not self._starting and self._roles.get(health.name) in JUDGED)
+    def _is_mostly_idle(self, health: Health) -> bool:
+        return health.loading > 0 or (not self._starting and self._roles.get(health.name) in MOSTLY_IDLE)
 
     def _answered(self, health: Health) -> int | None:
         if health.loading:

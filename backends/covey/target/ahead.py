@@ -75,7 +75,7 @@ class Ahead:
         running, self._running = self._running, None
         return running.result() if running is not None else None
 
-    def judge(self, tags: Rows[int], share: float) -> None:
+    def score(self, tags: Rows[int], share: float) -> None:
         """Score the last guess. `tags` are the rows of the next message, and `share` is the share of them for which a
         plain pass is enough."""
         if self._guess is not None:

@@ -20,13 +20,13 @@ from covey.noise.noise import Reals
 from covey.sampling.settings import SettingsTable
 from covey.trees.verify import parent_places
 
-UNJUDGED = -1.0  # the value of a row without drafts
+NO_DIVERGENCE = -1.0  # the value of a row without drafts
 
 
 def block_divergence(logits: Logits, table: SettingsTable, settings: Ints, trees: Trees) -> Floats:
     """Return the block divergence of each row of `trees`. `logits` and `settings` are packed as in
     `covey.trees.verify`. Siblings share their parent's q."""
-    found = np.full(trees.rows, UNJUDGED, np.float32)
+    found = np.full(trees.rows, NO_DIVERGENCE, np.float32)
     if trees.q_ids is None or trees.q_probs is None or not len(trees.tokens):
         return found
     places, nodes = np.unique(parent_places(trees), return_index=True)
@@ -42,8 +42,8 @@ def block_divergence(logits: Logits, table: SettingsTable, settings: Ints, trees
     rows = np.repeat(np.arange(trees.rows), trees.sizes)[nodes]
     counts = np.bincount(rows, minlength=trees.rows)
     sums = np.bincount(rows, np.nan_to_num(shared), minlength=trees.rows)
-    judged = counts > 0
-    found[judged] = np.clip(sums[judged] / counts[judged], 0.0, 1.0)
+    drafted = counts > 0
+    found[drafted] = np.clip(sums[drafted] / counts[drafted], 0.0, 1.0)
     return found
 
 

@@ -48,7 +48,7 @@ from covey.runtimes.resizing import resize
 from covey.sampling.drawing import Context, SettingsTable, draw, log_probabilities
 from covey.sampling.likeliest import likeliest
 from covey.target.ahead import Ahead, Precomputed
-from covey.target.divergence import UNJUDGED
+from covey.target.divergence import NO_DIVERGENCE
 from covey.target.packing import Packing, path_to
 from covey.target.verification import Mask, Places, Verified, merged, pick, rows_of, verify
 from covey.text.grammar import Grammars
@@ -191,7 +191,7 @@ class TargetRunner:
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
         """Begin the next pass, as if it had no drafts, without rows that have ended or find no block."""
-        ahead.judge(work.tags.tolist(), 0.0 if work.opens else self._share_ahead(work, reply))
+        ahead.score(work.tags.tolist(), 0.0 if work.opens else self._share_ahead(work, reply))
         emitted = reply.offsets[1:] - reply.offsets[:-1]
         if not len(work.room) or not emitted.all():
             return
@@ -225,7 +225,7 @@ class TargetRunner:
         offsets = np.zeros(len(status) + 1, np.int32)
         accepted = np.zeros(len(status), np.int32)
         tokens, logprobs, top = NO_INTS, NO_FLOATS, NO_TOP
-        divergence = np.full(len(status), UNJUDGED, np.float32) if work.divergence else NO_FLOATS
+        divergence = np.full(len(status), NO_DIVERGENCE, np.float32) if work.divergence else NO_FLOATS
         counts, scores = np.zeros(len(status), np.int32), NO_SCORES
         if rows:
             counts[status == RowStatus.OK] = self._scored(rows, chunk)

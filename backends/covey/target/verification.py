@@ -15,8 +15,8 @@ from covey.contracts.types import Floats, Ints, Top, Trees
 from covey.noise.arrays import Logits, plain
 from covey.sampling.drawing import Context, Fault, SettingsTable, draw
 from covey.sampling.likeliest import likeliest
-from covey.sampling.rejection import judge
-from covey.target.divergence import UNJUDGED, block_divergence
+from covey.sampling.rejection import verify_chains
+from covey.target.divergence import NO_DIVERGENCE, block_divergence
 from covey.trees.verify import Walk, walk
 
 Mask = npt.NDArray[np.bool_]
@@ -44,7 +44,7 @@ class Verified:
     tokens: Ints
     logprobs: Floats
     faulty: Mask
-    divergence: Floats  # see `divergence.py`; UNJUDGED if it was not asked for
+    divergence: Floats  # see `divergence.py`; NO_DIVERGENCE if it was not asked for
     top: Top  # aligned with tokens
 
     @property
@@ -109,9 +109,9 @@ def _coupled(places: Places, table: SettingsTable, trees: Trees) -> Verified:
 
 
 def _rejection(places: Places, table: SettingsTable, trees: Trees, rounds: Ints) -> Verified:
-    judged = judge(places.logits, table, places.settings, places.positions, places.contexts, trees, rounds)
-    top = likeliest(places.logits, table, places.settings, judged.walk.places)
-    return _verified(trees, judged.walk, judged.logprobs, top, judged.faults != Fault.NONE)
+    found = verify_chains(places.logits, table, places.settings, places.positions, places.contexts, trees, rounds)
+    top = likeliest(places.logits, table, places.settings, found.walk.places)
+    return _verified(trees, found.walk, found.logprobs, top, found.faults != Fault.NONE)
 
 
 def _verified(trees: Trees, walked: Walk, logprobs: Floats, top: Top, faults: Mask) -> Verified:
@@ -127,8 +127,8 @@ def _verified(trees: Trees, walked: Walk, logprobs: Floats, top: Top, faults: Ma
         tokens, logprobs, path = tokens[emits], logprobs[emits], path[runs]
         top = top.at(emits)
         accepted, faulty = np.where(late, accepted - 1, accepted), faults & ~late
-    unjudged = np.full(trees.rows, UNJUDGED, np.float32)
-    return Verified(accepted, path, tokens, logprobs, faulty, unjudged, top)
+    unknown = np.full(trees.rows, NO_DIVERGENCE, np.float32)
+    return Verified(accepted, path, tokens, logprobs, faulty, unknown, top)
 
 
 def pick(verified: Verified, rows: Ints) -> Verified:

@@ -61,7 +61,7 @@ def http_url(given: argparse.Namespace) -> str:
     try:
         if getattr(given, "metrics_url", ""):
             Address.parse(given.metrics_url, port=8002)
-        return _port("http", given.http_url or _http_beside())
+        return _port("http", given.http_url or _http_of_grpc())
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
 
@@ -70,19 +70,19 @@ def _grpc_url(url: str = "") -> str:
     return _port("grpc", url or os.environ.get("COVEY_URL") or running.usual())
 
 
-def _http_beside() -> str:
+def _http_of_grpc() -> str:
     """Return the HTTP port of the server whose gRPC port COVEY_URL names."""
     address = Address.parse(_grpc_url(), port=USUAL_PORTS["grpc"])
-    server = running.beside(address)
-    return address.beside(USUAL_PORTS["http"] if server is None else server.http)
+    server = running.server_at(address)
+    return address.with_port(USUAL_PORTS["http"] if server is None else server.http)
 
 
 def _port(protocol: str, url: str) -> str:
     """Return the protocol's port of the server here that has `url` among its ports; `url` if there is none."""
     address = Address.parse(url, port=USUAL_PORTS[protocol])
-    server = running.beside(address)
+    server = running.server_at(address)
     own = address.port if server is None else {"grpc": server.grpc, "http": server.http}[protocol]
-    return url if own == address.port else address.beside(own)
+    return url if own == address.port else address.with_port(own)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
