@@ -57,19 +57,19 @@ def configured(model: str, kind: str) -> dict[str, tuple[str, int]]:
 
 def test_configurations_declare_the_tables_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", type(sys)("triton_python_backend_utils"))
-    from covey.tritonio import peers
+    from covey.tritonio import tensors
     from covey.wire import codec
 
     inputs = {field.name: (field.dtype, -1 if field.many else 1) for field in wire.INPUTS}
     outputs = {field.name: (field.dtype, -1 if field.many else 1) for field in wire.OUTPUTS}
     assert configured("covey_unary", "input") == inputs
     assert configured("covey_unary", "output") == outputs
-    assert configured("covey", "input") == inputs | {peers.ASKS_FOR_STATE: ("BOOL", 1), peers.INSPECT: ("BYTES", 1)}
-    assert configured("covey", "output") == outputs | {peers.STATE: ("BYTES", 1), peers.REPORT: ("BYTES", 1)}
+    assert configured("covey", "input") == inputs | {tensors.ASKS_FOR_STATE: ("BOOL", 1), tensors.INSPECT: ("BYTES", 1)}
+    assert configured("covey", "output") == outputs | {tensors.STATE: ("BYTES", 1), tensors.REPORT: ("BYTES", 1)}
     assert configured("ensemble", "input") == {name: kind for name, kind in inputs.items() if name != "input_ids"}
     assert configured("ensemble", "output") == configured("detokenize", "output") == outputs
     passed = {name: kind for name, kind in outputs.items() if name != "text_output"}
-    assert configured("detokenize", "input") == passed | {peers.STATE: ("BYTES", 1)}
+    assert configured("detokenize", "input") == passed | {tensors.STATE: ("BYTES", 1)}
     for model in ("target", *(path.parent.name for path in REPOSITORY.glob("model_repository/draft_*/config.pbtxt"))):
         assert configured(model, "input") == {codec.REQUEST_TENSOR: ("INT32", -1)}
         assert configured(model, "output") == {codec.REPLY_TENSOR: ("INT32", -1)}

@@ -19,7 +19,7 @@ from covey.text.text import visible_text
 from covey.text.tokenization import load_tokenizer, token_ids
 from covey.tritonio.fields import check_prompt
 from covey.tritonio.outlets import error_response
-from covey.tritonio.peers import ASKS_FOR_STATE
+from covey.tritonio.tensors import ASKS_FOR_STATE
 from covey_client.wire import OUTPUTS
 
 PASSED = tuple(field.name for field in OUTPUTS if field.name != "text_output")

@@ -66,7 +66,7 @@ class TritonPythonModel:
             with self._lock:
                 entry = self._open.get(exchange)
             if entry is not None:  # None after a cancellation
-                self._answer(exchange, outlets.response(outlets.outputs(peers.answered(message)), entry[1]))
+                self._answer(exchange, outlets.response(message.arrays, entry[1]))
 
     def _lost(self, peer: link.Peer) -> None:
         with self._lock:

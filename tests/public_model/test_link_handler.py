@@ -11,7 +11,7 @@ from covey.contracts.types import Finish
 from covey.public_model import build
 from covey.public_model.link_handler import LinkHandler
 from covey.tritonio.link import Message, Peer
-from covey.tritonio.peers import answered, raised
+from covey.tritonio.peers import raised
 from tests.public_model.worlds import SECONDS, Made, tensors
 
 LONG = 400  # tokens
@@ -51,10 +51,11 @@ def test_a_request_is_answered_under_its_exchange(made: Made) -> None:
     caller = FakePeer(handler_of(world))
     caller.say(7, "submit", arrays=tensors())
     message = caller.next()
-    while answered(message).finish is None:
+    while not message.arrays["finish_reason"][0]:
         message = caller.next()
     assert (message.exchange, message.kind) == (7, "answer")
-    assert (answered(message).finish, answered(message).num_output) == (Finish.LENGTH, 3)
+    arrays = message.arrays
+    assert (arrays["finish_reason"][0], arrays["num_output_tokens"][0]) == (Finish.LENGTH.value.encode(), 3)
     assert not caller.handler._open
     caller.say(7, "cancel")  # of what has ended
     caller.say(8, "submit", arrays=tensors(0))

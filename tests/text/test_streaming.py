@@ -136,9 +136,9 @@ def test_a_stream_and_a_single_answer_carry_the_same(bench: Bench) -> None:
     assert last.acceptance == (1, 0, 3)
     assert last.drafters == (("b", 8, 6),)
     assert len(last.logprobs) == 13
-    assert last.top_ids.tolist() == [each for token in last.ids.tolist() for each in (token, token + 1)]
-    assert np.concatenate([chunk.top_ids for chunk in one.chunks]).tolist() == last.top_ids.tolist()
-    assert len(last.top_logprobs) == 26
+    assert last.top.ids.tolist() == [[token, token + 1] for token in last.ids.tolist()]
+    assert np.concatenate([chunk.top.ids for chunk in one.chunks]).tolist() == last.top.ids.tolist()
+    assert last.top.logprobs.shape == (13, 2)
     assert bench.streamer.open == 0
 
 
@@ -158,8 +158,9 @@ def test_a_prompt_s_scores_come_with_the_first_response(bench: Bench, stream: bo
     assert slow.done.wait(60)
     begin, *others = slow.chunks
     assert begin.prompt_ids.tolist() == ids[:2].tolist()
-    assert (begin.prompt_logprobs.tolist(), begin.prompt_top_ids.tolist()) == ([-0.5], [5, 6])
-    assert not any(len(chunk.prompt_ids) + len(chunk.prompt_logprobs) for chunk in others)
+    scores = begin.prompt_scores
+    assert (scores.logprobs.tolist(), scores.top.ids.tolist()) == ([-0.5], [[5, 6]])
+    assert not any(len(chunk.prompt_ids) + len(chunk.prompt_scores.logprobs) for chunk in others)
     assert len(others) == int(stream)
 
 

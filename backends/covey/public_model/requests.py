@@ -22,9 +22,9 @@ from covey.public_model.life import Life
 from covey.public_model.service import Service
 from covey.text.streaming import Outlet
 from covey.tritonio.fields import tenant_of
-from covey.tritonio.peers import INSPECT
 from covey.tritonio.reports import SECRET
 from covey.tritonio.slow_jobs import LONG
+from covey.tritonio.tensors import INSPECT
 
 log = logging.getLogger("covey.orchestrator")
 

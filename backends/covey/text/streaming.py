@@ -29,6 +29,7 @@ from covey.contracts.types import (
     NO_INTS,
     NO_OBJECTIVE,
     NO_SCORES,
+    NO_TOP,
     Attainment,
     Finish,
     Floats,
@@ -67,12 +68,9 @@ class Chunk:
     tpot: float | None = None
     attainment: str = ""  # on the last chunk, an `Attainment`; "" without an objective
     drafters: tuple[tuple[str, int, int], ...] = ()  # name, tokens drafted and accepted
-    top_ids: Ints = field(default_factory=lambda: NO_INTS)  # an equal number for each token, the likeliest first
-    top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
+    top: Top = NO_TOP  # aligned with ids, if asked for
     prompt_ids: Ints = field(default_factory=lambda: NO_INTS)  # on the first chunk, if its scores are wanted
-    prompt_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)  # from the second token on
-    prompt_top_ids: Ints = field(default_factory=lambda: NO_INTS)
-    prompt_top_logprobs: Floats = field(default_factory=lambda: NO_FLOATS)
+    prompt_scores: Scores = NO_SCORES  # from the second token on
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,12 +424,9 @@ class Streamer:
                     tpot=answer.tpot,
                     attainment="" if finish is None else answer.attainment(finish, refused=False) or "",
                     drafters=last.drafters,
-                    top_ids=top.ids.reshape(-1),
-                    top_logprobs=top.logprobs.reshape(-1),
+                    top=top,
                     prompt_ids=prompt,
-                    prompt_logprobs=prompt_scores.logprobs,
-                    prompt_top_ids=prompt_scores.top.ids.reshape(-1),
-                    prompt_top_logprobs=prompt_scores.top.logprobs.reshape(-1),
+                    prompt_scores=prompt_scores,
                 )
             )
         except CoveyError:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,49 +19,12 @@ import triton_python_backend_utils as pb_utils
 from covey.contracts.errors import BadField, CoveyError, RequestError
 from covey.process.log_about import PARAMETER, about, safe
 from covey.text.streaming import Chunk
-from covey.tritonio.peers import ASKS_FOR_STATE, REPORT, STATE
+from covey.tritonio.tensors import ASKS_FOR_STATE, REPORT, outputs
 
 log = logging.getLogger("covey.outlets")
 
 
-def outputs(chunk: Chunk) -> dict[str, Any]:
-    """Return the chunk as the public response's arrays, by the names of `covey_client.wire.OUTPUTS`."""
-    rate = chunk.accepted / chunk.drafted if chunk.drafted else 0.0
-    drafts = sum(chunk.acceptance)
-    arrays = {
-        "text_output": np.array([chunk.text.encode()], np.object_),
-        "output_ids": chunk.ids,
-        "output_log_probs": chunk.logprobs,
-        "output_top_ids": chunk.top_ids,
-        "output_top_log_probs": chunk.top_logprobs,
-        "prompt_ids": chunk.prompt_ids,
-        "prompt_log_probs": chunk.prompt_logprobs,
-        "prompt_top_ids": chunk.prompt_top_ids,
-        "prompt_top_log_probs": chunk.prompt_top_logprobs,
-        "finish_reason": np.array([chunk.finish.value.encode() if chunk.finish else b""], np.object_),
-        "used_seed": np.array([chunk.seed], np.uint64),
-        "num_input_tokens": np.array([chunk.num_input], np.int32),
-        "num_output_tokens": np.array([chunk.num_output], np.int32),
-        "num_reused_tokens": np.array([chunk.reused], np.int32),
-        "acceptance_rate": np.array([rate], np.float32),
-        "total_accepted_draft_tokens": np.array([chunk.accepted], np.int32),
-        "total_draft_tokens": np.array([chunk.drafted], np.int32),
-        "mean_acceptance_length": np.array([1 + chunk.accepted / drafts if drafts else 0.0], np.float32),
-        "acceptance_histogram": np.array(chunk.acceptance, np.int32),
-        "drafters": np.array([name.encode() for name, _, _ in chunk.drafters], np.object_),
-        "draft_tokens_by_drafter": np.array([drafted for _, drafted, _ in chunk.drafters], np.int32),
-        "accepted_draft_tokens_by_drafter": np.array([accepted for _, _, accepted in chunk.drafters], np.int32),
-        "measured_ttft_ms": np.array([1000 * (chunk.ttft or 0.0)], np.float32),
-        "measured_tpot_ms": np.array([1000 * (chunk.tpot or 0.0)], np.float32),
-        "slo_attainment": np.array([chunk.attainment.encode()], np.object_),
-        "emulated": np.array([chunk.emulated], np.bool_),
-    }
-    if chunk.state is not None:
-        arrays[STATE] = np.array([json.dumps(asdict(chunk.state)).encode()], np.object_)
-    return arrays
-
-
-def response(arrays: dict[str, Any], wanted: frozenset[str] | set[str]) -> Any:
+def response(arrays: Mapping[str, Any], wanted: frozenset[str] | set[str]) -> Any:
     """Return a Triton response with the outputs that the client asked for; no names mean all."""
     names = [name for name in arrays if not wanted or name in wanted]
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, arrays[name]) for name in names])

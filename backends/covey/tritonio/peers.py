@@ -1,28 +1,13 @@
-"""Messages between the public models of one server: answers and errors over the link to `covey_unary`, and tensor names
-that clients do not use."""
+"""Messages between the public models of one server: answers and errors over the link to `covey_unary`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
 
 from covey.contracts.errors import PortError, RequestError
-from covey.contracts.types import Finish
 from covey.text.streaming import Chunk
 from covey.tritonio.link import Message, Peer
-
-# Only between the ensemble's steps: its tokenizer asks for an output that its detokenizer needs.
-ASKS_FOR_STATE = "detokenized_elsewhere"
-STATE = "detokenizer_state"
-# A question about the server in place of a generation, and the answer (`covey.tritonio.reports`).
-INSPECT = "inspect"
-REPORT = "report"
-
-# The fields of a chunk that is sent from one model to another; `state` is left out.
-_OF_PROMPT = ("prompt_ids", "prompt_logprobs", "prompt_top_ids", "prompt_top_logprobs")
-ARRAYS = ("ids", "logprobs", "top_ids", "top_logprobs", *_OF_PROMPT)
-VALUES = tuple(field.name for field in fields(Chunk) if field.name not in (*ARRAYS, "state"))
+from covey.tritonio.tensors import outputs
 
 
 class PeerOutlet:
@@ -39,9 +24,7 @@ class PeerOutlet:
     def send(self, chunk: Chunk) -> None:
         if chunk.finish is not None:
             self.closed()
-        arrays = {name: getattr(chunk, name) for name in ARRAYS}
-        values = {name: getattr(chunk, name) for name in VALUES}
-        self._peer.send(Message(self._exchange, "answer", values, arrays))
+        self._peer.send(Message(self._exchange, "answer", arrays=outputs(chunk)))
 
     def report(self, text: str) -> None:
         self.closed()
@@ -53,15 +36,6 @@ class PeerOutlet:
 
     def gone(self) -> bool:
         return self.cancelled
-
-
-def answered(message: Message) -> Chunk:
-    """Return the chunk that `PeerOutlet.send` sent."""
-    value: dict[str, Any] = {**message.value, **message.arrays}
-    value["finish"] = None if value["finish"] is None else Finish(value["finish"])
-    value["acceptance"] = tuple(value["acceptance"])
-    value["drafters"] = tuple(map(tuple, value["drafters"]))
-    return Chunk(**value)
 
 
 def told(error: Exception) -> list[str]:
