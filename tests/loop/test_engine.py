@@ -84,7 +84,7 @@ def test_the_least_urgent_is_preempted_and_the_urgent_goes_first() -> None:
 def test_what_a_failed_pass_was_to_free_the_next_one_frees() -> None:
     target = HashTarget()
     engine, _sink = build(target)
-    engine._recover = lambda _error: None  # type: ignore[assignment]
+    engine._recovery._recover = lambda _error: None  # type: ignore[assignment]
     for key in (1, 2):
         engine.submit(request(key, [key] * 8, 30))
     engine.round()
@@ -310,7 +310,7 @@ def test_many_requests_that_kill_a_target_slow_to_load_make_nobody_wait_for_more
         clock.sleep(4.0)
         target.restart()
 
-    engine._recover = reload
+    engine._recovery._recover = reload
     engine.submit(request(1, [1, 2, 3], 200))
     for _ in range(9):
         engine.round()
@@ -351,7 +351,7 @@ def test_a_target_that_fails_and_lives_is_told_to_free_what_it_was_told_to_open(
 def test_a_request_that_leaves_between_failures_is_freed_too() -> None:
     target = Fragile(20)
     engine, sink = build(target)
-    engine._recover = lambda _error: None  # type: ignore[assignment]
+    engine._recovery._recover = lambda _error: None  # type: ignore[assignment]
     engine.submit(request(1, list(range(30))))
     engine.round()
     engine.cancel(1)
@@ -365,7 +365,7 @@ def test_a_target_that_ended_while_nothing_ran_is_brought_back_before_the_next_r
     target = HashTarget()
     engine, _sink = build(target, recover=True)
     recovered = threading.Event()
-    engine._recover = lambda _error: recovered.set()
+    engine._recovery._recover = lambda _error: recovered.set()
     answers = target.info
     engine.suspect()
     assert not engine.round()
@@ -392,7 +392,7 @@ def test_a_recovery_that_fails_in_any_way_fails_what_runs_and_no_more() -> None:
     def recover(_error: PortError) -> None:
         raise MemoryError("shared memory is full")
 
-    engine._recover = recover
+    engine._recovery._recover = recover
     engine.submit(request(1, [1]))
     engine.submit(request(2, [9], 3))
     target.fail_with = [PortError("dead")]

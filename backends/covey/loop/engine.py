@@ -23,9 +23,6 @@ each run alone until their next token, so that a request that kills the target i
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections import Counter, deque
 from functools import partial
 from itertools import count
 
@@ -36,7 +33,10 @@ from covey.kv.elastic import Pressure
 from covey.loop.channel import Channel
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.drafting import Drafting
+from covey.loop.inbox import Inbox
 from covey.loop.lookups import Lookups
+from covey.loop.recovery import Recovery
+from covey.loop.target_link import TargetLink
 from covey.planner.guarded import Guarded
 from covey.planner.planner import Planner
 from covey.process.log_about import about
@@ -44,14 +44,10 @@ from covey.requests.active import ActiveRequest, crop
 from covey.requests.roster import Roster
 from covey.requests.rounds import Laps, Plan, Round, keep_pace, pressure_of, record_of
 from covey.requests.scheduler import Batch, Scheduler
-from covey.requests.trials import DEATHS
 from covey.wire.ledger import new_origin
-
-log = logging.getLogger("covey.engine")
 
 MEMORY = "memory"  # name of the part that unloads and reloads drafters
 LOOKUPS = "lookups"  # name of the part that drafts from repeated text
-RECOVERIES = 3  # failures in a row, without a token or a culprit, before the requests of fatal passes fail
 
 
 class Engine:
@@ -71,15 +67,19 @@ class Engine:
         self.scheduler = scheduler
         self._guard = guard = hooks.guard
         self.planner: Planner = Guarded(planner, guard)
-        self._target = target
         self._sink = sink
         self._clock = clock
-        self._origin = new_origin(config.caller)
+        self._inbox = inbox = Inbox(scheduler)
+        self.submit, self.cancel, self.drain = inbox.submit, inbox.cancel, inbox.drain  # any thread may call these
+        self.stop, self.suspect = inbox.stop, inbox.suspect
+        origin = new_origin(config.caller)
+        self._target = TargetLink(target, origin, config.info or target.info())
+        self._recovery = Recovery(scheduler, hooks.recover, self._fail)
         self.roster = Roster(config.drafters, clock)
         sequence = count(1)
         failed = None if hooks.drafter_failed is None else guard.around("drafter failures", hooks.drafter_failed)
         channels = {
-            name: Channel(name, drafter, self.roster, clock, failed, self._origin, sequence, hooks.worker)
+            name: Channel(name, drafter, self.roster, clock, failed, origin, sequence, hooks.worker)
             for name, drafter in config.drafters.items()
         }
         self._lookups = None
@@ -87,90 +87,29 @@ class Engine:
             self._lookups = Lookups(config.companion, hooks.worker("lookup"), config.max_depth)
         self._drafting = Drafting(channels, self.roster, clock, config.draft_deadline, self._lookups)
         self.memory = hooks.memory(self.roster, self._drop) if hooks.memory is not None else None
-        self._recover = hooks.recover
         self._observe = hooks.observe
-        info = config.info or target.info()
-        self._free_blocks = info.total_blocks
-        self._total_blocks = info.total_blocks
-        self._epoch = info.epoch
-        self._sequence = 0
-        self._failures = 0
-        self._inbox: deque[Request | tuple[int, Finish]] = deque()
-        self._wake = threading.Condition()
-        self._draining = False
-        self._stopped = False
-        self._suspected = False  # whether the target may have ended
-        self._pending: Counter[str] = Counter()  # submissions by tenant that the scheduler has not seen yet
-
-    # ---- any thread -------------------------------------------------------------------------------------------------
-
-    def submit(self, request: Request) -> None:
-        """Queue a request; raises Overloaded if the server is draining or the queue is full."""
-        with self._wake:
-            if self._draining:
-                raise Overloaded("the server is draining; no new requests")
-            pending = self._pending
-            problem = self.scheduler.full(request.tenant, pending.total(), pending[request.tenant])
-            if problem:
-                raise Overloaded(f"{problem}; {self.scheduler.retry_advice()}")
-            pending[request.tenant] += 1
-            self._inbox.append(request)
-            self._wake.notify()
-
-    def cancel(self, key: int, finish: Finish = Finish.CANCELLED) -> None:
-        """End a request before the next round. Its blocks are free after that round. Ignores unknown keys."""
-        with self._wake:
-            self._inbox.append((key, finish))
-            self._wake.notify()
-
-    def drain(self) -> None:
-        """Refuse new requests. Accepted ones continue."""
-        with self._wake:
-            self._draining = True
-
-    def stop(self) -> None:
-        """Make `run` return after the current round."""
-        with self._wake:
-            self._stopped = True
-            self._wake.notify()
-
-    def suspect(self) -> None:
-        """Note that the target may have ended. The engine checks while it is idle, so no request waits for the
-        reload."""
-        with self._wake:
-            self._suspected = True
-            self._wake.notify()
 
     @property
     def total_blocks(self) -> int:
         """Return the size of the target's KV pool as the target last reported it."""
-        return self._total_blocks
-
-    # ---- the engine's own thread ------------------------------------------------------------------------------------
+        return self._target.total_blocks
 
     def run(self) -> None:
         """Run rounds until `stop`; sleep while there is nothing to do."""
         with about(lambda: [active.request.name for active in list(self.scheduler.running.values())]):
-            while self._goes_on():
+            while self._inbox.wait(self._pause):
                 self.round()
         self._drafting.close()
-
-    def _goes_on(self) -> bool:
-        """Wait for work. Return False after `stop`."""
-        with self._wake:
-            while not (self._stopped or self._suspected or self._inbox) and self.scheduler.idle:
-                if not self._wake.wait(self._pause):
-                    break  # memory is due
-            return not self._stopped
 
     def round(self) -> bool:
         """Run one round. Return False if there was nothing to do."""
         laps, scheduler = Laps(self._clock), self.scheduler
         self._intake(laps.started)
-        batch = scheduler.admit(self._free_blocks, laps.started, self.planner.prefill_allowance)
+        batch = scheduler.admit(self._target.free_blocks, laps.started, self.planner.prefill_allowance)
         if not batch.rows and not batch.frees:
-            self._check_suspected()
-            self._breathe(Pressure(self._free_blocks, self._total_blocks))
+            if self._inbox.take_suspicion():
+                self._recovery.check(self._target.info)
+            self._breathe(Pressure(self._target.free_blocks, self._target.total_blocks))
             return False
         self._drafting.settle()
         if self._lookups is not None:
@@ -195,11 +134,8 @@ class Engine:
         return True
 
     def _intake(self, now: float) -> None:
-        with self._wake:
-            items, self._inbox = self._inbox, deque()
-            self._pending.clear()
         ended = []
-        for item in items:
+        for item in self._inbox.take():
             if isinstance(item, Request):
                 try:
                     displaced = self.scheduler.submit(item, now)
@@ -221,29 +157,14 @@ class Engine:
 
     def _verify(self, batch: Batch, plan: Plan, trees: Trees) -> TargetReply | None:
         """Run the target's pass. Return None if it failed; its requests have then been put back or failed."""
-        self._sequence += 1
-        work = batch.work(
-            trees,
-            sequence=self._sequence,
-            epoch=self._epoch,
-            origin=self._origin,
-            divergence=plan.divergence,
-            states_from=self._drafting.states_from(batch, plan),
-        )
+        states_from = self._drafting.states_from(batch, plan)
         try:
-            reply = self._target.step(work)
+            work, reply = self._target.step(batch, trees, divergence=plan.divergence, states_from=states_from)
         except PortError as error:
             self.scheduler.unsent(batch)
-            self._target_failed(batch, error)
+            self._recovery.failed(batch, error, self._clock.now())
             return None
-        opened = {opening.tag for opening in batch.opens}
-        for active in batch.rows:
-            if active.key in opened:
-                active.opened = True
         self._drafting.take_states(batch, work, reply)
-        self._epoch = reply.epoch
-        self._free_blocks = reply.free_blocks
-        self._total_blocks = reply.total_blocks
         return reply
 
     def _commit(self, batch: Batch, plan: Plan, trees: Trees, reply: TargetReply, now: float) -> list[Progress]:
@@ -285,46 +206,12 @@ class Engine:
         too_big = self.scheduler.make_room(now) if starved else None
         if too_big is not None:
             self._close(too_big)
-            room, tokens = self._total_blocks, too_big.num_tokens
+            room, tokens = self._target.total_blocks, too_big.num_tokens
             problem = CoveyError(f"the KV pool of {room} blocks cannot hold the {tokens} tokens of this request")
             progress.append(too_big.last_word(Finish.ERROR, problem))
         if progress:
-            self._failures = 0  # only a token proves recovery: in a replay, the chunks before the fatal one succeed
+            self._recovery.progressed()
         return progress
-
-    def _target_failed(self, batch: Batch, error: PortError) -> None:
-        """Fail the requests that killed the target twice, bring the target back and replay the others. After RECOVERIES
-        failures, fail the requests of fatal passes; if the target stays away, all that run. Waiting requests may be
-        innocent."""
-        proven, given_up = self.scheduler.target_died(batch, self._clock.now())
-        self._failures = 0 if proven or given_up else self._failures + 1  # fewer requests run from now on
-        log.error("target failed (%d of %d): %s", self._failures, RECOVERIES, error)
-        twice = f"the target failed {DEATHS} times over this request, which is not tried again: {error}"
-        self._fail(proven, CoveyError(twice))
-        others = f" and {len(batch.rows) - 1} others" if len(batch.rows) > 1 else ""
-        among = f"the target failed over this request{others}; one of them may be the cause; try again: {error}"
-        self._fail(given_up, Overloaded(among))
-        running = self.scheduler.running
-        if self._failures >= RECOVERIES:
-            self._fail([active for active in running.values() if active.deaths], error)
-        if not self._recovered(error):
-            self._failures = RECOVERIES
-            self._fail(list(running.values()), error)
-        if self._failures >= RECOVERIES:
-            self._failures = 0
-            if not batch.rows:
-                self.scheduler.drop(batch.frees)  # nothing waits for these frees; retrying them would go on for ever
-
-    def _recovered(self, error: PortError) -> bool:
-        """Bring the target back. Return whether that succeeded."""
-        if self._recover is None:
-            return False
-        try:
-            self._recover(error)
-        except Exception as problem:  # any failure: waiting requests must not hang
-            log.error("cannot recover the target: %s: %s", type(problem).__name__, problem)
-            return False
-        return True
 
     def _fail(self, lost: list[ActiveRequest], error: CoveyError) -> None:
         """End these running requests with the error."""
@@ -332,17 +219,6 @@ class Engine:
             self._close(active)
         if lost:
             self._sink.publish([active.last_word(Finish.ERROR, error) for active in lost])
-
-    def _check_suspected(self) -> None:
-        """Bring the target back if it was suspected and does not answer."""
-        with self._wake:
-            suspected, self._suspected = self._suspected, False
-        if not suspected or self._recover is None:
-            return
-        try:
-            self._target.info()
-        except PortError as error:
-            self._recovered(error)  # if this fails, the next request tries again
 
     def _learn(self, done: Round) -> None:
         """Give the finished round to everything that learns from rounds."""
@@ -356,8 +232,7 @@ class Engine:
     def _breathe(self, pressure: Pressure) -> None:
         total = None if self.memory is None else self._guard(MEMORY, self.memory.tick, pressure)
         if total is not None:
-            self._free_blocks += total - self._total_blocks
-            self._total_blocks = total
+            self._target.resized(total)
 
     @property
     def _pause(self) -> float | None:
