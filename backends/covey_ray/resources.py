@@ -23,7 +23,7 @@ def asks(own: Profile, model: str) -> dict[str, float]:
         cpus += max(1, own.target.threads)
         if own.target.device == "cuda":
             gpus = 1
-        elif own.target.kind != "emulated":
+        elif not own.target.emulated:
             folder = Path(model or own.target.folder or Options().repository_folder() / TARGET / "1")
             memory += (own.target.kv_memory_mb << 20) + sum(path.stat().st_size for path in files_of(folder))
     return {"num_cpus": cpus, "num_gpus": gpus, "memory": memory}

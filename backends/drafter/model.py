@@ -36,7 +36,7 @@ class TritonPythonModel:
         entry = Path(args["model_repository"]) / args["model_version"]
         folder = chosen.drafter.folder_of(name) or named or entry
         target = chosen.target.folder or entry.parents[1] / "target" / entry.name
-        self._emulated = chosen.target.kind == "emulated"
+        self._emulated = chosen.target.emulated
         star = chosen.star
         others = callers.read(star.callers) if star.callers else []
         again = partial(callers.read, star.callers) if star.callers else None

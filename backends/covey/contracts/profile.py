@@ -101,6 +101,11 @@ class TargetSettings:
         """Return whether the profile sets the pool's size."""
         return self.kv_blocks + self.kv_memory_mb > 0
 
+    @property
+    def emulated(self) -> bool:
+        """Return whether a device is emulated: then no model runs and no weights are read, the drafters' included."""
+        return self.kind == "emulated"
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
@@ -385,7 +390,7 @@ def _check_together(profile: Profile) -> None:
     if twice:
         raise SettingError(f"slo.classes: got {twice[0]!r}, allowed: each name once, and not {CUSTOM}")
     tables = [("speculation.costs", "" if speculation.costs == AUTO else speculation.costs)]
-    if profile.target.kind == "emulated":
+    if profile.target.emulated:
         tables.append(("emulated.costs", profile.emulated.costs))
     for key, named_table in tables:
         try:

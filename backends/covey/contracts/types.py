@@ -443,6 +443,11 @@ class TargetInfo:
         """Return the most tokens of a request, prompt and output together."""
         return min(self.max_positions, self.pool_tokens)
 
+    @property
+    def emulated(self) -> bool:
+        """Return whether no real model makes the tokens."""
+        return self.device == "emulated"
+
 
 ANY_VOCABULARY = 0  # of a lookup drafter
 

@@ -45,7 +45,7 @@ def load_drafter(kind: str, folder: str | Path, target: str | Path, profile: Pro
     if kind not in registry.DRAFTERS:
         raise SettingError(f"{name}: parameter kind: got {kind!r}, allowed: {', '.join(registry.DRAFTERS)}")
     chosen = registry.DRAFTERS[kind]
-    if chosen.weights and profile.target.kind == "emulated":
+    if chosen.weights and profile.target.emulated:
         chosen = registry.DRAFTERS["emulated"]
     if chosen.weights:
         misfit = vocabulary.misfit(folder, target)

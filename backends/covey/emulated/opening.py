@@ -46,7 +46,7 @@ def load_target(folder: str | Path, profile: Profile, clock: Clock) -> EmulatedT
 def load_drafter(target: str | Path, profile: Profile, clock: Clock, *, name: str) -> EmulatedDrafter:
     """Return the emulated drafter `name` of the emulated target whose tokenizer is in `target`."""
     emulated = profile.emulated
-    if profile.target.kind != "emulated":
+    if not profile.target.emulated:
         raise SettingError(
             f"{name}: an emulated drafter cannot draft for a real target: set target.kind to emulated, or leave it out"
         )

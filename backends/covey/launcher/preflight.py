@@ -124,7 +124,7 @@ def _check_limit(kind: int, needed: int) -> None:
 def weights(options: Options, wanted: tuple[str, ...]) -> None:
     """Refuse a target or a named drafter whose folder rules it out."""
     target = options.deployment().target
-    if target.kind == "emulated":
+    if target.emulated:
         if options.model or options.drafter:
             raise StartError(f"profile {options.profile} has an emulated target, which takes no MODEL and no DRAFTER")
         return
@@ -156,10 +156,8 @@ def memory(options: Options, wanted: tuple[str, ...]) -> int:
     """Return the room in tokens for each KV pool without a size in the profile; 0 if there is none. Raises StartError
     if torch sees no GPU that the profile needs, or models do not fit into memory."""
     settings, folder = options.deployment(), target_folder(options)
-    if settings.target.kind == "emulated":
-        return 0
     drafters = _drafter_folders(options, wanted)
-    has_target = "target" in wanted and has_file(folder / "config.json")
+    has_target = _has_target(options, wanted)
     devices = {"target.device": settings.target.device} if has_target else {}
     if drafters:
         devices["drafter.device"] = settings.drafter.device
@@ -190,10 +188,18 @@ def memory(options: Options, wanted: tuple[str, ...]) -> int:
         raise StartError(f"profile {options.profile}: {error}") from None
 
 
+def _has_target(options: Options, wanted: tuple[str, ...]) -> bool:
+    """Return whether a target's weights are loaded. An emulated one has none, nor has another backend's."""
+    has_files = "target" in wanted and has_file(target_folder(options) / "config.json")
+    return has_files and not options.deployment().target.emulated
+
+
 def _drafter_folders(options: Options, wanted: tuple[str, ...]) -> dict[str, Path]:
-    """Return the folders of the drafters that have weights."""
+    """Return the folders of the drafters whose weights are loaded."""
     repository, settings = options.repository_folder(), options.deployment()
-    found = {}
+    found: dict[str, Path] = {}
+    if settings.target.emulated:
+        return found
     for name in wanted:
         text = re.sub(r"#.*", "", (repository / name / "config.pbtxt").read_text(encoding="utf-8"))
         parameters = dict(PARAMETER.findall(text))
@@ -237,9 +243,6 @@ def _same_vocabulary(folder: Path) -> None:
 def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
     """Return the models to leave out, and why: bundled drafters of the default profile whose tokens differ from the
     target's. Named drafters that do not fit are refused instead."""
-    settings = options.deployment()
-    if settings.target.kind == "emulated":
-        return {}
     target, misfits = target_folder(options), {}
     for name, folder in _drafter_folders(options, wanted).items():
         misfit = vocabulary.misfit(folder, target)
@@ -266,14 +269,13 @@ def left_out(options: Options, wanted: tuple[str, ...]) -> dict[str, str]:
 
 def variants(options: Options, wanted: tuple[str, ...]) -> set[str]:
     """Return the variants of the native runtime's code that these models need on this CPU, as far as files tell."""
-    settings = options.deployment()
-    target = settings.target
+    settings, own = options.deployment(), target_folder(options)
     found: set[str] = set()
-    if target.kind == "emulated" or may_have_gpu():
+    if may_have_gpu():
         return found
-    own = target_folder(options)
-    with suppress(SettingError):  # another backend's target, or a family that PyTorch computes
-        found.add(compiled.variant_of(architecture.read(own), dtypes.on_cpu(target.dtype, own)))
+    if _has_target(options, wanted):
+        with suppress(SettingError):  # a family that PyTorch computes
+            found.add(compiled.variant_of(architecture.read(own), dtypes.on_cpu(settings.target.dtype, own)))
     for folder in _drafter_folders(options, wanted).values():
         with suppress(SettingError):
             found.add(compiled.variant_of(architecture.read(folder), settings.drafter.dtype))

@@ -86,7 +86,7 @@ def ready_message(
     http = f"{host}:{options.http_port}"
     flags = "" if options.grpc_port == Options.grpc_port else f" --url {host}:{options.grpc_port}"
     body = '\'{"text_input": "Once upon a time", "max_tokens": 64'
-    emulated = options.deployment().target.kind == "emulated"
+    emulated = options.deployment().target.emulated
     typed = f"\nThe target is in {serving}." if serving else ""
     if "fast" in serving and options.deployment().target.numerics != "fast":
         typed += " Invariant numerics are not available for it here: texts may differ at near-ties."

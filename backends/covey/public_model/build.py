@@ -74,9 +74,9 @@ class Builder:
         brings the target back."""
         chosen, metrics, guard = self.profile, self.metrics, self.guard
         tokenizer = load_tokenizer(info.folder)
-        served, emulated = guard.around("metrics", metrics.served), chosen.target.kind == "emulated"
+        served = guard.around("metrics", metrics.served)
         apart = RESPONSE_SECONDS / cpu.cores()
-        streamer = Streamer(tokenizer, self.clock, served=served, emulated=emulated, apart=apart)
+        streamer = Streamer(tokenizer, self.clock, served=served, emulated=info.emulated, apart=apart)
         metrics.target(info, profile.left_out(), model_folder.read(info.folder))
         baseline = Baseline(costs)
         if baseline.seconds is None:
@@ -138,7 +138,7 @@ class Builder:
         is emulated."""
         chosen, speculation = self.profile, self.profile.speculation
         kind, asked = speculation.lookup, speculation.policy == "adaptive" and speculation.selection == "all"
-        if kind == "off" or not asked or chosen.target.kind == "emulated":
+        if kind == "off" or not asked or chosen.target.emulated:
             return None
         made_by = registry.find(registry.DRAFTERS[kind].made_by)
         drafter, rates = made_by(chosen.drafter, name=kind, vocab_size=ANY_VOCABULARY), HitRates()

@@ -14,7 +14,7 @@ from covey.runtimes import budget
 def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str | Path = "") -> Target:
     """Return the target of a profile. `folder` holds a model's weights and configuration, or an emulated device's
     tokenizer. A head's folder is the one that the profile gives, else next to `entry`, the target's version folder."""
-    if profile.target.kind == "emulated":
+    if profile.target.emulated:
         return emulation.load_target(folder, profile, RealClock())
     from covey.target.runner import TargetRunner, most_blocks, typed
 

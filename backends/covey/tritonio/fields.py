@@ -39,7 +39,6 @@ from covey_client.wire import (
 _FIXED = frozenset(f"fixed:{depth}" for depth in range(1, MAX_DRAFT_TOKENS + 1))
 STOP_WORDS, BAD_WORDS = 16, 64  # the most that a request may have
 WORD_BYTES = 256  # of a stop or bad word
-EMULATED = "emulated"  # the device of an emulated target
 NO_DRAFTERS = "{}: this server has no drafters"
 
 
@@ -96,7 +95,7 @@ class RequestParser:
         max_tokens = read.integer("max_tokens", default=max(1, min(self._limits.max_tokens, left)))
         self._check_room(len(prompt), max_tokens)
         scores = "return_prompt_log_probs"
-        if read.boolean(scores) and self._info.device == EMULATED:
+        if read.boolean(scores) and self._info.emulated:
             raise BadField(scores, True, "false: an emulated target has no probabilities")
         if not max_tokens and not read.boolean(scores):
             raise BadField("max_tokens", 0, f"at least 1, or 0 with {scores}")
@@ -229,7 +228,7 @@ class RequestParser:
         name, text = self._asked_grammar(read)
         if not text:
             return ""
-        if self._info.device == EMULATED:
+        if self._info.emulated:
             raise BadField(name, text, "nothing: an emulated target has only one token for each position")
         if end_id >= 0 and end_id not in self._info.end_ids:
             raise BadField("end_id", end_id, "the model's own with a grammar, which decides where the text may end")
