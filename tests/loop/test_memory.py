@@ -15,7 +15,8 @@ from covey.contracts.types import DrafterInfo, Resized, ResizeStatus, TargetInfo
 from covey.kv.elastic import Budget, Never, Pressure, Thresholds
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
-from covey.loop.memory import Memory, Wish
+from covey.loop.memory import Memory
+from covey.loop.moves import Wish
 from covey.process.guard import Guard
 from covey.requests.roster import Roster, State
 from covey.requests.scheduler import Scheduler

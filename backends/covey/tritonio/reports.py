@@ -24,7 +24,8 @@ from dataclasses import asdict
 from covey.contracts.errors import BadField
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict, TargetInfo
-from covey.loop.memory import Memory, Wish
+from covey.loop.memory import Memory
+from covey.loop.moves import Wish
 from covey.requests.rounds import RoundRecord
 
 ROUNDS = 4096  # kept: about twenty seconds of short ones
