@@ -150,8 +150,8 @@ class Texts:
         if text is None:
             text = self._opened(tokens[: len(tokens) - len(sampled)].copy(), now, named)
         text.active.emit(list(sampled) if followed else tokens[text.active.num_tokens :].tolist(), now)
-        judged = followed and bool(sampled)
-        return text, Row(text.active, sampled, judged, 0 if judged else len(tokens))
+        followed = followed and bool(sampled)
+        return text, Row(text.active, sampled, followed, 0 if followed else len(tokens))
 
     def _opened(self, prompt: Ints, now: float, named: Named | None) -> Text:
         """Open a request. If its sampling is unknown, it is treated as greedy: the likeliest tokens have the best
