@@ -7,7 +7,8 @@ transformers' modules, are faster than PyTorch's products at the few rows of dec
     stages      a pass, as stages of tasks
     chains      passes one after another, each over the token that the last one drafted
     tasks       how threads share the tasks
-    weights, pool, model    what passes read, what they write, and the interface
+    weights, pool   what passes read, and what they write
+    passes, model   the memory of passes and the loops' arguments; the interface
 
 `architecture` decides which models these are, `sizes` how much memory they take. Both and this file import no Numba,
 which takes a quarter of a second.

@@ -18,29 +18,13 @@ from covey.models.native import SMALL, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.chains import chain
 from covey.models.native.compiled import BFLOAT16, FLOAT32
-from covey.models.native.model import NativeModel, kinds, tiles_of
+from covey.models.native.passes import Passes, kinds, tiles_of
 from covey.models.native.stages import run
 from covey.models.native.tiles import FLOATS
 from covey.models.stepper import Race
 from covey.models.stored import Stored
 
 SIZE = 64  # each dimension of the model
-
-
-class Uncalled(NativeModel):
-    """A model whose passes are compiled and never run."""
-
-    def _compile(self, variant: str) -> None:
-        """Do nothing: `compile` does it."""
-
-    def _settle(self, numerics: str) -> None:
-        """Do nothing: there is no pass to check."""
-
-    def compile(self) -> None:
-        unread, slot = self.unread(), np.array([[self.padding_slot]], np.int32)
-        race = Race(np.zeros(1), np.ones((2, 3, 1), np.int32))
-        _compile(run, self._given(unread))
-        _compile(chain, self._given_chain(unread, slot, slot, race))
 
 
 def _compile(function: Any, given: tuple[Any, ...]) -> None:
@@ -79,10 +63,12 @@ def _model(file: Path, dtype: str) -> Architecture:
 
 def main(variant: str) -> None:
     dtype = BFLOAT16 if variant == BFLOAT16 else "float32"
-    sizes: dict[str, Any] = {"blocks": 1, "threads": 1, "max_pass_tokens": 1}
     with tempfile.TemporaryDirectory() as folder:
         of = _model(Path(folder) / "zeros", "F32" if variant == FLOAT32 else "BF16")
-        Uncalled(of, dtype=dtype, **sizes).compile()
+        passes = Passes(of, dtype, blocks=1, threads=1, most_tokens=1)
+        unread, slot = passes.unread(), np.array([[passes.pool.padding_slot]], np.int32)
+        _compile(run, passes.of_pass(unread))
+        _compile(chain, passes.of_chain(unread, slot, slot, Race(np.zeros(1), np.ones((2, 3, 1), np.int32))))
     tiles.addresses(tiles_of(*kinds(of, SMALL)) if variant == BFLOAT16 else tiles_of(FLOATS, FLOATS))
 
 

@@ -14,7 +14,7 @@ class HeadModel(NativeModel):
     """Also reads a state for each token of a pass. Tokens outside the head's own vocabulary cannot be drafted."""
 
     def __init__(self, head: Head, *, dtype: str, blocks: int, threads: int, max_pass_tokens: int, most_blocks: int):
-        self.columns = head.ids
+        self._columns = head.ids
         self._target_vocab = head.target_vocab
         super().__init__(
             head.of,
@@ -24,18 +24,19 @@ class HeadModel(NativeModel):
             numerics="fast",
             max_pass_tokens=max_pass_tokens,
             most_blocks=most_blocks,
+            columns=head.ids,
         )
         self.vocab_size = head.target_vocab
 
     @property
     def width(self) -> int:
         """Return how many numbers a state has."""
-        return self._of.width
+        return self._passes.of.width
 
     def forward(self, work: Pass) -> Floats:
         logits = super().forward(work)
-        if self.columns is None:
+        if self._columns is None:
             return logits
         found: Floats = np.full((len(logits), self._target_vocab), -np.inf, np.float32)
-        found[:, self.columns] = logits
+        found[:, self._columns] = logits
         return found

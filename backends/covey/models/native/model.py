@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,21 +18,17 @@ from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.contracts.types import Floats, Ints, Words
 from covey.models.agreement import Room, passes_agree
 from covey.models.identity import identity
-from covey.models.lanes import Lanes, Pass
-from covey.models.native import KINDS, LANES, SMALL, architecture, attention, compiled, matmul, tiles
+from covey.models.lanes import Pass
+from covey.models.native import KINDS, SMALL, architecture, compiled
 from covey.models.native.architecture import Architecture
-from covey.models.native.attention import SLOTS, Compared, Seen
-from covey.models.native.chains import Columns, Draws, chain
-from covey.models.native.matmul import COLUMNS, Multiplied, Rows
-from covey.models.native.pool import KeyValuePool
-from covey.models.native.stages import AROUND, STAGES, Asked, Shape, Work, run
-from covey.models.native.tasks import LINE, Team
-from covey.models.native.tiles import BYTES, FLOATS, GROUP, PAIRS, WIDENED, Tile
-from covey.models.native.weights import Weights, whole, words
+from covey.models.native.attention import SLOTS
+from covey.models.native.chains import chain
+from covey.models.native.passes import Passes
+from covey.models.native.stages import run
+from covey.models.native.weights import words
 from covey.models.native.words import leave_compiler
 from covey.models.stepper import Race
 from covey.models.verdicts import verdict
-from covey.noise.noise import token_words
 from covey.process import cpu
 from covey.process.private import kept_folder
 from covey.process.worker import Thread
@@ -42,7 +37,6 @@ if TYPE_CHECKING:
     from covey.models.heads import Taps
 
 TRIED = 64  # blocks in which passes are compared
-TOGETHER = 12  # rows of an attention task: queries times the heads that share keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,6 @@ class NativeModel:
     windows = False  # reads lanes
     block_size = SLOTS
     device = "cpu"
-    columns: Ints | None = None  # the token of each logit, if they are not all tokens
 
     def __init__(
         self,
@@ -69,10 +62,11 @@ class NativeModel:
         max_pass_tokens: int = 512,
         most_blocks: int = 0,
         taps: Taps | None = None,
+        columns: Ints | None = None,
     ) -> None:
         """Load the model. The pool may grow to `most_blocks`. With `taps`, passes keep the values that states are made
-        from in their tokens' slots. Raises UnsupportedModel if the model is of another family, or if nothing can be
-        compiled for this CPU."""
+        from in their tokens' slots. `columns` are the tokens of the logits if these are not all. Raises
+        UnsupportedModel if the model is of another family, or if nothing can be compiled for this CPU."""
         if dtype not in (*KINDS, SMALL):
             raise SettingError(f"dtype: got {dtype!r}, the native runtime computes in: {', '.join(KINDS)}")
         self._of = of = folder if isinstance(folder, Architecture) else architecture.read(Path(folder))
@@ -80,18 +74,21 @@ class NativeModel:
         self.state_width = 0 if taps is None else len(taps.fc)
         self.dtype, self.max_pass_tokens, self.threads = dtype, max_pass_tokens, threads
         self.vocab_size, self.max_positions, self.end_ids = of.vocab_size, of.max_positions, of.end_ids
-        self._compile(compiled.variant_of(of, dtype))
-        kind, seen = kinds(of, dtype)
-        self.weight_type = {BYTES: SMALL, FLOATS: "float32"}.get(kind, "bfloat16")
-        self._weights = Weights(of, kind)
-        kept = 0 if taps is None else taps.numbers
-        self.pool = KeyValuePool(of.layers, of.kv_heads, of.head_dim, seen, blocks=blocks, most=most_blocks, taps=kept)
-        self._shape = _shape(of, kind, seen)
-        layers = () if taps is None else taps.layers
-        self._tapped_layers = np.asarray(layers, np.int32)
-        self._work = _work(of, self._shape, max_pass_tokens, threads)
-        self._turns = np.zeros((0, 2, of.head_dim // 2), np.float32)  # of positions up to the highest so far
-        self._logits: Floats = np.zeros((0, of.vocab_size), np.float32)
+        cpu.check()
+        if reason := compiled.ensure([compiled.variant_of(of, dtype)]):
+            raise UnsupportedModel(f"the native runtime cannot compute it: {reason}")
+        self._passes = passes = Passes(
+            of,
+            dtype,
+            blocks=blocks,
+            threads=threads,
+            most_tokens=max_pass_tokens,
+            most_blocks=most_blocks,
+            taps=taps,
+            columns=columns,
+        )
+        self.weight_type, self.pool = passes.weight_type, passes.pool
+        self.unread, self.outputs = passes.unread, passes.outputs
         self._helpers = [Thread(f"compute-{number}") for number in range(1, threads)]
         self.padding_slot = self.pool.padding_slot
         self.copy_slots, self.clear_slots = self.pool.copy_slots, self.pool.clear_slots
@@ -100,11 +97,6 @@ class NativeModel:
         self.bytes_per_block, self.most_blocks = self.pool.reserve.bytes_per_block, self.pool.reserve.most
         self.numerics = "fast"
         self._settle(numerics)
-
-    def _compile(self, variant: str) -> None:
-        cpu.check()
-        if reason := compiled.ensure([variant]):
-            raise UnsupportedModel(f"the native runtime cannot compute it: {reason}")
 
     def _settle(self, numerics: str) -> None:
         """Run a first pass, and prove that passes are invariant unless `numerics` is "fast"."""
@@ -125,50 +117,20 @@ class NativeModel:
 
     def forward(self, work: Pass) -> Floats:
         """Return logits [len(out), vocab] in float32, which the next pass overwrites; write keys and values."""
-        team, *given = self._given(work)
+        team, *given = self._passes.of_pass(work)
         for number, helper in enumerate(self._helpers, start=1):
             helper.submit(_help, (team._replace(thread=number), *given))
         run(team, *given)
         logits: Floats = given[-1]
         return logits
 
-    def _given(self, work: Pass) -> tuple[Any, ...]:
-        """Return the arguments of `run` for a pass, for the first thread."""
-        asked, pool = self._asked(work), self.pool
-        given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked
-        return self._team(self.threads), *given, self._logits[: len(work.out)]
-
     def chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats]:
         """Draw a chain after each row's last token of a pass, in one thread. `slots` and `positions` [rows, depth - 1]
         are those of the tokens that it goes on with. Return tokens and the logs of their shares, [rows, depth]."""
-        given = self._given_chain(first, slots, positions, race)
+        given = self._passes.of_chain(first, slots, positions, race)
         chain(*given)
         tokens, shares = given[-2:]
         return tokens, shares
-
-    def _given_chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Any, ...]:
-        """Return the arguments of `chain`; it writes to the last two."""
-        rows, depth, lanes = len(first.out), len(race.words), first.lanes
-        assert isinstance(lanes, Lanes), "the native runtime reads lanes, not windows"
-        asked = later = self._asked(first)
-        if depth > 1:
-            every, nothing = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
-            seen = Lanes(np.arange(rows + 1, dtype=np.int32), lanes.lengths.astype(np.int32), lanes.tables)
-            later = self._asked(Pass(nothing.copy(), nothing, nothing.copy(), seen, every))
-        turns = self._turned(int(positions.max(initial=0)))[positions]
-        norm = self._weights.held.norms[-1] if self._of.normed_output else np.zeros(0, np.float32)
-        columns = Columns(np.ascontiguousarray(slots, np.int32), turns, lanes.tables.shape[1] * SLOTS, norm)
-        hot = race.temperatures > 0
-        scales = np.where(hot, 1 / np.where(hot, race.temperatures, 1), 0).astype(np.float32)
-        ids, hashed = self._drafted
-        if race.vocab_size is not None:
-            known = np.searchsorted(ids, race.vocab_size)  # a head's columns are some ids, ascending
-            ids, hashed = ids[:known], hashed[:known]
-        draws = Draws(scales, np.ascontiguousarray(race.words), hashed, ids, np.empty(len(ids), np.float32))
-        tokens, shares = np.empty((rows, depth), np.int32), np.empty((rows, depth), np.float32)
-        pool, logits = self.pool, self._logits[:rows]
-        given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, later
-        return self._team(1), *given, columns, draws, logits, tokens, shares
 
     def prepare_chains(self) -> None:
         """Draw a first chain, so that its code is compiled and loaded."""
@@ -176,68 +138,11 @@ class NativeModel:
         self.chain(self.unread(), slot, np.zeros_like(slot), Race(np.zeros(1), np.ones((2, 3, 1), np.int32)))
         leave_compiler()
 
-    @cached_property
-    def _drafted(self) -> tuple[Ints, Ints]:
-        """Return the token of each column of the logits, and its word in the noise's hash."""
-        ids = np.arange(self.vocab_size, dtype=np.int32) if self.columns is None else self.columns
-        return ids, token_words(self.vocab_size)[ids]
-
-    def _team(self, threads: int) -> Team:
-        stages = AROUND + STAGES * self._shape.layers
-        return Team(np.zeros((stages, LINE * (self.threads + 1)), np.int64), 0, threads)
-
-    def _asked(self, work: Pass) -> Asked:
-        """Return a pass in the form that `run` takes, with room for its logits. Raises ValueError if it is too
-        large."""
-        work.check_tokens(len(self._weights.held.embedding))
-        if work.size > self.max_pass_tokens:
-            raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
-        lanes, rows = work.lanes, len(work.out)
-        assert isinstance(lanes, Lanes), "the native runtime reads lanes, not windows"
-        if lanes.lengths.max(initial=0) > lanes.tables.shape[1] * SLOTS:
-            raise ValueError(f"{lanes.lengths.max()} keys do not fit {lanes.tables.shape[1]} blocks of {SLOTS}")
-        if rows > len(self._logits):
-            self._logits = np.empty((rows, self._of.vocab_size), np.float32)
-        turns = self._turned(int(work.positions.max(initial=0)))[work.positions]
-        every = np.arange(work.size, dtype=np.int32)
-        seen = _seen(lanes, every, self._shape.heads // self._shape.kv_heads)
-        tokens, slots, wanted = (np.ascontiguousarray(each) for each in (work.tokens, work.slots, work.out))
-        states = np.zeros((work.size if self._shape.paired else 0, self._of.width), np.float32)
-        if work.states is not None:
-            states[:] = work.states
-        # Pass whole arrays: Numba would compile anew for slices.
-        return Asked(tokens, slots, turns, every, wanted, seen, states, self._tapped_layers)
-
     def states(self, slots: Ints) -> Words:
         """Return the states [slots, width] of the tokens in these slots."""
         assert self._taps is not None, "only a model with taps makes states"
         tapped = self.pool.tapped(slots).astype(np.uint32) << 16
         return words(self._taps.states(tapped.view(np.float32)))
-
-    def outputs(self, tokens: Ints) -> Floats:
-        """Return the last layer's output [tokens, width] for these tokens of the last pass. A head's later steps read
-        it in place of a state."""
-        found = self._work.x[tokens]
-        if self._of.normed_output:
-            scale = 1 / np.sqrt(np.square(found).mean(axis=-1, keepdims=True) + np.float32(self._of.eps))
-            found = found * scale * self._weights.held.norms[-1]
-        return found
-
-    def unread(self) -> Pass:
-        """Return a pass of one token, whose key no later pass reads."""
-        nothing, one = np.zeros(1, np.int32), np.ones(1, np.int32)
-        lanes = Lanes(np.array([0, 1], np.int32), one, np.array([[self.padding_slot // SLOTS]], np.int32))
-        return Pass(nothing, nothing, np.array([self.padding_slot], np.int32), lanes, nothing)
-
-    def _turned(self, last: int) -> Floats:
-        """Return cosines and sines of the positions up to `last` or more."""
-        known = len(self._turns)
-        if last >= known:
-            at = np.arange(known, min(self.max_positions, max(last + 1, 2 * known, 256)), dtype=np.float32)[:, None]
-            angles = (at * np.asarray(self._of.frequencies, np.float32)).astype(np.float64)
-            turns = np.stack([np.cos(angles), np.sin(angles)], axis=1) * self._of.factor
-            self._turns = np.concatenate([self._turns, turns.astype(np.float32)])
-        return self._turns
 
     def _agrees(self) -> bool:
         """Return whether passes are invariant, as they are meant to be; the verdict is kept."""
@@ -257,81 +162,8 @@ def _help(given: tuple[Any, ...]) -> None:
     run(*given)
 
 
-def kinds(of: Architecture, dtype: str) -> tuple[int, int]:
-    """Return the kinds of multiplication that this CPU uses for a model's panels and for its scores. For products in
-    float32, panels of a bfloat16 checkpoint stay in two bytes. The results are the same bits, from half the memory."""
-    if dtype == "float32":
-        stored = {tensor.dtype for tensor in of.weights.values() if len(tensor.shape) == 2}
-        return WIDENED if stored == {"BF16"} else FLOATS, FLOATS
-    words = PAIRS if tiles.has(PAIRS) else WIDENED
-    return BYTES if dtype == SMALL and tiles.has(BYTES) else words, words
-
-
 def code() -> list[object]:
     """Return data that identifies the code and compiler of passes, on which results and timings depend."""
     files = sorted([*Path(__file__).parent.glob("*.py"), Path(__file__).parents[1] / "agreement.py"])
     texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     return [numba.__version__, llvmlite.__version__, sorted(cpu.features()), texts]
-
-
-def _shape(of: Architecture, kind: int, seen: int) -> Shape:
-    widths = whole(of.width), whole(of.heads * of.head_dim), whole(of.inner)
-    scores, sums = attention.tiles_of(seen)
-    at = tiles.addresses(tiles_of(kind, seen))
-    multiplied = Multiplied.of(kind, at)
-    compared = Compared(seen, at[scores], (at[sums[0]], at[sums[1]]))
-    own = of.layers, of.width, of.heads, of.kv_heads, of.head_dim, of.inner, of.vocab_size, of.eps
-    inputs, paired = whole(of.inputs * of.width), of.inputs == 2
-    return Shape(multiplied, compared, *own, widths, inputs, int(paired), int(of.normed_residual))
-
-
-def tiles_of(kind: int, seen: int) -> frozenset[Tile]:
-    """Return the tiles of a model with these kinds of products and scores."""
-    scores, sums = attention.tiles_of(seen)
-    return matmul.tiles_of(kind) | {scores, *sums}
-
-
-def _rows(tokens: int, width: int) -> Rows:
-    memory = np.zeros((tokens, 4 * width), np.uint8)
-    factors = np.zeros((tokens, 2 * width // GROUP), np.float32)
-    return Rows(memory.view(np.uint16), memory.view(np.float32), memory.view(np.int8), factors, factors.view(np.int32))
-
-
-def _work(of: Architecture, shape: Shape, tokens: int, threads: int) -> Work:
-    group, vectors = of.heads // of.kv_heads, whole(of.head_dim, LANES)
-    rows = max(TOGETHER, group)
-    number: type[np.generic] = np.uint16 if shape.attention.kind == PAIRS else np.float32
-    stored: type[np.generic] = np.float32 if shape.attention.kind == FLOATS else np.uint16
-    paths = tokens // SLOTS + 3  # blocks for a path's last keys
-    return Work(
-        x=np.zeros((tokens, of.width), np.float32),
-        a=_rows(tokens, max(shape.inputs, *shape.widths[:2])),
-        b=_rows(tokens, shape.widths[2]),
-        y=np.zeros((tokens, (of.heads + 2 * of.kv_heads) * of.head_dim), np.float32),
-        q=np.zeros((of.kv_heads, tokens, group, vectors), number),
-        heads=np.zeros((tokens, of.heads * of.head_dim), np.float32),
-        tile=np.zeros((threads, 2, tokens, COLUMNS), np.float32),
-        row=np.zeros((threads, of.width), np.float32),
-        scores=np.zeros((threads, rows, whole(of.max_positions, SLOTS)), np.float32),
-        sums=np.zeros((threads, rows, vectors + 1), np.float32),
-        own_keys=np.zeros((threads, paths, vectors * SLOTS), stored),
-        own_values=np.zeros((threads, paths, SLOTS, vectors), stored),
-        pair=np.zeros((threads, of.inputs * of.width if shape.paired else 0), np.float32),
-    )
-
-
-def _seen(lanes: Lanes, every: Ints, group: int) -> Seen:
-    """Return the lanes and their tasks. A task takes up to a tile's queries of a lane, or one query if it has a
-    tail."""
-    none, counts = every[:0], lanes.counts
-    tails = np.zeros(lanes.rows + 1, np.int32) if lanes.tail_offsets is None else lanes.tail_offsets
-    queries = every if lanes.queries is None else lanes.queries
-    together = np.where(tails[1:] > tails[:-1], 1, max(1, TOGETHER // group))
-    pieces = -(-counts // together)
-    which = np.repeat(np.arange(lanes.rows, dtype=np.int32), pieces)
-    number = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    firsts = number * together[which]
-    some = np.minimum(together[which], counts[which] - firsts)
-    own = lanes.tails if lanes.tail_offsets is not None else none
-    parts = lanes.offsets, lanes.lengths, lanes.tables, queries, tails, own, which, firsts, some
-    return Seen(*(np.ascontiguousarray(each, np.int32) for each in parts))
