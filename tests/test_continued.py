@@ -69,16 +69,7 @@ class Serving:
         tensors["input_ids"] = tensors["input_ids"].astype(np.int32)
         wanted = self.parser.parse(self.keys, 0.0, tensors.get)
         listener = Listener(needs_state=needs_state)
-        self.streamer.begin(
-            self.keys,
-            listener,
-            prompt=wanted.request.prompt,
-            num_prompt=wanted.request.num_prompt,
-            seed=wanted.request.sampling.seed,
-            stream=True,
-            logprobs=False,
-            stop_words=wanted.stop_words,
-        )
+        self.streamer.begin(wanted.request, listener, stream=True, stop_words=wanted.stop_words)
         self.engine.submit(wanted.request)
         while not listener.done.is_set():
             self.engine.round()

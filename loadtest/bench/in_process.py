@@ -120,19 +120,11 @@ class InProcess:
         prompt = np.asarray(ask.ids, np.int32)
         key = next(self._keys)
         sampling = Sampling(ask.temperature, seed=ask.seed)
-        self._streamer.begin(key, outlet, prompt=prompt, seed=ask.seed, stream=False, logprobs=False)
+        arrival = self._clock.now()
+        request = Request(key, prompt, ask.max_tokens, sampling, len(prompt), tenant=tenant, arrival=arrival)
+        self._streamer.begin(request, outlet, stream=False)
         self._quiet.clear()
-        self._engine.submit(
-            Request(
-                key,
-                prompt,
-                ask.max_tokens,
-                sampling,
-                len(prompt),
-                tenant=tenant,
-                arrival=self._clock.now(),
-            )
-        )
+        self._engine.submit(request)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import CoveyError, PortError
-from covey.contracts.types import Finish, Progress, Scores, Top
+from covey.contracts.types import Finish, Progress, Request, Sampling, Scores, Top
 from covey.text.streaming import Cancelled, Chunk, Served, Streamer
 from tests.waiting import until
 
@@ -83,6 +83,10 @@ class Cancels:
         self.called.set()
 
 
+def request(key: int, ids: np.ndarray, **sampling: int) -> Request:  # type: ignore[type-arg]
+    return Request(key, ids, 100, Sampling(**sampling), len(ids), arrival=time.perf_counter())
+
+
 class Bench:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -95,9 +99,8 @@ class Bench:
         return np.asarray(self.tokenizer.encode(text).ids, np.int32)
 
     def begin(self, key: int, listener: Listener, *, stream: bool = True, stop: tuple[str, ...] = ()) -> None:
-        self.streamer.begin(
-            key, listener, prompt=self.ids("Hi "), seed=9, stream=stream, logprobs=True, stop_words=stop, prefix=""
-        )
+        asked = request(key, self.ids("Hi "), seed=9, logprobs=True)
+        self.streamer.begin(asked, listener, stream=stream, stop_words=stop)
 
     def say(self, key: int, text: str, finish: Finish | None = None, error: Exception | None = None) -> None:
         ids = self.ids(text)
@@ -147,7 +150,7 @@ def test_a_prompt_s_scores_come_with_the_first_response(bench: Bench, stream: bo
     slow, ids = Listener(), bench.ids("Hi ")
     slow.gate.clear()
     bench.begin(1, busy := Listener())
-    bench.streamer.begin(2, slow, prompt=ids, seed=9, stream=stream, logprobs=False, num_prompt=2, prompt_logprobs=True)
+    bench.streamer.begin(Request(2, ids, 8, Sampling(prompt_logprobs=True), 2), slow, stream=stream)
     top = Top(np.array([[5, 6]], np.int32), np.zeros((1, 2), np.float32))
     first, second = (Progress(2, ids[:1], np.zeros(1, np.float32)) for _ in range(2))
     bench.streamer.publish([first._replace(scores=Scores(np.float32([-0.5]), top)), second])  # both at once
@@ -284,7 +287,7 @@ def test_of_many_answers_each_is_sent_less_often(tokenizer: Tokenizer) -> None:
         streamer.publish([Progress(key, ids, np.zeros(0, np.float32), finish) for key in range(4)])
 
     for key, listener in enumerate(listeners):
-        streamer.begin(key, listener, prompt=np.zeros(1, np.int32), seed=1, stream=True, logprobs=False)
+        streamer.begin(request(key, np.zeros(1, np.int32)), listener, stream=True)
     say("one")
     assert all(listener.has("one") for listener in listeners)
     begun = time.monotonic()
@@ -317,11 +320,11 @@ def test_first_words_go_before_others(tokenizer: Tokenizer) -> None:
     streamer.start(Cancels())
     ids, none = np.asarray(tokenizer.encode("word").ids, np.int32), np.zeros(0, np.float32)
     for key in range(19):
-        streamer.begin(key, listeners[key], prompt=ids, seed=1, stream=True, logprobs=False)
+        streamer.begin(request(key, ids), listeners[key], stream=True)
     streamer.publish([Progress(key, ids, none, None) for key in range(19)])
     assert all(listener.has("word") for listener in listeners[:19])
     streamer.publish([Progress(key, ids, none, None) for key in range(19)])
-    streamer.begin(19, listeners[19], prompt=ids, seed=1, stream=True, logprobs=False)
+    streamer.begin(request(19, ids), listeners[19], stream=True)
     streamer.publish([Progress(19, ids, none, None)])
     assert listeners[19].has("word")
     assert len(order) < 19 + 10, "the others' second words"

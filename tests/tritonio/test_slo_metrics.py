@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covey.contracts.errors import Overloaded, PortError
-from covey.contracts.types import NO_OBJECTIVE, Finish, Objective, Progress
+from covey.contracts.types import NO_OBJECTIVE, Finish, Objective, Progress, Request, Sampling
 from covey.text.streaming import Streamer
 from covey_client.status import KEY
 from tests.fakes import ManualClock
@@ -64,16 +64,8 @@ class Bench:
     ) -> Outlet:
         """One request that came at 0, with so many tokens at each of these times."""
         self.keys, outlet = self.keys + 1, Outlet()
-        self.streamer.begin(
-            self.keys,
-            outlet,
-            prompt=np.array([1], np.int32),
-            seed=0,
-            stream=True,
-            logprobs=False,
-            arrival=0.0,
-            objective=objective,
-        )
+        asked = Request(self.keys, np.array([1], np.int32), 8, Sampling(), 1, objective=objective)
+        self.streamer.begin(asked, outlet, stream=True)
         for step, (at, tokens) in enumerate(steps):
             self.clock.time = at
             ids, last = np.ones(tokens, np.int32), step == len(steps) - 1

@@ -122,24 +122,12 @@ class Requests:
 
     def _submit(self, incoming: _Incoming, service: Service) -> None:
         wanted = service.parser.parse(incoming.key, incoming.arrival, incoming.tensors.get, incoming.parameters)
-        request, sampling = replace(wanted.request, id=incoming.id), wanted.request.sampling
+        request = replace(wanted.request, id=incoming.id)
         incoming.objective = request.objective
         if wanted.stream and not incoming.outlet.streams:
             raise BadField("stream", True, "false: this model answers once; stream from the decoupled one")
         service.streamer.begin(
-            incoming.key,
-            incoming.outlet,
-            name=request.name,
-            prompt=request.prompt,
-            num_prompt=request.num_prompt,
-            seed=sampling.seed,
-            stream=wanted.stream,
-            logprobs=sampling.logprobs,
-            prompt_logprobs=sampling.prompt_logprobs,
-            stop_words=wanted.stop_words,
-            prefix=wanted.prefix,
-            arrival=incoming.arrival,
-            objective=request.objective,
+            request, incoming.outlet, stream=wanted.stream, stop_words=wanted.stop_words, prefix=wanted.prefix
         )
         try:
             service.engine.submit(request)

@@ -27,15 +27,14 @@ from covey.contracts.ports import Clock
 from covey.contracts.types import (
     NO_FLOATS,
     NO_INTS,
-    NO_OBJECTIVE,
     NO_SCORES,
     NO_TOP,
     Attainment,
     Finish,
     Floats,
     Ints,
-    Objective,
     Progress,
+    Request,
     Scores,
     Top,
 )
@@ -129,19 +128,14 @@ class Canceller(Protocol):
 
 @dataclass(slots=True)
 class _Answer:
-    key: int
+    request: Request
     outlet: Outlet
     detokenizer: Detokenizer | None
     context: list[int]
     stop_words: tuple[str, ...]
     stream: bool
     prefix: str
-    seed: int
-    num_input: int
-    logprobs: bool
-    started: float
-    objective: Objective = NO_OBJECTIVE
-    prompt: Ints = field(default_factory=lambda: NO_INTS)  # if its scores are wanted; dropped once sent, like these
+    prompt: Ints  # if its scores are wanted; dropped once sent, like these
     prompt_scores: Scores = NO_SCORES
     first: float | None = None
     last: float = 0.0
@@ -150,13 +144,12 @@ class _Answer:
     sent: float = -math.inf  # when its last response was sent
     progress: Progress | None = None  # the last, if something is held
     held: list[tuple[str, Ints, Floats, Top]] = field(default_factory=list)
-    name: str = ""  # of its request in logs
     before: list[int] = field(default_factory=list)  # earlier output; new tokens are added if the outlet needs state
 
     @property
     def ttft(self) -> float | None:
         """Return the seconds from the request's arrival to its first token; None before it."""
-        return None if self.first is None else self.first - self.started
+        return None if self.first is None else self.first - self.request.arrival
 
     @property
     def tpot(self) -> float | None:
@@ -171,11 +164,11 @@ class _Answer:
 
     def attainment(self, finish: Finish, *, refused: bool) -> Attainment | None:
         """Return whether the request met its objective; None without an objective."""
-        if not self.objective.label:
+        if not self.request.objective.label:
             return None
         if finish in (Finish.CANCELLED, Finish.ERROR):
             return Attainment.REFUSED if refused else Attainment.UNFINISHED
-        return judge(self.objective, self.ttft, self.tpot)
+        return judge(self.request.objective, self.ttft, self.tpot)
 
 
 class Streamer:
@@ -220,50 +213,23 @@ class Streamer:
         self._thread.join()
 
     def begin(
-        self,
-        key: int,
-        outlet: Outlet,
-        *,
-        prompt: Ints,
-        seed: int,
-        stream: bool,
-        logprobs: bool,
-        stop_words: Sequence[str] = (),
-        prefix: str = "",
-        arrival: float | None = None,
-        objective: Objective = NO_OBJECTIVE,
-        num_prompt: int | None = None,
-        name: str = "",
-        prompt_logprobs: bool = False,
+        self, request: Request, outlet: Outlet, *, stream: bool, stop_words: Sequence[str] = (), prefix: str = ""
     ) -> None:
-        """Open an answer; call this before the engine gets the request. Its times count from `arrival`, or from now.
-        Tokens of `prompt` after the first `num_prompt` are earlier output: text and stop words continue from them.
+        """Open the answer to a request; call this before the engine gets it. Times count from its arrival. Tokens of
+        its prompt after the first `num_prompt` are earlier output: text and stop words continue from them.
         Thread-safe."""
-        context, before, detokenizer = [], list[int](), None
+        context, before, detokenizer, prompt = [], list[int](), None, request.prompt
         if self._tokenizer is not None:
-            before = [] if num_prompt is None else last_output(prompt[num_prompt:].tolist(), stop_words)
+            before = last_output(prompt[request.num_prompt :].tolist(), stop_words)
             context = context_of(self._tokenizer, prompt[: len(prompt) - len(before)][-32:].tolist())
             detokenizer = Detokenizer(self._tokenizer, context, stop_words)
             detokenizer.push(before)
+        scored = prompt[: request.num_prompt] if request.sampling.prompt_logprobs else NO_INTS
         answer = _Answer(
-            key,
-            outlet,
-            detokenizer,
-            context,
-            tuple(stop_words),
-            stream,
-            prefix,
-            seed,
-            len(prompt),
-            logprobs,
-            started=self._clock.now() if arrival is None else arrival,
-            objective=objective,
-            prompt=prompt[:num_prompt] if prompt_logprobs else NO_INTS,
-            before=before,
-            name=name or str(key),
+            request, outlet, detokenizer, context, tuple(stop_words), stream, prefix, scored, before=before
         )
         with self._wake:
-            self._answers[key] = answer
+            self._answers[request.key] = answer
             self._wake.notify()  # the streamer must now watch its client
 
     def abandon(self, key: int) -> None:
@@ -319,15 +285,15 @@ class Streamer:
                 if answer.outlet.gone():
                     self._cancel(answer)
             except Exception as error:
-                self._break(answer, Progress(answer.key, NO_INTS, NO_FLOATS), error)
+                self._break(answer, Progress(answer.request.key, NO_INTS, NO_FLOATS), error)
 
     def _cancel(self, answer: _Answer, finish: Finish = Finish.CANCELLED) -> None:
         assert self._engine is not None
-        self._engine.cancel(answer.key, finish)
+        self._engine.cancel(answer.request.key, finish)
 
     def _break(self, answer: _Answer, last: Progress, error: Exception) -> None:
         """End only this answer, after an unexpected error."""
-        with about(lambda: (answer.name,)):
+        with about(lambda: (answer.request.name,)):
             log.error("Ended an answer after an unexpected error: %s", _named(error), exc_info=error)
             self._cancel(answer)
             try:
@@ -338,7 +304,7 @@ class Streamer:
     def _end(self, answer: _Answer, finish: Finish, last: Progress, failed: Exception | None) -> None:
         """Send the last response, which is an error if the answer has failed."""
         with self._wake:
-            self._answers.pop(answer.key, None)
+            self._answers.pop(answer.request.key, None)
         if failed is None:
             self._send(answer, finish, last)
         else:
@@ -384,7 +350,7 @@ class Streamer:
             answer.first = now if answer.first is None else answer.first
             answer.last = now
         answer.progress = last
-        answer.held.append((text, ids, scores if answer.logprobs else NO_FLOATS, top))
+        answer.held.append((text, ids, scores if answer.request.sampling.logprobs else NO_FLOATS, top))
         if finish is Finish.CANCELLED:
             self._end(answer, finish, last, Cancelled("cancelled by the client"))
         elif finish is not None:
@@ -411,8 +377,8 @@ class Streamer:
                     ids=ids,
                     logprobs=scores,
                     finish=finish,
-                    seed=answer.seed,
-                    num_input=answer.num_input,
+                    seed=answer.request.sampling.seed,
+                    num_input=len(answer.request.prompt),
                     num_output=answer.output,
                     reused=last.reused,
                     drafted=last.drafted,
@@ -453,14 +419,14 @@ def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Serv
     refused = answer.first is None and isinstance(last.error, Overloaded)
     return Served(
         finish,
-        answer.num_input,
+        len(answer.request.prompt),
         answer.output,
         answer.ttft,
         answer.tpot,
-        now - answer.started,
+        now - answer.request.arrival,
         last.queued,
         answer.gaps,
         refused,
-        answer.objective.label,
+        answer.request.objective.label,
         answer.attainment(finish, refused=refused),
     )
