@@ -28,19 +28,20 @@ from itertools import count
 
 from covey.contracts.errors import BadField, CoveyError, Overloaded, PortError
 from covey.contracts.ports import Clock, Sink, Target
-from covey.contracts.types import NO_TOP, Finish, Progress, Request, RowStatus, TargetReply, Trees
+from covey.contracts.types import Finish, Progress, Request, RowStatus, TargetReply, Trees
 from covey.kv.elastic import Pressure
 from covey.loop.channel import Channel
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.drafting import Drafting
 from covey.loop.inbox import Inbox
 from covey.loop.lookups import Lookups
+from covey.loop.pass_outcome import PassOutcome
 from covey.loop.recovery import Recovery
 from covey.loop.target_link import TargetLink
 from covey.planner.guarded import Guarded
 from covey.planner.planner import Planner
 from covey.process.log_about import about
-from covey.requests.active import ActiveRequest, crop
+from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
 from covey.requests.rounds import Laps, Plan, Round, keep_pace, pressure_of, record_of
 from covey.requests.scheduler import Batch, Scheduler
@@ -168,50 +169,36 @@ class Engine:
         return reply
 
     def _commit(self, batch: Batch, plan: Plan, trees: Trees, reply: TargetReply, now: float) -> list[Progress]:
-        progress = []
-        sizes = trees.sizes.tolist()
-        status, cached, accepted, reused = (
-            array.tolist() for array in (reply.status, reply.num_cached_tokens, reply.accepted, reply.reused)
-        )
-        offsets, tokens, scored = reply.offsets.tolist(), reply.tokens.tolist(), reply.scored.tolist()
-        starved = False
+        """Give each row what the pass computed for it, and end what is done. Return the requests' progress."""
+        outcome, progress = PassOutcome(plan, trees, reply), []
         for row, active in enumerate(batch.rows):
-            if status[row] == RowStatus.STALE:
+            status = outcome.status[row]
+            if status == RowStatus.STALE:
                 self.scheduler.reopen(active)
-                continue
-            if status[row] == RowStatus.NO_BLOCKS:
-                starved = True
-                continue
-            if status[row] == RowStatus.FAULT:
+            elif status == RowStatus.FAULT:
                 self._close(active)
                 progress.append(active.last_word(Finish.ERROR, _no_token(active.request)))
-                continue
-            active.num_cached_tokens = cached[row]
-            active.reused += reused[row]
-            if scored and scored[row] < scored[row + 1]:
-                active.score(reply.scores.at(slice(scored[row], scored[row + 1])))
-            start, end = offsets[row], offsets[row + 1]
-            if start == end:
-                continue
-            kept, finish = crop(active, tokens[start:end])
-            end = start + len(kept)
-            active.emit(kept, now)
-            if sizes[row]:
-                active.count_draft(plan.drafter[row], sizes[row], min(accepted[row], len(kept)))
-            if finish is not None:
-                self._close(active)
-            wanted = active.request.sampling.top_logprobs
-            top = reply.top.at(slice(start, end), wanted) if wanted else NO_TOP
-            progress.append(active.progress(reply.tokens[start:end], reply.logprobs[start:end], finish, top=top))
-        too_big = self.scheduler.make_room(now) if starved else None
-        if too_big is not None:
-            self._close(too_big)
-            room, tokens = self._target.total_blocks, too_big.num_tokens
-            problem = CoveyError(f"the KV pool of {room} blocks cannot hold the {tokens} tokens of this request")
-            progress.append(too_big.last_word(Finish.ERROR, problem))
+            elif status != RowStatus.NO_BLOCKS:
+                found = outcome.give(row, active, now)
+                if found is not None:
+                    progress.append(found)
+                    if found.finish is not None:
+                        self._close(active)
+        if RowStatus.NO_BLOCKS in outcome.status:
+            progress += self._make_room(now)
         if progress:
             self._recovery.progressed()
         return progress
+
+    def _make_room(self, now: float) -> list[Progress]:
+        """Preempt a request because the pool is exhausted, or end one that is too big for it."""
+        too_big = self.scheduler.make_room(now)
+        if too_big is None:
+            return []
+        self._close(too_big)
+        room, tokens = self._target.total_blocks, too_big.num_tokens
+        problem = CoveyError(f"the KV pool of {room} blocks cannot hold the {tokens} tokens of this request")
+        return [too_big.last_word(Finish.ERROR, problem)]
 
     def _fail(self, lost: list[ActiveRequest], error: CoveyError) -> None:
         """End these running requests with the error."""

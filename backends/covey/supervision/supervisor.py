@@ -83,7 +83,7 @@ class Supervisor:
         self._wake, self._waker = os.pipe()
         self._ends.register(self._wake, select.POLLIN)
         self._follow(processes.SERVER, server)
-        self._thread = threading.Thread(target=self._run, name="care", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._thread.start()
 
     def started(self) -> None:
