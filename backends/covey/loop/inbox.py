@@ -1,4 +1,4 @@
-"""What other threads ask of the engine: to take or end requests, to look at its target, to drain and to stop."""
+"""The engine's inbox: other threads ask it to take or end requests, to look at its target, to drain and to stop."""
 
 from __future__ import annotations
 

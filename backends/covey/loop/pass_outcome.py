@@ -1,4 +1,4 @@
-"""What one pass of the target gave each row of a batch."""
+"""The outcome of one pass of the target, for each row of a batch."""
 
 from __future__ import annotations
 
