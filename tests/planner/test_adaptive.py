@@ -11,7 +11,7 @@ import pytest
 from covey.bandits.dsd import DSD
 from covey.bandits.nightjar import Nightjar
 from covey.bandits.policy import LengthPolicy, Situation
-from covey.planner.adaptive import SHARE, Adaptive
+from covey.planner.adaptive import PLAIN, SHARE, Adaptive
 from covey.planner.costs import RoundCosts
 from covey.planner.switching import SwitchCosts
 from covey_client.costs.table import CostTable
@@ -97,6 +97,17 @@ def test_a_slower_device_is_noticed() -> None:
     after = replay(policy, Environment(COMPUTE_BOUND, rates, 0.05), [16] * 1000, rng)
     assert before.depths[16][0] < 100
     assert after.depths[16][0] > 900
+
+
+def test_the_first_rounds_show_what_a_plain_one_takes() -> None:
+    """Drafting pays here, so no later round would be plain."""
+    policy, world = adaptive(), environment("memory")
+    depths = replay(policy, world, [1] * PLAIN, np.random.default_rng(0)).depths[1]
+    assert depths[0] == PLAIN
+    replay(policy, world, [1] * 300, np.random.default_rng(1))
+    plain = World(world, np.random.default_rng(0)).expected(1)[2][0]
+    policy.choose(Situation(1, 5, 1, 1, (("simulated", 1),)))
+    assert policy.reason.predicted[0] == pytest.approx(plain, rel=0.1)
 
 
 def test_exploration_never_stops_and_stays_within_its_share() -> None:

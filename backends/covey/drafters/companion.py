@@ -15,7 +15,7 @@ from covey.drafters.lookup import Child, LookupDrafter
 
 MOST = 4096  # last tokens read of a prompt, and kept of an output: each takes about 1 KiB of memory
 MANY = 16  # if more tokens come at once, their offers are not checked
-LEAST = 0.2  # the least probability that a whole chain is right
+LEAST = 0.1  # the least probability that a whole chain is right
 
 
 class LookedUp:

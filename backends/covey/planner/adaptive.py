@@ -2,8 +2,10 @@
 
     value(k) = tokens(k) / seconds(k)          (covey.planner.expectations)
 
-Four rules turn these values into a choice:
+Five rules turn these values into a choice:
 
+start    The first rounds are plain. Their time is the measure of all else: of exploring, and of drafts from texts. Rounds
+         with drafts do not show it, because plain passes find caches as the last pass left them.
 keep     Drafting stays off until the time lost by that, summed over rounds, reaches the drafters' catch-up time. A
          large gain is taken soon, a small one later, noise never; there is no threshold. For example, rounds without
          drafts take 10 ms, and a depth promises 5 % more tokens per second. Each round adds 0.5 ms to the debt. If
@@ -29,6 +31,7 @@ from covey.planner.expectations import Expectations, Expected
 from covey.planner.switching import SwitchCosts
 from covey_client.costs.table import CostTable
 
+PLAIN = 4  # plain rounds at the start
 SHARE = 0.005  # share of all time that may be lost by exploring
 START = 5.0  # rounds' time in the bank at the start
 FULL = 3.0  # rounds' time in the bank from which it is spent even if no depth is doubted
@@ -53,6 +56,7 @@ class Adaptive:
         self.expectations = Expectations(max_depth, max_rows, costs)
         self._current = 0
         self._started = False
+        self._plain = 0  # rounds that were chosen to be plain at the start
         self._debt = 0.0
         self._bank = 0.0
         self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
@@ -76,6 +80,10 @@ class Adaptive:
         if situation.prefill and self._started:
             self.reason = Reason("beside prefill", predicted)
             return self._beside_prefill(situation, expected)
+        if self._plain < PLAIN:
+            self._plain += 1
+            self.reason = Reason("start", predicted)
+            return 0
         if situation.ceiling == 0:
             self._current, self._debt, self._more = 0, 0.0, 0
             self.reason = Reason(situation.why_plain, predicted)
