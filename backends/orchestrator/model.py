@@ -21,7 +21,9 @@ from covey.contracts.clock import RealClock
 from covey.contracts.ports import Clock
 from covey.contracts.profile import Profile
 from covey.contracts.types import DrafterInfo, JsonDict
+from covey.process import traces
 from covey.process.guard import Guard
+from covey.process.traces import Traces
 from covey.public_model.build import Builder, named_costs
 from covey.public_model.drafter_facts import DrafterFacts
 from covey.public_model.life import Life
@@ -49,6 +51,7 @@ class TritonPythonModel:
         clock, guard = RealClock(), Guard()
         self._control = of_this_server()
         self._metrics, self._life = Metrics(self._name, guard=guard), Life()
+        self._traces = traces.opened()
         self._models = Models(
             self._name,
             chosen,
@@ -58,6 +61,7 @@ class TritonPythonModel:
             self._life,
             control=self._control,
             parameters=parameters,
+            traces=self._traces,
         )
         self._requests = Requests(self._life, clock, self._metrics.refused)
         self._life.begin(self._models.service, self._leave)
@@ -76,6 +80,8 @@ class TritonPythonModel:
         if self._life.service is not None:
             self._life.service.close()
         self._metrics.stop()
+        if self._traces is not None:
+            self._traces.close()
 
     def _taken(self, asked: TritonRequest, sender: Sender) -> None:
         key = self._requests.new_key()
@@ -100,6 +106,7 @@ class Models:
         *,
         control: InnerControl,
         parameters: JsonDict,
+        traces: Traces | None,
     ) -> None:
         self._target, drafters = parameters["target"]["string_value"], chosen.speculation.drafters
         self._life, server = life, os.getppid()
@@ -119,6 +126,7 @@ class Models:
             caller=f"{socket.gethostname()} {server} {name}",  # stays the same when its process is revived
             secret=control.secret,
             costs=named_costs(chosen),
+            traces=traces,
         )
         self.service = Start(builder, self._drafter, facts, control, life, self._presence.end).service
         self._watches = [

@@ -26,6 +26,7 @@ class Request:
     model: str = MODEL
     outputs: tuple[str, ...] = ()  # the wanted ones; empty: all
     id: str = ""  # its name in the server's log
+    trace: str = ""  # the W3C `traceparent` that its spans continue
 
     @classmethod
     def build(
@@ -46,6 +47,8 @@ class Request:
 
         message = service_pb2.ModelInferRequest(model_name=self.model, id=self.id)
         message.parameters["triton_enable_empty_final_response"].bool_param = True
+        if self.trace:
+            message.parameters["traceparent"].string_param = self.trace
         for name, values in self.tensors.items():
             dtype = INPUT_BY_NAME[name].dtype
             message.inputs.add(name=name, datatype=dtype, shape=[len(values)])

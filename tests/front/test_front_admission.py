@@ -15,6 +15,7 @@ from covey.contracts.profile import FrontSettings
 from covey.front.admission import OF_ADDRESS, Admission, Caller
 from covey.front.failures import TooMany, kind, retry_after
 from covey.front.http_calls import HttpCall, Posted
+from covey.front.spans import RequestSpans
 from covey_client.errors import InvalidRequest, Overloaded
 
 SETTINGS = FrontSettings(message_bytes=16 << 10, connections=8, requests=4, rate=10.0)
@@ -122,6 +123,7 @@ def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
     admission = Admission(SETTINGS, Clock())
     gateway: Any = SimpleNamespace(
         admission=admission,
+        spans=RequestSpans(None),
         announced=lambda caller, size: admission.announce(caller.name, size),
         admitted=lambda caller: admission.in_flight(caller.name),
     )
@@ -153,6 +155,7 @@ def test_a_body_whose_length_was_not_announced_is_charged_when_it_is_here() -> N
     admission = Admission(FrontSettings(rate=0.01, message_bytes=1 << 16), Clock())  # 1 request, and 64 KiB
     gateway: Any = SimpleNamespace(
         admission=admission,
+        spans=RequestSpans(None),
         announced=lambda caller, size: admission.announce(caller.name, size),
         admitted=lambda caller: admission.in_flight(caller.name),
     )

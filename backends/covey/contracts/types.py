@@ -517,6 +517,7 @@ class Request:
     arrival: float = 0.0
     objective: Objective = NO_OBJECTIVE
     id: str = ""
+    trace: str = ""  # the `traceparent` that it came with
 
     @property
     def name(self) -> str:

@@ -80,6 +80,7 @@ async def serve(wanted: argparse.Namespace) -> None:
     await serving
     gateway.workers.close()
     await gateway.upstream.close()
+    gateway.spans.close()
 
 
 async def _watch(upstream: Upstream, admission: Admission) -> None:

@@ -14,7 +14,9 @@ from covey.front.inference_request import InferenceRequest
 from covey.front.longest import Longest
 from covey.front.openai.texts import Texts
 from covey.front.openai.workers import Workers
+from covey.front.spans import RequestSpans
 from covey.front.upstream import Upstream
+from covey.process import traces
 from covey.text import model_folder
 from covey_client.async_client import AsyncStream
 from covey_client.errors import Overloaded
@@ -48,6 +50,7 @@ class Gateway:
         self.texts = Texts(folder, self.workers)
         self.admission = Admission(profile.front)
         self.upstream = Upstream(grpc_url, metrics_url, deaths, lambda: self.admission.draining)
+        self.spans = RequestSpans(traces.opened())
         self._longest = Longest(self.upstream.metrics)
 
     def served(self, name: Any) -> str:
@@ -83,7 +86,7 @@ class Gateway:
     def stream(self, request: InferenceRequest, caller: Caller, seconds: float | None = None) -> AsyncStream:
         """Send the request on. Raises InvalidRequest or TooMany if the caller may not use its tenant."""
         named = self.admission.tenant(caller, str(request.settings.get("tenant", "")))
-        request = replace(request, settings={**request.settings, "tenant": named})
+        request = replace(request, settings={**request.settings, "tenant": named}, trace=self.spans.current())
         most = self.settings.answer_seconds
         return self.upstream.answer(request, most if seconds is None else min(seconds, most))
 

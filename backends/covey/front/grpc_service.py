@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,6 +21,7 @@ from covey.front.failures import TooMany
 from covey.front.gateway import Gateway, Gone
 from covey.front.inference_request import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
 from covey.process.log_about import begin_drawn
+from covey.process.traces import PARENT
 from covey.process.within import within
 from covey_client.errors import CoveyClientError, DeadlineExceeded, InvalidRequest
 
@@ -99,7 +100,7 @@ class Service:
 
     async def infer(self, data: bytes, context: Any) -> Any:
         caller = self._who(context)
-        with self._gateway.admitted(caller, len(data)):
+        with self._span("ModelInfer", context), self._gateway.admitted(caller, len(data)):
             self._gateway.admission.refund_read(caller.name)
             message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
             request = grpc_bodies.inference(message, self._gateway.prompt_bytes)
@@ -145,6 +146,9 @@ class Service:
         """Return the caller. Raises NoKey."""
         return self._gateway.admission.caller(self.address(context), _authorization(context))
 
+    def _span(self, method: str, context: Any) -> AbstractContextManager[None]:
+        return self._gateway.spans.serving(f"{SERVICE}/{method}", _metadata(context, PARENT))
+
     async def _one(self, data: bytes, context: Any, writing: asyncio.Lock) -> None:
         """Send all responses of one request in a stream."""
 
@@ -162,7 +166,7 @@ class Service:
         with suppress(Gone):
             try:
                 caller = self._who(context)
-                with self._gateway.admitted(caller, len(data)):
+                with self._span("ModelStreamInfer", context), self._gateway.admitted(caller, len(data)):
                     self._gateway.admission.refund_read(caller.name)
                     message = grpc_bodies.parsed(service_pb2.ModelInferRequest, data)
                     identity = message.id[:MOST_ID]
@@ -257,7 +261,12 @@ async def _first(messages: AsyncIterator[bytes], seconds: float) -> bytes:
 
 
 def _authorization(context: Any) -> str:
-    said = dict(context.invocation_metadata() or ()).get("authorization", "")
+    return _metadata(context, "authorization")
+
+
+def _metadata(context: Any, name: str) -> str:
+    """Return the call's text of this name; "" if it has none."""
+    said = dict(context.invocation_metadata() or ()).get(name, "")
     return said if isinstance(said, str) else ""
 
 

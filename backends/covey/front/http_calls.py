@@ -18,6 +18,7 @@ from covey.front.admission import Caller
 from covey.front.fair_queue import Job
 from covey.front.gateway import Gateway, Gone
 from covey.process.log_about import begin_drawn
+from covey.process.traces import PARENT
 from covey_client.errors import CoveyClientError
 
 # Without this header nginx would hold events back until it has a page of them.
@@ -73,6 +74,7 @@ class HttpCall:
         except Exception as problem:
             if not self.begun:
                 raise
+            self.gateway.spans.failed(problem)
             await failed(failures.public("an answer over HTTP", problem))
 
     async def end(self) -> None:
@@ -88,7 +90,9 @@ class Posted:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = HttpCall(self._gateway, Request(scope, receive), send)
-        with suppress(Gone), call.admitted as admitted:
+        route = getattr(scope.get("route"), "path", "")
+        span = self._gateway.spans.serving(f"POST {route}", call.request.headers.get(PARENT, ""))
+        with suppress(Gone), span, call.admitted as admitted:
             self._gateway.announced(call.caller, call.job.size)
             body = await _body(receive)
             if len(body) != call.job.size:  # a chunked body's length is known only now

@@ -45,6 +45,7 @@ class InferenceRequest:
     stream: bool
     outputs: tuple[str, ...]  # in the order of their table
     id: str = ""
+    trace: str = ""  # the front's `traceparent`
 
     @classmethod
     def of(
@@ -78,7 +79,7 @@ class InferenceRequest:
         prompt = {"text_input": [self.prompt]} if isinstance(self.prompt, str) else {"input_ids": self.prompt}
         rest = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
         outputs = () if len(self.outputs) == len(OUTPUTS) else tuple(dict.fromkeys((*self.outputs, *NEEDED)))
-        return Request({**prompt, STREAM: [self.stream], **rest}, outputs=outputs, id=only())
+        return Request({**prompt, STREAM: [self.stream], **rest}, outputs=outputs, id=only(), trace=self.trace)
 
 
 def served(model: object, version: object = "") -> str:

@@ -26,7 +26,9 @@ from covey.planner.build import build
 from covey.planner.cost_table import load_costs
 from covey.process import cpu
 from covey.process.guard import Guard
+from covey.process.traces import Traces
 from covey.process.worker import Thread
+from covey.public_model import spans
 from covey.public_model.service import Service
 from covey.requests.roster import Roster
 from covey.requests.rounds import RoundRecord
@@ -34,7 +36,7 @@ from covey.requests.scheduler import Scheduler
 from covey.text import model_folder
 from covey.text.grammar_process import Compiler
 from covey.text.grammar_verdicts import Verdicts
-from covey.text.streaming import Streamer
+from covey.text.streaming import Served, Streamer
 from covey.text.tokenization import load_tokenizer
 from covey.tritonio.fields import RequestParser
 from covey.tritonio.reports import Reports
@@ -61,6 +63,7 @@ class Builder:
     caller: str
     secret: str  # the administrator's
     costs: CostTable | None  # the table that the profile names
+    traces: Traces | None = None
 
     def service(
         self,
@@ -74,9 +77,14 @@ class Builder:
         brings the target back."""
         chosen, metrics, guard = self.profile, self.metrics, self.guard
         tokenizer = load_tokenizer(info.folder)
-        served = guard.around("metrics", metrics.served)
         apart = RESPONSE_SECONDS / cpu.cores()
-        streamer = Streamer(tokenizer, self.clock, served=served, emulated=info.emulated, apart=apart)
+
+        def ended(served: Served) -> None:
+            guard("metrics", metrics.served, served)
+            if self.traces is not None:
+                guard("traces", spans.emit, self.traces, served)
+
+        streamer = Streamer(tokenizer, self.clock, served=ended, emulated=info.emulated, apart=apart)
         metrics.target(info, profile.left_out(), model_folder.read(info.folder))
         baseline = Baseline(costs)
         if baseline.seconds is None:

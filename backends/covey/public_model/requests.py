@@ -18,6 +18,7 @@ from covey.contracts.errors import BadField, CoveyError, RequestError
 from covey.contracts.ports import Clock
 from covey.contracts.types import NO_OBJECTIVE, Objective
 from covey.process.log_about import PARAMETER, about, safe
+from covey.process.traces import PARENT
 from covey.public_model.life import Life
 from covey.public_model.service import Service
 from covey.text.streaming import Outlet
@@ -122,7 +123,8 @@ class Requests:
 
     def _submit(self, incoming: _Incoming, service: Service) -> None:
         wanted = service.parser.parse(incoming.key, incoming.arrival, incoming.tensors.get, incoming.parameters)
-        request = replace(wanted.request, id=incoming.id)
+        trace = str(incoming.parameters.get(PARENT, ""))
+        request = replace(wanted.request, id=incoming.id, trace=trace)
         incoming.objective = request.objective
         if wanted.stream and not incoming.outlet.streams:
             raise BadField("stream", True, "false: this model answers once; stream from the decoupled one")

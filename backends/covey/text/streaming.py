@@ -108,16 +108,23 @@ class Served:
     """The figures of one finished request for metrics; times in seconds, None without such a token."""
 
     finish: Finish
+    progress: Progress  # the last
     num_input: int
     num_output: int
     first_token: float | None
     per_token: float | None
     total: float
-    queued: float | None = None  # before it first ran
     gaps: Sequence[float] = ()  # between its rounds with tokens
     refused: bool = False  # it has never run
     slo: str = ""  # its objective's label in metrics; "": it had none
     attainment: Attainment | None = None
+    name: str = ""  # in logs
+    trace: str = ""  # the `traceparent` that it came with
+
+    @property
+    def outcome(self) -> str:
+        """Return how it ended, as metrics and traces name it."""
+        return "refused" if self.refused else self.finish.value
 
 
 class Canceller(Protocol):
@@ -419,14 +426,16 @@ def _served(answer: _Answer, finish: Finish, last: Progress, now: float) -> Serv
     refused = answer.first is None and isinstance(last.error, Overloaded)
     return Served(
         finish,
+        last,
         len(answer.request.prompt),
         answer.output,
         answer.ttft,
         answer.tpot,
         now - answer.request.arrival,
-        last.queued,
         answer.gaps,
         refused,
         answer.request.objective.label,
         answer.attainment(finish, refused=refused),
+        answer.request.name,
+        answer.request.trace,
     )

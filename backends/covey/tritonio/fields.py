@@ -19,6 +19,7 @@ from covey.contracts.objectives import Classes
 from covey.contracts.profile import LimitSettings
 from covey.contracts.tenants import ANY, numbers
 from covey.contracts.types import Objective, Request, Rule, Sampling, TargetInfo
+from covey.process.traces import PARENT
 from covey.requests.roster import Roster
 from covey.text import grammar
 from covey.text.grammar_verdicts import Verdicts
@@ -322,12 +323,13 @@ def tenant_of(tensor: Callable[[str], Any]) -> str:
 
 
 def _check_parameters(parameters: dict[str, Any]) -> None:
-    """Raise BadField for parameters other than Triton's own. Settings are tensors: one sent as a parameter would be
-    ignored. The generate endpoints turn a body's known names into tensors, and all others into parameters."""
+    """Raise BadField for parameters other than Triton's own and a trace's parent. Settings are tensors: one sent as a
+    parameter would be ignored. The generate endpoints turn a body's known names into tensors, and all others into
+    parameters."""
     for name, value in parameters.items():
         if name in INPUT_BY_NAME:
             raise BadField(name, value, "an input tensor of this name: settings are no request parameters")
-        if not name.startswith("triton_"):
+        if not name.startswith("triton_") and name != PARENT:
             raise BadField(name, value, unknown(name))
 
 

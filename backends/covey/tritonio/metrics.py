@@ -212,7 +212,7 @@ class Metrics:
     def served(self, served: Served) -> None:
         """Count a request that has ended. The streamer's thread calls it once a request."""
         with self._lock:
-            self._add("covey_requests_total", 1, outcome="refused" if served.refused else served.finish.value)
+            self._add("covey_requests_total", 1, outcome=served.outcome)
             if served.attainment is not None:
                 self._attained(served.slo, served.attainment, served.num_output)
             self._add("covey_prompt_tokens_total", served.num_input)
@@ -221,8 +221,8 @@ class Metrics:
             if served.per_token is not None:
                 self._observed.append(("covey_time_per_output_token_seconds", served.per_token))
             self._observed.append(("covey_request_seconds", served.total))
-            if served.queued is not None:
-                self._observed.append(("covey_request_queue_seconds", served.queued))
+            if served.progress.queued is not None:
+                self._observed.append(("covey_request_queue_seconds", served.progress.queued))
                 self._observed.append(("covey_request_prompt_tokens", served.num_input))
                 self._observed.append(("covey_request_generation_tokens", served.num_output))
             self._between(served.gaps)
