@@ -17,10 +17,10 @@ def total(totals: PlannerTotals, metric: str, **labels: str) -> float:
 def test_choices_are_counted_by_depth_and_reason() -> None:
     totals = PlannerTotals()
     best, explored = Reason("best", (0.3, 0.1, 0.2)), Reason("explore", (0.3, 0.1, 0.2))
-    totals.add(1, best, ceiling=2, switch="on", tokens=10, seconds=1.5)
-    totals.add(1, best, ceiling=2, switch="", tokens=10, seconds=None)
-    totals.add(2, explored, ceiling=2, switch="", tokens=20, seconds=3.0)
-    totals.add(0, Reason("no drafter"), ceiling=0, switch="off", tokens=4, seconds=1.0)
+    totals.add(1, best, ceiling=2, drafted=True, tokens=10, seconds=1.5)
+    totals.add(1, best, ceiling=2, drafted=True, tokens=10, seconds=None)
+    totals.add(2, explored, ceiling=2, drafted=True, tokens=20, seconds=3.0)
+    totals.add(0, Reason("no drafter"), ceiling=0, drafted=False, tokens=4, seconds=1.0)
     assert total(totals, "covey_planner_rounds_total", depth="1", why="best") == 2
     assert total(totals, "covey_planner_rounds_total", depth="2", why="explore") == 1
     assert total(totals, "covey_planner_rounds_total", depth="0", why="no drafter") == 1
@@ -41,7 +41,7 @@ def test_rows_are_counted_by_drafter_and_reason() -> None:
 
 def test_nothing_is_lost_to_a_depth_that_was_not_to_be_had_or_never_played() -> None:
     totals = PlannerTotals()
-    totals.add(1, Reason("best", (0.3, 0.2, 0.1)), ceiling=1, switch="", tokens=10, seconds=1.0)
-    totals.add(2, Reason("explore", (0.3, 0.2, math.inf)), ceiling=2, switch="", tokens=10, seconds=1.0)
+    totals.add(1, Reason("best", (0.3, 0.2, 0.1)), ceiling=1, drafted=True, tokens=10, seconds=1.0)
+    totals.add(2, Reason("explore", (0.3, 0.2, math.inf)), ceiling=2, drafted=True, tokens=10, seconds=1.0)
     assert total(totals, "covey_planner_regret_seconds_total") == 0.0
     assert total(totals, "covey_planner_observed_seconds_total") == 1.0

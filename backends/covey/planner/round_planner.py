@@ -174,7 +174,7 @@ class RoundPlanner:
             lesson.depth,
             choice.reason,
             ceiling=situation.ceiling,
-            switch="" if lesson.drafted == (choice.previous > 0) else "on" if lesson.drafted else "off",
+            drafted=lesson.drafted,
             tokens=lesson.tokens,
             seconds=lesson.seconds if lesson.whole else None,
         )

@@ -16,15 +16,19 @@ class PlannerTotals:
         self._rounds: Counter[tuple[int, str]] = Counter()
         self._drafters: Counter[tuple[str, str]] = Counter()
         self._switches = {"on": 0, "off": 0}
+        self._drafts = False  # in the last counted round
         self._predicted = 0.0
         self._observed = 0.0
         self._lost = 0.0
 
-    def add(self, depth: int, reason: Reason, *, ceiling: int, switch: str, tokens: int, seconds: float | None) -> None:
-        """Count a choice. `switch` is on, off or empty; `seconds` is None if the round does not show its cost."""
+    def add(
+        self, depth: int, reason: Reason, *, ceiling: int, drafted: bool, tokens: int, seconds: float | None
+    ) -> None:
+        """Count a choice. `seconds` is None if the round does not show its cost."""
         self._rounds[depth, reason.word] += 1
-        if switch:
-            self._switches[switch] += 1
+        if drafted != self._drafts:
+            self._drafts = drafted
+            self._switches["on" if drafted else "off"] += 1
         predicted = reason.predicted
         if depth >= len(predicted) or predicted[depth] == math.inf:
             return
