@@ -137,6 +137,7 @@ class DraftService:
         """Yield metric, labels, value so far. Does not mutate."""
         with self._changed:
             figures = self._accounts.figures()
+            idle = self._idle + (0.0 if self._serving else self._now() - self._idle_since)
         for caller, totals in figures.items():
             labels = {"origin": caller or "own"}
             for outcome in ("drafted", "late", "failed"):
@@ -144,7 +145,7 @@ class DraftService:
             yield "covey_draft_wait_seconds_total", labels, totals["wait"]
             yield "covey_draft_service_seconds_total", labels, totals["service"]
             yield "covey_draft_levels_total", labels, totals["levels"]
-        yield "covey_draft_idle_seconds_total", {}, self._idle
+        yield "covey_draft_idle_seconds_total", {}, idle
         yield "covey_draft_joined_total", {}, self._joined
 
     def gauges(self) -> Iterator[tuple[str, dict[str, str], float]]:
