@@ -42,6 +42,7 @@ from covey.process.log_about import about
 from covey.text.text import Detokenizer, context_of, last_output
 
 POLL_SECONDS = 0.02  # between two checks for clients that have gone and for held text that is due
+REFUSED = "refused"  # the outcome of a request that never ran
 log = logging.getLogger("covey.streaming")
 
 
@@ -124,7 +125,7 @@ class Served:
     @property
     def outcome(self) -> str:
         """Return how it ended, as metrics and traces name it."""
-        return "refused" if self.refused else self.finish.value
+        return REFUSED if self.refused else self.finish.value
 
 
 class Canceller(Protocol):

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from covey.contracts.types import Attainment, Objective, TargetInfo
+from covey.contracts.types import Attainment, Finish, Objective, TargetInfo
 from covey.process.guard import Guard
 from covey.requests.rounds import RoundRecord
 from covey.text.model_folder import ModelFolder
-from covey.text.streaming import Served
+from covey.text.streaming import REFUSED, Served
 from covey.tritonio.drafts import Drafts
 
 FLUSH_SECONDS = 0.25
@@ -164,6 +164,8 @@ class Metrics:
         `left_out` are drafters that do not fit the target."""
         with self._lock:
             self._put_load(running=0, waiting=0, used=0, free=info.total_blocks)
+            for outcome in (*(finish.value for finish in Finish), REFUSED):  # else a rate would miss the first of each
+                self._add("covey_requests_total", 0, outcome=outcome)
             self._put(
                 "covey_target_info",
                 1,
@@ -230,7 +232,7 @@ class Metrics:
     def refused(self, objective: Objective) -> None:
         """Count a request that was refused on arrival. Any thread may call it."""
         with self._lock:
-            self._add("covey_requests_total", 1, outcome="refused")
+            self._add("covey_requests_total", 1, outcome=REFUSED)
             if objective.label:
                 self._attained(objective.label, Attainment.REFUSED)
 
