@@ -228,6 +228,25 @@ def test_who_waits_longer_than_it_is_remembered_is_served_all_the_same(
         assert isinstance(found[0], DraftReply)
 
 
+def test_idle_time_grows_until_a_call_comes(folder: Path, serve: Callable[..., DraftService]) -> None:
+    held, rng, now = Held(neural(folder)), np.random.default_rng(12), [0.0]
+    service = serve(held, now=lambda: now[0])
+
+    def idle() -> float:
+        return sum(value for name, _, value in service.counters() if name == "covey_draft_idle_seconds_total")
+
+    now[0] = 5.0
+    assert idle() == 5.0
+    thread, _ = later(lambda: Sender(From(service, "a"), new_origin("a")).send([Text(1, prompt(rng, 12))], 2))
+    held.inside.wait(10)
+    now[0] = 9.0
+    assert idle() == 5.0
+    held.gate.set()
+    thread.join(20)
+    now[0] = 12.0
+    assert idle() == 8.0
+
+
 def test_an_answer_that_cannot_be_sent_is_nothing_to_the_next_call(
     folder: Path, serve: Callable[..., DraftService]
 ) -> None:
