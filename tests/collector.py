@@ -57,7 +57,7 @@ class Collector:
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
 
     def of(self, trace: str, count: int) -> dict[str, Span]:
-        """The spans of a trace by name, once there are as many."""
+        """Wait until a trace has `count` spans, and return them by name."""
         until(lambda: len(self._of(trace)) >= count)
         found = self._of(trace)
         assert len(found) == count == len({span.name for span in found}), found

@@ -43,7 +43,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Co
 
 
 def drawn() -> tuple[str, str]:
-    """The ids of a caller's trace and of its own span."""
+    """Return the ids of a new trace and of the caller's span in it."""
     return secrets.token_hex(16), secrets.token_hex(8)
 
 
