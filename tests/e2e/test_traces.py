@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
+from covey.launcher import Server
 from covey.launcher.front import Front
 from covey_client.request import Request
 from tests.collector import Collector, collecting
@@ -131,3 +136,23 @@ def test_requests_go_on_without_their_collector(traced: tuple[Front, Collector])
     for _ in range(20):
         assert call(front, "POST", COMPLETIONS, body)[0] == 200
     assert time.monotonic() - began < 10.0
+
+
+def test_an_answer_that_breaks_off_is_an_error_and_a_caller_who_leaves_is_none(
+    canned_server: tuple[Server, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/v2/models/covey/generate_stream"
+    with collecting() as collector:
+        for name, value in collector.environment.items():
+            monkeypatch.setenv(name, value)
+        with fronting(canned_server[0]) as front:
+            (broken, caller), (left, other) = drawn(), drawn()
+            body = {"text_input": "late 5", "stream": True}
+            call(front, "POST", path, body, traceparent=f"00-{broken}-{caller}-01")
+            host, _, port = front.http_url.partition(":")
+            with closing(http.client.HTTPConnection(host, int(port), timeout=30)) as leaving:
+                body = {"text_input": "hang", "stream": True}
+                leaving.request("POST", path, json.dumps(body), {"traceparent": f"00-{left}-{other}-01"})
+                time.sleep(0.3)
+            spans = [*collector.of(broken, 1).values(), *collector.of(left, 1).values()]
+    assert [(span.attributes["error.type"], span.failed) for span in spans] == [("ServerError", True), ("Gone", False)]

@@ -24,6 +24,10 @@ MOST_SHOWN = 80
 LONGEST_TEXT = 500
 
 
+class Gone(Exception):
+    """The caller has left and gets no answer."""
+
+
 class TooLong(InvalidRequest):
     """The message is longer than `front.message_bytes`."""
 

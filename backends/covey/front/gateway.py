@@ -24,10 +24,6 @@ from covey_client.response import Completion
 from covey_client.wire import MODEL
 
 
-class Gone(Exception):
-    """The caller has left and gets no answer."""
-
-
 class Gateway:
     """Holds the parts of one front. Must be created in the event loop."""
 

@@ -17,8 +17,8 @@ from tritonclient.grpc import service_pb2
 from covey.front import answers, failures, grpc_bodies, proxies
 from covey.front.admission import Caller
 from covey.front.connection_limit import ConnectionLimit, Slot
-from covey.front.failures import TooMany
-from covey.front.gateway import Gateway, Gone
+from covey.front.failures import Gone, TooMany
+from covey.front.gateway import Gateway
 from covey.front.inference_request import MOST_ID, NOT_IN_PARTS, UNARY, VERSION, served
 from covey.process.log_about import begin_drawn
 from covey.process.traces import PARENT

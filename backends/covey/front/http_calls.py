@@ -15,8 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from covey.front import failures
 from covey.front.admission import Caller
+from covey.front.failures import Gone
 from covey.front.fair_queue import Job
-from covey.front.gateway import Gateway, Gone
+from covey.front.gateway import Gateway
 from covey.process.log_about import begin_drawn
 from covey.process.traces import PARENT
 from covey_client.errors import CoveyClientError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from covey.front.failures import kind
+from covey.front.failures import Gone, kind
 from covey.process.log_about import only
 from covey.process.traces import Traces
 from covey_client.errors import CoveyClientError
@@ -40,15 +40,15 @@ class RequestSpans:
                 raise
 
     def failed(self, error: BaseException) -> None:
-        """Mark the current span. A caller's own mistake is no error of this server."""
+        """Mark the current span. A caller that errs or leaves is no error of this server."""
         if self._traces is None:
             return
         from opentelemetry.trace import StatusCode, get_current_span
 
         span = get_current_span()
         span.set_attribute("error.type", type(error).__name__)
-        expected = not isinstance(error, Exception) or (isinstance(error, CoveyClientError) and kind(error).http < 500)
-        if not expected:
+        expected = isinstance(error, CoveyClientError) and kind(error).http < 500
+        if isinstance(error, Exception) and not isinstance(error, Gone) and not expected:
             span.set_status(StatusCode.ERROR)
 
     def current(self) -> str:
