@@ -4,8 +4,8 @@
 
 Five rules turn these values into a choice:
 
-start    The first rounds are plain. Their time is the measure of all else: of exploring, and of drafts from texts. Rounds
-         with drafts do not show it, because plain passes find caches as the last pass left them.
+start    The first rounds are plain. Their time is the measure of all else: of exploring, and of drafts from texts.
+         Rounds with drafts do not show it, because plain passes find caches as the last pass left them.
 keep     Drafting stays off until the time lost by that, summed over rounds, reaches the drafters' catch-up time. A
          large gain is taken soon, a small one later, noise never; there is no threshold. For example, rounds without
          drafts take 10 ms, and a depth promises 5 % more tokens per second. Each round adds 0.5 ms to the debt. If
