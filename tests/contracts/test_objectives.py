@@ -132,16 +132,6 @@ def running(objective: Objective, output: int, first: float, **settings: Any) ->
     return active
 
 
-def test_a_first_token_is_due_by_its_arrival_and_later_ones_by_the_first() -> None:
-    objective = Objective("", 0.5, 0.1)
-    waiting = ActiveRequest(asks(1, 1.0, objective))
-    assert waiting.deadline == 1.5
-    active = running(objective, 4, first=1.2)
-    assert active.first_token == 1.2
-    assert active.deadline == pytest.approx(1.6)
-    assert ActiveRequest(asks(1, 1.0)).deadline == running(Objective(), 3, 1.0).deadline == math.inf
-
-
 def test_hopeless_is_what_no_speed_could_save() -> None:
     objective = Objective("", 0.5, 0.1)
     assert not ActiveRequest(asks(1, 1.0, objective)).hopeless(1.5, 0.0)
@@ -180,53 +170,6 @@ def test_priority_comes_first_then_what_is_due(rows: list[tuple[int, float, Obje
 
     expected = sorted(range(len(rows)), key=lambda key: (-rows[key][0], due(key), rows[key][1], key))
     assert taken(made, now) == expected
-
-
-def test_who_has_no_objective_is_overtaken_no_longer_than_its_patience() -> None:
-    """One of the hurried comes and one runs in every tenth of a second: they would always be first."""
-    made = scheduler(max_running=1)
-    made.submit(asks(0, 0.0), 0.0)
-    for step in range(1, 200):
-        now = step / 10
-        made.submit(asks(step, now, Objective("interactive", 0.5, 0.02)), now)
-        [key] = taken(made, now)
-        if key == 0:
-            break
-        made.finish(made.running[key])
-    assert PATIENCE - 1.0 <= now <= PATIENCE + 0.1
-
-
-def test_one_with_time_to_spare_does_not_overtake() -> None:
-    made = scheduler(max_running=64, token_budget=64)
-    made.submit(asks(1, 0.0), 0.0)
-    made.submit(asks(2, 1.0, Objective("batch", 60.0, 0.5)), 1.0)
-    made.submit(asks(3, 2.0, Objective("chat", 1.0, 0.05)), 2.0)
-    made.submit(asks(4, 3.0), 3.0)
-    assert taken(made, 3.0) == [3, 1, 4, 2]
-
-
-def test_a_missed_objective_hurries_nobody() -> None:
-    made = scheduler(max_running=1)
-    hurried = Objective("interactive", 0.5, 0.02)
-    for key in (1, 2, 3):
-        made.submit(asks(key, float(key) / 10, hurried), float(key) / 10)
-    made.submit(asks(4, 0.0), 0.4)
-    made.submit(asks(5, 5.0, hurried), 5.0)
-    order = []
-    for _ in range(5):
-        [key] = taken(made, 5.1)
-        order.append(key)
-        made.finish(made.running[key])
-    assert order == [5, 4, 1, 2, 3], "the one that can be met, and the others as if they had asked for nothing"
-
-
-def test_the_most_urgent_prompt_is_read_first() -> None:
-    made = scheduler(max_running=4, token_budget=8)
-    made.submit(asks(1, 0.0, prompt=[1] * 20), 0.0)
-    made.admit(1000, 0.0)
-    made.submit(asks(2, 0.1, Objective("chat", 1.0, 0.05), prompt=[1] * 6), 0.1)
-    batch = made.admit(1000, 0.1)
-    assert ([active.key for active in batch.rows], batch.chunk.tolist()) == ([2, 1], [6, 2])
 
 
 def reading(decoding: Objective, prompt: Objective, *, emitted: int, now: float = 1.0) -> Scheduler:

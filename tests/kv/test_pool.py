@@ -9,18 +9,6 @@ from hypothesis import strategies as st
 from covey.kv.pool import BlockPool, chain_hashes
 
 
-def test_takes_all_and_no_more() -> None:
-    pool = BlockPool(4)
-    assert pool.take(5) is None
-    assert pool.available == 4
-    blocks = pool.take(4)
-    assert blocks is not None
-    assert sorted(blocks) == [0, 1, 2, 3]
-    assert pool.take(1) is None
-    pool.release(blocks)
-    pool.check([])
-
-
 def test_hash_covers_everything_before_and_the_tenant() -> None:
     tokens = np.arange(12, dtype=np.int32)
     plain = chain_hashes(tokens, 4, "")

@@ -11,9 +11,8 @@ from covey.contracts.errors import Overloaded, PortError, StubDead
 from covey.contracts.types import Finish, Progress, Sampling, TargetInfo, TargetReply, TargetWork
 from covey.loop.configuration import EngineHooks
 from covey.loop.engine import Engine
-from covey.requests.scheduler import Scheduler
+from tests.engines import engine_to
 from tests.fakes import Collector, HashTarget, ManualClock, continuation, request
-from tests.static_planner import StaticPlanner
 
 
 def build(
@@ -25,16 +24,9 @@ def build(
     growth: int = 8,
     recover: bool = False,
 ) -> tuple[Engine, Collector]:
-    sink = Collector()
-    scheduler = Scheduler(
-        max_running=running,
-        max_waiting=waiting,
-        token_budget=budget,
-        growth_tokens=growth,
-        block_size=target.block_size,
-    )
-    reload = (lambda _error: target.restart()) if recover else None
-    return Engine(target, scheduler, StaticPlanner(), sink, ManualClock(), hooks=EngineHooks(recover=reload)), sink
+    limits = {"max_running": running, "max_waiting": waiting, "token_budget": budget, "growth_tokens": growth}
+    hooks = EngineHooks(recover=(lambda _error: target.restart()) if recover else None)
+    return engine_to(sink := Collector(), target, clock=ManualClock(), hooks=hooks, **limits), sink
 
 
 def finish_all(engine: Engine, limit: int = 2000) -> int:
@@ -43,14 +35,6 @@ def finish_all(engine: Engine, limit: int = 2000) -> int:
         rounds += 1
         assert rounds < limit, "the engine does not come to an end"
     return rounds
-
-
-def test_one_request_gets_the_models_tokens() -> None:
-    engine, sink = build(HashTarget())
-    engine.submit(request(1, [5, 6, 7], 10))
-    finish_all(engine)
-    assert sink.tokens[1] == continuation([5, 6, 7], 10)
-    assert sink.finish(1) is Finish.LENGTH
 
 
 def test_prompts_are_prefilled_in_chunks_beside_decoding_rows() -> None:
@@ -66,19 +50,6 @@ def test_prompts_are_prefilled_in_chunks_beside_decoding_rows() -> None:
     assert all(work.chunk[list(work.tags).index(1)] == 1 for work in mixed), "decoding goes on beside a prefill"
     assert sink.tokens[1] == continuation([1], 30)
     assert sink.tokens[2] == continuation(list(range(50)), 4)
-
-
-def test_the_least_urgent_is_preempted_and_the_urgent_goes_first() -> None:
-    target = HashTarget(blocks=12)
-    engine, sink = build(target, growth=0)
-    order: list[int] = []
-    sink.on_publish = lambda: order.extend(key for key in sink.ended if key not in order)
-    engine.submit(request(1, [1] * 8, 30))
-    engine.submit(request(2, [2] * 8, 30, priority=5))
-    finish_all(engine)
-    assert order == [2, 1]
-    assert engine.scheduler.preemptions > 0
-    assert sink.tokens[1] == continuation([1] * 8, 30)
 
 
 def test_what_a_failed_pass_was_to_free_the_next_one_frees() -> None:
@@ -126,49 +97,6 @@ def test_an_end_token_ends_a_request_and_is_its_last() -> None:
     assert sink.finish(1) is Finish.EOS
 
 
-def test_cancelling_frees_the_tag_with_the_next_pass() -> None:
-    target = HashTarget()
-    engine, sink = build(target)
-    engine.submit(request(1, [1, 2], 100))
-    engine.submit(request(2, [3, 4], 100))
-    for _ in range(5):
-        engine.round()
-    engine.cancel(1)
-    engine.cancel(99)
-    engine.round()
-    assert sink.finish(1) is Finish.CANCELLED
-    assert 1 not in target.tokens
-    engine.cancel(2)
-    assert engine.round(), "a pass without rows still frees"
-    assert target.used == 0
-    assert not engine.round()
-
-
-def test_a_full_queue_and_a_draining_engine_refuse_at_once() -> None:
-    engine, _sink = build(HashTarget(), waiting=2)
-    engine.submit(request(1, [1]))
-    engine.submit(request(2, [1]))
-    with pytest.raises(Overloaded, match="queue full: 2"):
-        engine.submit(request(3, [1]))
-    engine.drain()
-    with pytest.raises(Overloaded, match="draining"):
-        engine.submit(request(4, [1]))
-    finish_all(engine)
-
-
-def test_a_restarted_target_is_replayed_with_the_same_tokens() -> None:
-    target = HashTarget()
-    engine, sink = build(target, recover=True)
-    engine.submit(request(1, [1, 2, 3], 20))
-    engine.submit(request(2, [4, 5], 20))
-    for _ in range(6):
-        engine.round()
-    target.fail_with = [StubDead("gone")]
-    finish_all(engine)
-    assert sink.tokens[1] == continuation([1, 2, 3], 20)
-    assert sink.tokens[2] == continuation([4, 5], 20)
-
-
 def test_a_target_that_forgot_a_tag_is_told_again() -> None:
     target = HashTarget()
     engine, sink = build(target)
@@ -178,19 +106,6 @@ def test_a_target_that_forgot_a_tag_is_told_again() -> None:
     target.restart()
     finish_all(engine)
     assert sink.tokens[1] == continuation([1, 2, 3], 12)
-
-
-def test_a_target_that_stays_dead_fails_its_requests() -> None:
-    target = HashTarget()
-    engine, sink = build(target)
-    target.fail_with = [PortError("dead")]
-    engine.submit(request(1, [1]))
-    engine.round()
-    assert sink.finish(1) is Finish.ERROR
-    assert "dead" in str(sink.ended[1].error)
-    engine.submit(request(2, [9], 3))
-    finish_all(engine)
-    assert sink.tokens[2] == continuation([9], 3)
 
 
 def test_a_request_that_can_never_fit_fails_alone() -> None:

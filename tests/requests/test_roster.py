@@ -48,19 +48,6 @@ def test_a_late_drafter_is_asked_when_it_has_answered_and_rested() -> None:
     assert roster.state("one") is State.RESTING
 
 
-def test_who_was_asked_before_the_last_process_ended_answers_nothing() -> None:
-    clock = ManualClock()
-    roster = Roster(["one", "two"], clock)
-    assert not roster.ended_since("one", clock.now())
-    clock.sleep(5.0)
-    roster.gone("one")
-    assert roster.state("one") is State.ENDED
-    roster.came("one", DrafterInfo("one", 10, 10, 1, 7))
-    assert roster.serves("one")
-    assert [roster.ended_since("one", asked) for asked in (1.0, 5.0, 5.1)] == [True, True, False]
-    assert not roster.ended_since("two", 1.0)
-
-
 def test_gauges_say_who_serves_and_what_is_there() -> None:
     roster = Roster(["one"], ManualClock())
 

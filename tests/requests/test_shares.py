@@ -84,20 +84,6 @@ def test_what_each_is_served_goes_by_weight_however_many_it_asks(weights: dict[s
     assert counts["b"] / counts.total() == pytest.approx(share, abs=0.12), "QUANTUM may separate them by 32 requests"
 
 
-def test_a_large_request_costs_more_than_a_small_one() -> None:
-    made = scheduler(max_running=1)
-    for key in range(300):
-        made.submit(asks(key, "big", 310) if key < 100 else asks(key, "small", 30), 0.0)
-    counts: Counter[str] = Counter()
-    for _ in range(220):
-        made.admit(4096, 0.0)
-        [active] = made.running.values()
-        counts[active.request.tenant] += 1
-        active.output = [0] * active.request.max_tokens
-        made.finish(active)
-    assert counts["small"] > 6 * counts["big"]
-
-
 def test_a_newcomer_takes_a_place_that_another_has_beyond_its_share() -> None:
     made = scheduler()
     for key in range(100):
@@ -197,19 +183,3 @@ def test_a_full_queue_has_room_for_who_has_little_in_it() -> None:
         pass
     assert sink.tokens[8] == continuation([1, 2], 3)
     assert all(sink.finish(key) is Finish.LENGTH for key in range(6))
-
-
-def test_priority_orders_a_tenant_s_own_requests_alone() -> None:
-    made = scheduler(max_running=1)
-    for key in range(200):
-        made.submit(asks(key, "loud", 200, priority=1000), 0.0)
-    for key in range(200, 220):
-        made.submit(asks(key, "quiet", 200), 0.0)
-    order = []
-    for _ in range(40):
-        made.admit(4096, 0.0)
-        [active] = made.running.values()
-        order.append(active.request.tenant)
-        active.output = [0] * active.request.max_tokens
-        made.finish(active)
-    assert 14 <= order.count("quiet") <= 20

@@ -11,13 +11,6 @@ def rows(*keys: int, arrival: float = 0.0) -> list[ActiveRequest]:
     return [ActiveRequest(dataclasses.replace(request(key, [key]), arrival=arrival)) for key in keys]
 
 
-def test_one_that_is_alone_at_its_second_death_is_proven() -> None:
-    trials, (one, two) = Trials(), rows(1, 2)
-    assert trials.died([one, two], 0.0) == ([], [])
-    assert trials.passable([one, two], 1.0) == [one]
-    assert trials.died([one], 1.0) == ([one], [])
-
-
 def test_the_longest_output_is_tried_first_and_a_request_that_goes_on_waits_for_no_suspect() -> None:
     trials, (short, long, spared) = Trials(), rows(1, 2, 3)
     for active, tokens in ((short, 1), (long, 5), (spared, 2)):
