@@ -40,18 +40,6 @@ def run(act: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(act, 10))
 
 
-def test_callers_alternate_however_many_one_of_them_has_waiting() -> None:
-    async def act() -> None:
-        bench = Bench()
-        flood = [bench.task("a") for _ in range(7)]
-        await asyncio.sleep(0)
-        other = [bench.task("b") for _ in range(3)]
-        await asyncio.gather(*flood, *other)
-        assert "".join(bench.done) == "abababaaaa"
-
-    run(act())
-
-
 def test_callers_that_come_again_as_soon_as_they_are_served_starve_nobody_who_waits() -> None:
     async def act() -> None:
         bench = Bench()

@@ -74,14 +74,6 @@ def test_requests_that_are_admitted_wait_for_no_turn_and_others_do() -> None:
     assert waits[-1] > 1.0
 
 
-def test_long_messages_weigh_more() -> None:
-    admission = Admission(SETTINGS, Clock())
-    for _ in range(10):
-        asked(admission, "a", 48 << 10)
-    with pytest.raises(TooMany):
-        asked(admission, "a", 48 << 10)
-
-
 def test_one_address_has_half_of_the_requests_and_all_together_no_more_than_all() -> None:
     admission = Admission(SETTINGS, Clock())
     with ExitStack() as held:
@@ -117,16 +109,19 @@ def test_callers_are_forgotten() -> None:
     assert not admission._requests
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
-    """A caller of one request at a time asks the next when it has the last byte, whatever the loop does meanwhile."""
-    admission = Admission(SETTINGS, Clock())
-    gateway: Any = SimpleNamespace(
+def gateway_of(admission: Admission) -> Any:
+    return SimpleNamespace(
         admission=admission,
         spans=RequestSpans(None),
         announced=lambda caller, size: admission.announce(caller.name, size),
         admitted=lambda caller: admission.in_flight(caller.name),
     )
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
+    """A caller of one request at a time asks the next when it has the last byte, whatever the loop does meanwhile."""
+    admission = Admission(SETTINGS, Clock())
     in_flight = []
 
     async def receive() -> Message:
@@ -147,18 +142,12 @@ def test_who_has_the_whole_answer_may_ask_again(streams: bool) -> None:
             await call.json({})
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "client": ("a", 1)}
-    asyncio.run(Posted(gateway, answering)(scope, receive, send))
+    asyncio.run(Posted(gateway_of(admission), answering)(scope, receive, send))
     assert in_flight[-2:] == [1, 0]
 
 
 def test_a_body_whose_length_was_not_announced_is_charged_when_it_is_here() -> None:
     admission = Admission(FrontSettings(rate=0.01, message_bytes=1 << 16), Clock())  # 1 request, and 64 KiB
-    gateway: Any = SimpleNamespace(
-        admission=admission,
-        spans=RequestSpans(None),
-        announced=lambda caller, size: admission.announce(caller.name, size),
-        admitted=lambda caller: admission.in_flight(caller.name),
-    )
     sizes: list[int] = []
 
     async def receive() -> Message:
@@ -168,10 +157,10 @@ def test_a_body_whose_length_was_not_announced_is_charged_when_it_is_here() -> N
         sizes.append(call.job.size)
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "client": ("a", 1)}
-    asyncio.run(Posted(gateway, answering)(scope, receive, lambda _message: asyncio.sleep(0)))
+    asyncio.run(Posted(gateway_of(admission), answering)(scope, receive, lambda _message: asyncio.sleep(0)))
     assert sizes == [40 << 10]
     with pytest.raises(TooMany):
-        asyncio.run(Posted(gateway, answering)(scope, receive, lambda _message: asyncio.sleep(0)))
+        asyncio.run(Posted(gateway_of(admission), answering)(scope, receive, lambda _message: asyncio.sleep(0)))
     assert len(sizes) == 1
 
 

@@ -183,23 +183,6 @@ def _weights(folder: Path, elements: int, dtype: str = "F32") -> Path:
     return folder
 
 
-def test_weights_that_are_missing(tmp_path: Path) -> None:
-    def check(folder: Path) -> None:
-        preflight.weights(Options(model=str(folder)), ("target",))
-
-    with pytest.raises(SettingError, match="no such folder"):
-        check(tmp_path / "nowhere")
-    with pytest.raises(SettingError, match=r"config\.json"):
-        check(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "vocab_size": 97}')
-    with pytest.raises(SettingError, match="no safetensors weights"):
-        check(tmp_path)
-    check(_weights(tmp_path, 1000))
-    (tmp_path / "model.safetensors").write_bytes(b"short")
-    with pytest.raises(SettingError, match="cannot be read as safetensors"):
-        check(tmp_path)
-
-
 def test_a_model_that_does_not_fit_is_refused_by_its_files_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

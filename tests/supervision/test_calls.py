@@ -14,7 +14,6 @@ from covey.supervision.calls import (
     LEAST_SECONDS,
     LOOK_SECONDS,
     PASSES,
-    QUESTION_SECONDS,
     UNKNOWN_SECONDS,
     Calls,
 )
@@ -65,30 +64,6 @@ def test_a_call_that_takes_far_longer_than_others_ends_the_process(usual: float,
         assert world.ended == ["target"], "once, while the error is on its way"
 
 
-def test_a_model_that_does_not_say_what_it_is_is_ended_and_what_it_said_teaches_nothing_of_calls() -> None:
-    world = World()
-    for _ in range(KNOWN_CALLS):
-        with world.calls.question("draft"):
-            world.passes(QUESTION_SECONDS)
-    with world.calls.call("draft", 0):
-        world.passes(QUESTION_SECONDS)
-    assert not world.ended
-    with world.calls.question("draft"):
-        world.passes(QUESTION_SECONDS + LOOK_SECONDS)
-    assert world.ended == ["draft"]
-
-
-def test_other_sizes_and_first_calls_may_take_long() -> None:
-    world = World()
-    world.learn("target", 5, 0.01)
-    with world.calls.call("target", 500):
-        world.passes(UNKNOWN_SECONDS)
-    assert not world.ended
-    with world.calls.call("target", 5000):
-        world.passes(UNKNOWN_SECONDS + LOOK_SECONDS)
-    assert world.ended == ["target"]
-
-
 def test_who_was_ended_begins_cold() -> None:
     world = World()
     world.learn("target", 5, 0.01)
@@ -98,15 +73,6 @@ def test_who_was_ended_begins_cold() -> None:
     with world.calls.call("target", 5):
         world.passes(UNKNOWN_SECONDS)
     assert world.ended == ["target"]
-
-
-def test_a_drafter_that_nothing_is_known_of_is_waited_for_less() -> None:
-    world = World()
-    with world.calls.call("draft", 5, DRAFTERS_SECONDS), world.calls.call("target", 5):
-        world.passes(DRAFTERS_SECONDS)
-        assert not world.ended
-        world.passes(LOOK_SECONDS)
-    assert world.ended == ["draft"]
 
 
 def test_who_was_ended_may_take_twice_as_long_the_next_time_until_it_answers() -> None:

@@ -128,8 +128,11 @@ def test_who_works_and_who_rests_now_and_then_are_left_alone(world: World) -> No
     assert world.asked < 60, "the server is asked now and then, not at each look"
 
 
-def test_who_is_on_its_way_out_is_not_judged_by_its_answers(world: World) -> None:
-    world.ran, world.state = 1.0, "UNLOADING"
+@pytest.mark.parametrize(("state", "answers"), [("UNLOADING", 0), (READY, None)], ids=["ends", "server is silent"])
+def test_who_is_on_its_way_out_or_of_whom_the_server_says_nothing_is_left_alone(
+    world: World, state: str, answers: int | None
+) -> None:
+    world.ran, world.state, world.answers = 1.0, state, answers
     assert not world.passes(10 * BUSY_SECONDS)
 
 
@@ -146,11 +149,6 @@ def test_who_waits_for_a_processor_has_longer_and_is_found_all_the_same(world: W
     world.ran, world.waited = 0.1, 0.9
     assert not world.passes(RAN_SECONDS / 0.1 - LOOK)
     assert "without an answer" in world.passes(3 * LOOK)
-
-
-def test_what_the_server_does_not_say_ends_nobody(world: World) -> None:
-    world.ran, world.answers = 1.0, None
-    assert not world.passes(10 * BUSY_SECONDS)
 
 
 def test_who_is_not_judged_may_be_busy_for_ever(world: World) -> None:

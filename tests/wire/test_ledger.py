@@ -28,14 +28,13 @@ from covey.drafters.neural import NeuralDrafter
 from covey.drafters.suffix import SuffixDrafter
 from covey.emulated.devices import EmulatedDrafter, EmulatedTarget
 from covey.emulated.hash_model import HashModel
-from covey.loop.configuration import EngineConfig
 from covey.loop.engine import Engine
-from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
 from covey.wire.ledger import INCARNATION_BITS, Ledger, new_origin
 from covey_client.costs.table import CostTable
 from loadtest.simulation.virtual import VirtualClock
 from tests.drafters.drafting import Sender, Text, rows_of
+from tests.engines import engine_to, finish
 from tests.fakes import Collector, ManualClock, request
 from tests.models import tiny_models
 from tests.static_planner import StaticPlanner
@@ -92,11 +91,7 @@ def tags(drafter: Any) -> set[int]:
 
 def engine(target: Target, drafter: Drafter) -> tuple[Engine, Collector]:
     sink = Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=8, token_budget=64, growth_tokens=8, block_size=16)
-    planner = StaticPlanner(2, 1)
-    return Engine(
-        target, scheduler, planner, sink, ManualClock(), EngineConfig({"draft": drafter}, draft_deadline=60)
-    ), sink
+    return engine_to(sink, target, StaticPlanner(2, 1), {"draft": drafter}, clock=ManualClock(), block_size=16), sink
 
 
 @pytest.mark.parametrize(("make_target", "make_drafter"), list(zip([*TARGETS, emulated_target], DRAFTERS)))
@@ -113,15 +108,13 @@ def test_an_orchestrator_that_starts_anew_finds_nothing_left_of_the_one_before(
     assert len(tags(drafter)) == 4
     after, sink = engine(target, drafter)
     after.submit(request(2, [3, 5, 6] * 9, 20, drafter="draft"))
-    while after.round():
-        pass
+    finish(after)
     assert tags(drafter) == {2}, "the last one's tag is freed with the next draft"
     assert sink.finish(2) is Finish.LENGTH
     assert held(target) == 0, "blocks that nobody will free"
     alone, expected = engine(make_target(folder), make_drafter(folder))
     alone.submit(request(2, [3, 5, 6] * 9, 20))
-    while alone.round():
-        pass
+    finish(alone)
     assert sink.tokens[2] == expected.tokens[2]
 
 
@@ -151,18 +144,6 @@ def test_a_pass_is_made_once_per_number_and_caller(folder: Path, make: Callable[
     assert target.step(decode) is following
     other = replace(decode, origin=12)
     assert target.step(other).status.tolist() == [RowStatus.STALE], "the same number of another caller"
-
-
-@pytest.mark.parametrize("make", DRAFTERS)
-def test_a_draft_is_made_once_per_number_and_caller(folder: Path, make: Callable[[Path], Drafter]) -> None:
-    drafter = make(folder)
-    sender = Sender(drafter)
-    work: DraftWork = sender.work([Text(1, [5, 6, 7, 5, 6])], 2)
-    reply = drafter.draft(work)
-    assert drafter.draft(work) is reply, "before it knows the drafter's epoch, too"
-    other = replace(work, opens=(), origin=work.origin + 1)
-    assert drafter.draft(other).status.tolist() == [RowStatus.STALE]
-    assert not tags(drafter)
 
 
 def by(caller: str, drafter: Drafter) -> Sender:
