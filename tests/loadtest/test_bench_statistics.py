@@ -6,7 +6,7 @@ import pytest
 
 from covey import prompts
 from loadtest.bench import workload
-from loadtest.bench.statistics import Spread, best_over, loops, percentile, ratios
+from loadtest.bench.statistics import Spread, loops, percentile, ratios
 
 
 def test_spread_is_median_and_quartiles() -> None:
@@ -26,27 +26,6 @@ def test_ratios_are_paired_so_that_drift_cancels() -> None:
 def test_percentile_is_a_value_of_the_sample(share: float, expected: float) -> None:
     assert percentile([4, 2, 1, 3], share) == expected
     assert percentile([], share) is None
-
-
-def test_the_best_choice_is_judged_where_it_was_not_picked() -> None:
-    """`lucky` wins on odd repetitions and loses on even ones: it must not keep what luck gave it."""
-    rates = {"lucky": [1.0, 9.0, 1.0, 9.0], "steady": [2.0, 2.0, 2.0, 2.0]}
-    best = best_over(rates, {"off": [1.0] * 4})
-    assert best is not None
-    assert best.picked == ("lucky", "steady")
-    assert best.ratio == pytest.approx(1.5)  # lucky on even repetitions: 1, 1; steady on odd ones: 2, 2
-    assert best.span == [1.0, 2.0]
-
-
-def test_the_best_choice_meets_the_best_opponent() -> None:
-    best = best_over({"fixed": [6.0] * 4}, {"weak": [1.0] * 4, "strong": [3.0] * 4})
-    assert best is not None
-    assert best.ratio == 2.0
-
-
-def test_one_repetition_picks_nothing() -> None:
-    assert best_over({"fixed": [6.0]}, {"off": [1.0]}) is None
-    assert best_over({"fixed": [6.0, 6.0]}, {"off": [1.0]}) is None
 
 
 def test_loops_are_seen_and_other_text_is_not() -> None:

@@ -100,22 +100,18 @@ def test_a_shape_that_no_process_can_offer_is_refused(shape: str) -> None:
         arrivals.parse(shape)
 
 
-def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
-    (tmp_path / "packed.csv").write_bytes(b"\x1f\x8b\xff\xfe\x00")
-    with pytest.raises(SettingError, match=r"packed\.csv is no trace in"):
-        arrivals.parse(f"azure:{tmp_path}/packed.csv")
-
-
-def test_a_missing_trace_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"nowhere\.csv is no trace in"):
-        arrivals.parse(f"azure:{tmp_path}/nowhere.csv")
-
-
-def test_a_file_in_another_format_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "other.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(SettingError, match=r"other\.csv is no trace in Azure's format"):
-        arrivals.parse(f"azure:{path}")
-    path.write_text("")
-    with pytest.raises(SettingError, match="holds no request"):
-        arrivals.parse(f"azure:{path}")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, r"own\.csv is no trace in"),
+        (b"\x1f\x8b\xff\xfe\x00", r"own\.csv is no trace in"),
+        (b"a,b\n1,2\n", r"own\.csv is no trace in Azure's format"),
+        (b"", "holds no request"),
+    ],
+    ids=["missing", "no text", "another format", "empty"],
+)
+def test_a_file_that_is_no_trace_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "own.csv").write_bytes(content)
+    with pytest.raises(SettingError, match=said):
+        arrivals.parse(f"azure:{tmp_path}/own.csv")
