@@ -64,11 +64,9 @@ def test_quantiles_interpolate_in_their_bucket() -> None:
     assert Span(reading(0.0, 100), reading(1.0, 100)).quantile(name, 0.5) is None
 
 
-def test_a_quantile_at_a_bound_is_that_bound_whatever_is_empty_behind_it() -> None:
-    page = 'x_bucket{le="1"} 2\nx_bucket{le="2"} 2\nx_bucket{le="4"} 4\nx_bucket{le="+Inf"} 4\n'
-    assert Span(MetricsSnapshot(0, ()), MetricsSnapshot(1, status.parse(page, "x"))).quantile("x", 0.5) == 1
-
-
-def test_beyond_the_last_bound_a_quantile_is_that_bound() -> None:
-    page = 'x_bucket{le="1"} 1\nx_bucket{le="+Inf"} 4\n'
-    assert Span(MetricsSnapshot(0, ()), MetricsSnapshot(1, status.parse(page, "x"))).quantile("x", 0.9) == 1
+def test_a_quantile_at_a_bound_whatever_is_empty_behind_it_and_beyond_the_last_is_that_bound() -> None:
+    for share, page in (
+        (0.5, 'x_bucket{le="1"} 2\nx_bucket{le="2"} 2\nx_bucket{le="4"} 4\nx_bucket{le="+Inf"} 4\n'),
+        (0.9, 'x_bucket{le="1"} 1\nx_bucket{le="+Inf"} 4\n'),
+    ):
+        assert Span(MetricsSnapshot(0, ()), MetricsSnapshot(1, status.parse(page, "x"))).quantile("x", share) == 1

@@ -29,19 +29,15 @@ def test_a_folder_that_others_may_change_is_refused(tmp_path: Path) -> None:
             private_folder(folder)
 
 
-def test_a_link_to_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_link_and_another_user_s_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "own")
     with pytest.raises(SettingError, match="is no folder but a link"):
         private_folder(tmp_path / "link")
-
-
-def test_another_user_s_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "theirs").mkdir(mode=0o700)
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
     with pytest.raises(SettingError, match="belongs to another user"):
-        private_folder(tmp_path / "theirs")
+        private_folder(tmp_path / "own")
 
 
 def test_what_is_kept_lies_where_the_launcher_says_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def parse(**values: Any) -> Request:
     + [("num_draft_tokens", value) for value in (-2, -1, 33, (1 << 31) - 1)]
     + [("tenant", b"t" * 257), ("tenant", "ü".encode() * 129), ("tenant", b"\xff")]
     + [("stop_words", b"w" * (8 << 20)), ("bad_words", b"w" * (8 << 20)), ("bad_words", b"\xff")]
-    + [("speculation", b"fixed:" + b"9" * size) for size in (3, 4000, 5000)]
+    + [("speculation", b"fixed:" + depth) for depth in (b"0", b"x", b"9" * 3, b"9" * 4000, b"9" * 5000)]
     + [("speculation", b"fixed:+3"), ("speculation", "fixed:٣".encode()), ("verification", b"x" * (1 << 20))],
     ids=lambda value: repr(value)[:40],
 )
