@@ -74,20 +74,6 @@ def test_rows_of_several_senders_are_drafted_in_one_pass_and_as_if_alone(
         held.drafter.check()  # type: ignore[attr-defined]
 
 
-def test_a_sender_that_floods_the_pool_evicts_its_own(folder: Path, serve: Callable[..., DraftService]) -> None:
-    drafter, rng = neural(folder, blocks=24), np.random.default_rng(5)
-    service = serve(drafter)
-    modest, greedy = (Sender(From(service, name), new_origin(name)) for name in ("modest", "greedy"))
-    mine = [Text(tag, prompt(rng, 30)) for tag in (1, 2)]
-    modest.send(mine, 2)
-    for tag in range(40):
-        greedy.send([Text(tag, prompt(rng, 30))], 2)
-    reply = modest.send(mine, 2)
-    assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]
-    assert reply.catch_up_seconds == 0.0, "its keys are still there"
-    drafter.check()
-
-
 def test_a_late_call_is_told_to_decode_plainly_and_nothing_is_lost(
     folder: Path, serve: Callable[..., DraftService]
 ) -> None:
@@ -276,16 +262,20 @@ def test_who_sends_more_calls_than_anyone_needs_is_answered_at_once(
     held.gate.set()
 
 
-def test_names_without_end_take_nobody_s_tags(folder: Path, serve: Callable[..., DraftService]) -> None:
+@pytest.mark.parametrize("names", [1, 40])
+def test_neither_texts_nor_names_without_end_take_anothers_tags(
+    folder: Path, serve: Callable[..., DraftService], names: int
+) -> None:
     drafter, rng = neural(folder, blocks=24), np.random.default_rng(16)
     service = serve(drafter)
     auth = Authenticator(17, [CallingServer("modest", 1), CallingServer("greedy", 2)])
     modest = Sender(From(service, "modest"), auth.origin("modest", new_origin("modest")))
     mine = [Text(tag, prompt(rng, 30)) for tag in (1, 2)]
     modest.send(mine, 2)
+    greedy = [Sender(From(service, "greedy"), auth.origin("greedy", new_origin(f"greedy {n}"))) for n in range(names)]
     for index in range(40):
-        greedy = Sender(From(service, "greedy"), auth.origin("greedy", new_origin(f"greedy {index}")))
-        greedy.send([Text(1, prompt(rng, 30))], 2)
+        greedy[index % names].send([Text(index, prompt(rng, 30))], 2)
     reply = modest.send(mine, 2)
     assert reply.status.tolist() == [RowStatus.OK, RowStatus.OK]
     assert reply.catch_up_seconds == 0.0, "its keys are still there"
+    drafter.check()
