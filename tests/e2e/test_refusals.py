@@ -15,24 +15,14 @@ from covey_client import Client, InvalidRequest
 
 pytestmark = pytest.mark.e2e
 
-REFUSED: list[tuple[str, dict[str, Any]]] = [
+REFUSED: list[tuple[str, dict[str, Any]]] = [  # a few of each kind: tests/tritonio has every field's range
     ("text_input", {"text_input": ""}),
     ("text_input", {}),
     ("text_input", {"text_input": "a", "input_ids": [5]}),
     ("input_ids", {"input_ids": [5, 4096]}),
-    ("input_ids", {"input_ids": [-1]}),
     ("text_input", {"text_input": "word " * 4000}),
     ("max_tokens", {"text_input": "a", "max_tokens": 2048}),
-    ("max_tokens", {"text_input": "a", "max_tokens": 0}),
-    ("max_tokens", {"text_input": "a", "max_tokens": -3}),
     ("temperature", {"text_input": "a", "temperature": -0.1}),
-    ("temperature", {"text_input": "a", "temperature": 1e9}),
-    ("top_p", {"text_input": "a", "top_p": 0.0}),
-    ("top_p", {"text_input": "a", "top_p": 1.5}),
-    ("top_k", {"text_input": "a", "top_k": -1}),
-    ("min_p", {"text_input": "a", "min_p": 2.0}),
-    ("repetition_penalty", {"text_input": "a", "repetition_penalty": 0.0}),
-    ("repetition_penalty", {"text_input": "a", "repetition_penalty": 1e-38}),
     ("min_tokens", {"text_input": "a", "max_tokens": 4, "min_tokens": 5}),
     ("stop_words", {"text_input": "a", "stop_words": ["", "a"]}),
     ("stop_words", {"text_input": "a", "stop_words": ["x"] * 17}),
@@ -40,20 +30,12 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("bad_words", {"text_input": "a", "bad_words": ["a", ""]}),
     ("end_id", {"text_input": "a", "end_id": 4096}),
     ("num_prompt_tokens", {"text_input": "a", "num_prompt_tokens": 99}),
-    ("priority", {"text_input": "a", "priority": 100000}),
-    ("speculation", {"text_input": "a", "speculation": "fixed:0"}),
-    ("speculation", {"text_input": "a", "speculation": "fixed:x"}),
-    ("speculation", {"text_input": "a", "speculation": "fixed:" + "9" * 5000}),
-    ("tenant", {"text_input": "a", "tenant": "t" * 257}),
     ("speculation", {"text_input": "a", "speculation": "sometimes"}),
     ("num_draft_tokens", {"text_input": "a", "speculation": "off", "num_draft_tokens": 3}),
-    ("num_draft_tokens", {"text_input": "a", "num_draft_tokens": 1000}),
     ("drafter", {"text_input": "a", "drafter": "nobody"}),
     ("verification", {"text_input": "a", "verification": "hopeful"}),
     ("no_such_setting", {"text_input": "a", "no_such_setting": 1}),
     ("beam_width", {"text_input": "a", "beam_width": 4}),
-    ("num_return_sequences", {"text_input": "a", "num_return_sequences": 2}),
-    ("return_context_logits", {"text_input": "a", "return_context_logits": True}),
 ]
 
 
