@@ -12,18 +12,17 @@ import torch
 
 from covey import prompts
 from covey.contracts import profile
-from covey.contracts.clock import RealClock
 from covey.contracts.ports import Drafter
 from covey.contracts.types import Ints, Request, Sampling
 from covey.drafters import load_drafter
-from covey.loop.configuration import EngineConfig, EngineHooks
-from covey.loop.engine import Engine
+from covey.loop.configuration import EngineHooks
 from covey.planner.planner import Planner
 from covey.requests.roster import Roster
 from covey.requests.rounds import Plan, RoundRecord
-from covey.requests.scheduler import Batch, Scheduler
+from covey.requests.scheduler import Batch
 from covey.target.runner import TargetRunner
 from covey.text.tokenization import load_tokenizer
+from tests.engines import engine_to, finish
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
@@ -105,26 +104,10 @@ def serve(
 ) -> tuple[Collector, list[RoundRecord]]:
     """What an engine makes of the requests, with up to `batch` of them in flight."""
     sink, records = Collector(), list[RoundRecord]()
-    scheduler = Scheduler(
-        max_running=batch,
-        max_waiting=len(requests),
-        token_budget=BUDGET,
-        growth_tokens=64,
-        block_size=SETTINGS.target.block_size,
-    )
-    engine = Engine(
-        target(),
-        scheduler,
-        planner,
-        sink,
-        RealClock(),
-        EngineConfig({name: drafter(name) for name in drafters}, draft_deadline=60.0),
-        EngineHooks(observe=records.append),
-    )
-    for each in requests:
-        engine.submit(each)
-    while engine.round():
-        pass
+    limits = {"max_running": batch, "max_waiting": len(requests), "token_budget": BUDGET, "growth_tokens": 64}
+    limits["block_size"] = SETTINGS.target.block_size
+    known, hooks = {name: drafter(name) for name in drafters}, EngineHooks(observe=records.append)
+    finish(engine_to(sink, target(), planner, known, hooks=hooks, **limits), requests)
     target().check()
     return sink, records
 

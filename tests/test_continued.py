@@ -14,15 +14,13 @@ import pytest
 
 from covey.contracts.clock import RealClock
 from covey.contracts.errors import BadField
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
 from covey.requests.roster import Roster
-from covey.requests.scheduler import Scheduler
 from covey.text.streaming import Streamer
 from covey.text.text import visible_text
 from covey.text.tokenization import load_tokenizer
 from covey.tritonio.fields import RequestParser
 from tests.bundled import BUDGET, MODELS, SETTINGS, drafter, target, texts
+from tests.engines import engine_to, finish
 from tests.fakes import ManualClock
 from tests.static_planner import StaticPlanner
 from tests.text.test_streaming import Listener
@@ -45,21 +43,9 @@ class Serving:
         self.streamer = Streamer(TOKENIZER, RealClock())
         roster = Roster((DRAFTER,), ManualClock())
         self.parser = RequestParser(TOKENIZER, target().info(), SETTINGS.limits, roster)
-        scheduler = Scheduler(
-            max_running=4,
-            max_waiting=8,
-            token_budget=BUDGET,
-            growth_tokens=64,
-            block_size=SETTINGS.target.block_size,
-        )
-        self.engine = Engine(
-            target(),
-            scheduler,
-            StaticPlanner(2),
-            self.streamer,
-            RealClock(),
-            EngineConfig({DRAFTER: drafter(DRAFTER)}, draft_deadline=60.0),
-        )
+        drafters, size = {DRAFTER: drafter(DRAFTER)}, SETTINGS.target.block_size
+        limits = {"token_budget": BUDGET, "growth_tokens": 64, "block_size": size}
+        self.engine = engine_to(self.streamer, target(), StaticPlanner(2), drafters, **limits)
         self.streamer.start(self.engine)
         self.keys = 0
 
@@ -73,14 +59,13 @@ class Serving:
         self.engine.submit(wanted.request)
         while not listener.done.is_set():
             self.engine.round()
-        while self.engine.round():
-            pass
+        finish(self.engine)
         chunks = listener.chunks
-        text, finish = "".join(chunk.text for chunk in chunks), chunks[-1].finish
+        text, ended = "".join(chunk.text for chunk in chunks), chunks[-1].finish
         if needs_state:  # as the tokenizer's model makes text of it
             text = "".join(_made_elsewhere(chunk) for chunk in chunks)
-        assert finish is not None
-        return Answer([int(token) for chunk in chunks for token in chunk.ids], text, finish.value)
+        assert ended is not None
+        return Answer([int(token) for chunk in chunks for token in chunk.ids], text, ended.value)
 
     def settings(self, rng: random.Random, number: int) -> dict[str, Any]:
         """Those that count or look at what came."""

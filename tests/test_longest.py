@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.contracts.clock import RealClock
 from covey.contracts.ports import Target
 from covey.contracts.types import Request
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
 from covey.requests.roster import Roster
-from covey.requests.scheduler import Scheduler
 from covey.target.opening import load_target
 from covey.tritonio.fields import BadField, RequestParser
 from tests.bundled import MODELS, SETTINGS
+from tests.engines import answers
 from tests.fakes import Collector, ManualClock
-from tests.static_planner import StaticPlanner
 
 
 @pytest.mark.parametrize("blocks", [3, 100])
@@ -56,10 +52,4 @@ def test_a_prompt_that_is_only_scored_may_have_the_longest_length() -> None:
 
 
 def answered(target: Target, request: Request) -> Collector:
-    sink = Collector()
-    scheduler = Scheduler(max_running=4, max_waiting=4, token_budget=256, growth_tokens=64, block_size=32)
-    engine = Engine(target, scheduler, StaticPlanner(0, 1), sink, RealClock(), EngineConfig({}))
-    engine.submit(request)
-    while engine.round():
-        pass
-    return sink
+    return answers(target, [request], token_budget=256, growth_tokens=64, block_size=32)

@@ -15,17 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from covey.contracts.clock import RealClock
 from covey.contracts.ports import Drafter
 from covey.contracts.types import Ints, Progress, Sampling
 from covey.drafters import load_drafter
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
 from covey.models.model import PagedModel
-from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
 from loadtest.bench.exactness_rows import Counts, Rows, Seen, in_chunks
 from tests.bundled import MODELS, SETTINGS, texts
+from tests.engines import engine_to, finish
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
@@ -195,25 +192,23 @@ class Serving:
         drafters: Mapping[str, Drafter] | None = None,
     ) -> Served:
         sink, known = Kept(), drafters or {}
-        scheduler = Scheduler(
-            max_running=batch, max_waiting=len(wanted), token_budget=budget, growth_tokens=0, block_size=BLOCK
+        limits = {"max_running": batch, "token_budget": budget, "growth_tokens": 0, "block_size": BLOCK}
+        engine = engine_to(sink, self.runner, StaticPlanner(0, 3), known, **limits)
+        how = {"speculation": "fixed:4" if known else "off", "tenant": tenant}
+        finish(
+            engine,
+            (
+                request(key, each.prompt, each.count, sampling=each.sampling, **how)
+                for key, each in enumerate(wanted, start=1)
+            ),
         )
-        planner = StaticPlanner(0, 3)
-        engine = Engine(self.runner, scheduler, planner, sink, RealClock(), EngineConfig(known, draft_deadline=60.0))
-        for key, each in enumerate(wanted, start=1):
-            speculation = "fixed:4" if known else "off"
-            engine.submit(
-                request(key, each.prompt, each.count, sampling=each.sampling, speculation=speculation, tenant=tenant)
-            )
-        while engine.round():
-            pass
         engine.stop()
         engine.run()  # returns at once, its threads ended
         self.runner.check()
         ended = [sink.ended[key] for key in range(1, len(wanted) + 1)]
         return Served(
             [(sink.tokens[key], sink.logprobs[key]) for key in range(1, len(wanted) + 1)],
-            scheduler.preemptions,
+            engine.scheduler.preemptions,
             sum(item.reused for item in ended),
             sum(item.drafted for item in ended),
         )

@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.contracts.clock import RealClock
 from covey.contracts.profile import TargetSettings
 from covey.contracts.types import Finish, Ints, Rule, Sampling
-from covey.loop.engine import Engine
 from covey.requests.scheduler import SCORED, Scheduler
 from covey.target.runner import TargetRunner
 from tests.bundled import serve, texts
+from tests.engines import answers, engine_to
 from tests.fakes import Collector, request
 from tests.models import tiny_models
 from tests.static_planner import StaticPlanner
@@ -83,20 +82,16 @@ def test_who_gives_way_amid_its_scores_has_them_all(tmp_path_factory: pytest.Tem
     folder = tiny_models.build(tmp_path_factory.mktemp("scores"), "llama")
     settings = TargetSettings(dtype="float64", threads=1, kv_blocks=blocks, block_size=4)
     target = TargetRunner.load(folder, settings, token_budget=8, name="target")
-    limits = {"max_running": 2, "max_waiting": 8, "token_budget": 4, "growth_tokens": 0, "block_size": 4}
-    scheduler, sink = Scheduler(**limits), Collector()  # type: ignore[arg-type]
-    engine = Engine(target, scheduler, StaticPlanner(), sink, RealClock())
+    sink = Collector()
+    engine = engine_to(sink, target, max_running=2, token_budget=4, growth_tokens=0)
     text = np.random.default_rng(1).integers(2, 97, 60).astype(np.int32)
     engine.submit(request(1, text, 0, sampling=SCORING))
     engine.submit(request(2, text[:4], 60, priority=1))
     while engine.round():
         target.check()
-    assert (scheduler.preemptions > 0) == (blocks < 100)
+    assert (engine.scheduler.preemptions > 0) == (blocks < 100)
     assert len(sink.tokens[2]) == 60
-    one = Engine(target, Scheduler(**{**limits, "token_budget": 8}), StaticPlanner(), alone := Collector(), RealClock())  # type: ignore[arg-type]
-    one.submit(request(3, text, 0, sampling=SCORING))
-    while one.round():
-        pass
+    alone = answers(target, [request(3, text, 0, sampling=SCORING)], token_budget=8, growth_tokens=0)
     assert len(sink.scores[1].logprobs) == 59
     assert sink.scores[1].logprobs == pytest.approx(alone.scores[3].logprobs, abs=1e-6)
     assert sink.scores[1].top.ids.tolist() == alone.scores[3].top.ids.tolist()

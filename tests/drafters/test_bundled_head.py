@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pytest
 
 from covey import prompts
 from covey.contracts import profile
-from covey.contracts.clock import RealClock
 from covey.contracts.ports import Drafter
 from covey.contracts.types import Sampling
 from covey.drafters import load_drafter
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
-from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
 from covey.text.tokenization import load_tokenizer
+from tests import engines
 from tests.bundled import MODELS
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
@@ -28,20 +24,16 @@ DEPTH, LENGTH, BUDGET = 5, 48, 512
 
 
 def answers(temperature: float, depth: int, drafters: Mapping[str, Drafter], target: TargetRunner) -> Collector:
-    sink, tokenizer = Collector(), load_tokenizer(TARGET)
+    tokenizer = load_tokenizer(TARGET)
     assert tokenizer is not None
-    scheduler = Scheduler(max_running=6, max_waiting=64, token_budget=BUDGET, growth_tokens=64, block_size=32)
-    config = EngineConfig(drafters, draft_deadline=60.0)
-    engine = Engine(target, scheduler, StaticPlanner(depth), sink, RealClock(), config)
-    for name, drafter in drafters.items():
-        engine.roster.came(name, drafter.info())
-    for key, domain in enumerate(prompts.DOMAINS):
-        ids = np.asarray(tokenizer.encode(prompts.load(domain)[0]).ids, np.int32)
-        engine.submit(request(key, ids, LENGTH, sampling=Sampling(temperature, seed=key)))
-    while engine.round():
-        pass
+    asked = [
+        request(key, tokenizer.encode(prompts.load(domain)[0]).ids, LENGTH, sampling=Sampling(temperature, seed=key))
+        for key, domain in enumerate(prompts.DOMAINS)
+    ]
+    limits = {"token_budget": BUDGET, "growth_tokens": 64, "block_size": 32}
+    found = engines.answers(target, asked, StaticPlanner(depth), drafters, **limits)
     target.check()
-    return sink
+    return found
 
 
 @pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])

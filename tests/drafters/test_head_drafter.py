@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from covey.contracts.clock import RealClock
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import DrafterSettings, TargetSettings
 from covey.contracts.types import (
@@ -27,13 +26,12 @@ from covey.contracts.types import (
     Trees,
 )
 from covey.drafters.neural import NeuralDrafter
-from covey.loop.configuration import EngineConfig, EngineHooks
-from covey.loop.engine import Engine
-from covey.requests.scheduler import Scheduler
+from covey.loop.configuration import EngineHooks
 from covey.sampling.drawing import SettingsTable, draw_unpenalised
 from covey.target.runner import TargetRunner
 from covey.wire import codec
 from tests.drafters.drafting import Sender, Text, hits_of, paths_of, rows_of
+from tests.engines import engine_to, finish
 from tests.fakes import Collector, request
 from tests.models import tiny_heads, tiny_models
 from tests.models.tiny_heads import Formula
@@ -233,13 +231,12 @@ def answers(
     depth: int = 3,
 ) -> Collector:
     """The prompts so many times: the later ones find the earlier ones' blocks."""
-    sink = Collector()
-    scheduler = Scheduler(max_running=3, max_waiting=64, token_budget=32, growth_tokens=16, block_size=32)
+    sink, failed = Collector(), list[object]()
     drafters: dict[str, Drafter] = {} if head is None else {"draft_head": head}
-    failed: list[object] = []
     hooks = EngineHooks(drafter_failed=lambda *problem: failed.append(problem))
     planner = StaticPlanner(0 if head is None else depth, width)
-    engine = Engine(runner, scheduler, planner, sink, RealClock(), EngineConfig(drafters, draft_deadline=30.0), hooks)
+    limits = {"max_running": 3, "token_budget": 32, "growth_tokens": 16, "block_size": 32}
+    engine = engine_to(sink, runner, planner, drafters, hooks=hooks, **limits)
     if head is not None:
         engine.roster.came("draft_head", head.info())
     key = 0
@@ -247,8 +244,7 @@ def answers(
         for prompt in PROMPTS:
             key += 1
             engine.submit(request(key, prompt, 30, sampling=replace(sampling, seed=key % len(PROMPTS))))
-        while engine.round():
-            pass
+        finish(engine)
     assert not failed
     return sink
 

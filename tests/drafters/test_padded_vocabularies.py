@@ -10,21 +10,18 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from covey.contracts.clock import RealClock
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import Profile, TargetSettings
 from covey.contracts.types import Hit, Rule, Sampling
 from covey.drafters import load_drafter
 from covey.drafters.judging import LEAST
 from covey.drafters.neural import NeuralDrafter
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
-from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
 from covey.text.grammar import Grammar, compiled, tokenizer_of
 from tests.bundled import MODELS
 from tests.drafters.drafting import Sender, Text, hits_of, rows_of
 from tests.drafters.neural_reference import SAMPLINGS, TINY, VOCAB
+from tests.engines import answers
 from tests.fakes import Collector, request
 from tests.models.tiny_models import build, padded
 from tests.static_planner import StaticPlanner
@@ -181,14 +178,11 @@ def acceptance(sink: Collector) -> float:
 
 
 def run(target: TargetRunner, drafters: dict[str, Drafter], samplings: Sequence[Sampling]) -> Collector:
-    sink, rng = Collector(), np.random.default_rng(9)
-    scheduler = Scheduler(max_running=32, max_waiting=64, token_budget=256, growth_tokens=16, block_size=8)
-    config = EngineConfig(drafters, draft_deadline=30.0)
-    engine = Engine(target, scheduler, StaticPlanner(3, 1), sink, RealClock(), config)
+    rng, asked = np.random.default_rng(9), []
     for key, sampling in enumerate(samplings):
         prompt = [*rng.integers(2, VOCAB, 5 + 7 * (key % 3)).tolist(), VOCAB - 1 - key % 3]
-        engine.submit(request(key, prompt, 60, sampling=sampling))
-    while engine.round():
-        pass
+        asked.append(request(key, prompt, 60, sampling=sampling))
+    limits = {"max_running": 32, "token_budget": 256, "growth_tokens": 16, "block_size": 8}
+    found = answers(target, asked, StaticPlanner(3, 1), drafters, **limits)
     target.check()
-    return sink
+    return found

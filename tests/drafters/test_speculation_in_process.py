@@ -9,17 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.contracts.clock import RealClock
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import DrafterSettings, TargetSettings
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Sampling
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.ngram import NgramDrafter
 from covey.drafters.suffix import SuffixDrafter
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
-from covey.requests.scheduler import Scheduler
 from covey.target.runner import TargetRunner
+from tests.engines import answers
 from tests.fakes import Collector, request
 from tests.models.tiny_models import build, prompts
 from tests.static_planner import StaticPlanner
@@ -72,16 +69,14 @@ def run(
     target: TargetRunner, drafters: dict[str, Drafter], depth: int, width: int, samplings: Sequence[Sampling]
 ) -> Collector:
     """Five texts of each sampling, side by side."""
-    sink, texts = Collector(), prompts(np.random.default_rng(7), 97, 5, 40, 1, 17, 23)
-    asked = [(sampling, number, text) for sampling in samplings for number, text in enumerate(texts, start=1)]
-    scheduler = Scheduler(max_running=len(asked), max_waiting=64, token_budget=256, growth_tokens=16, block_size=8)
-    planner = StaticPlanner(depth, width)
-    engine = Engine(target, scheduler, planner, sink, RealClock(), EngineConfig(drafters, draft_deadline=30.0))
-    for key, (sampling, number, text) in enumerate(asked):
-        seeded = replace(sampling, seed=sampling.seed + number)
-        engine.submit(request(key, text.tolist(), 24 + number, sampling=seeded))
-    while engine.round():
-        pass
+    texts = prompts(np.random.default_rng(7), 97, 5, 40, 1, 17, 23)
+    wanted = [(sampling, number, text) for sampling in samplings for number, text in enumerate(texts, start=1)]
+    asked = [
+        request(key, text.tolist(), 24 + number, sampling=replace(sampling, seed=sampling.seed + number))
+        for key, (sampling, number, text) in enumerate(wanted)
+    ]
+    limits = {"max_running": len(asked), "token_budget": 256, "growth_tokens": 16, "block_size": 8}
+    sink = answers(target, asked, StaticPlanner(depth, width), drafters, **limits)
     target.check()
     assert len(sink.ended) == len(asked)
     return sink

@@ -17,19 +17,15 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from covey.contracts import profile
-from covey.contracts.clock import RealClock
 from covey.contracts.errors import SettingError
-from covey.contracts.ports import Drafter
 from covey.contracts.profile import GENERAL, HEAD, Profile
 from covey.contracts.types import Sampling
 from covey.drafters import load_drafter
 from covey.launcher import Options, command, installation, preflight
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
-from covey.requests.scheduler import Scheduler
 from covey.runtimes import budget
 from covey.target.opening import load_target
-from tests.fakes import Collector, request
+from tests.engines import answers
+from tests.fakes import request
 from tests.models.tiny_models import build
 from tests.static_planner import StaticPlanner
 
@@ -119,20 +115,13 @@ def texts(options: Options, kind: str, name: str) -> tuple[dict[int, list[int]],
     drafter = load_drafter(kind, options.drafter, folder, chosen, name=name)
     found = []
     for drafters in ({}, {name: drafter}):
-        sink = Collector()
-        scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=256, growth_tokens=16, block_size=32)
-        config = EngineConfig(drafters, draft_deadline=30.0)
-        engine = Engine(target, scheduler, StaticPlanner(3, 1), sink, RealClock(), config)
-        told: dict[str, Drafter] = drafters
-        for each, own in told.items():
-            engine.roster.came(each, own.info())
+        asked = []
         for key in range(6):
             prompt = np.random.default_rng(key).integers(2, WORDS, 9 + 20 * key)
-            engine.submit(request(key, prompt, 40, sampling=Sampling((key % 2) * 0.8, seed=key)))
-        while engine.round():
-            pass
+            asked.append(request(key, prompt, 40, sampling=Sampling((key % 2) * 0.8, seed=key)))
+        limits = {"token_budget": 256, "growth_tokens": 16, "block_size": 32}
+        found.append(answers(target, asked, StaticPlanner(3, 1), drafters, **limits))
         target.check()
-        found.append(sink)
     return found[0].tokens, found[1].tokens, sum(each.drafted for each in found[1].ended.values())
 
 

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from covey.contracts.clock import RealClock
 from covey.contracts.errors import CoveyError
 from covey.contracts.ports import Clock, Drafter
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Judged, RowStatus, Trees
-from covey.loop.configuration import EngineConfig, EngineHooks
+from covey.loop.configuration import EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.planner import Planner
 from covey.requests.active import TextJudgement
 from covey.requests.roster import Roster
 from covey.requests.rounds import Judge, Plan
-from covey.requests.scheduler import Batch, Scheduler
+from covey.requests.scheduler import Batch
+from tests.engines import engine_to
 from tests.fakes import VOCAB, Collector, HashTarget, next_token
 from tests.static_planner import StaticPlanner
 
@@ -134,11 +134,9 @@ def serving(
     blocks: int = 1000,
 ) -> tuple[Engine, HashTarget, Collector]:
     """An engine whose drafters have a real deadline, however time passes."""
-    target, sink = HashTarget(blocks=blocks), Collector()
-    scheduler = Scheduler(max_running=8, max_waiting=64, token_budget=64, growth_tokens=8, block_size=target.block_size)
-    config, hooks = EngineConfig(drafters, draft_deadline=deadline), EngineHooks(drafter_failed=failed)
-    engine = Engine(target, scheduler, planner or StaticPlanner(4, 1), sink, clock or RealClock(), config, hooks)
-    return engine, target, sink
+    target, sink, hooks = HashTarget(blocks=blocks), Collector(), EngineHooks(drafter_failed=failed)
+    planner = planner or StaticPlanner(4, 1)
+    return engine_to(sink, target, planner, drafters, clock=clock, hooks=hooks, deadline=deadline), target, sink
 
 
 def read_out(engine: Engine) -> None:

@@ -8,19 +8,16 @@ import time
 
 import pytest
 
-from covey.contracts.clock import RealClock
 from covey.contracts.errors import PortError
 from covey.contracts.ports import Drafter
 from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Ints
 from covey.drafters.calls import plainly
 from covey.drafters.service import DraftService
-from covey.loop.configuration import EngineConfig
-from covey.loop.engine import Engine
-from covey.requests.scheduler import Scheduler
 from covey.star.callers import token_of
 from covey.star.remote import RemoteDrafter
 from covey.tritonio.grpc import Unreachable
 from covey.wire import codec
+from tests.engines import engine_to, finish
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, request
 from tests.star.test_remote import There
 from tests.static_planner import StaticPlanner
@@ -80,16 +77,8 @@ class World(There):
 def run(drafter: Drafter, name: str, seed: int, count: int) -> dict[int, tuple[list[int], list[int]]]:
     """What came out beside what should."""
     rng, sink = random.Random(seed), Collector()
-    scheduler = Scheduler(max_running=6, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
-    target = HashTarget()
-    engine = Engine(
-        target,
-        scheduler,
-        StaticPlanner(4, 1),
-        sink,
-        RealClock(),
-        EngineConfig({"remote": drafter}, draft_deadline=0.05, caller=name),
-    )
+    target, drafters = HashTarget(), {"remote": drafter}
+    engine = engine_to(sink, target, StaticPlanner(4, 1), drafters, deadline=0.05, caller=name, max_running=6)
     prompts = {key: [rng.randrange(VOCAB) for _ in range(rng.randrange(2, 9))] for key in range(1, count + 1)}
     lengths = {key: rng.randrange(20, 60) for key in prompts}
     for key, prompt in prompts.items():
@@ -155,19 +144,9 @@ def test_who_cannot_reach_it_decodes_plainly_and_asks_when_it_was_told_to() -> N
             clock.sleep(0.5)
             return target.step(work)
 
-    scheduler = Scheduler(max_running=6, max_waiting=64, token_budget=64, growth_tokens=8, block_size=4)
     drafters: dict[str, Drafter] = {"one": drafter}
-    engine = Engine(
-        Slow(),  # type: ignore[arg-type]
-        scheduler,
-        StaticPlanner(4, 1),
-        sink,
-        clock,
-        EngineConfig(drafters, draft_deadline=0.25),
-    )
-    engine.submit(request(1, [1, 2], 40))
-    while engine.round():
-        pass
+    engine = engine_to(sink, Slow(), StaticPlanner(4, 1), drafters, clock=clock, deadline=0.25)  # type: ignore[arg-type]
+    finish(engine, [request(1, [1, 2], 40)])
     assert sink.tokens[1] == continuation([1, 2], 40)
     gaps = [after - before for before, after in zip(drafter.asked, drafter.asked[1:])]
     assert len(gaps) > 3
