@@ -122,28 +122,16 @@ def test_outputs_of_the_same_tenant_are_known_others_are_not() -> None:
     assert rows_of(reply.trees) == [[32, 33, 34, 35], []]
 
 
-def test_the_store_forgets_the_oldest() -> None:
-    drafter = suffix(40)
-    sender = Sender(drafter)
-    for tag in range(10):
-        item = Text(tag, [1])
-        sender.send([item], 0, frees=[tag - 1] if tag else [])
-        item.tokens += [100 * tag + i for i in range(10)]
-        sender.send([item], 0)
-    probe = [Text(20, [2, 0, 1]), Text(21, [2, 800, 801])]
-    assert rows_of(sender.send(probe, 2).trees) == [[], [802, 803]]
-
-
-def test_tenants_that_asked_long_ago_are_forgotten() -> None:
+@pytest.mark.parametrize("tenants", [1, 40])
+def test_texts_and_tenants_of_long_ago_are_forgotten(tenants: int) -> None:
     """Who says a name of its own in each request would fill the memory."""
-    drafter = suffix(40)
-    sender = Sender(drafter)
+    sender = Sender(suffix(40))
     for tag in range(40):
-        item = Text(tag, [1], tenant=f"t{tag}")
+        item = Text(tag, [1], tenant=f"t{tag % tenants}")
         sender.send([item], 0, frees=[tag - 1] if tag else [])
         item.tokens += [100 * tag + i for i in range(10)]
         sender.send([item], 0)
-    probe = [Text(50, [2, 0, 1], tenant="t0"), Text(51, [2, 3800, 3801], tenant="t38")]
+    probe = [Text(50, [2, 0, 1], tenant="t0"), Text(51, [2, 3800, 3801], tenant=f"t{38 % tenants}")]
     assert rows_of(sender.send(probe, 2, frees=[39]).trees) == [[], [3802, 3803]]
 
 
