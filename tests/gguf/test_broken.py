@@ -42,6 +42,20 @@ def refused(at: Path, match: str | None = None) -> Iterator[None]:
     assert not [path for path in at.iterdir() if path.suffix != ".gguf"]
 
 
+def is_refused(
+    at: Path, why: str, fields: Any = (), numbers: Any = (), architecture: str = "llama", **how: Any
+) -> None:
+    """Write a file with these fields and tensors in place of those of a Llama, and see that it is refused."""
+    of = written.model("llama")
+    said = written.fields("llama", of) | dict(fields)
+    if "attention.head_count" in fields:
+        said.pop("attention.key_length")
+    tensors = written.tensors("llama", of) | dict(numbers)
+    path = written.write(at / "tiny.gguf", architecture, said, tensors, **how)
+    with refused(at, why):
+        folder.write(path, at / "folder")
+
+
 def head(*numbers: int, version: int = 3) -> bytes:
     """Return the beginning of a file: how many tensors and fields it says to have."""
     return b"GGUF" + struct.pack("<IQQ", version, *numbers)
@@ -166,13 +180,7 @@ def test_what_is_no_file_is_not_opened(make: Callable[[Path], None], why: str, t
 def test_what_would_be_computed_otherwise_is_refused(
     architecture: str, changed: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
-    of = written.model("llama")
-    said = written.fields("llama", of) | changed
-    if "attention.head_count" in changed:
-        said.pop("attention.key_length")
-    path = written.write(tmp_path / "tiny.gguf", architecture, said, written.tensors("llama", of))
-    with refused(tmp_path, why):
-        folder.write(path, tmp_path / "folder")
+    is_refused(tmp_path, why, changed, architecture=architecture)
 
 
 @pytest.mark.parametrize(
@@ -184,30 +192,20 @@ def test_what_would_be_computed_otherwise_is_refused(
     ],
 )
 def test_a_tensor_that_is_not_known_is_refused(name: str, size: int, why: str, tmp_path: Path) -> None:
-    of = written.model("llama")
-    numbers = written.tensors("llama", of) | {name: np.linspace(1, 5, size, dtype=np.float32)}
-    path = written.write(tmp_path / "tiny.gguf", "llama", written.fields("llama", of), numbers)
-    with refused(tmp_path, why):
-        folder.write(path, tmp_path / "folder")
+    is_refused(tmp_path, why, numbers={name: np.linspace(1, 5, size, dtype=np.float32)})
 
 
 def test_parts_and_adapters_are_refused(tmp_path: Path) -> None:
-    of = written.model("llama")
-    said, numbers = written.fields("llama", of), written.tensors("llama", of)
-    for general, why in (({"split__count": 3}, "one of 3 parts"), ({"general__type": "adapter"}, "type 'adapter'")):
-        path = written.write(tmp_path / "tiny.gguf", "llama", said, numbers, **general)
-        with refused(tmp_path, why):
-            folder.write(path, tmp_path / "folder")
+    is_refused(tmp_path, "one of 3 parts", split__count=3)
+    is_refused(tmp_path, "type 'adapter'", general__type="adapter")
 
 
-def test_infinite_numbers_are_refused(tmp_path: Path) -> None:
-    of = written.model("llama")
-    numbers = written.tensors("llama", of)
-    numbers["blk.1.ffn_up.weight"][3, 4] = np.inf
-    for kind in (Kind.F32, Kind.F16):
-        path = written.write(tmp_path / "t.gguf", "llama", written.fields("llama", of), numbers, kind=kind)
-        with refused(tmp_path, r"blk.1.ffn_up.weight has a number that is NaN or infinite"):
-            folder.write(path, tmp_path / "folder")
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16])
+def test_infinite_numbers_are_refused(kind: Kind, tmp_path: Path) -> None:
+    name = "blk.1.ffn_up.weight"
+    numbers = written.tensors("llama", written.model("llama"))[name]
+    numbers[3, 4] = np.inf
+    is_refused(tmp_path, f"{name} has a number that is NaN or infinite", numbers={name: numbers}, kind=kind)
 
 
 def test_the_command_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
