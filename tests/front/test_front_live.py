@@ -55,7 +55,6 @@ rate = 1000.0
 read_seconds = 2.0
 """
 GENERATE = "/v2/models/covey/generate"
-INFER = "/v2/models/covey_unary/infer"
 
 
 @pytest.fixture(scope="module")

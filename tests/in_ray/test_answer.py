@@ -119,9 +119,12 @@ def test_a_replica_that_says_nothing_counts_as_lost(monkeypatch: pytest.MonkeyPa
     assert streamed(replicas) == ("Once more", "")
 
 
-def test_a_full_queue_is_waited_for_by_who_has_begun_and_told_to_who_has_not() -> None:
+def test_those_that_are_full_or_busy_are_waited_for_by_who_has_begun_and_told_to_who_has_not() -> None:
     full: Pieces = lambda _: [BackPressureError(num_queued_requests=9, max_queued_requests=9)]  # noqa: E731
-    replicas = Replicas(begins("one", event("Once "), GONE), full, begins("two", event("Once more", "stop"), DONE))
+    busy = begins("two", status=503)
+    replicas = Replicas(
+        begins("one", event("Once "), GONE), full, busy, begins("two", event("Once more", "stop"), DONE)
+    )
     assert streamed(replicas) == ("Once more", "")
     with pytest.raises(BackPressureError):
         streamed(Replicas(full))
@@ -177,16 +180,6 @@ def test_where_all_are_busy_the_answer_says_so() -> None:
 
     head, said = asyncio.run(run())
     assert (head.status, said) == (503, b"full")
-
-
-def test_a_stream_that_has_begun_waits_for_those_that_are_busy() -> None:
-    replicas = Replicas(
-        begins("one", event("Once "), GONE),
-        begins("two", status=503),
-        begins("two", status=503),
-        begins("two", event("Once more", "stop"), DONE),
-    )
-    assert streamed(replicas) == ("Once more", "")
 
 
 def test_a_whole_answer_that_is_lost_is_asked_for_again() -> None:

@@ -303,10 +303,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "weights in Git LFS": (not_fetched("model.safetensors"), ("run git lfs pull",)),
     "tokenizer in Git LFS": (not_fetched("tokenizer.json"), ("not a tokenizer", "copy it again")),
     "bare integers": (holding("layers.0.mlp.weight", "I8", 2), ("weights of type I8", "that it was made from")),
-    "other embeddings": (
-        holding("embed_tokens.weight", "BF16", 3, 32),
-        ("embed_tokens.weight of model.safetensors is [3, 32]", "(vocab_size 4096, hidden_size 32): [4096, 32]"),
-    ),
     "other tokenizer": (
         saying(vocab_size=97),
         ("its tokenizer has 4096 tokens, its model 97",),
