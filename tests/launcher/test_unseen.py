@@ -52,25 +52,21 @@ def test_what_else_the_child_does_is_done_and_the_program_is_not_traced_any_more
         process.kill()
 
 
-def test_where_nothing_can_be_traced_the_secret_is_seen_and_the_log_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def fails(_pid: int, _hidden: dict[int, str]) -> None:
+    raise OSError("no /proc")
+
+
+@pytest.mark.parametrize(
+    ("part", "instead", "said"),
+    [("_TRACED_BY_PARENT", -1, "can read the secret on the command line"), ("_point", fails, "no /proc")],
+    ids=["nothing can be traced", "nothing can be changed"],
+)
+def test_where_the_secret_cannot_be_hidden_it_is_seen_and_the_log_says_so(
+    part: str, instead: object, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(unseen, "_TRACED_BY_PARENT", -1)  # no request of ptrace
+    monkeypatch.setattr(unseen, part, instead)
     with caplog.at_level(logging.WARNING):
         got, seen = told()
     assert got == f"{WORDS[4:]!r}\n"
     assert f"--grpc={SECRET}" in seen.split("\0")
-    assert "can read the secret on the command line" in caplog.text
-
-
-def test_a_program_that_cannot_be_changed_is_ended_and_started_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(_pid: int, _hidden: dict[int, str]) -> None:
-        raise OSError("no /proc")
-
-    monkeypatch.setattr(unseen, "_point", fails)
-    with caplog.at_level(logging.WARNING):
-        got, _ = told()
-    assert got == f"{WORDS[4:]!r}\n"
-    assert "no /proc" in caplog.text
+    assert said in caplog.text

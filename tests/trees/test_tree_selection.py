@@ -116,32 +116,6 @@ def test_whatever_a_drafter_says_of_its_nodes_is_taken_for_a_probability(bad: fl
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_beam_as_wide_as_the_budget_holds_the_optimal_tree(seed: int) -> None:
-    """Theorem 4.1: of a complete tree the best B nodes are among the B best of each level's children of those."""
-    rng = np.random.default_rng(seed)
-    branching, depth, budget = 3, 4, int(rng.integers(1, 9))
-    parents, own, level = [], [], [-1]
-    for _ in range(depth):
-        below = []
-        for parent in level:
-            for share in rng.dirichlet(np.ones(branching)) * rng.uniform(0.6, 0.999):
-                parents.append(parent)
-                own.append(share)
-                below.append(len(parents) - 1)
-        level = below
-    count = len(parents)
-    trees = Trees(np.array([0, count], np.int32), np.arange(count, dtype=np.int32), np.array(parents, np.int32))
-    nodes, order = ranked(trees, np.array(own))
-    best = filled(order, np.zeros(count, np.bool_), budget)
-    beam, lanes = set(), {-1}
-    for step in range(int(nodes.depth[best].max())):
-        offered = [node for node in np.flatnonzero(nodes.depth == step + 1).tolist() if parents[node] in lanes]
-        lanes = set(sorted(offered, key=lambda node: -order.paths[node])[:budget])
-        beam |= lanes
-    assert set(np.flatnonzero(best).tolist()) <= beam
-
-
-@pytest.mark.parametrize("seed", range(20))
 def test_nodes_are_accepted_along_one_path(seed: int) -> None:
     """As the target walks: a node counts if all before it do and the answer says its token."""
     rng = np.random.default_rng(seed)
