@@ -64,24 +64,15 @@ def test_a_relative_class_is_a_multiple_of_the_baseline_and_unknown_before_it() 
     assert told["batch", "tpot"] == 0.15
 
 
-def test_a_request_s_own_numbers_stand_before_its_class_s() -> None:
-    classes = Classes(("slow:-:-", "chat:50:1000"))
-    assert classes.objective("chat", 0.0, 20.0) == Objective("chat", 1.0, 0.02)
-    assert classes.objective("chat", 300.0, 0.0) == Objective("chat", 0.3, 0.05)
-    assert classes.objective("slow", 0.0, 0.0) == Objective("slow")
-    assert classes.objective("", 0.0, 20.0).label == "custom"
-    assert classes.objective("", 0.0, 0.0) == Objective()
-    assert not Objective().label
-
-
 def test_a_profile_s_classes_stand_beside_the_built_in_ones(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
-    path.write_text("[slo]\nclasses = ['search:20:300', 'chat:40:800']\n")
+    path.write_text("[slo]\nclasses = ['search:20:300', 'chat:40:800', 'slow:-:-']\n")
     classes = Classes(load(str(path)).slo.classes)
-    assert classes.names == ("interactive", "chat", "batch", "search")
+    assert classes.names == ("interactive", "chat", "batch", "search", "slow")
     assert classes.objective("search", 0.0, 0.0) == Objective("search", 0.3, 0.02)
     assert classes.objective("chat", 0.0, 0.0) == Objective("chat", 0.8, 0.04)
     assert classes.objective("batch", 0.0, 0.0) == Objective("batch", 15.0, 0.15)
+    assert classes.objective("slow", 0.0, 0.0) == Objective("slow")
 
 
 def test_profiles_and_load_tests_write_the_time_per_token_before_that_to_the_first() -> None:
