@@ -6,7 +6,7 @@ import pytest
 
 from covey.contracts.profile import FrontSettings
 from covey.front.admission import Admission
-from covey.front.connection_limit import EVICTED, WAITING_MESSAGES
+from covey.front.connection_limit import WAITING_MESSAGES
 from covey.front.failures import TooMany
 from covey.front.proxies import Proxies
 
@@ -37,25 +37,13 @@ def test_the_last_address_that_is_no_trusted_proxy_s_is_the_client(
     assert Proxies(["10.0.0.0/8", "fd00::2"]).client(peer, forwarded) == client
 
 
-def test_a_trusted_proxy_may_have_all_connections_and_another_address_half() -> None:
-    limit = Admission(FrontSettings(connections=4, proxies=("10.0.0.5",))).connections
-    for _ in range(2):
-        limit.acquire("9.9.9.9", print).serve()
-    with pytest.raises(TooMany, match="more than 2 connections of one address"):
-        limit.acquire("9.9.9.9", print)
-    limit = Admission(FrontSettings(connections=4, proxies=("10.0.0.5",))).connections
-    for _ in range(4):
-        limit.acquire("10.0.0.5", print).serve()
+def test_a_trusted_proxy_may_have_all_connections_and_all_bytes_of_unfinished_requests() -> None:
+    settings = FrontSettings(connections=4, message_bytes=1000, proxies=("10.0.0.5",))
+    limit, cut = Admission(settings).connections, list[str]()
+    slots = [limit.acquire("10.0.0.5", cut.append) for _ in range(4)]
+    slots[0].came(WAITING_MESSAGES * 1000)
+    assert not cut
+    for slot in slots:
+        slot.serve()
     with pytest.raises(TooMany, match="more than 4 connections"):
-        limit.acquire("10.0.0.5", print)
-
-
-def test_a_trusted_proxy_may_hold_all_bytes_of_unfinished_requests_and_another_address_half() -> None:
-    for address, share in (("10.0.0.5", 1.0), ("9.9.9.9", 0.5)):
-        cut: list[str] = []
-        limit = Admission(FrontSettings(message_bytes=1000, proxies=("10.0.0.5",))).connections
-        slot = limit.acquire(address, cut.append)
-        slot.came(int(share * WAITING_MESSAGES * 1000))
-        assert not cut
-        slot.came(1)
-        assert cut == [EVICTED]
+        limit.acquire("10.0.0.5", cut.append)
