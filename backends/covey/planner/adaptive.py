@@ -4,7 +4,7 @@
 
 Five rules turn these values into a choice:
 
-start    The first rounds are plain. Their time is the measure of all else: of exploring, and of drafts from texts.
+start    Without measured curves, the first rounds are plain. Their time is the measure of exploring and of offers.
          Rounds with drafts do not show it, because plain passes find caches as the last pass left them.
 keep     Drafting stays off until the time lost by that, summed over rounds, reaches the drafters' catch-up time. A
          large gain is taken soon, a small one later, noise never; there is no threshold. For example, rounds without
@@ -56,7 +56,7 @@ class Adaptive:
         self.expectations = Expectations(max_depth, max_rows, costs)
         self._current = 0
         self._started = False
-        self._plain = 0  # rounds that were chosen to be plain at the start
+        self._plain = PLAIN if costs is None else 0  # rounds that are still to be plain
         self._debt = 0.0
         self._bank = 0.0
         self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
@@ -80,8 +80,8 @@ class Adaptive:
         if situation.prefill and self._started:
             self.reason = Reason("beside prefill", predicted)
             return self._beside_prefill(situation, expected)
-        if self._plain < PLAIN:
-            self._plain += 1
+        if self._plain:
+            self._plain -= 1
             self.reason = Reason("start", predicted)
             return 0
         if situation.ceiling == 0:
