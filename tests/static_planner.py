@@ -28,5 +28,5 @@ class StaticPlanner:
     def learn(self, done: Round) -> None:
         """Nothing to learn."""
 
-    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
+    def meanwhile(self, plan: Plan) -> None:
         """Nothing was put off."""

@@ -109,7 +109,7 @@ def test_the_decision_that_is_explained_has_the_form_of_those_that_are_printed()
         seconds=13 * 1.05e-3,
         tokens=13,
         learnt=True,
-        drafters=(("draft_code", "prior", 3), ("draft_general", "switch", 1)),
+        drafters=(("draft_code", "ucb-be", 3), ("draft_general", "asked", 1)),
         chosen=4,
         capped="",
     )

@@ -123,7 +123,7 @@ class Rounds:
         self._drafting.settle()
         plan = self.planner.plan(batch, self.roster, self._budget)
         planned = self._clock.now()
-        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
+        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
         kept = self.planner.select(batch, drafted, self._budget)
         selected = self._clock.now()
         self._drafting.read(batch, plan.judges)

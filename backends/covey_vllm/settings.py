@@ -1,6 +1,6 @@
 """The settings for Covey in vLLM's configuration: the table `covey` of `additional_config`.
 
-    {"drafters": {"suffix": "suffix", "small": "/models/small", "far": "10.0.0.7:8001/draft_general"},
+    {"drafters": {"small": "/models/small", "suffix": "suffix", "far": "10.0.0.7:8001/draft_general"},
      "speculation": {"policy": "adaptive"}, "drafter": {"device": "cpu"}, "star": {"secret": "/etc/covey/secret"}}
 
 Tables other than `drafters` are those of a profile (`covey.contracts.profile`), as far as vLLM leaves their settings to
@@ -20,13 +20,12 @@ from covey.contracts import profile
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import Profile
 from covey.contracts.types import JsonDict
-from covey.planner.build import ADAPTIVE
 
 WHERE = "additional_config.covey"
 SUFFIX = "suffix"  # the lookup that keeps the texts of ended requests
 LOOKUPS = ("ngram", SUFFIX)
 NEURAL, REMOTE = "neural", "remote"
-DRAFTERS = {name: name for name in LOOKUPS}  # the default
+DRAFTERS = {SUFFIX: SUFFIX}  # the default
 TABLES = ("speculation", "drafter", "star")
 PLACE = re.compile(r"[^/\s]+:\d+/[\w.-]+")
 NAME = re.compile(r"[\w.-]+")
@@ -127,7 +126,7 @@ def _profile(tables: JsonDict, drafters: Mapping[str, str], depth: int) -> Profi
         section, _, key = setting.partition(".")
         if key in (tables.get(section) or {}):
             raise SettingError(f"{WHERE}: {setting} is refused: {reason}")
-    own = {"max_depth": depth, "drafter_policy": ADAPTIVE, **(tables.get("speculation") or {})}
+    own = {"max_depth": depth, **(tables.get("speculation") or {})}
     drafter = {"kv_memory_mb": KV_MB, **(tables.get("drafter") or {})}
     found = profile.of_tables({**tables, "speculation": own, "drafter": drafter}, "vllm", WHERE)
     speculation = found.speculation

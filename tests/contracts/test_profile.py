@@ -49,6 +49,8 @@ def test_what_is_read_is_written_as_it_was(path: Path, tmp_path: Path) -> None:
         ("target = 3", "target must be a table"),
         ("models = [1]", "models: got"),
         ('[speculation]\npolicy = "covey"', "k is from 1 to 32; covey is called adaptive now"),
+        ('[speculation]\ndrafter_policy = "adaptive"', "no policy chooses for the whole batch any more: write fixed"),
+        ('[speculation]\ndrafter_policy = "covey"', "write fixed, or one of MetaSD's bandits as ucb-be"),
         ('[speculation]\npolicy = "fixed:0"', "speculation.policy: got 'fixed:0'"),
         ('models = ["lookup"]\n[speculation]\ndrafters = ["lookup"]', "the name lookup is reserved"),
         ('[speculation]\ndrafters = ["nobody"]', "nobody must also be in models"),

@@ -62,12 +62,13 @@ def test_settings_are_a_profiles() -> None:
     assert [settings.kind(name) for name in settings.drafters] == ["ngram", "suffix"]
     unset = CoveyProposer(config()).settings
     assert (unset.profile.speculation.max_depth, unset.profile.speculation.policy) == (4, "adaptive")
-    assert unset.profile.speculation.drafter_policy == "adaptive"
+    assert unset.profile.speculation.drafters == ("suffix",)
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "off", "fixed:4", "nightjar", "dsd"])
 def test_lookups_draft_and_texts_stay(policy: str) -> None:
-    proposer = CoveyProposer(config({"drafters": LOOKUPS, "speculation": {"policy": policy}}))
+    table = {"drafters": LOOKUPS, "speculation": {"policy": policy, "drafter_policy": "fixed:suffix"}}
+    proposer = CoveyProposer(config(table))
     proposer.load_model(object())
     runner = Runner(proposer, rows=4)
     assert runner.serve(PROMPTS, 40, preempts=0.05) == EXPECTED

@@ -59,7 +59,7 @@ def _served(settings: SpeculationSettings, costs: CostTable | None, right: int) 
 GRID = {
     "policy": POLICIES,
     "selection": ["all", "worth"],
-    "drafter_policy": ["fixed:first", "adaptive"],
+    "drafter_policy": ["fixed:first", "random"],
     "known": ["nothing", "costs"],
     "right": [1, 40],
 }

@@ -60,7 +60,7 @@ def stumble(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, after: in
 
 def settings() -> SpeculationSettings:
     return SpeculationSettings(
-        policy="adaptive", max_depth=4, selection="worth", drafter_policy="adaptive", drafters=NAMES, width=2
+        policy="adaptive", max_depth=4, selection="worth", drafter_policy="ucb-be", drafters=NAMES, width=2
     )
 
 

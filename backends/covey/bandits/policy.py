@@ -26,10 +26,6 @@ class Situation:
     drafts: tuple[int, ...] = ()  # draft tokens of a pass, for each depth; empty: one for each step and drafting row
     served: bool = True  # whether any of its rows' drafters is available
     width: int = 1  # lanes of a row's tree
-    # Expected tokens of all rows, for each depth, and their relative deviation, from estimates by request. Empty: only
-    # the drafters' average acceptance is known.
-    tokens: tuple[float, ...] = ()
-    doubt: tuple[float, ...] = ()
     sampled: tuple[int, ...] = ()  # by drafter, its rows with a temperature above 0; empty: none
 
     @property

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
@@ -38,7 +38,7 @@ LEFT_OUT_VARIABLE = "COVEY_LEFT_OUT"  # comma-separated drafters of the profile 
 DEFAULT_PROFILE = "demo-cpu"
 AUTO = "auto"
 DTYPES = (AUTO, "bfloat16", "float16", "float32", "float64")
-RENAMED = {"covey": "adaptive"}  # policies by the names that they once had
+NO_JOINT_CHOICE = "no policy chooses for the whole batch any more: write fixed, or one of MetaSD's bandits as ucb-be"
 BLOCK = 32  # tokens of a KV block
 GENERAL, HEAD = "draft_general", "draft_head"  # the entries for a model or a head that is named only by its folder
 TABLE = ("1:5", "4:4", "8:3", "16:2", "32:0")
@@ -52,9 +52,11 @@ def setting(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     pattern: str = "",
+    gone: Mapping[str, str] | None = None,
 ) -> Any:
-    """Return the field of one setting: its default and, as metadata, its meaning and what is allowed."""
-    limits = {"meaning": meaning, "low": low, "high": high, "choices": choices, "pattern": pattern}
+    """Return the field of one setting: its default and, as metadata, its meaning and what is allowed. `gone` says what
+    to write instead of a value that was once allowed."""
+    limits = {"meaning": meaning, "low": low, "high": high, "choices": choices, "pattern": pattern, "gone": gone or {}}
     return dataclasses.field(default=default, metadata=limits)
 
 
@@ -178,12 +180,14 @@ class SpeculationSettings:
         "adaptive",
         f"how much to draft: {', '.join(POLICIES)}; k is from 1 to 32",
         pattern="|".join(POLICIES).replace(":k", r":([1-9]|[12]\d|3[0-2])"),
+        gone={"covey": "covey is called adaptive now"},
     )
     drafter_policy: str = setting(
         "fixed",
-        "choice of a drafter for requests that name none: adaptive, or separately for each request "
-        f"{', '.join(DRAFTER_POLICIES)}; parameters after a colon, as in ucb-be:0.1 or fixed:NAME",
-        pattern=rf"adaptive|({'|'.join(DRAFTER_POLICIES)})(:[\w.,+-]+)?",
+        f"choice of a drafter for each request that names none: {', '.join(DRAFTER_POLICIES)}; parameters after a "
+        "colon, as in ucb-be:0.1 or fixed:NAME",
+        pattern=rf"({'|'.join(DRAFTER_POLICIES)})(:[\w.,+-]+)?",
+        gone=dict.fromkeys(("adaptive", "covey"), NO_JOINT_CHOICE),
     )
     max_depth: int = setting(6, "most tokens that a policy drafts along a path; fixed:k has its own", low=1, high=32)
     table: tuple[str, ...] = setting(
@@ -551,8 +555,8 @@ def _checked(value: Any, expected: Any, limits: Any, where: str) -> Any:
         raise SettingError(f"{where}: got {value!r}, allowed: {expected.__name__}")
     low, high, choices, pattern = (limits.get(name) for name in ("low", "high", "choices", "pattern"))
     if pattern and not re.fullmatch(pattern, value):
-        renamed = f"; {value} is called {RENAMED[value]} now" if value in RENAMED else ""
-        raise SettingError(f"{where}: got {value!r}, allowed: {limits['meaning']}{renamed}")
+        instead = f"; {limits['gone'][value]}" if value in limits["gone"] else ""
+        raise SettingError(f"{where}: got {value!r}, allowed: {limits['meaning']}{instead}")
     if choices and value not in choices:
         raise SettingError(f"{where}: got {value!r}, allowed: {', '.join(choices)}")
     if (low is not None and not value >= low) or (high is not None and not value <= high):

@@ -117,7 +117,7 @@ class Engine:
             self._guard(LOOKUPS, self._lookups.offer, batch)
         plan = self.planner.plan(batch, self.roster, scheduler.token_budget)
         laps.end()
-        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, batch, plan, self.roster))
+        drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
         laps.end()
         self._guard("reading", self._drafting.read, batch, plan.judges)

@@ -228,7 +228,7 @@ class _Fixed:
     def learn(self, done: Round) -> None:
         """Learn nothing."""
 
-    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
+    def meanwhile(self, plan: Plan) -> None:
         """Do nothing."""
 
 

@@ -2,7 +2,7 @@
 
     planner.py        the interface to the engine; round_planner.py implements it: READ THESE FIRST
     drafters/         choose each row's drafter
-    covey.py          the default length policy; the others are bandits (`covey.bandits`)
+    adaptive.py       the default length policy; the others are bandits (`covey.bandits`)
     rows.py           applies the depth to each row;  offers.py: adds drafts found in the requests' own texts
     selection.py      chooses the drafts to verify; worth.py and adaserve.py choose single nodes (candidates.py) and
                       consider the requests' objectives (standing.py)
@@ -12,10 +12,10 @@
 Each quantity is estimated in one place. `expectations.py` combines them into tokens and seconds of a round, by depth.
 All parts of a planner ask it, and the round planner has it updated once a round.
 
-    tokens    acceptance.py, by drafter and position; drafters/beliefs.py, by request; calibration.py, by drafted node
+    tokens    acceptance.py, by drafter and position; calibration.py, by drafted node
     seconds   costs.py: passes, drafts and overhead, by regression.py
     extras    switching.py: catch-up before the first draft
-              offers.py: rounds with drafts from texts;  drafters/interference.py: reading while a round runs
+              offers.py: rounds with drafts from texts
     baseline  baseline.py: the time per plain token of one request on an idle server; objectives are multiples of it
 
 Only measured costs outlive the process (`covey.loop.measure`).

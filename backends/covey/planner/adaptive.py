@@ -169,7 +169,7 @@ class Adaptive:
 
     def _switch(self, situation: Situation) -> float:
         of, together = self._switch_costs.of, self.expectations.costs.side_by_side
-        return float(together([of(name)(lag, rows) for name, rows, lag in situation.lags()]))
+        return together([of(name)(lag, rows) for name, rows, lag in situation.lags()])
 
 
 def _crosses(before: int, depth: int) -> bool:

@@ -13,7 +13,6 @@ from covey.contracts.profile import SpeculationSettings
 from covey.planner import policies
 from covey.planner.adaptive import Adaptive
 from covey.planner.adaserve import AdaServe, AdaServeSelector
-from covey.planner.drafters.adaptive import CoveyDrafters
 from covey.planner.drafters.bandits import PerRequest
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
@@ -26,7 +25,6 @@ from covey_client.costs.table import CostTable
 log = logging.getLogger("covey.planner")
 
 MAX_ROWS = 64
-ADAPTIVE = "adaptive"
 
 
 def build(
@@ -57,12 +55,10 @@ def build(
         adaserve=settings.adaserve,
     )
     policy = policies.make(setting)
-    expectations = _expectations(settings, drafters, policy, setting)
-    if len(drafters) > 1 and settings.drafter_policy != ADAPTIVE:
-        made = find(settings.drafter_policy)
-        chooser: DrafterPolicy = PerRequest(made, drafters, max_depth, seed=seed)
-    else:
-        chooser = _together(drafters, setting, expectations)
+    expectations = _expectations(settings, policy, setting)
+    chooser: DrafterPolicy = First()
+    if len(drafters) > 1:
+        chooser = PerRequest(find(settings.drafter_policy), drafters, max_depth, seed=seed)
     return RoundPlanner(
         policy,
         max_depth=max_depth,
@@ -84,17 +80,16 @@ def drafting(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, 
 
 def measured(settings: SpeculationSettings, names: Sequence[str]) -> tuple[str, ...]:
     """Return the drafters whose cost curves the planner starts from; none if no policy uses round times."""
-    asked = policies.starts_from_costs(settings.policy) or settings.drafter_policy == ADAPTIVE
-    return drafting(settings, names) if asked else ()
+    return drafting(settings, names) if policies.starts_from_costs(settings.policy) else ()
 
 
 def _expectations(
-    settings: SpeculationSettings, drafters: Sequence[str], policy: LengthPolicy, setting: policies.Setting
+    settings: SpeculationSettings, policy: LengthPolicy, setting: policies.Setting
 ) -> Expectations | None:
     """Return the expectations that all parts share: the policy's own, else new ones if a part needs them, else None."""
     if isinstance(policy, Adaptive):
         return policy.expectations
-    if settings.selection == "worth" or (settings.drafter_policy == ADAPTIVE and len(drafters) > 1):
+    if settings.selection == "worth":
         return Expectations(setting.max_depth, setting.max_rows, setting.costs)
     return None
 
@@ -113,12 +108,3 @@ def _selector(
     if selection == "all" or not drafters or expectations is None:
         return VerifyAll()
     return WorthSelector(expectations, drafters, setting.max_depth)
-
-
-def _together(names: Sequence[str], setting: policies.Setting, expectations: Expectations | None) -> DrafterPolicy:
-    """Return the policy that chooses the drafters of all rows together, if there is a choice."""
-    if len(names) < 2 or expectations is None:
-        return First()
-    fixed = policies.fixed_depth(setting.name)
-    depths = range(setting.max_depth + 1) if fixed is None else [setting.max_depth]
-    return CoveyDrafters(names, setting.max_depth, depths, expectations)

@@ -59,7 +59,6 @@ class RoundCosts:
         self._far = np.append(self._tokens, FAR)
         self._verifying = lru_cache(CACHED)(self._passes_features)
         self._drafting = lru_cache(CACHED)(self._drafting_features)
-        self._drafting_up_to = lru_cache(None)(self._drafting_features_up_to)
         shape = _shape(self._tokens, table)
         doubt = np.zeros((len(shape) + len(self._rows) + 2,) * 2)
         doubt[: len(shape), : len(shape)] = smooth(len(shape), 3.0, 0.5) * np.outer(shape, shape)
@@ -128,25 +127,16 @@ class RoundCosts:
         """Return the seconds of a round outside drafters and target; 0 before any were measured."""
         return float(self._overhead.mean(hat(rows, self._rows))) if self._overhead.scaled else 0.0
 
-    def drafting(self, drafter: str, most: int) -> Array:
-        """Return the seconds that one drafter takes for 0, 1, ... `most` rows, by depth."""
-        features = self._drafting_up_to(1 << (most - 1).bit_length())[:most]  # powers of two: they are few
-        seconds = np.zeros((most + 1, len(self._depths)))
-        seconds[1:, 1:] = np.maximum(self._draft(drafter).mean(features[:, 1:]), 0.0)
-        return seconds
-
     def more(self, rows: int, prefill: int, passes: Passes) -> Array:
         """Return the seconds that `prefill` prompt tokens add to the pass, for each depth from 0."""
         plain = self._verifying(rows, passes)
         fuller = np.stack([self._verify_features(rows, tokens, prefill) for tokens in passes])
         return np.maximum(self._verify.mean(fuller - plain), 0.0)
 
-    def side_by_side(self, seconds: Sequence[float] | Array) -> Array:
-        """Return the time of drafters that work at the same time. `seconds` holds each drafter's time alone, as one
-        number or by depth."""
-        longest = np.max(seconds, axis=0)
-        together: Array = longest + self._crowding * (np.sum(seconds, axis=0) - longest)
-        return together
+    def side_by_side(self, seconds: Sequence[float]) -> float:
+        """Return the time of drafters that work at the same time. `seconds` holds each drafter's time alone."""
+        longest = max(seconds)
+        return longest + self._crowding * (sum(seconds) - longest)
 
     def _predict_drafts(self, shares: Shares) -> tuple[Array, Array]:
         """Return the seconds of all drafters together and their variance, for each depth."""
@@ -215,10 +205,6 @@ class RoundCosts:
     def _drafting_features(self, rows: int) -> Array:
         """Return the features of drafting, for each depth from 0."""
         return np.stack([self._draft_features(rows, depth) for depth in self._depths])
-
-    def _drafting_features_up_to(self, most: int) -> Array:
-        """Return the features of drafting for 1, 2, ... `most` rows."""
-        return np.stack([self._drafting_features(rows) for rows in range(1, most + 1)])
 
     def _passes_features(self, rows: int, passes: Passes) -> Array:
         """Return the features of passes without prompts, for each depth from 0."""

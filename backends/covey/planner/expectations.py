@@ -51,8 +51,7 @@ class Expectations:
         self.costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[Kind, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
-        # Whether a selector drops drafts: then the requests' expected tokens, which assume all drafts, do not hold.
-        self.selected = False
+        self.selected = False  # whether a selector drops drafts
         # Plain rounds to learn together: seconds of verification and overhead, by rows and whether overheard.
         self._plain: dict[tuple[int, bool], list[tuple[float, float]]] = {}
 
@@ -64,7 +63,7 @@ class Expectations:
     def of(self, situation: Situation) -> Expected:
         """Return the expectations of a batch. Does not mutate the estimates."""
         shared = situation.shares, situation.sampled
-        key = situation.rows, shared, situation.drafts, situation.width, situation.tokens
+        key = situation.rows, shared, situation.drafts, situation.width
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         rows = max(1, situation.rows)
@@ -184,8 +183,6 @@ class Expectations:
 
     def _tokens(self, situation: Situation) -> tuple[list[float], list[float]]:
         """Return the tokens that a round yields, and their relative deviation, by depth."""
-        if situation.tokens and not self.selected:
-            return list(situation.tokens), list(situation.doubt)
         kinds = situation.kinds()
         plain = situation.rows - situation.drafting
         if len(kinds) == 1 and not plain:

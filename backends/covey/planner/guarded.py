@@ -36,8 +36,8 @@ class Guarded:
     def learn(self, done: Round) -> None:
         self._guard(PART, self._planner.learn, done)
 
-    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
-        self._guard(PART, self._planner.meanwhile, batch, plan, roster)
+    def meanwhile(self, plan: Plan) -> None:
+        self._guard(PART, self._planner.meanwhile, plan)
 
 
 def _plain(rows: int) -> Plan:

@@ -33,6 +33,6 @@ class Planner(Protocol):
         """Learn from a finished round. Work that can wait is left to `meanwhile`."""
         ...
 
-    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
-        """Do pending work while drafters work on this plan of the batch."""
+    def meanwhile(self, plan: Plan) -> None:
+        """Do pending work while drafters work on this plan."""
         ...

@@ -78,14 +78,12 @@ class RoundPlanner:
         plan = lay_out(batch, whose, roster, budget, depth, width, self._max_depth)
         cap = capped(batch, plan, depth, situation.ceiling, self._max_depth) if situation.shares else ""
         choice = Choice(situation, depth, reason, self._previous, cap)
-        judges = self._drafters.judges(batch, assigned, roster)
         plan = replace(plan, why=assigned.why)
         if reason.word != "explore":  # offers would replace the drafts that exploration pays for
             plan = self._with_offers(plan, batch, situation, depth, budget)
         return replace(
             plan,
             choice=choice,
-            judges=judges,
             divergence=self._drafters.divergence,
             log_q=self.selector.log_q,
         )
@@ -113,10 +111,11 @@ class RoundPlanner:
         return costs.prefill_allowance(max(1, rows), drafts, min(seconds, longest))
 
     def learn(self, done: Round) -> None:
-        """Learn from a round. With a patient policy, learn from a round that drafted only while the next one drafts."""
+        """Learn from a round. A patient length policy learns from a round that drafted only while the next one
+        drafts."""
         self._catch_up()
         self._offers.learn(done)
-        if not self._drafters.patient and done.plan.choice is not None:
+        if done.plan.choice is not None:
             self._drafters.learn(done)
         drafted = drafted_in(done)
         if done.batch.decoding:
@@ -127,12 +126,11 @@ class RoundPlanner:
         if not (self.policy.patient and drafted and done.running):
             self._catch_up()
 
-    def meanwhile(self, batch: Batch, plan: Plan, roster: Roster) -> None:
+    def meanwhile(self, plan: Plan) -> None:
         if self._unlearnt is not None:
             self._catch_up()
             if plan.choice is not None and plan.choice.situation.shares:
                 self.policy.prepare(plan.choice.situation)
-        self._drafters.prepare(batch, roster)
 
     def figures(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels and value so far. Does not mutate."""
@@ -147,8 +145,6 @@ class RoundPlanner:
 
     def _learn_of(self, done: Round, choice: Choice) -> None:
         situation = choice.situation
-        if self._drafters.patient:
-            self._drafters.learn(done)
         chosen = Counter(each for each in zip(done.plan.drafter, done.plan.why) if each[0])
         self.totals.draft(chosen)
         if choice.previous == 0 and choice.depth > 0 and done.drafted.catch_up:

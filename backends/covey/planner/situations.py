@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from covey.bandits.policy import Situation
 from covey.planner.drafters.policy import Assignment
 from covey.planner.rows import draft_tokens, spare
@@ -25,17 +21,15 @@ def situation_of(
     counts: dict[str, int] = {}
     missed: dict[str, int] = {}
     sampled: dict[str, int] = {}
-    mine: list[int] = []
     lag = 0
     alike = True  # every row drafts a chain of the policy's depth
     served = False  # some row's drafter is available
-    for row, (active, name) in enumerate(zip(batch.rows, drafters)):
+    for active, name in zip(batch.rows, drafters):
         if active.request.speculation != "auto" or active.num_tokens >= roster.positions(name):
             alike = False
             continue
         serves = roster.serves(name)
         served, alike = served or serves, alike and serves
-        mine.append(row)
         counts[name] = counts.get(name, 0) + 1
         unseen = active.num_tokens - active.seen.get(name, 0)
         lag = max(lag, unseen)
@@ -48,7 +42,6 @@ def situation_of(
     drafts: tuple[int, ...] = ()
     if not alike or width > 1:  # tokens that all rows are asked to draft, by the policy's depth
         drafts = draft_tokens(batch, drafters, roster, budget, max_depth, width)
-    tokens, doubt = _believed(assigned, mine, rows - len(mine))
     return Situation(
         rows,
         ceiling,
@@ -60,17 +53,5 @@ def situation_of(
         drafts,
         served,
         width,
-        tokens,
-        doubt,
         tuple(sampled.values()),
     )
-
-
-def _believed(assigned: Assignment, rows: Sequence[int], plain: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the expected tokens of these rows and `plain` plain ones together, and their relative deviation, by depth.
-    Both are empty if the assignment has none."""
-    if assigned.tokens is None or assigned.doubt is None:
-        return (), ()
-    tokens, doubt = assigned.tokens[rows], assigned.doubt[rows]
-    total = plain + tokens.sum(axis=0)
-    return tuple(total.tolist()), tuple((np.sqrt(((tokens * doubt) ** 2).sum(axis=0)) / total).tolist())

@@ -75,7 +75,7 @@ class ActiveRequest:
     judgements: dict[str, TextJudgement] = field(default_factory=dict)  # by drafters that read its text
     states: Words = field(default_factory=lambda: NO_STATES)  # the target's, of positions from `first_state` on
     first_state: int = 0
-    belief: Any = None  # private to the planner: its estimates of this request
+    bandit: Any = None  # private to the planner: chooses its drafter
     text: Any = None  # private to `covey.loop.lookups`: its index of this text
     offer: Offer | None = None  # the last drafts from its own text
     admitted: float | None = None  # when it first ran

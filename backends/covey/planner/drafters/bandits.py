@@ -12,15 +12,13 @@ from covey.planner.drafters.policy import ASKED, Assignment, is_free
 from covey.planner.lessons import tried
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.rounds import Judge, Round
+from covey.requests.rounds import Round
 from covey.requests.scheduler import Batch
 
 
 class PerRequest:
     """Implements `DrafterPolicy`. As published, bandits learn the last round before they choose; a round late, they
     would play each arm twice."""
-
-    patient = False
 
     def __init__(self, policy: Policy, names: Sequence[str], max_depth: int, *, seed: int = 0) -> None:
         """Raises SettingError if a parameter of the policy is out of range."""
@@ -45,12 +43,6 @@ class PerRequest:
             why.append(self._policy.name)
         return Assignment(tuple(drafters), tuple(why))
 
-    def prepare(self, batch: Batch, roster: Roster) -> None:
-        """Prepare nothing."""
-
-    def judges(self, batch: Batch, assigned: Assignment, roster: Roster) -> tuple[Judge, ...]:  # noqa: ARG002
-        return ()
-
     def learn(self, done: Round) -> None:
         if not done.drafted.answered.any():
             return
@@ -68,9 +60,9 @@ class PerRequest:
             self._bandit(active).update(self._names.index(done.plan.drafter[row]), reward, emitted[row])
 
     def _bandit(self, active: ActiveRequest) -> Bandit:
-        bandit: Bandit | None = active.belief
+        bandit: Bandit | None = active.bandit
         if bandit is None:
-            bandit = active.belief = self._make(active.request.max_tokens)
+            bandit = active.bandit = self._make(active.request.max_tokens)
         return bandit
 
     def _make(self, max_tokens: int) -> Bandit:
