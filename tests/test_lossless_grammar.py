@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covey.contracts.types import Finish, Ints, Request, Rule, Sampling
+from covey.contracts.types import Finish, Request, Rule, Sampling
 from covey.text.grammar import Grammar, of_lark, of_regex, of_schema, problem, tokenizer_of
 from covey.text.tokenization import load_tokenizer
-from tests.bundled import DRAFTED, MODELS, Case, Wishes, drafter, serve, target, texts
-from tests.drafters.drafting import Sender, Text, hits_of, rows_of
+from tests.bundled import DRAFTED, MODELS, Case, Wishes, serve, target, texts
 from tests.fakes import Collector, request
 from tests.static_planner import StaticPlanner
 
@@ -139,20 +138,3 @@ def test_a_text_that_goes_on_goes_on_in_its_grammar(plain: Collector) -> None:
     sink, _ = serve(StaticPlanner(0, 1), again)
     for item in longer:
         assert plain.tokens[item.key][:5] + sink.tokens[item.key] == plain.tokens[item.key]
-
-
-def test_drafters_that_read_judge_by_the_grammar(plain: Collector) -> None:
-    """A hit is where they would have proposed the token."""
-    for number in (1, 5, 2):
-        prompt: Ints = texts()[number * 23]
-        output, sampling = plain.tokens[number][:12], sampling_of(number)
-        expected, sender = [], Sender(drafter("draft_general"))
-        for at in range(len(output)):
-            item = Text(900 + at, [*prompt.tolist(), *output[:at]], sampling)
-            item.num_prompt = len(prompt)
-            expected.append(int(rows_of(sender.send([item], 1).trees)[0][0] == output[at]))
-        item = Text(990, [*prompt.tolist(), *output], sampling)
-        item.num_prompt = len(prompt)
-        _, judged = Sender(drafter("draft_general")).read([item], [0])
-        assert hits_of(judged)[0] == expected
-        assert any(expected)

@@ -30,7 +30,7 @@ from covey.planner.planner import Planner
 from covey.process.worker import Thread, Worker
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.rounds import Choice, Drafted, Judge, Plan, Round, Times
+from covey.requests.rounds import Choice, Drafted, Plan, Round, Times
 from covey.requests.scheduler import Batch
 from covey.wire.ledger import new_origin
 from covey_vllm.texts import Row
@@ -49,7 +49,6 @@ class Begun:
     started: float
     planned: float
     selected: float
-    resumed: float  # when vLLM continued, after drafters in its thread had read
 
     def of(self, rows: Mask) -> Begun:
         """Return the same round with only these rows of its batch; the others had no part in the pass."""
@@ -126,21 +125,18 @@ class Rounds:
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
         kept = self.planner.select(batch, drafted, self._budget)
         selected = self._clock.now()
-        self._drafting.read(batch, plan.judges)
-        self._begun = Begun(batch, plan, drafted, kept, started, planned, selected, self._clock.now())
+        self._begun = Begun(batch, plan, drafted, kept, started, planned, selected)
         offsets, tokens = kept.offsets.tolist(), kept.tokens.tolist()
         for row, place in enumerate(places):
             drafts[place] = tokens[offsets[row] : offsets[row + 1]]
         return drafts
 
     def forget(self, requests: Sequence[ActiveRequest]) -> None:
-        """Forget ended requests. Before that, drafters in `keep` read the rest of their texts."""
+        """Forget ended requests. Before that, drafters in `keep` are told the rest of their texts."""
         for name in self._keep if requests else ():
             untold = [active for active in requests if active.seen.get(name, 0) < active.num_tokens]
-            rows = np.arange(len(untold), dtype=np.int32)
-            batch = Batch(untold, np.ones_like(rows), (), (), len(untold), self._clock.now())
             self._drafting.settle()
-            self._drafting.read(batch, (Judge(name, rows, np.full_like(rows, -1), budget=1),))
+            self._drafting.tell(name, untold)
         for active in requests:
             self._drafting.forget(active)
 
@@ -155,7 +151,6 @@ class Rounds:
         came = {row.active.key: row.sampled for row in rows if row.active is not None and row.followed}
         present = np.array([active.key in came for active in begun.batch.rows], np.bool_)
         if not present.any():  # all have ended, and vLLM may have been idle since
-            self._drafting.put_back(begun.drafted)
             return
         planned = {active.key for active in begun.batch.rows}
         unplanned = sum(
@@ -166,7 +161,8 @@ class Rounds:
         sampled = [came[active.key] for active in batch.rows]
         accepted = [min(len(new) - 1, size) for new, size in zip(sampled, kept.sizes.tolist())]
         prefill = min(unplanned, max(1, self._budget - len(sampled) - len(kept.tokens))) if unplanned else 0
-        times = Times(begun.planned - begun.started, begun.selected - begun.planned, max(0.0, now - begun.resumed), 0.0)
+        verify = max(0.0, now - begun.selected)
+        times = Times(begun.planned - begun.started, begun.selected - begun.planned, verify, 0.0)
         done = Round(
             replace(batch, chunk=np.append(batch.chunk, np.int32(prefill))) if prefill else batch,
             _with_prefill(begun.plan, prefill) if prefill else begun.plan,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,11 @@ from covey.contracts.ports import Drafter
 from covey.contracts.types import (
     DraftReply,
     DraftWork,
-    Hit,
-    Judged,
-    JudgeWork,
     Open,
     RowStatus,
     Sampling,
     Trees,
 )
-from covey.wire.checks import check_draft_reply
 
 
 @dataclass
@@ -86,15 +82,6 @@ class Sender:
         """What only heads are sent."""
         return {}
 
-    def read(self, texts: Sequence[Text], judge: Sequence[int], budget: int = 1 << 20) -> tuple[DraftReply, Judged]:
-        """A call that reads."""
-        work = replace(self.work(texts, 0), judging=JudgeWork(np.asarray(judge, np.int32), budget))
-        reply = self._noted(texts, self.drafter.draft(work))
-        check_draft_reply(reply, len(texts))
-        assert reply.judged is not None
-        assert not len(reply.trees.tokens)
-        return reply, reply.judged
-
     def send(
         self,
         texts: Sequence[Text],
@@ -115,21 +102,6 @@ class Sender:
 def rows_of(trees: Trees) -> list[list[int]]:
     """Each row's tokens."""
     return [trees.tokens[a:b].tolist() for a, b in zip(trees.offsets, trees.offsets[1:])]
-
-
-def hits_of(judged: Judged) -> list[list[int]]:
-    """Each row's hits."""
-    return [judged.hits[a:b].tolist() for a, b in zip(judged.offsets, judged.offsets[1:])]
-
-
-def replayed(hits: Sequence[int], depth: int, start: int = 0) -> dict[int, int]:
-    """By first position the accepted length of each round of up to `depth` that the hits amount to."""
-    rounds: dict[int, int] = {}
-    while start < len(hits):
-        run = hits[start : start + depth]
-        rounds[start] = next((at for at, hit in enumerate(run) if hit != Hit.HIT), len(run))
-        start += rounds[start] + 1
-    return rounds
 
 
 def paths_of(trees: Trees, row: int) -> list[list[int]]:

@@ -17,7 +17,6 @@ from covey.contracts.types import (
     NO_INTS,
     DraftReply,
     DraftWork,
-    Hit,
     Open,
     RowStatus,
     Rule,
@@ -27,10 +26,10 @@ from covey.contracts.types import (
 )
 from covey.drafters.neural import NeuralDrafter
 from covey.loop.configuration import EngineHooks
-from covey.sampling.drawing import SettingsTable, draw_unpenalised
+from covey.sampling.drawing import SettingsTable, draw
 from covey.target.runner import TargetRunner
 from covey.wire import codec
-from tests.drafters.drafting import Sender, Text, hits_of, paths_of, rows_of
+from tests.drafters.drafting import Sender, Text, paths_of, rows_of
 from tests.engines import engine_to, finish
 from tests.fakes import Collector, request
 from tests.models import tiny_heads, tiny_models
@@ -78,7 +77,7 @@ class HeadSender(Sender):
         row = np.asarray([table.add(text.sampling, text.num_prompt)])
 
         def drawn(logits: torch.Tensor, position: int) -> int:
-            return int(draw_unpenalised(logits[None].numpy(), table, row, np.asarray([position]))[0])
+            return int(draw(logits[None].numpy(), table, row, np.asarray([position])).tokens[0])
 
         return self._formula.chain(text.tokens, tiny_heads.floats(states), depth, drawn)
 
@@ -148,24 +147,6 @@ def test_a_text_that_was_cut_keeps_too_few_states_for_others_pace(head: Path, ta
     cut.tokens, cut.seen = [*cut.tokens[:30], 7], 30
     for text, drafted in zip((cut, slow), rows_of(sender.send([cut, slow], 3).trees)):
         assert drafted == sender.expected(text, 3)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_it_judges_a_text_by_its_own_first_draws(
-    temperature: float, head: Path, target: Path, formula: Formula
-) -> None:
-    drafter = loaded(head, target)
-    sender = HeadSender(drafter, formula)
-    text = Text(1, PROMPTS[0][:20], Sampling(temperature, seed=3))
-    for _ in range(4):
-        text.tokens += sender.expected(text, 1)
-    text.tokens += [3, 4]
-    _, judged = sender.read([text], [20])
-    first = int(judged.first[0])
-    assert first == 20
-    own = [sender.expected(Text(2, text.tokens[:at], text.sampling), 1)[0] == text.tokens[at] for at in range(20, 26)]
-    assert own[:4] == [True] * 4
-    assert hits_of(judged)[0] == [Hit.HIT if hit else Hit.MISS for hit in own]
 
 
 def test_tokens_without_their_states_are_stale(head: Path, target: Path, formula: Formula) -> None:

@@ -12,14 +12,13 @@ from tokenizers import Tokenizer
 
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import Profile, TargetSettings
-from covey.contracts.types import Hit, Rule, Sampling
+from covey.contracts.types import Rule, Sampling
 from covey.drafters import load_drafter
-from covey.drafters.judging import LEAST
 from covey.drafters.neural import NeuralDrafter
 from covey.target.runner import TargetRunner
 from covey.text.grammar import Grammar, compiled, tokenizer_of
 from tests.bundled import MODELS
-from tests.drafters.drafting import Sender, Text, hits_of, rows_of
+from tests.drafters.drafting import Sender, Text, rows_of
 from tests.drafters.neural_reference import SAMPLINGS, TINY, VOCAB
 from tests.engines import answers
 from tests.fakes import Collector, request
@@ -89,33 +88,6 @@ def test_tokens_that_a_target_lacks_are_not_proposed(model: Path, tmp_path: Path
     item = Text(1, texts(np.random.default_rng(6))[0].tokens, Sampling(temperature=3.0, seed=5))
     asked = Sender(load(many, vocab_size=0))
     assert max(max(rows_of(asked.send([replace(item, tag=tag)], 8).trees)[0]) for tag in range(9)) >= VOCAB
-
-
-def test_what_a_drafter_lacks_is_judged_as_what_it_would_not_draw(model: Path, tmp_path: Path) -> None:
-    folder, rng = padded(tmp_path / "few", model, FEW), np.random.default_rng(7)
-    sender, item = Sender(load(folder)), Text(1, rng.integers(2, FEW, 10).tolist(), Sampling(1.0, seed=3))
-    for _ in range(30):
-        item.tokens += rows_of(sender.send([item], 1).trees)[0]
-    item.tokens[14], item.tokens[20] = VOCAB - 1, FEW
-    item.tokens[5] = VOCAB - 1
-    known = [token if token < FEW else 0 for token in item.tokens]
-    judged = []
-    for tokens in (item.tokens, known):
-        text = Text(1, tokens, item.sampling)
-        text.num_prompt = 10
-        judged.append(Sender(load(folder)).read([text], [4])[1])
-    (hits,), (others,) = map(hits_of, judged)
-    assert judged[0].first.tolist() == [10]
-    assert (hits[4], hits[10]) == (Hit.MISS, Hit.MISS)
-    assert [hit for at, hit in enumerate(hits) if at not in (4, 10)] == [
-        hit for at, hit in enumerate(others) if at not in (4, 10)
-    ]
-    assert sum(hits) > 8
-    always = Text(2, [*item.tokens[:10], 0, VOCAB - 1, FEW, 0], Sampling(1.0, logit_bias=((0, 100.0),)))
-    always.num_prompt = 10
-    assert hits_of(Sender(load(folder)).read([always], [10])[1]) == [[Hit.HIT, Hit.MISS, Hit.MISS, Hit.HIT]]
-    assert judged[0].prompt_log_q[0] < LEAST
-    assert judged[0].prompt_log_q[0] < judged[1].prompt_log_q[0]
 
 
 def test_a_larger_drafter_is_opened_with_the_tokens_of_its_target(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from covey.drafters.neural import NeuralDrafter
 from covey.drafters.opening import torch_stepper
 from covey.gpu.model import DeviceModel
 from covey.gpu.stepper import DeviceStepper
-from tests.drafters.drafting import Sender, Text, hits_of, paths_of, rows_of
+from tests.drafters.drafting import Sender, Text, paths_of, rows_of
 from tests.drafters.neural_reference import VOCAB, Reference, text
 from tests.models.tiny_models import build, padded
 
@@ -102,24 +102,6 @@ def test_cut_rows_and_trees_go_step_by_step(folder: Path, drafter: NeuralDrafter
     trees = Sender(drafter).send(items, 3, 2).trees
     for row, item in enumerate(items):
         assert reference.drawn(item.tokens, 3, item.sampling) in paths_of(trees, row)
-
-
-def test_what_is_read_is_judged_by_the_chains_it_would_have_drawn(folder: Path, drafter: NeuralDrafter) -> None:
-    reference, rng = Reference(folder), np.random.default_rng(6)
-    texts = [Text(10 + at, text(rng, 9), each) for at, each in enumerate((GREEDY, HOT, CUT))]
-    wanted = []
-    for item in texts:
-        drawn = reference.drawn(item.tokens, 3, item.sampling)
-        item.tokens += [*drawn, (reference.drawn(item.tokens + drawn, 1, item.sampling)[0] + 1) % 97]
-        wanted.append([1, 1, 1, 0])
-    sender = Sender(drafter)
-    pieces = [sender.read(texts, [0] * 3, budget)[1] for budget in (20, 40)]
-    assert pieces[0].read.tolist() == [13, 7, 0]
-    assert pieces[1].read.tolist() == [13, 13, 13]
-    assert [one or two for one, two in zip(*map(hits_of, pieces))] == wanted
-    assert (pieces[0].prompt_tokens + pieces[1].prompt_tokens).tolist() == [8, 8, 8]
-    assert rows_of(sender.send(texts, 3).trees) == [reference.drawn(each.tokens, 3, each.sampling) for each in texts]
-    drafter.check()
 
 
 def test_tokens_that_only_one_model_has_are_neither_drawn_nor_read(

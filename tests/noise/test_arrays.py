@@ -14,7 +14,7 @@ import torch
 
 from covey.contracts.types import Rule, Sampling, Trees
 from covey.noise import noise
-from covey.sampling import drawing, likeliest, proposals, rejection, winning
+from covey.sampling import drawing, likeliest, proposals, rejection
 from covey.sampling.penalties import Context, penalise
 from covey.sampling.proposals import propose_rejection, sparse_q
 from covey.sampling.rejection import verify_chains
@@ -35,7 +35,7 @@ SAMPLINGS = [
 
 def leave_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if they were on a GPU, wherever they are."""
-    for module in (drawing, likeliest, proposals, rejection, winning, divergence):
+    for module in (drawing, likeliest, proposals, rejection, divergence):
         assert isinstance(module, ModuleType)
         monkeypatch.setattr(module, "plain", lambda logits: logits)
 
@@ -98,9 +98,6 @@ def test_draws_and_whatever_goes_with_them(ties: bool, monkeypatch: pytest.Monke
     tops = [likeliest.likeliest(each, table, slots, np.arange(ROWS)) for each in (logits, there)]
     assert np.array_equal(tops[0].ids, tops[1].ids)
     assert np.allclose(tops[0].logprobs, tops[1].logprobs, atol=1e-5)
-    for tokens in (one.tokens.astype(np.int64), np.arange(ROWS) * 3, changed.argmax(axis=1)):
-        won = winning.wins(logits, tokens, table, slots, positions)
-        assert np.array_equal(winning.wins(there, tokens, table, slots, positions), won)
 
 
 def test_the_rejection_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def drafted(*rows: list[float]) -> Drafted:
     parents = np.concatenate([np.arange(-1, size - 1) for size in sizes]).astype(np.int32)
     scores = np.concatenate([np.cumsum(np.log(row)) for row in rows]).astype(np.float32)
     trees = Trees(offsets, np.arange(len(scores), dtype=np.int32), parents, scores)
-    return Drafted(trees, np.ones(len(rows), np.bool_), {"draft": 0.002}, {"draft": 0.0}, {}, ("draft",) * len(rows))
+    return Drafted(trees, np.ones(len(rows), np.bool_), {"draft": 0.002}, {"draft": 0.0}, ("draft",) * len(rows))
 
 
 NONE = Objective()

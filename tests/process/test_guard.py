@@ -12,7 +12,6 @@ from covey.contracts.errors import PortError
 from covey.contracts.profile import SpeculationSettings
 from covey.contracts.types import Objective
 from covey.kv.elastic import Thresholds
-from covey.loop.drafting import Drafting
 from covey.loop.memory import Memory
 from covey.planner.adaptive import Adaptive
 from covey.planner.build import build
@@ -32,7 +31,6 @@ from tests.tritonio.test_slo_metrics import Counted
 STUMBLES = [
     *((RoundPlanner, method, "planner") for method in ("plan", "select", "learn", "meanwhile", "prefill_allowance")),
     *((Adaptive, method, "planner") for method in ("overhear", "prepare")),  # between two rounds
-    (Drafting, "read", "reading"),
     (Pace, "update", "pace"),
 ]
 LENGTH, COUNT = 48, 12

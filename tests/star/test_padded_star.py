@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.contracts.types import DraftWork, Floats, Hit, Ints, Rule, Sampling
+from covey.contracts.types import DraftWork, Floats, Ints, Rule, Sampling
 from covey.drafters.neural import NeuralDrafter
 from covey.drafters.service import DraftService
 from covey.models.paged_stepper import NativeStepper
@@ -19,7 +19,7 @@ from covey.noise.noise import Index
 from covey.star.callers import token_of
 from covey.star.remote import RemoteDrafter
 from covey.wire.ledger import new_origin
-from tests.drafters.drafting import Sender, Text, hits_of, rows_of
+from tests.drafters.drafting import Sender, Text, rows_of
 from tests.models.tiny_models import padded
 from tests.star.serving import VOCABULARY, neural
 from tests.star.test_remote import SECRET, There, up
@@ -44,7 +44,7 @@ class Neural(There):
 
 
 def outcome(sender: Sender) -> list[object]:
-    """Proposals and judgements of texts all over the target's vocabulary."""
+    """Proposals for texts all over the target's vocabulary."""
     rng, found = np.random.default_rng(3), list[object]()
     texts = [Text(tag, rng.integers(0, VOCABULARY, 20).tolist(), each) for tag, each in enumerate(SAMPLINGS)]
     for turn in range(6):
@@ -53,7 +53,6 @@ def outcome(sender: Sender) -> list[object]:
         found += [rows_of(reply.trees), reply.trees.scores.round(3).tolist()]
         for text, own in zip(texts, rows_of(reply.trees)):
             text.tokens += [*own[: turn % 3], VOCABULARY - 1 - turn]
-        found.append(hits_of(sender.read(texts, [20] * len(texts))[1]))
     return found
 
 
@@ -98,23 +97,6 @@ def test_a_larger_one_still_draws_whole_chains_in_one_call(
         assert drawn == [12]
     assert found == chains(Sender(neural(folder)))
     assert max(map(max, chains(Sender(neural(larger))))) >= VOCABULARY, "it would propose others"
-
-
-def test_a_larger_one_judges_texts_as_one_of_the_target_s_own_size(folder: Path, tmp_path: Path) -> None:
-    own = neural(folder)
-    rng = np.random.default_rng(4)
-    prompts = [rng.integers(0, VOCABULARY, 20).tolist() for _ in range(12)]
-    drawn = chains(Sender(own))
-
-    def texts() -> list[Text]:
-        found = [Text(20 + tag, list(prompt), Sampling(3.0, seed=tag)) for tag, prompt in enumerate(prompts)]
-        for text, more in zip(found, drawn):
-            text.tokens += more
-        return found
-
-    with remote(Neural(neural(padded(tmp_path / "padded", folder, VOCABULARY + 13)))) as drafter:
-        judged = Sender(drafter, new_origin("a")).read(texts(), [20] * 12)[1]
-    assert hits_of(judged) == [[Hit.HIT] * 8] * 12
 
 
 def test_senders_with_targets_of_different_sizes_share_it(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from covey.contracts.types import NO_INTS, DraftWork, JudgeWork
+from covey.contracts.types import NO_INTS, DraftWork
 from covey.drafters.calls import Call
 from covey.drafters.queue import CREDIT, OVERDUE, DraftQueue, QueueLimits
 from covey.drafters.speed import MARGIN, Speed
@@ -24,7 +24,6 @@ def call(
     depth: int = 4,
     patience: float = 0.0,
     *,
-    reads: bool = False,
     server: int = 0,
 ) -> Call:
     """Of a server of its own, where none is given."""
@@ -34,11 +33,10 @@ def call(
         keep=ones,
         offsets=np.zeros(rows + 1, np.int32),
         tokens=NO_INTS,
-        depth=ones * (0 if reads else depth),
+        depth=ones * depth,
         width=ones,
         rounds=ones,
         origin=((server or who) << MEMBER_BITS | who) << INCARNATION_BITS,
-        judging=JudgeWork(ones, 10) if reads else None,
         patience=patience,
     )
     return Call(work, f"{server or who}", arrived)
@@ -70,13 +68,6 @@ def test_no_more_rows_than_a_pass_holds_and_one_call_of_a_sender() -> None:
     assert queue.take(0.0, measured()) == [calls[0], calls[3]]
     assert queue.take(0.0, measured()) == [calls[1], calls[2]]
     assert not len(queue)
-
-
-def test_a_call_that_reads_is_served_alone_and_in_its_sender_s_order() -> None:
-    calls = [call(1, reads=True), call(1, patience=0.5), call(2, patience=1.0)]
-    queue = queue_of(calls)
-    assert queue.take(0.0, measured()) == [calls[0]], "what follows it is urgent"
-    assert queue.take(0.0, measured()) == [calls[1], calls[2]]
 
 
 def test_nobody_joins_who_would_make_another_late() -> None:

@@ -13,8 +13,6 @@ from covey.contracts.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
-    Judged,
-    JudgeWork,
     Open,
     Resized,
     ResizeStatus,
@@ -115,11 +113,6 @@ REPLY = dataclasses.replace(
     scores=Scores(np.float32([-1, -2]), Top(ints(5, 6).reshape(2, 1), np.zeros((2, 1), np.float32))),
 )
 DRAFTED = DraftReply(ints(0, 2, 0), ints(4, 0, 6), TREES, 3, 0.5, 0.25)
-READ = dataclasses.replace(DRAFT, depth=ints(0, 0), judging=JudgeWork(ints(3, -1), 0))
-JUDGED = Judged(
-    ints(4, 0, 6), ints(2, 0, 5), ints(0, 2, 2, 3), ints(1, 0, 2), np.float32([-3.5, 0.0, -0.25]), ints(7, 0, 1)
-)
-READ_REPLY = dataclasses.replace(DRAFTED, judged=JUDGED)
 TARGET = TargetInfo("target", 4096, 2048, 16, 100, (0, 2), "invariant", "bfloat16", "cpu", 5, "/somewhere")
 DRAFTER = DrafterInfo("draft", 0, 2048, 5, 0)
 RESIZED = Resized(ResizeStatus.NOT_HERE, 100)
@@ -132,10 +125,6 @@ def opened(**changed: Any) -> dict[str, Any]:
 
 def sampled(**changed: Any) -> dict[str, Any]:
     return opened(sampling=dataclasses.replace(GREEDY.sampling, **changed))
-
-
-def said(**changed: Any) -> dict[str, Any]:
-    return {"judged": dataclasses.replace(JUDGED, **changed)}
 
 
 def tree(**changed: Any) -> dict[str, Any]:
@@ -200,10 +189,6 @@ DAMAGED: list[tuple[Any, list[dict[str, Any]]]] = [
     (REPLY, [{"free_blocks": 11}, {"free_blocks": -1}, {"seconds": float("nan")}, {"seconds": -1.0}, {"epoch": -1}]),
     (REPLY, [{"divergence": np.float32(each)} for each in ([0.5], [0.5, 1.5], [np.nan, 0], [0, -0.5])]),
     (DRAFTED, [*PLANTED, {"status": ints(0, -1, 0)}, {"seen": ints(1, 2)}, {"draft_seconds": float("inf")}]),
-    (READ, [{"depth": ints(0, 1)}, {"judging": JudgeWork(ints(1), 5)}, {"judging": JudgeWork(ints(1, -2), 5)}]),
-    (READ_REPLY, [said(read=ints(1, 2)), said(first=ints(0, -1, 0)), said(offsets=ints(0, 2, 1, 3))]),
-    (READ_REPLY, [said(hits=ints(1, 0, 3)), said(hits=ints(1, 0)), said(prompt_tokens=ints(7, -1, 1))]),
-    (READ_REPLY, [said(prompt_log_q=np.float32([value, 0, 0])) for value in (0.5, np.nan, -np.inf)]),
     (TARGET, [{"vocab_size": -1}, {"block_size": 0}, {"total_blocks": "many"}, {"max_positions": 0}]),
     (DRAFTER, [{"resident_bytes": -1}, {"epoch": None}]),
     (RESIZED, [{"status": 5}, {"status": -1}, {"total_blocks": 0}]),
@@ -227,7 +212,7 @@ def test_values_that_do_not_fit_are_refused_where_they_are_decoded(whole: Any, c
             decode(codec.encode(dataclasses.replace(whole, **changed)))
 
 
-WHOLE = [WORK, DRAFT, READ, REPLY, DRAFTED, READ_REPLY, TARGET, DRAFTER, RESIZED]
+WHOLE = [WORK, DRAFT, REPLY, DRAFTED, TARGET, DRAFTER, RESIZED]
 
 
 @pytest.mark.parametrize("whole", [*WHOLE, dataclasses.replace(WORK, trees=Trees.empty(3), opens=())])

@@ -53,8 +53,7 @@ class SharedDrafter(Drafter, Protocol):
     """A drafter that can serve calls of several senders in one pass."""
 
     def draft_together(self, works: Sequence[DraftWork]) -> list[DraftReply]:
-        """Draft for several calls (see `draft`) of different senders, none of which reads. If it raises, no call is
-        answered."""
+        """Draft for several calls (see `draft`) of different senders. If it raises, no call is answered."""
         ...
 
 

@@ -314,59 +314,6 @@ class Resized:
     total_blocks: int  # in the pool now
 
 
-class Hit(IntEnum):
-    """A drafter's own draw at a position of the text, with the request's noise."""
-
-    MISS = 0
-    HIT = 1  # equals the text's token
-    NOTHING = 2  # the drafter had no proposal
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeWork:
-    """The instructions of a reading call. Compute the keys of at most `budget` tokens, first rows first. Judge what is
-    read in row r from position `judge_from[r]` of its text on; -1 judges nothing. Tokens drawn by the rejection rule
-    are not judged."""
-
-    judge_from: Ints
-    budget: int
-
-
-class RowJudged(NamedTuple):
-    """The judgement of one row of `Judged`. The defaults are for an unknown row."""
-
-    read: int = 0
-    first: int = 0
-    hits: Sequence[int] = ()
-    prompt_log_q: float = 0.0
-    prompt_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A drafter's judgement of text that it has read. Row r has `hits[offsets[r]:offsets[r + 1]]` (`Hit`) for generated
-    positions from `first[r]` on. Prompts are not drawn: for them it gives the sum of log q (temperature 1) over the
-    last tokens judged, and their number."""
-
-    read: Ints  # per row: tokens from the start of the text that it has read or skipped for ever
-    first: Ints
-    offsets: Ints
-    hits: Ints
-    prompt_log_q: Floats
-    prompt_tokens: Ints
-
-    @classmethod
-    def of(cls, rows: Sequence[RowJudged]) -> Judged:
-        return cls(
-            read=np.asarray([row.read for row in rows], np.int32),
-            first=np.asarray([row.first for row in rows], np.int32),
-            offsets=np.cumsum([0, *(len(row.hits) for row in rows)]).astype(np.int32),
-            hits=np.asarray([hit for row in rows for hit in row.hits], np.int32),
-            prompt_log_q=np.asarray([row.prompt_log_q for row in rows], np.float32),
-            prompt_tokens=np.asarray([row.prompt_tokens for row in rows], np.int32),
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class DraftWork:
     """The message of one call to a drafter: bring each tag up to date, then propose. Row r keeps the first `keep[r]`
@@ -385,7 +332,6 @@ class DraftWork:
     sequence: int = 0
     epoch: int = 0
     origin: int = 0
-    judging: JudgeWork | None = None  # makes this a reading call, which proposes nothing: every depth is 0
     patience: float = 0.0  # seconds for which the answer is useful; 0: unknown
     log_q: bool = False  # ship `Trees.log_q`
     vocab_size: int = 0  # propose only lower ids; 0: any
@@ -406,7 +352,6 @@ class DraftReply:
     epoch: int
     catch_up_seconds: float
     draft_seconds: float
-    judged: Judged | None = None  # the answer to a reading call
     wait_seconds: float = 0.0  # in the drafter's queue
     again_seconds: float = 0.0  # the drafter is out of reach: ask again after this time. Not in messages
 

@@ -21,11 +21,7 @@ from covey.contracts.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
-    Hit,
-    Judged,
-    JudgeWork,
     Open,
-    RowJudged,
     RowStatus,
     Rule,
     Trees,
@@ -101,18 +97,6 @@ class Lookup(ABC):
         self.extend(self.unread[:count])
         del self.unread[:count]
 
-    def judge(self, count: int, start: int) -> list[int]:
-        """Read like `read`; return, from position `start` on, whether it would have proposed each token (`Hit`)."""
-        hits: list[int] = []
-        judged = min(count, max(0, len(self.tokens) + count - start))
-        self.read(count - judged)
-        for token in self.unread[:judged]:
-            offered = self.children(self.place(), 1)
-            hits.append(Hit.NOTHING if not offered else Hit.HIT if offered[0].token == token else Hit.MISS)
-            self.extend((token,))
-        del self.unread[:judged]
-        return hits
-
 
 class LookupDrafter(ABC):
     """Implements `covey.contracts.ports.Drafter` over one `Lookup` for each tag."""
@@ -139,15 +123,15 @@ class LookupDrafter(ABC):
     def _draft(self, work: DraftWork) -> DraftReply:
         started = time.perf_counter()
         status, rows = self._update(work)
-        judged = None if work.judging is None else _judged(rows, work.judging)
-        for lookup in rows if work.judging is None else ():
-            if lookup is not None:
+        depths = work.depth.tolist()
+        for lookup, depth in zip(rows, depths):
+            if lookup is not None and depth:  # else it only notes the tokens: a text that has ended is kept unread
                 lookup.read(len(lookup.unread))
         caught_up = time.perf_counter()
         trees = _joined(
             [
                 grow(lookup, depth, 1 if lookup.chains else width) if lookup is not None else ([], [], [])
-                for lookup, depth, width in zip(rows, work.depth.tolist(), work.width.tolist())
+                for lookup, depth, width in zip(rows, depths, work.width.tolist())
             ],
             work.q_rows,
         )
@@ -158,7 +142,6 @@ class LookupDrafter(ABC):
             epoch=self._info.epoch,
             catch_up_seconds=caught_up - started,
             draft_seconds=time.perf_counter() - caught_up,
-            judged=judged,
         )
 
     def _update(self, work: DraftWork) -> tuple[list[int], list[Lookup | None]]:
@@ -190,25 +173,6 @@ class LookupDrafter(ABC):
     def _close(self, lookup: Lookup, ended: bool) -> None:
         if ended:
             self.closed(lookup)
-
-
-def _judged(rows: Sequence[Lookup | None], judging: JudgeWork) -> Judged:
-    """Read within the budget, and judge only the tokens read now: a lookup's proposal at a position depends on the text
-    read before it. It does not judge prompts."""
-    budget, found = judging.budget, []
-    for lookup, judge_from in zip(rows, judging.judge_from.tolist()):
-        if lookup is None:
-            found.append(RowJudged())
-            continue
-        count, hits = min(len(lookup.unread), budget), list[int]()
-        budget -= count
-        if judge_from < 0:
-            lookup.read(count)
-        else:
-            hits = lookup.judge(count, max(judge_from, lookup.num_prompt))
-        read = len(lookup.tokens)
-        found.append(RowJudged(read, read - len(hits), hits))
-    return Judged.of(found)
 
 
 def grow(lookup: Lookup, depth: int, width: int) -> tuple[list[int], list[int], list[float]]:

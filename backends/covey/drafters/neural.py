@@ -3,8 +3,7 @@
 One call of `NeuralDrafter.draft`:
 
     update    frees, opens and deltas; accepted proposals of the last call keep their keys
-    read      in a reading call: pending tokens within its budget, which are judged (`judging.py`); otherwise:
-    catch up  packed passes over rows that are far behind, within the call's budget
+    catch up  packed passes over rows that are far behind, within the call's budget (`catch_up.py`)
     propose   the last pending tokens and all steps of all rows together (`stepper.py`)
 
 A head (`covey.models.heads`) reads the target's states with its tokens. A text's first token has no state and is left
@@ -33,16 +32,13 @@ from covey.contracts.types import (
     DraftReply,
     DraftWork,
     Ints,
-    Judged,
-    JudgeWork,
     Open,
-    RowJudged,
     RowStatus,
     Rule,
     Sampling,
     Trees,
 )
-from covey.drafters.judging import Piece, TextReader, judged
+from covey.drafters.catch_up import Piece, read
 from covey.drafters.opening import open_drafter, open_head
 from covey.drafters.proposing import Lattice, Rows, propose_trees
 from covey.drafters.sessions import Session, readable
@@ -84,7 +80,6 @@ class NeuralDrafter:
         self._sequences = Sequences(BlockPool(model.blocks), model.block_size, reuse=False)
         self._table = SettingsTable()
         self._grammars = Grammars(folder, model.vocab_size)
-        self._reader = TextReader(model, self._table, self._grammars, self._first)
         self._ledger: Ledger[Session, DraftReply] = Ledger(self._open, self._close)
         self._info = DrafterInfo(
             model=name,
@@ -126,11 +121,10 @@ class NeuralDrafter:
         return self._info
 
     def warm_up(self) -> None:
-        """Make the first calls as fast as later ones: run a chain, a tree and a reading under a separate tag."""
+        """Make the first calls as fast as later ones: run a chain and a tree under a separate tag."""
         tag, prompt = -1, np.zeros(min(64, self._model.max_positions // 2), np.int32)
-        judgings = [JudgeWork(np.zeros(1, np.int32), budget) for budget in (16, 32, 64)]
         for sampling in (Sampling(), Sampling(temperature=1.0)):
-            for depth, width, reads in ((3, 1, None), (3, 2, None), *((0, 1, judging) for judging in judgings)):
+            for width in (1, 2):
                 opening = Open(tag, prompt, len(prompt) // 2, sampling)
                 self.draft(
                     DraftWork(
@@ -138,11 +132,10 @@ class NeuralDrafter:
                         keep=np.asarray([len(prompt)], np.int32),
                         offsets=np.zeros(2, np.int32),
                         tokens=NO_INTS,
-                        depth=np.asarray([depth], np.int32),
+                        depth=np.asarray([3], np.int32),
                         width=np.asarray([width], np.int32),
                         rounds=np.zeros(1, np.int32),
                         opens=(opening,),
-                        judging=reads,
                         state_offsets=np.asarray([0, self._first * (len(prompt) - 1)], np.int32),
                         states=np.zeros((self._first * (len(prompt) - 1), self._state_width), np.uint16),
                     )
@@ -170,16 +163,9 @@ class NeuralDrafter:
         updated = [self._update(each) for each in works]
         status = np.concatenate([each for each, _ in updated])
         rows = [session for _, sessions in updated for session in sessions]
-        ready: list[tuple[int, Session]] = []
-        reads: list[Piece | None] = []
-        if work.judging is None:
-            ready, pieces = self._catch_up(work, works, status, rows)
-        else:
-            reads = self._to_read(work, work.judging, status, rows)
-            pieces = [piece for piece in reads if piece is not None]
+        ready, pieces = self._catch_up(work, works, status, rows)
         before = time.perf_counter()
-        self._reader.read(pieces)
-        found = [RowJudged() if piece is None else self._judged(piece) for piece in reads]
+        read(self._model, pieces, states=self._first > 0)
         catch_up = time.perf_counter() - before if pieces else 0.0
         trees = self._propose(work, ready)
         seen = [0 if session is None else session.num_tokens + self._first for session in rows]
@@ -190,12 +176,7 @@ class NeuralDrafter:
             epoch=self._info.epoch,
             catch_up_seconds=catch_up,
             draft_seconds=time.perf_counter() - started - catch_up,
-            judged=None if work.judging is None else Judged.of(found),
         )
-
-    def _judged(self, piece: Piece) -> RowJudged:
-        row = judged(piece, self._table)
-        return row._replace(read=row.read + self._first, first=row.first + self._first)
 
     def _update(self, work: DraftWork) -> tuple[Ints, list[Session | None]]:
         """Bring every tag's tokens up to date. Rows whose known text is too short are STALE."""
@@ -283,25 +264,6 @@ class NeuralDrafter:
                 ready.append((row, session))
         return ready, pieces
 
-    def _to_read(
-        self, work: DraftWork, judging: JudgeWork, status: Ints, rows: list[Session | None]
-    ) -> list[Piece | None]:
-        """Return each row's piece within the budget. Rows without room are SKIPPED."""
-        budget, pieces = judging.budget, list[Piece | None]()
-        for row, (session, judge_from) in enumerate(zip(rows, judging.judge_from.tolist())):
-            if session is None:
-                pieces.append(None)
-                continue
-            judge_from = max(judge_from - self._first, -1)
-            count = min(session.unread, budget)
-            if session.num_tokens > self._model.max_positions or not self._make_room(
-                (work,), work, session, session.sequence.num_cached_tokens + count
-            ):
-                status[row], count = RowStatus.SKIPPED, 0
-            budget -= count
-            pieces.append(Piece(session, count, judge_from))
-        return pieces
-
     def _together(self, sessions: list[Session]) -> int:
         """Return how many pending tokens per row the first step can take."""
         if not sessions:
@@ -376,7 +338,7 @@ class NeuralDrafter:
         )
         drafted = zip(sessions, lattice.tokens.tolist(), lattice.parents.tolist(), (depths * width).tolist())
         for session, proposed, parents, nodes in drafted:
-            session.tokens, session.parents, session.drawn = proposed[:nodes], parents[:nodes], session.num_tokens
+            session.tokens, session.parents = proposed[:nodes], parents[:nodes]
         return lattice
 
     def _constraints(self, sessions: list[Session]) -> dict[int, Grammar]:

@@ -98,13 +98,13 @@ class DraftQueue:
             call = self._waiting[who][0]
             joint = beams + call.beams, max(depth, call.depth)
             if taken:
-                if call.work.judging is not None or joint[0] > self._limits.rows:
+                if joint[0] > self._limits.rows:
                     continue
                 if now + speed.seconds(*joint) > min(each.due for each in (*taken, call)):
                     continue
             taken.append(call)
             beams, depth = joint
-            if call.work.judging is not None or not shared:
+            if not shared:
                 break
         for call in taken:
             self._remove(call)

@@ -31,7 +31,6 @@ class Session:
     tokens: list[int] = field(default_factory=list)  # proposals of the last call
     parents: list[int] = field(default_factory=list)
     written: int = 0  # proposals with keys, stored after the last token's
-    drawn: int = 0  # position of the first proposal
     states: Words = field(default_factory=lambda: NO_STATES)  # a head's, of its last tokens, including all unread ones
 
     @property
@@ -59,8 +58,6 @@ class Session:
         if count == sequence.num_tokens:
             return
         self.written, gone = 0, sequence.num_tokens - count
-        if count < self.drawn:
-            self.tokens = []
         sequence.num_tokens = count
         sequence.num_cached_tokens = min(sequence.num_cached_tokens, count)
         self.states = self.states[: max(0, len(self.states) - gone)]
@@ -91,19 +88,6 @@ class Session:
         first = len(self.states) - start
         words = self.states[first : first + count].astype(np.uint32)
         return (words << 16).view(np.float32)
-
-    def drew(self, tokens: list[int]) -> None:
-        """Note the next position's draw after the text so far, if any. It replaces the last call's proposals."""
-        self.tokens, self.parents, self.written, self.drawn = tokens, [-1] * len(tokens), 0, self.read
-
-    def own(self) -> list[int]:
-        """Return the drafter's own draws from position `drawn` on. A chain's node is the drafter's draw if the text has
-        all nodes before it. In a tree this is certain only for the first node."""
-        is_chain = self.parents == list(range(-1, len(self.tokens) - 1))
-        proposed = self.tokens if is_chain else self.tokens[:1]
-        text = self.sequence.tokens[self.drawn : self.drawn + len(proposed)].tolist()
-        count = next((at for at, (own, token) in enumerate(zip(proposed, text)) if own != token), len(text))
-        return proposed[: count + 1]
 
     def _accepted(self, tokens: list[int]) -> list[int]:
         """Return the nodes of the last call on the path of `tokens`, as far as they have keys."""

@@ -12,7 +12,6 @@ Every result obtained with these is a simulation's and must say so. Both impleme
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,14 +25,10 @@ from covey.contracts.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
-    Hit,
     Ints,
-    Judged,
-    JudgeWork,
     Open,
     Resized,
     ResizeStatus,
-    RowJudged,
     RowStatus,
     TargetInfo,
     TargetReply,
@@ -60,7 +55,6 @@ class _Text:
     tokens: list[int]
     states: list[int]
     tenant: str
-    num_prompt: int
     subject: str
     top: int  # the request's `top_logprobs`
     num_cached_tokens: int = 0
@@ -68,7 +62,7 @@ class _Text:
     @classmethod
     def of(cls, model: HashModel, opening: Open) -> _Text:
         subject, top = f"@{opening.tokens[0]}", opening.sampling.top_logprobs
-        text = cls([], [0], opening.tenant, opening.num_prompt, subject, top)
+        text = cls([], [0], opening.tenant, subject, top)
         text.append(model, opening.tokens.tolist())
         return text
 
@@ -304,7 +298,7 @@ class EmulatedDrafter:
         for each in works or (work,):
             self._ledger.update(each)
             rows += [self._text(each, row) for row in range(len(each.tags))]
-        lags, judged = self._catch_up(rows) if work.judging is None else self._read(rows, work.judging)
+        lags = self._catch_up(rows)
         catch_up = self._switch(sum(lags) / len(lags), len(lags)) if self._switch is not None and lags else 0.0
         trees = self._chains(rows, work.depth) if self._guesser is None else self._trees(self._guesser, rows, work)
         seconds = self._seconds(work)
@@ -316,7 +310,6 @@ class EmulatedDrafter:
             epoch=EPOCH,
             catch_up_seconds=catch_up,
             draft_seconds=seconds,
-            judged=judged,
         )
 
     def _seconds(self, work: DraftWork) -> float:
@@ -352,7 +345,7 @@ class EmulatedDrafter:
     def _subject(self, text: _Text) -> int:
         return 0 if self._guesses is None else self._guesses.subject(text.subject, text.tenant)
 
-    def _catch_up(self, rows: list[_Text | None]) -> tuple[list[int], None]:
+    def _catch_up(self, rows: list[_Text | None]) -> list[int]:
         """Return the lags that cost catch-up. The first step reads the tokens of the last round at no extra cost."""
         lags = []
         for text in rows:
@@ -360,20 +353,7 @@ class EmulatedDrafter:
                 if not text.num_cached_tokens or text.num_tokens - text.num_cached_tokens > ALONG:
                     lags.append(text.num_tokens - text.num_cached_tokens)
                 text.num_cached_tokens = text.num_tokens
-        return [lag for lag in lags if lag], None
-
-    def _read(self, rows: list[_Text | None], judging: JudgeWork) -> tuple[list[int], Judged]:
-        budget, lags, found = judging.budget, [], []
-        for text, judge_from in zip(rows, judging.judge_from.tolist()):
-            if text is None:
-                found.append(RowJudged())
-                continue
-            reach = min(text.num_tokens, text.num_cached_tokens + budget)
-            lags.append(reach - text.num_cached_tokens)
-            budget -= lags[-1]
-            found.append(self._judged(text, judge_from, reach))
-            text.num_cached_tokens = reach
-        return [lag for lag in lags if lag], Judged.of(found)
+        return [lag for lag in lags if lag]
 
     def _text(self, work: DraftWork, row: int) -> _Text | None:
         """Return a row's text, brought up to date, or None if the row is stale."""
@@ -383,28 +363,6 @@ class EmulatedDrafter:
             text.cut(keep)
             text.append(self._model, work.tokens[work.offsets[row] : work.offsets[row + 1]].tolist())
         return text
-
-    def _judged(self, text: _Text, judge_from: int, reach: int) -> RowJudged:
-        """Judge a text's tokens. A position is a hit if a chain that begins there would begin right, as if each were
-        the first of a draft. So replayed hits match the drafter's drafts only if its rates are equal at all positions.
-        For the prompt of a tenant with rates it reports the mean rate as the probability of every token, else
-        nothing."""
-        if judge_from < 0:
-            return RowJudged(reach, reach)
-        first = min(reach, max(judge_from, text.num_prompt, text.num_cached_tokens))
-        hits = [
-            Hit.HIT if self._first(text, text.states[at]) == text.tokens[at] else Hit.MISS for at in range(first, reach)
-        ]
-        rates = self._rates.get(text.tenant, ())
-        count = max(0, min(reach, text.num_prompt) - max(judge_from, text.num_cached_tokens)) if rates else 0
-        mean = sum(rates) / len(rates) if rates else 1.0
-        return RowJudged(reach, first, hits, count * math.log(max(mean, UNLIKELY)), count)
-
-    def _first(self, text: _Text, state: int) -> int:
-        """Return the first token of a chain that begins at this state."""
-        if self._guesser is None:
-            return self._chain(text, state, 1)[0]
-        return self._model.next(state) if self._guesser.right(state, self._subject(text)) else -1
 
     def _chain(self, text: _Text, state: int, depth: int) -> list[int]:
         """Return the chain that the drafter proposes at this state."""
@@ -423,7 +381,6 @@ def _nothing_to_release(_text: _Text, _ended: bool) -> None:
     """Do nothing: a text holds no other resource."""
 
 
-UNLIKELY = 1e-6  # replaces a mean rate of zero in a logarithm
 ALONG = 16  # tokens of a row that a drafter's first step reads at no extra cost
 
 

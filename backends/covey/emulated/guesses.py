@@ -89,10 +89,6 @@ class Guesser:
         self._model = model
         self._salt = salt
 
-    def right(self, state: int, subject: int) -> bool:
-        """Return whether the best guess of a draft that begins at this state is right."""
-        return bool(self._ranked(np.array([[state]], np.uint64), np.array([subject]), 0)[2][0, 0] == 0)
-
     def trees(self, states: States, subjects: Index, depths: Ints, widths: Ints) -> Trees:
         """Return a tree for every row of depth at least 1, by beam search over path scores like
         `covey.drafters.proposing`. Rows of one width are searched together."""

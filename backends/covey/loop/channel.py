@@ -1,8 +1,8 @@
 """The engine's channel to one drafter. It owns the thread that calls the drafter, the outstanding calls, how much of
 each request the drafter has been told (`ActiveRequest.seen`), and the tags to free.
 
-A drafter answers its calls in order, and the channel takes the replies in that order. A draft call that is sent during
-a reading call waits for it, within the draft's own deadline.
+A drafter answers its calls in order, and the channel takes the replies in that order. A draft call that is sent while
+the drafter is told of texts waits for that, within the draft's own deadline.
 
 A call that misses its deadline keeps running, and its drafter gets no new call until it ends. Its proposals are stale
 by then, but its catch-up counts for requests that still run: a catch-up longer than the deadline is not repeated.
@@ -37,16 +37,14 @@ from covey.contracts.types import (
     DraftReply,
     DraftWork,
     Ints,
-    Judged,
-    JudgeWork,
     RowStatus,
     Rule,
 )
 from covey.process.log_about import about
 from covey.process.worker import Worker
-from covey.requests.active import ActiveRequest, TextJudgement
+from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.rounds import Judge, Plan
+from covey.requests.rounds import Plan
 from covey.requests.scheduler import Batch
 
 log = logging.getLogger("covey.channel")
@@ -70,7 +68,7 @@ class DrafterCall:
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """The channel to one drafter. Changes `seen` and `judgements` of the requests in its calls."""
+    """The channel to one drafter. Changes `seen` of the requests in its calls."""
 
     name: str
     drafter: Drafter
@@ -80,7 +78,6 @@ class Channel:
     origin: int
     sequence: Iterator[int]  # message numbers, shared by all drafters of an engine
     new_worker: Callable[[str], Worker]  # makes the drafter's thread, or a stand-in for it
-    read_seconds: list[float] = field(default_factory=list, init=False)  # of reading calls that have ended
     frees: list[int] = field(default_factory=list, init=False)  # tags of ended requests; the next call frees them
     _worker: Worker = field(init=False)
     _calls: deque[DrafterCall] = field(default_factory=deque, init=False)  # replies not yet taken
@@ -110,14 +107,13 @@ class Channel:
         work = replace(work, q_rows=work.q_rows or plan.divergence, log_q=plan.log_q, patience=deadline)
         return self._send(requests, work)
 
-    def read(self, batch: Batch, judge: Judge) -> None:
-        """Ask the drafter to read. Does nothing while an earlier call is outstanding."""
+    def tell(self, requests: list[ActiveRequest]) -> None:
+        """Send the tokens that the drafter lacks of the requests, and ask for no drafts. Does nothing while an earlier
+        call is outstanding."""
         if self._calls:
             return
-        requests = [batch.rows[row] for row in judge.rows.tolist()]
         none = np.zeros(len(requests), np.int32)
-        judging = JudgeWork(judge.judge_from, judge.budget)
-        call = self._send(requests, replace(self._update(requests, none, none + 1), judging=judging))
+        call = self._send(requests, self._update(requests, none, none + 1))
         for active, length in zip(requests, call.lengths.tolist()):
             active.seen[self.name] = length  # the next call comes after this one
 
@@ -137,7 +133,7 @@ class Channel:
         return reply
 
     def settle(self) -> None:
-        """Take the replies of ended calls that no `reply` waits for: reading calls and a late draft."""
+        """Take the replies of ended calls that no `reply` waits for: a late draft, and calls that ask for none."""
         self.give_up_lost()
         while self._calls and self._calls[0].future.done():
             self._take()
@@ -212,13 +208,10 @@ class Channel:
     def _take(self) -> DraftReply | None:
         """Take the reply of the oldest call, which has ended. Return None if it failed."""
         call = self._calls.popleft()
-        reads = call.work.judging is not None
-        if not reads:
+        if call.work.depth.any():
             self.roster.settled(self.name)
         error = call.future.exception()
         if error is not None:
-            if reads:
-                self.read_seconds.append(self.clock.now() - call.started)
             self._fail(call, error)
             return None
         reply = call.future.result()
@@ -232,19 +225,7 @@ class Channel:
                 active.seen[self.name] = seen  # still right after a late call: requests only grow
         if reply.again_seconds:
             self.roster.declined(self.name, reply.again_seconds)
-        if reads:
-            self.read_seconds.append(reply.catch_up_seconds + reply.draft_seconds)
-            if reply.judged is not None:
-                self._add_judged(call, reply.judged)
         return reply
-
-    def _add_judged(self, call: DrafterCall, judged: Judged) -> None:
-        """Add the judged positions of each request's text to its earlier ones."""
-        hits, offsets, prompts = judged.hits.tolist(), judged.offsets, (judged.prompt_log_q, judged.prompt_tokens)
-        columns = (column.tolist() for column in (judged.read, judged.first, offsets[:-1], offsets[1:], *prompts))
-        for active, read, first, start, end, *prompt in zip(call.requests, *columns):
-            if self.name in active.seen:
-                active.judgements.setdefault(self.name, TextJudgement()).add(read, first, hits[start:end], *prompt)
 
     def _lost(self, call: DrafterCall) -> bool:
         """Return whether the process that got this call is known to have ended."""

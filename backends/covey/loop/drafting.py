@@ -1,6 +1,5 @@
 """Collects a round's drafts. Each planned drafter gets one call, in its own thread and with a deadline. Its trees are
-joined with the offers of the lookups (`covey.loop.lookups`). Drafters may also be asked to read; the round does not
-wait for such calls, and they may outlive it.
+joined with the offers of the lookups (`covey.loop.lookups`).
 
 A drafter that is missing, late, stale or broken proposes nothing this round, and its rows decode plainly. The roster
 says which drafters can be asked. A channel (`covey.loop.channel`) holds the calls and state of one drafter.
@@ -8,9 +7,8 @@ says which drafters can be asked. A channel (`covey.loop.channel`) holds the cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
-from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +18,7 @@ from covey.loop.channel import Channel
 from covey.loop.lookups import Lookups, trees_of
 from covey.requests.active import ActiveRequest
 from covey.requests.roster import Roster
-from covey.requests.rounds import Drafted, Judge, Plan
+from covey.requests.rounds import Drafted, Plan
 from covey.requests.scheduler import Batch
 from covey.trees.joining import joined
 
@@ -53,11 +51,8 @@ class Drafting:
         answered = np.zeros(len(batch.rows), np.bool_)
         asked = self._rows_by_drafter(batch, plan)
         offered = [row for row, name in enumerate(plan.drafter) if name == LOOKUP]
-        read = {name: sum(channel.read_seconds) for name, channel in self._channels.items() if channel.read_seconds}
-        for channel in self._channels.values():
-            channel.read_seconds.clear()
         if not asked and not offered:
-            return Drafted(Trees.empty(len(batch.rows)), answered, read=read)
+            return Drafted(Trees.empty(len(batch.rows)), answered)
         started = self._clock.now()
         calls = {name: self._channels[name].draft(batch, rows, plan, self._deadline) for name, rows in asked.items()}
         proposals: list[tuple[list[int], Trees]] = []
@@ -76,24 +71,18 @@ class Drafting:
                 seconds[name], catch_up[name] = reply.draft_seconds, reply.catch_up_seconds
                 answered[asked[name]] = (reply.status != RowStatus.STALE) & (reply.seen == call.lengths)
                 proposals.append((asked[name], reply.trees))
-        return Drafted(joined(len(batch.rows), proposals), answered, seconds, catch_up, read, plan.drafter)
+        return Drafted(joined(len(batch.rows), proposals), answered, seconds, catch_up, plan.drafter)
 
-    def read(self, batch: Batch, judges: Sequence[Judge]) -> None:
-        """Ask drafters to read, except those that cannot be asked or have a call outstanding."""
-        for judge in judges:
-            if not self._roster.serves(judge.drafter):
-                continue
-            channel = self._channels[judge.drafter]
-            if channel.state_width:
-                ready = np.asarray([channel.ready(batch.rows[row]) for row in judge.rows.tolist()], np.bool_)
-                judge = replace(judge, rows=judge.rows[ready], judge_from=judge.judge_from[ready])
-            if len(judge.rows):
-                channel.read(batch, judge)
+    def tell(self, name: str, requests: list[ActiveRequest]) -> None:
+        """Send a drafter the tokens that it lacks of the requests, unless it cannot be asked or has a call outstanding.
+        Waits for no answer."""
+        if requests and self._roster.serves(name):
+            self._channels[name].tell(requests)
 
     def states_from(self, batch: Batch, plan: Plan) -> Ints:
         """Return for each row the first position whose state its head needs, -1 for none. Empty if there is no head.
 
-        A head that drafts or reads needs all states. An unused head gets the missing states of a text while they are
+        A head that drafts needs all states. An unused head gets the missing states of a text while they are
         few, and those of prompts while it has drafted lately.
         """
         head = self._head
@@ -102,7 +91,6 @@ class Drafting:
         drafted = [depth if name == head.name else 0 for name, depth in zip(plan.drafter, plan.depth.tolist())]
         if batch.decoding:
             self._without_head = 0 if any(drafted) else self._without_head + 1
-        reads = {row for judge in plan.judges if judge.drafter == head.name for row in judge.rows.tolist()}
         found = np.full(len(batch.rows), -1, np.int32)
         for row, active in enumerate(batch.rows):
             first = head.first_state(active)
@@ -110,7 +98,7 @@ class Drafting:
                 wanted = self._without_head < IDLE and active.request.drafter in ("", head.name)
             else:
                 wanted = plan.drafter[row] == head.name and active.num_tokens - first < MISSED
-            if wanted or drafted[row] or row in reads:
+            if wanted or drafted[row]:
                 found[row] = active.next_state(first)
         return found
 
@@ -129,11 +117,6 @@ class Drafting:
         """Return the channel of the drafter that reads the target's states, if any. The target makes states for only
         one."""
         return next((channel for channel in self._channels.values() if channel.state_width), None)
-
-    def put_back(self, drafted: Drafted) -> None:
-        """Carry this round's reading times over to the next: its pass failed, so no learner sees them."""
-        for name, seconds in drafted.read.items():
-            self._channels[name].read_seconds.append(seconds)
 
     def settle(self) -> None:
         """Take the replies of calls that have ended without anyone waiting."""

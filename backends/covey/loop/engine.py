@@ -7,7 +7,7 @@ One call of `Engine.round` is one round over the running batch:
     plan     how deep and wide to draft, and which drafter, for each row         (planner)
     draft    one call per drafter in use, in parallel                            (drafters)
     select   drop drafts that are not worth verifying                            (planner)
-    verify   one pass over the target: prefill chunks, last tokens, all trees    (target); drafters may read meanwhile
+    verify   one pass over the target: prefill chunks, last tokens, all trees    (target)
     commit   keep what may be kept, finish what is done, send progress to the sink
     learn    give planner and observer the round's times and tokens; the rest is learnt during the next drafts
     breathe  unload or reload drafters if it pays, and resize the KV pool to match            (memory)
@@ -120,10 +120,8 @@ class Engine:
         drafted = self._drafting.draft(batch, plan, partial(self.planner.meanwhile, plan))
         kept = self.planner.select(batch, drafted, scheduler.token_budget)
         laps.end()
-        self._guard("reading", self._drafting.read, batch, plan.judges)
         reply = self._verify(batch, plan, kept)
         if reply is None:
-            self._drafting.put_back(drafted)
             return True
         progress = self._commit(batch, plan, kept, reply, laps.end())
         if progress:

@@ -29,31 +29,6 @@ from covey.contracts.types import (
 )
 
 
-@dataclass(slots=True)
-class TextJudgement:
-    """A drafter's judgement of a request's text that it read: see `covey.contracts.types.Judged`."""
-
-    read: int = 0  # tokens
-    start: int = 0  # position of the first hit
-    hits: list[int] = field(default_factory=list)
-    prompt_log_q: float = 0.0
-    prompt_tokens: int = 0
-
-    @property
-    def end(self) -> int:
-        """Return the position after the last hit."""
-        return self.start + len(self.hits)
-
-    def add(self, read: int, first: int, hits: list[int], prompt_log_q: float, prompt_tokens: int) -> None:
-        """Add newly read text. Hits after a gap replace earlier ones, because only contiguous hits show rounds."""
-        self.read = read
-        if hits and first != self.end:
-            self.start, self.hits = first, []
-        self.hits += hits
-        self.prompt_log_q += prompt_log_q
-        self.prompt_tokens += prompt_tokens
-
-
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
     """A request and its progress. The scheduler changes it; while a round is in flight, only the engine does."""
@@ -72,7 +47,6 @@ class ActiveRequest:
     acceptance: list[int] = field(default_factory=list)  # [j]: drafts of which j tokens were accepted
     by_drafter: dict[str, tuple[int, int]] = field(default_factory=dict)  # drafted, accepted
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> tokens of this request sent to it
-    judgements: dict[str, TextJudgement] = field(default_factory=dict)  # by drafters that read its text
     states: Words = field(default_factory=lambda: NO_STATES)  # the target's, of positions from `first_state` on
     first_state: int = 0
     bandit: Any = None  # private to the planner: chooses its drafter

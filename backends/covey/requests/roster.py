@@ -9,7 +9,7 @@
 
 A drafter that failed or was late rests, with exponential backoff, so a dead one does not delay every round. A late one
 also rests until its call has ended. A successful call resets the backoff. A drafter that has no place for this engine
-rests as long as it says. A drafter that reads is available: it drafts after reading.
+rests as long as it says.
 """
 
 from __future__ import annotations

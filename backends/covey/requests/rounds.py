@@ -34,26 +34,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """A task for a drafter: read and judge these rows' texts without drafting, while the target works."""
-
-    drafter: str
-    rows: Ints  # their places in the batch
-    judge_from: Ints  # the position in each row's text from which to judge; -1: judge nothing
-    budget: int  # tokens, over all rows
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The plan of a round. Each row has a depth (0: plain decoding), a beam width, a drafter ("": none is available)
-    and the reason for that drafter. `judges` read text meanwhile."""
+    and the reason for that drafter."""
 
     depth: Ints
     width: Ints
     drafter: tuple[str, ...]
     why: tuple[str, ...] = ()  # by decoding row; empty without a drafter policy
     choice: Choice | None = None  # None: no length policy learns from the round
-    judges: tuple[Judge, ...] = ()
     divergence: bool = False  # drafters ship q rows, and the target computes its block divergence from them
     log_q: bool = False  # drafters ship the log-probabilities of their drafts, without noise
 
@@ -67,7 +56,6 @@ class Drafted:
     # Seconds inside each drafter that answered: drafting, and catching up before that.
     seconds: Mapping[str, float] = field(default_factory=dict)
     catch_up: Mapping[str, float] = field(default_factory=dict)
-    read: Mapping[str, float] = field(default_factory=dict)  # seconds of reading calls that ended since the last round
     drafter: tuple[str, ...] = ()  # by row, as planned
 
     @property
@@ -160,7 +148,6 @@ class RoundRecord:
     sizes: Ints  # tokens drafted for each row, and how many of them were accepted
     accepts: Ints
     catch_up_seconds: float = 0.0  # part of draft_seconds: the longest catch-up of a drafter
-    read: Mapping[str, float] = field(default_factory=dict)  # seconds of reading calls, by drafter
 
 
 def pressure_of(done: Round, most_running: int) -> Pressure:
@@ -211,5 +198,4 @@ def record_of(done: Round) -> RoundRecord:
         sizes=kept.sizes,
         accepts=reply.accepted.copy(),  # a view would keep the whole message alive
         catch_up_seconds=done.drafted.catch_up_seconds,
-        read=done.drafted.read,
     )

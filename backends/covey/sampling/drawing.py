@@ -28,7 +28,7 @@ from covey.sampling.truncation import find_cuts
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw", "draw_unpenalised"]
+__all__ = ["Context", "Draws", "Fault", "SettingsTable", "draw"]
 
 
 class Fault(IntEnum):
@@ -62,12 +62,6 @@ def draw(
     given = plain(logits)
     work = penalise(given, table, setting, position, contexts)
     return _draw(given, work, table, setting, position)
-
-
-def draw_unpenalised(logits: Logits, table: SettingsTable, settings: Index, positions: Index) -> Ints:
-    """Return the tokens that `draw` would give if no row had a bias, penalties, a minimum length or bad words."""
-    given = plain(logits)
-    return _draw(given, given, table, settings, positions).tokens
 
 
 def _draw(given: Logits, work: Logits, table: SettingsTable, settings: Index, positions: Index) -> Draws:

@@ -37,7 +37,6 @@ INFO_SECONDS = 1.0  # for one question
 SHARE = 0.8  # of a sender's patience, for the whole exchange
 FIRST_PROBE, LONGEST_PROBE = 0.1, 1.0  # seconds between questions to a place that is down
 LOOKS = 1.0  # seconds between questions to a place that is not the current one
-READ_SECONDS = 10.0  # for a reading call
 HORIZON = 100  # calls within which a change of place must pay
 MOST_SURPLUS = 4096  # most tokens that the drafter has and its target lacks: usually padding
 LEAST = 0.002  # seconds per call that another place must save at least
@@ -141,10 +140,9 @@ class RemoteDrafter:
         return best
 
     def _send(self, place: Place, work: DraftWork, started: float) -> DraftReply:
-        left = SHARE * (work.patience or self._deadline) if work.judging is None else READ_SECONDS
+        left = SHARE * (work.patience or self._deadline)
         frees, place.frees = place.frees, ()
-        patience = left if work.judging is None else 0.0
-        sent = replace(work, frees=frees + work.frees, patience=patience, vocab_size=self._vocab_size)
+        sent = replace(work, frees=frees + work.frees, patience=left, vocab_size=self._vocab_size)
         message = codec.encode(sent)
         codec.seal(message, self._token)
         try:

@@ -1,5 +1,5 @@
 """Running totals of drafts by drafter, with vLLM's metrics: drafts, drafted and accepted tokens, the latter by position
-as well. Also counts the calls in which drafters read text."""
+as well."""
 
 from __future__ import annotations
 
@@ -27,12 +27,8 @@ class Drafts:
 
     def __init__(self) -> None:
         self._by_drafter: dict[str, _Brought] = {}
-        self._read: dict[str, tuple[int, float]] = {}  # calls and seconds
 
     def add(self, record: RoundRecord) -> None:
-        for name, seconds in record.read.items():
-            calls, before = self._read.get(name, (0, 0.0))
-            self._read[name] = calls + 1, before + seconds
         if not record.trees:
             return
         drafted = np.flatnonzero(record.sizes)
@@ -47,9 +43,6 @@ class Drafts:
 
     def totals(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield metric, labels and value so far. Does not mutate."""
-        for name, (calls, seconds) in list(self._read.items()):
-            yield "covey_drafter_reads_total", {"drafter": name}, calls
-            yield "covey_drafter_read_seconds_total", {"drafter": name}, seconds
         for name, brought in list(self._by_drafter.items()):
             labels, acceptance = {"drafter": name}, brought.acceptance
             yield f"{PREFIX}_drafts_total", labels, int(acceptance.sum())

@@ -50,8 +50,6 @@ COUNTERS = {
     "covey_tree_budget_tokens_total": "Tokens of their budget that were verified (used), and that there was room for "
     "(allowed)",
     "covey_slo_needs_total": "Rows of rounds with a time per token to keep, by how many tokens they needed at most",
-    "covey_drafter_reads_total": "Calls in which a drafter read text that others drafted, and judged it",
-    "covey_drafter_read_seconds_total": "Time of those calls, which run while the target computes",
     "covey_memory_operations_total": "Loads and unloads of drafters, and resizes of the KV pool (expand, contract), by "
     "outcome: done, failed or refused (the last two are retried)",
     "covey_memory_seconds_total": "Time of those operations; for expand and contract, the time that rounds waited",

@@ -11,7 +11,7 @@ from covey.contracts.types import NO_FLOATS, DraftReply, DraftWork
 
 
 def batched(works: Sequence[DraftWork]) -> DraftWork:
-    """Return one message with the rows of all `works`, none of which may judge. It holds only what drafts depend on.
+    """Return one message with the rows of all `works`. It holds only what drafts depend on.
     Its tags can only be counted, because senders number them independently."""
     first = works[0]
     return DraftWork(

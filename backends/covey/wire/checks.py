@@ -18,9 +18,7 @@ from covey.contracts.types import (
     DrafterInfo,
     DraftReply,
     DraftWork,
-    Hit,
     Ints,
-    Judged,
     Open,
     RowStatus,
     Sampling,
@@ -79,10 +77,6 @@ def check_draft_work(work: DraftWork) -> None:
     _within(0, keep=work.keep, tokens=work.tokens, rounds=work.rounds)
     _within(0, MOST_DEPTH, depth=work.depth)
     _within(1, MOST_WIDTH, width=work.width)
-    if work.judging is not None:
-        _rows(rows, judge_from=work.judging.judge_from)
-        _within(-1, judge_from=work.judging.judge_from)
-        must(not work.depth.any(), "a call with judge work must not draft")
     must(work.vocab_size >= 0, "vocab_size %d", work.vocab_size)
     _times(work.patience)
     _states(work, rows)
@@ -125,25 +119,8 @@ def check_draft_reply(reply: DraftReply, rows: int | None) -> None:
     _rows(len(reply.status), seen=reply.seen)
     _within(0, seen=reply.seen)
     _trees(reply.trees, len(reply.status))
-    if reply.judged is not None:
-        _judged(reply.judged, len(reply.status))
     must(reply.epoch >= 0, "epoch %d", reply.epoch)
     _times(reply.catch_up_seconds, reply.draft_seconds, reply.wait_seconds)
-
-
-def _judged(judged: Judged, rows: int) -> None:
-    _rows(
-        rows,
-        read=judged.read,
-        first=judged.first,
-        prompt_log_q=judged.prompt_log_q,
-        prompt_tokens=judged.prompt_tokens,
-    )
-    check_offsets("hit_offsets", judged.offsets, rows, len(judged.hits))
-    _within(0, read=judged.read, first=judged.first, prompt_tokens=judged.prompt_tokens)
-    _within(0, max(Hit), hits=judged.hits)
-    log_q = judged.prompt_log_q
-    must(bool(((log_q <= 0) & (log_q > -np.inf)).all()), "not logarithms of probabilities: %s", log_q)
 
 
 def check_info(info: TargetInfo | DrafterInfo) -> None:

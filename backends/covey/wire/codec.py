@@ -24,8 +24,6 @@ from covey.contracts.types import (
     DraftReply,
     DraftWork,
     Ints,
-    Judged,
-    JudgeWork,
     Open,
     Resized,
     ResizeStatus,
@@ -49,7 +47,7 @@ from covey.wire.checks import (
 )
 from covey.wire.token import same
 
-VERSION = 19
+VERSION = 20
 REQUEST_TENSOR = "message"
 REPLY_TENSOR = "reply"
 
@@ -120,11 +118,10 @@ DRAFT_WORK = Layout(
         "depth": "i4",
         "width": "i4",
         "rounds": "i4",
-        "judging.judge_from": "i4",
         **_STATES,
         **_OPENS,
     },
-    head=("sequence", "epoch", "origin", "q_rows", "log_q", "vocab_size", "judging.budget"),
+    head=("sequence", "epoch", "origin", "q_rows", "log_q", "vocab_size"),
     seconds=("patience",),
 )
 DRAFT_REPLY = Layout(
@@ -136,12 +133,6 @@ DRAFT_REPLY = Layout(
         "seen": "i4",
         **_TREES,
         "trees.log_q": "f4",
-        "judged.read": "i4",
-        "judged.first": "i4",
-        "judged.offsets": "i4",
-        "judged.hits": "i4",
-        "judged.prompt_log_q": "f4",
-        "judged.prompt_tokens": "i4",
     },
     head=("epoch",),
     seconds=("catch_up_seconds", "draft_seconds", "wait_seconds"),
@@ -238,7 +229,7 @@ def encode(value: TargetWork | TargetReply | DraftWork | DraftReply | Resized | 
         return pack(INFO_REPLY, info=asdict(value))
     layout = _LAYOUTS[type(value)]
     fields = _opens_out(value.opens, value.frees) if isinstance(value, (TargetWork, DraftWork)) else {}
-    fields["head"] = [-1 if (number := _at(value, path)) is None else number for path in layout.head]
+    fields["head"] = [_at(value, path) for path in layout.head]
     if layout.seconds:
         fields["seconds"] = [_at(value, path) for path in layout.seconds]
     return pack(layout, **fields | {path: _at(value, path) for path in layout.fields.keys() - fields.keys()})
@@ -301,11 +292,9 @@ def decode_resized(message: Ints) -> Resized:
 
 
 def decode_draft_work(message: Ints) -> DraftWork:
-    parts = _decode(DRAFT_WORK, message)
-    fields, judging = parts[""], parts["judging"]
+    fields = _decode(DRAFT_WORK, message)[""]
     opens, frees = _opens_in(fields)
     fields |= {name: bool(fields[name]) for name in ("q_rows", "log_q")}
-    fields["judging"] = JudgeWork(**judging) if judging["budget"] >= 0 else None
     _states_in(fields)
     work = DraftWork(opens=opens, frees=frees, **fields)
     check_draft_work(work)
@@ -315,8 +304,7 @@ def decode_draft_work(message: Ints) -> DraftWork:
 def decode_draft_reply(message: Ints, rows: int | None = None) -> DraftReply:
     """Return the drafter's reply to a message of `rows` rows, or of an unknown number."""
     parts = _decode(DRAFT_REPLY, message)
-    judged = Judged(**parts["judged"]) if len(parts["judged"]["offsets"]) else None
-    reply = DraftReply(trees=_trees_in(parts["trees"]), judged=judged, **parts[""])
+    reply = DraftReply(trees=_trees_in(parts["trees"]), **parts[""])
     check_draft_reply(reply, rows)
     return reply
 
@@ -341,10 +329,10 @@ def decode_drafter_info(message: Ints) -> DrafterInfo:
 
 
 def _at(value: Any, path: str) -> Any:
-    """Return the attribute at the end of a path, or None if one on the way is None."""
+    """Return the attribute at the end of a path."""
     name, _, rest = path.partition(".")
     found = getattr(value, name)
-    return _at(found, rest) if rest and found is not None else found
+    return _at(found, rest) if rest else found
 
 
 def _decode(layout: Layout, message: Ints) -> dict[str, dict[str, Any]]:
