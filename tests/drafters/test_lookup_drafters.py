@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -172,3 +173,22 @@ def test_books_are_kept_as_for_any_drafter(make: type[LookupDrafter]) -> None:
     item.tokens += [1, 1, 1, 1, 1]
     assert sender.send([item], 2).status.tolist() == [RowStatus.STALE]
     assert sender.send([item], 2).status.tolist() == [RowStatus.OK]
+
+
+@pytest.mark.parametrize("make", [ngram, suffix])
+def test_texts_that_are_told_in_pieces_change_no_proposal(make: Callable[[], LookupDrafter]) -> None:
+    """A text that ends after it was told, and before any draft read it, serves others too."""
+    tokens = noisy_text(np.random.default_rng(7), 200)
+    told, plain = Sender(make()), Sender(make())
+    items = [Text(1, tokens[:10], tenant="t"), Text(1, tokens[:10], tenant="t")]
+    for length in range(12, 200, 4):
+        for item in items:
+            item.tokens = tokens[:length]
+        assert rows_of(told.send([items[0]], 0).trees) == [[]]
+        if length % 3 == 0:
+            assert rows_of(told.send([items[0]], 4, 2).trees) == rows_of(plain.send([items[1]], 4, 2).trees)
+    plain.send([items[1]], 1)
+    for sender in (told, plain):
+        sender.send([], 1, frees=[1])
+    fresh = [Text(2, tokens[60:70], tenant="t") for _ in range(2)]
+    assert rows_of(told.send([fresh[0]], 4).trees) == rows_of(plain.send([fresh[1]], 4).trees)
