@@ -17,6 +17,8 @@ import pytest
 
 from covey.launcher import Server
 from covey.launcher.front import Front
+from covey_client import status
+from tests.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -45,6 +47,7 @@ def test_block_runs(server: Server, front: Front, name: str, mark: str, kind: st
     if mark != "server":
         assert body.lstrip().startswith(EXEMPT) or mark.startswith("not run"), f"{name}: neither run nor exempt"
         return
+    until(lambda: status.read(server.http_url).ready, 60)  # a block before this one may have had a drafter loaded
     for port, now in ((8000, server.http_url), (8001, server.grpc_url), (8002, server.metrics_url.split("/")[2])):
         body = body.replace(f"localhost:{port}", now)
     body = body.replace("localhost:8010", front.http_url)
