@@ -32,7 +32,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[Triton]:
     monkeypatch.setattr(Control, "answered", lambda _control, _model: 0)
     for module, name in ((revival, "FIRST_REST"), (supervisor, "LOOK_SECONDS")):
         monkeypatch.setattr(module, name, 0.02)
-    monkeypatch.setattr(supervisor, "NOBODY_SECONDS", 0.3)
+    monkeypatch.setattr(supervisor, "RELOAD_AFTER_SECONDS", 0.3)
     yield made
     made.hold.set()
     made.close()

@@ -1,1 +1,1 @@
-"""Bandits over draft depths, one small file each. They learn from a round's outcome and choose the next depth."""
+"""Policies over draft depths, one small file each; policy.py is their interface."""

@@ -19,7 +19,8 @@ class Situation:
     ceiling: int  # the deepest draft that may be chosen; 0 if no drafter is available or the pass has no room
     previous: int = 0  # gamma of the round before, at any batch size
     lag: int = 0  # L_max: most tokens of one row that its drafter has not seen
-    # Rows that leave their depth to the policy, by drafter. Empty: all rows, one drafter; the planner never asks so.
+    # Rows that leave their depth to the policy, by drafter. If empty, the planner asks no policy; to a policy it means
+    # all rows, one drafter.
     shares: tuple[tuple[str, int], ...] = ()
     prefill: int = 0  # prompt tokens in the same pass; such a round is only overheard
     missed: tuple[int, ...] = ()  # unseen tokens of all its rows, by drafter; empty: `lag` for each row

@@ -5,7 +5,7 @@ CoveyError
  |   +- UnsupportedModel This runtime does not serve a feature of the model, which it names.
  +- RequestError         The caller's fault; it travels to the client with its code.
  |   +- BadField         INVALID_ARG: names the field, the value and what is allowed.
- |   +- Overloaded       UNAVAILABLE: queue full, draining, or an objective that cannot be met now.
+ |   +- Overloaded       UNAVAILABLE: queue full, draining, starting, or a fault after which a retry may succeed.
  +- PortError            A model called through a port failed; the engine decides on the consequences.
      +- PortTimeout      It did not answer in time.
      +- StubDead         Its process is gone.

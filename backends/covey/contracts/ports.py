@@ -69,8 +69,8 @@ class Companion(Protocol):
         """Read the next tokens of the text."""
         ...
 
-    def offer(self, behind: int, most: int) -> Offer:
-        """Return at most `most` drafts to follow the text, which has `behind` tokens. Does not mutate."""
+    def offer(self, num_tokens: int, most: int) -> Offer:
+        """Return at most `most` drafts to follow the text, which has `num_tokens` tokens. Does not mutate."""
         ...
 
     def end(self) -> None:

@@ -101,10 +101,10 @@ LOOKUP = "lookup"  # the drafter name of offered drafts (`covey.contracts.ports.
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A chain of drafts for a text of `behind` tokens, and the expected accepted tokens of its first 1, 2, ...
+    """A chain of drafts for a text of `num_tokens` tokens, and the expected accepted tokens of its first 1, 2, ...
     drafts."""
 
-    behind: int
+    num_tokens: int
     tokens: list[int]
     accepted: list[float]
 

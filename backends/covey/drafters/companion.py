@@ -49,7 +49,7 @@ class LookedUp:
         if not tokens:
             self._look()
 
-    def offer(self, behind: int, most: int) -> Offer:
+    def offer(self, num_tokens: int, most: int) -> Offer:
         """Return a chain of at most `most` tokens. Does not mutate."""
         child, likely, accepted = self.next, 1.0, 0.0
         tokens, expected = list[int](), list[float]()
@@ -61,7 +61,7 @@ class LookedUp:
             tokens.append(child.token)
             expected.append(accepted)
             child = next(iter(self.lookup.children(child.place, 1)), None)
-        return Offer(behind, tokens, expected)
+        return Offer(num_tokens, tokens, expected)
 
     def end(self) -> None:
         self.lookup.num_prompt = max(self.lookup.num_prompt, self.lookup.num_tokens - MOST)

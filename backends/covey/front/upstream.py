@@ -67,18 +67,19 @@ class Upstream:
         return read(self._deaths_fd).deaths
 
     def answer(self, request: InferenceRequest, seconds: float) -> AsyncStream:
-        """Stream the chunks of the answer. Leaving the stream cancels the rest."""
+        """Return a stream of the answer's chunks, which calls again after a break (`AsyncStream`). Leaving it cancels
+        the rest."""
         resumption = _BoundedResumption(request.upstream_request, request.settings, self, self._draining)
         deadline = Deadline.after(seconds)
 
-        def ask_again() -> _UpstreamCall:
+        def call_server() -> _UpstreamCall:
             next_request = resumption.request()
             serving = read(self._deaths_fd).serving  # else another process may have the port
             call = _UpstreamCall(self._transport.call(next_request, deadline) if serving else None)
             self._calls.add(call)
             return call
 
-        return AsyncStream(ask_again, resumption)
+        return AsyncStream(call_server, resumption)
 
     async def watch(self, drained: Callable[[], bool]) -> None:
         """Look at `covey` every LOOK_SECONDS, and give up calls that its death left open. Returns when a drain has

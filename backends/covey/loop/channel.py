@@ -12,7 +12,8 @@ When a drafter's process ends during a round, its call fails or misses the deadl
     reply          The call has failed or is late. The drafter rests and gets no calls.                (roster)
     roster.gone    The kernel has reported the end of the process (`covey.supervision.presence`).      (drafter_facts)
     settle         The channel gives up the calls that the process took, and replaces their thread.    (give_up_lost)
-    roster.came    The new process has reported its facts. It serves as soon as its rest is over.      (revival)
+    revival        The launcher reloads the drafter's model.                                           (supervision)
+    roster.came    The new process has reported its facts. It serves as soon as its rest is over.      (drafter_facts)
 
 The new process knows no request. The channel opens a request there with all its tokens: at once if a call was given up,
 otherwise after the new process has answered STALE for it.

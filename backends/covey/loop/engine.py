@@ -8,7 +8,7 @@ One call of `Engine.round` is one round over the running batch:
     draft    one call per drafter in use, in parallel                            (drafters)
     select   drop drafts that are not worth verifying                            (planner)
     verify   one pass over the target: prefill chunks, last tokens, all trees    (target)
-    commit   keep what may be kept, finish what is done, send progress to the sink
+    commit   add accepted tokens, end finished requests, send progress to the sink
     learn    give planner and observer the round's times and tokens; the rest is learnt during the next drafts
     breathe  unload or reload drafters if it pays, and resize the KV pool to match            (memory)
 

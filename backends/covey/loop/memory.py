@@ -1,7 +1,7 @@
 """Moves drafters out of memory and back, and resizes the KV pool to use their bytes.
 
-    RESIDENT --leave--> UNLOADING --its process has ended--> UNLOADED    then the pool grows
-    UNLOADED --come--> the pool contracts, then LOADING --it answers, warm--> RESIDENT
+    SERVING --leave--> UNLOADING --its process has ended--> UNLOADED    then the pool grows
+    UNLOADED --come--> the pool contracts, then LOADING --it answers, warm--> SERVING
 
 There is one move at a time, and each step is safe by itself. The pool takes a drafter's bytes only after they are free,
 and gives them back before the drafter loads. A move that fails is retried after a rest, during which other drafters may

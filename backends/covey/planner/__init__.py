@@ -2,7 +2,7 @@
 
     planner.py        the interface to the engine; round_planner.py implements it: READ THESE FIRST
     drafters/         choose each row's drafter
-    adaptive.py       the default length policy; the others are bandits (`covey.bandits`)
+    adaptive.py       the default length policy; the others and their interface are in `covey.bandits`
     rows.py           applies the depth to each row;  offers.py: adds drafts found in the requests' own texts
     selection.py      chooses the drafts to verify; worth.py and adaserve.py choose single nodes (candidates.py) and
                       consider the requests' objectives (standing.py)

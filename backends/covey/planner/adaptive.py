@@ -14,6 +14,7 @@ explore  A bank pays for exploration: a fixed share of all time goes in, and eac
          out. The policy explores the depth whose optimistic value is best, if that beats the depth in use. Doubt grows
          while a depth is not measured, so a drafter that was switched off is always probed again.
          A full bank also pays, at five times the price, for the depth longest unplayed: doubt may be wrong.
+         Time that such rounds take beyond the expected is paid afterwards: catch-up also takes the target's time.
          Exploring from drafting to none, or back, lasts a few rounds. For example, rounds of 10 ms add 0.05 ms each
          (SHARE). A round of 15 ms at a depth expected to be a tenth slower loses 1.5 ms: one in 30.
 prefill  A pass with prompt tokens is long at any depth, so its tokens per second say little. The best depth gains
@@ -36,6 +37,8 @@ SHARE = 0.005  # share of all time that may be lost by exploring
 START = 5.0  # rounds' time in the bank at the start
 FULL = 3.0  # rounds' time in the bank from which it is spent even if no depth is doubted
 PREMIUM = 5.0  # the price of that, in expected losses
+MOST_OWED = 8.0  # rounds' time that an exploration can cost beyond its price: it may be slow for another reason
+NEW = 0.1  # weight of a new round in the observed slowness
 ACROSS = 4  # rounds of exploring from drafting to none, or back
 DEVIATIONS = 2.0  # an optimistic value is this many deviations above its estimate
 DRIFT = 1e-6  # variance that a depth gains in each round in which it is not played
@@ -62,6 +65,10 @@ class Adaptive:
         self._played = [0] * (max_depth + 1)  # the round in which each depth was last played
         self._round = 0
         self._exploring, self._more = 0, 0  # a depth, and for how many more rounds
+        # The last rounds, the seconds that were expected of them, and whether they explored drafting after none.
+        self._recent: list[tuple[Situation, float, bool]] = []
+        self._paid = self._most_owed = 0.0  # catch-up that is paid for the present exploration; what may still be owed
+        self._slowness = 1.0  # observed over expected seconds, of late
         self._asked: tuple[Expected, int, int] | None = None  # the inputs of the last choice
         self.reason = Reason("")
 
@@ -70,6 +77,12 @@ class Adaptive:
 
     def choose(self, situation: Situation) -> int:
         expected = self.expectations.of(situation)
+        depth = self._chosen(situation, expected)
+        begins = self.reason.word == "explore" and depth > 0 and self._current == 0
+        self._recent = [*self._recent[1 - ACROSS :], (situation, expected.seconds[depth], begins)]
+        return depth
+
+    def _chosen(self, situation: Situation, expected: Expected) -> int:
         predicted = expected.latencies if self.expectations.measured else []
         if self._more:
             # With prefill as well: exploration must not stop and begin again, nor last longer than was paid for.
@@ -78,8 +91,8 @@ class Adaptive:
                 self.reason = Reason("explore", predicted)
                 return self._exploring
         if situation.prefill and self._started:
-            self.reason = Reason("beside prefill", predicted)
-            return self._beside_prefill(situation, expected)
+            self.reason = Reason("with prefill", predicted)
+            return self._with_prefill(situation, expected)
         if self._plain:
             self._plain -= 1
             self.reason = Reason("start", predicted)
@@ -100,6 +113,7 @@ class Adaptive:
         if probe != current and price <= self._bank:
             self._bank -= price
             self._exploring, self._more = probe, _stay(current, probe) - 1
+            self._paid, self._most_owed = restart, MOST_OWED * expected.seconds[current]
             self.reason = Reason("explore", predicted)
             return probe
         self.reason = Reason("best" if current == best else "keep", predicted)
@@ -112,12 +126,27 @@ class Adaptive:
         if not self._started:
             self._started = True
             self._bank += START * (outcome.seconds - outcome.catch_up_seconds)
+        self._settle_up(situation, outcome)
         self.expectations.update(situation, depth, outcome, usual=not _crosses(situation.previous, depth))
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
+        self._settle_up(situation, outcome)
         self.expectations.overhear(situation, depth, outcome, usual=not _crosses(situation.previous, depth))
 
-    def _beside_prefill(self, situation: Situation, expected: Expected) -> int:
+    def _settle_up(self, situation: Situation, outcome: Outcome) -> None:
+        """Take from the bank what a round took that explored drafting, beyond the time that was expected and paid."""
+        asked = next((each for each in self._recent if each[0] is situation), None)
+        if asked is None or situation.prefill:
+            return
+        _, seconds, explores = asked
+        if explores:
+            over = max(0.0, outcome.seconds - seconds * self._slowness)
+            paid, owed = min(over, self._paid), min(max(0.0, over - self._paid), self._most_owed)
+            self._paid, self._most_owed, self._bank = self._paid - paid, self._most_owed - owed, self._bank - owed
+        else:
+            self._slowness += NEW * (min(4.0, outcome.seconds / seconds) - self._slowness)
+
+    def _with_prefill(self, situation: Situation, expected: Expected) -> int:
         """Return the best depth of a round with prefill; the depth in use in plain rounds stays."""
         usual = min(self._current, situation.ceiling)
         speed = expected.values[usual]

@@ -82,7 +82,7 @@ class Expectations:
         passes = tuple(rows * (depth + 1) for depth in range(self._max_depth + 1))
         return self.costs.without_drafts(rows, passes) if self.costs.measured else np.ones(self._max_depth + 1)
 
-    def each_draft(self, rows: int) -> float:
+    def draft_cost(self, rows: int) -> float:
         """Return the cost of one more draft in a row that drafts, in tokens of plain rounds."""
         seconds = self.without_drafts(max(1, rows))
         return max(0.0, float(seconds[-1] - seconds[1]) / max(1, self._max_depth - 1) / float(seconds[0]))
@@ -113,13 +113,13 @@ class Expectations:
         if usual:
             overhead = max(0.0, outcome.seconds - outcome.draft_seconds - outcome.verify_seconds)
             self._observe(situation, depth, outcome, overhead)
-        self._judge(situation, outcome)
+        self._count_acceptance(situation, outcome)
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome, *, usual: bool) -> None:
         """Learn from a round that shows neither the cost of its depth nor the overhead of rounds."""
         if usual:
             self._observe(situation, depth, outcome, None)
-        self._judge(situation, outcome)
+        self._count_acceptance(situation, outcome)
 
     def _observe(self, situation: Situation, depth: int, outcome: Outcome, overhead: float | None) -> None:
         rows = max(1, situation.rows)
@@ -154,7 +154,7 @@ class Expectations:
             self._last = None
         self._plain.clear()
 
-    def _judge(self, situation: Situation, outcome: Outcome) -> None:
+    def _count_acceptance(self, situation: Situation, outcome: Outcome) -> None:
         """Count the acceptance of each kind of drafts."""
         if outcome.trials:
             self._last = None

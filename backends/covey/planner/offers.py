@@ -1,8 +1,8 @@
 """Replaces planned drafts of a row by drafts from its request's own text, if those are worth more.
 
-Time is counted in tokens that plain decoding emits meanwhile. A row takes the length m of its offer that gains most,
-accepted(m) - each m, if that is more than its planned drafts gain. `each` is the cost of a draft on the curve of passes
-(`Expectations.each_draft`).
+Time is counted in tokens that plain decoding emits meanwhile. A row takes the first m tokens of its offer, for the m
+that gains most: accepted(m) - m * draft_cost. It does so only if that exceeds the gain of its planned drafts. The cost
+of a draft comes from the curve of passes (`Expectations.draft_cost`).
 
 The first draft of a round costs more, and no curve shows that. The target may have begun a plain pass early, and must
 then repeat it for rows whose first draft was right. So the cost is measured for each batch size: rounds of n rows that
@@ -51,7 +51,7 @@ class Offers:
         self._sizes: dict[int, _Size] = {}
         self._promised = 0.0  # tokens, by the offers in the last plan
 
-    def taken(self, plan: Plan, rows: Sequence[ActiveRequest], each: float, planned: float, most: int) -> Plan:
+    def taken(self, plan: Plan, rows: Sequence[ActiveRequest], draft_cost: float, planned: float, most: int) -> Plan:
         """Return the plan with the decoding rows' offers that are worth taking, at most `most` tokens of each (not
         negative). `planned` is how many tokens a row gains by the policy's drafts."""
         found, gained, self._promised = dict[int, int](), 0.0, 0.0
@@ -59,14 +59,14 @@ class Offers:
         offered = [
             (row, active.offer)
             for row, active in enumerate(rows)
-            if active.offer is not None and active.offer.behind == active.num_tokens and active.offer.tokens[:most]
+            if active.offer is not None and active.offer.num_tokens == active.num_tokens and active.offer.tokens[:most]
         ]
         if not offered:
             return plan
         again = size.left >= AGAIN
         trust = 1.0 if again else min(1.0, size.came / size.promised)
         for row, offer in offered:
-            gains = [trust * accepted - each * count for count, accepted in enumerate(offer.accepted[:most], 1)]
+            gains = [trust * accepted - draft_cost * count for count, accepted in enumerate(offer.accepted[:most], 1)]
             best = max(range(len(gains)), key=gains.__getitem__)
             if gains[best] > (max(0.0, planned) if plan.depth[row] else 0.0):
                 found[row] = best + 1

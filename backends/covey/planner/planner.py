@@ -25,8 +25,8 @@ class Planner(Protocol):
     def prefill_allowance(self, rows: int, drafts: float, tpot: float, seconds: float) -> int | None:
         """Return how many prompt tokens a pass over `rows` and `drafts` can compute within `seconds`, or almost for
         free; None if unknown. In any case a round lasts no longer than a few plain ones, since rows without an
-        objective wait as well. A selector that yields drafts only in the time left after prompts, unless plain rounds
-        are too slow for the objective of one token per `tpot` seconds."""
+        objective wait as well. If the selector yields and a plain round takes at most `tpot` seconds, `drafts` count as
+        0, because they give way to prompts."""
         ...
 
     def learn(self, done: Round) -> None:

@@ -93,10 +93,10 @@ class RoundPlanner:
         rows, expectations = batch.rows[: batch.decoding], self._expectations
         if expectations is None or not expectations.measured or all(active.offer is None for active in rows):
             return plan
-        each, planned = expectations.each_draft(len(rows)), 0.0
+        draft_cost, planned = expectations.draft_cost(len(rows)), 0.0
         if depth:
             planned = expectations.gain(situation, depth)
-        return self._offers.taken(plan, rows, each, planned, max(0, spare(batch, budget)))
+        return self._offers.taken(plan, rows, draft_cost, planned, max(0, spare(batch, budget)))
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         return self.selector.select(batch, drafted, budget)
@@ -113,7 +113,7 @@ class RoundPlanner:
     def learn(self, done: Round) -> None:
         """Learn from a round. A patient length policy learns from a round that drafted only while the next one
         drafts."""
-        self._catch_up()
+        self._learn_pending()
         self._offers.learn(done)
         if done.plan.choice is not None:
             self._drafters.learn(done)
@@ -124,11 +124,11 @@ class RoundPlanner:
             self._previous = int(done.plan.depth[: done.batch.decoding].max()) if drafted and own else 0
         self._unlearnt = done
         if not (self.policy.patient and drafted and done.running):
-            self._catch_up()
+            self._learn_pending()
 
     def meanwhile(self, plan: Plan) -> None:
         if self._unlearnt is not None:
-            self._catch_up()
+            self._learn_pending()
             if plan.choice is not None and plan.choice.situation.shares:
                 self.policy.prepare(plan.choice.situation)
 
@@ -137,7 +137,7 @@ class RoundPlanner:
         yield from self.totals.figures()
         yield from self.selector.figures()
 
-    def _catch_up(self) -> None:
+    def _learn_pending(self) -> None:
         """Learn from the round that was put off, if any."""
         done, self._unlearnt = self._unlearnt, None
         if done is not None and done.plan.choice is not None:

@@ -26,7 +26,7 @@ class Selector(Protocol):
     """Chooses which of a round's drafts the target verifies."""
 
     log_q: bool  # whether it ranks them by the drafters' probabilities, without noise
-    yields: bool  # whether it drops drafts that no row needs when prompts leave the pass no time
+    yields: bool  # whether it gives up drafts that no row needs if prompts fill the pass
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         """Return the trees to verify: see `Planner.select`."""

@@ -106,14 +106,14 @@ class Requests:
         if service.parser.has_new_grammar(tensor):
             service.new_grammars.put(tenant_of(tensor), 1, partial(self._do, incoming, self._compile))
         else:
-            self._tokenize(incoming, service)
+            self._submit_by_length(incoming, service)
 
     def _compile(self, incoming: _Incoming, service: Service) -> None:
         service.parser.check_grammar(incoming.tensors.get)
-        self._tokenize(incoming, service)
+        self._submit_by_length(incoming, service)
 
-    def _tokenize(self, incoming: _Incoming, service: Service) -> None:
-        """Tokenize the prompt and submit the request. A long prompt runs apart from others."""
+    def _submit_by_length(self, incoming: _Incoming, service: Service) -> None:
+        """Submit the request. A long prompt is tokenized apart from others."""
         tensor = incoming.tensors.get
         size = service.parser.prompt_bytes(tensor)
         if size >= LONG:

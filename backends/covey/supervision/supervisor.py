@@ -29,7 +29,7 @@ from covey.supervision.rules import DRAFTER, MOSTLY_IDLE, TARGET, Loads, broken
 
 LOOK_SECONDS = 0.25
 FIND_SECONDS = 2.0  # between searches for processes while every model has its process
-NOBODY_SECONDS = 2.0  # after which a model that failed to load, or an unloaded target, is loaded again
+RELOAD_AFTER_SECONDS = 2.0  # after which a model that failed to load, or an unloaded target, is loaded again
 LOST_SECONDS = 10.0  # for Triton to notice that a loading model's process has ended
 UNSEEN_SECONDS = 60.0  # for a loading model to have a process at all
 ASK_SECONDS = 2.0  # timeout of a question which models are ready
@@ -201,7 +201,7 @@ class Supervisor:
                 self._overlooked(model)
         elif not under_way and not self._starting and (role in (TARGET, DRAFTER) or not self._draining):
             again = state == FAILED or (state == UNLOADED and role == TARGET)
-            if state == READY or (again and since >= NOBODY_SECONDS):
+            if state == READY or (again and since >= RELOAD_AFTER_SECONDS):
                 if model == PUBLIC and self._last[model] == NOBODY:  # its end was not seen
                     self._note(model)
                 self._revival.begin(model)
