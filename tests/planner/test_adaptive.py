@@ -10,13 +10,14 @@ import pytest
 
 from covey.bandits.dsd import DSD
 from covey.bandits.nightjar import Nightjar
-from covey.bandits.policy import LengthPolicy, Situation
+from covey.bandits.policy import LengthPolicy, Outcome, Situation, Trials
 from covey.planner.adaptive import PLAIN, SHARE, Adaptive
 from covey.planner.costs import RoundCosts
+from covey.planner.expectations import Expectations
 from covey.planner.switching import SwitchCosts
 from covey_client.costs.table import CostTable
 from loadtest.simulation.devices import DEVICES, USUAL, environment
-from loadtest.simulation.replay import Environment, World, replay
+from loadtest.simulation.replay import Costs, Environment, World, replay
 
 
 def adaptive(max_rows: int = 64) -> Adaptive:
@@ -119,6 +120,34 @@ def test_exploration_never_stops_and_stays_within_its_share() -> None:
     policy._bank *= 1e6  # many rounds later, each of which pays its share in
     assert policy.choose(Situation(32, 5, 0, 999, (("simulated", 32),))) > 0
     assert result.lost / (result.lost + result.ideal) < SHARE
+
+
+def test_greedy_and_random_rows_have_expectations_of_their_own() -> None:
+    expectations, shares = Expectations(2, 8), (("d", 4),)
+    greedy, random = Situation(4, 2, 1, 1, shares), Situation(4, 2, 1, 1, shares, sampled=(4,))
+    for _ in range(100):
+        for kind, right, situation in ((False, 4, greedy), (True, 1, random)):
+            trials = {("d", kind): Trials([4, 4], [right, right])}
+            expectations.update(
+                situation, 1, Outcome(0.02, 4 + right, 0.005, 0.01, verified=8, trials=trials), usual=True
+            )
+    high, low = (expectations.of(each).tokens[1] for each in (greedy, random))
+    assert (high, low) == pytest.approx((8.0, 5.0), abs=0.1)
+    half = Situation(4, 2, 1, 1, shares, sampled=(2,))
+    assert expectations.of(half).tokens[1] == pytest.approx((high + low) / 2)
+
+
+def test_exploring_pays_for_catch_up_that_no_estimate_knows() -> None:
+    """The replay tells the policy of no switching costs, so only the rounds' own time shows them."""
+    costs = Costs(
+        verify=lambda _rows, tokens: 0.008 + 0.0003 * tokens,
+        draft=lambda rows, depth: 0.002 + depth * (0.0007 + 0.00004 * rows),
+        switch=lambda lag, rows: 0.00003 * lag * rows,
+    )
+    hidden = Environment(costs, ((0, (0.6, 0.5, 0.5, 0.5, 0.5)),), 0.05)
+    result = replay(adaptive(), hidden, [16] * 4000, np.random.default_rng(0))
+    assert result.depths[16][0] < 4000, "it goes on exploring"
+    assert 1 - result.between(1000, 4000) < 2 * SHARE, ".035 if only the estimated price is paid"
 
 
 def test_a_ceiling_is_kept_and_a_missing_drafter_is_no_lesson() -> None:

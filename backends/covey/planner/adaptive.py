@@ -79,7 +79,8 @@ class Adaptive:
         expected = self.expectations.of(situation)
         depth = self._chosen(situation, expected)
         begins = self.reason.word == "explore" and depth > 0 and self._current == 0
-        self._recent = [*self._recent[1 - ACROSS :], (situation, expected.seconds[depth], begins)]
+        if self.expectations.measured:  # before, expected seconds only compare depths
+            self._recent = [*self._recent[1 - ACROSS :], (situation, expected.seconds[depth], begins)]
         return depth
 
     def _chosen(self, situation: Situation, expected: Expected) -> int:
@@ -126,15 +127,16 @@ class Adaptive:
         if not self._started:
             self._started = True
             self._bank += START * (outcome.seconds - outcome.catch_up_seconds)
-        self._settle_up(situation, outcome)
+        self._settle_up(situation, outcome, whole=True)
         self.expectations.update(situation, depth, outcome, usual=not _crosses(situation.previous, depth))
 
     def overhear(self, situation: Situation, depth: int, outcome: Outcome) -> None:
-        self._settle_up(situation, outcome)
+        self._settle_up(situation, outcome, whole=False)
         self.expectations.overhear(situation, depth, outcome, usual=not _crosses(situation.previous, depth))
 
-    def _settle_up(self, situation: Situation, outcome: Outcome) -> None:
-        """Take from the bank what a round took that explored drafting, beyond the time that was expected and paid."""
+    def _settle_up(self, situation: Situation, outcome: Outcome, *, whole: bool) -> None:
+        """Take from the bank what a round took that explored drafting, beyond the time that was expected and paid.
+        Other rounds show how slow the device is, if they are `whole`: they took the chosen drafts and no prompts."""
         asked = next((each for each in self._recent if each[0] is situation), None)
         if asked is None or situation.prefill:
             return
@@ -143,7 +145,7 @@ class Adaptive:
             over = max(0.0, outcome.seconds - seconds * self._slowness)
             paid, owed = min(over, self._paid), min(max(0.0, over - self._paid), self._most_owed)
             self._paid, self._most_owed, self._bank = self._paid - paid, self._most_owed - owed, self._bank - owed
-        else:
+        elif whole:
             self._slowness += NEW * (min(4.0, outcome.seconds / seconds) - self._slowness)
 
     def _with_prefill(self, situation: Situation, expected: Expected) -> int:
