@@ -170,7 +170,7 @@ def decode_with(
     return tokens[len(prompt) :], guessed
 
 
-def test_a_tree_is_wrong_only_if_none_of_its_first_drafts_is_right(folder: Path) -> None:
+def test_a_row_with_drafts_is_computed_after_a_guess(folder: Path) -> None:
     prompt = [5, 9, 33]
     right, _ = decode(load(folder, False), prompt, 6)
     for divergence in (False, True):
@@ -222,6 +222,14 @@ def test_a_request_that_takes_another_s_place_is_computed(folder: Path) -> None:
             room=ints([9]),
         )
         same(ahead.step(work), plain.step(work))
+
+
+def test_no_pass_is_made_ahead_among_rounds_with_drafts(folder: Path) -> None:
+    """Such a pass would be in the way of the drafters and of the next pass."""
+    drafts: list[list[int]] = [[], [], [4], [4], [4], *([] for _ in range(12))]
+    _, guessed = decode_with(load(folder, True), [5, 9, 33], drafts, Sampling())
+    assert guessed[0] and not any(guessed[3:6])
+    assert all(guessed[-3:])
 
 
 def rows_with_a_tag() -> list[Sequence]:

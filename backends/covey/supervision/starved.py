@@ -34,7 +34,6 @@ class Starved:
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}
         self.ran = 0.0  # processor seconds of all threads between the last two looks
-        self._processors = cpu.cores()
 
     def counted(self, pids: Iterable[int], seconds: float) -> float:
         """Return how many of the last `seconds` count against these processes. At least a fifth do, because on a
@@ -60,7 +59,7 @@ class Starved:
                     ran, longest = ran + run - was[0], max(longest, wait - was[1])
                     active += (run, wait) != was
         self.ran = ran / NANOSECONDS
-        had = ran / max(1, min(active, self._processors))
+        had = ran / max(1, min(active, cpu.cores()))
         return max(0.0, longest - had) / NANOSECONDS
 
 

@@ -1,13 +1,12 @@
 """Computes the next plain pass while the reply to the last one travels.
 
 The next message most likely asks for the same rows, one token on. A plain pass over them needs nothing from that
-message, so the target's computing thread begins it at once, and the message collects its result. The result is enough
-for rows that decode plainly. Under the coupled rule it is also enough for rows whose first draft is not the token that
-was drawn. All else that the message asks for is computed as usual. Unneeded results are dropped: a pass commits
-nothing, and a later pass overwrites its KV with the same values.
+message, so the target's computing thread begins it at once, and the message collects its result. The result serves rows
+that decode plainly. All else that the message asks for is computed as usual. Unneeded results are dropped: a pass
+commits nothing, and a later pass overwrites its KV with the same values.
 
-A failed guess costs a pass. So the share of rows for which guesses are enough is tracked all the time, and guesses are
-computed only while it is high.
+A failed guess costs a pass. So the share of rows that decode plainly is tracked all the time, and guesses are computed
+only while it is high.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from covey.target.verification import Verified
 
 __all__ = ["Ahead", "Precomputed"]
 
-WORTH = 0.7  # least share of good guesses: a failed one costs a pass, a good one saves the message's way to and fro
+WORTH = 0.9  # least share of good guesses: a failed one costs a pass, a good one saves the message's way to and fro
 FORGETTING = 0.1
 LAUNCHING = 0.002  # the longest that a guess waits for its pass to be launched, in seconds
 
@@ -43,11 +42,6 @@ class Precomputed:
         """Return the row of a sequence, or None if it is not there or has changed since."""
         row = self.index.get(sequence)
         return row if row is not None and self.lengths[row] == sequence.num_tokens else None
-
-    def first_tokens(self) -> list[int]:
-        """Return the token of each row, or -1 if it has none."""
-        tokens = iter(self.verified.tokens.tolist())
-        return [-1 if faulty else next(tokens) for faulty in self.verified.faulty.tolist()]
 
 
 class Ahead:

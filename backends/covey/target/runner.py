@@ -191,7 +191,8 @@ class TargetRunner:
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
         """Begin the next pass, as if it had no drafts, without rows that have ended or find no block."""
-        ahead.score(work.tags.tolist(), 0.0 if work.opens else self._share_ahead(work, reply))
+        plain = work.trees.sizes == 0
+        ahead.score(work.tags.tolist(), 0.0 if work.opens else float(plain.mean()) if len(plain) else 1.0)
         emitted = reply.offsets[1:] - reply.offsets[:-1]
         if not len(work.room) or not emitted.all():
             return
@@ -205,18 +206,6 @@ class TargetRunner:
             if self._sequences.reserve(sequence, sequence.num_tokens):
                 rows.append(sequence)
         ahead.guess(rows)
-
-    def _share_ahead(self, work: TargetWork, reply: TargetReply) -> float:
-        """Return the share of rows for which a pass made ahead is, or would have been, enough."""
-        enough = reply.accepted == 0
-        for row in np.flatnonzero(work.trees.sizes).tolist():
-            sequence = self._ledger.get(work, int(work.tags[row]))
-            enough[row] &= sequence is not None and self._told_by_first(sequence, work.divergence)
-        return float(enough.mean()) if len(enough) else 1.0
-
-    def _told_by_first(self, sequence: Sequence, divergence: bool) -> bool:
-        """Return whether the next token alone is enough for this row if none of its first drafts matches it."""
-        return not (divergence or self._settings.rejection[sequence.settings])
 
     def _pass(
         self, work: TargetWork, reused: dict[int, int], started: float, precomputed: Precomputed | None
@@ -291,13 +280,7 @@ class TargetRunner:
         """Verify these rows as `_compute` does, but use the precomputed logits of rows for which they are enough."""
         if precomputed is None:
             return self._compute(rows, chunk, trees, divergence)
-        found = [precomputed.row(row) for row in rows]
-        drawn = precomputed.first_tokens() if len(trees.tokens) else []
-        for row in np.flatnonzero(trees.sizes).tolist():
-            at, mine = found[row], slice(trees.offsets[row], trees.offsets[row + 1])
-            first = trees.tokens[mine][trees.parents[mine] < 0]
-            if at is not None and (drawn[at] in first or not self._told_by_first(rows[row], divergence)):
-                found[row] = None
+        found = [None if size else precomputed.row(row) for row, size in zip(rows, trees.sizes.tolist())]
         known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
         if not known.any():
             return self._compute(rows, chunk, trees, divergence)
