@@ -4,15 +4,16 @@ Time is counted in tokens that plain decoding emits meanwhile. A row takes the f
 that gains most: accepted(m) - m * draft_cost. It does so only if that exceeds the gain of its planned drafts. The cost
 of a draft comes from the curve of passes (`Expectations.draft_cost`).
 
-The first draft of a round costs more, and no curve shows that. The target may have begun a plain pass early, and must
-then repeat it for rows whose first draft was right. So the cost is measured for each batch size: rounds of n rows that
-took offers cost
+The first draft of a round costs more, and no curve shows that: among plain rounds the target begins each pass early,
+and it does so again only some rounds after one with drafts. So the cost is measured for each batch size: rounds of n
+rows that took offers cost
 
-    cost   n (their seconds / plain rounds' seconds - 1)
+    cost   n (their seconds / plain rounds' seconds - 1), and what the next plain rounds take longer than usual
 
 tokens, and brought a share of those they promised. If the round has no other drafts, offers must promise more than the
-cost. For example, plain rounds of 4 rows take 3 ms and those with offers 5 ms. Then the offers of all rows must promise
-2.7 tokens together, or 3.3 if only 80 % of the promised tokens come.
+cost. For example, plain rounds of 4 rows take 3 ms, those with offers 5 ms, and the plain ones after them 0.6 ms more
+than usual in all. Then the offers of all rows must promise 4 (5 + 0.6) / 3 - 4 = 3.5 tokens together, or 4.3 if only
+80 % of the promised tokens come.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ WHY = "text"
 MEMORY = 0.05  # weight of a new round
 AGAIN = 200  # after this many rounds without taking offers, they are tried: their cost may have changed
 USUAL = 0.5  # the cost before any was measured, in plain rounds
+SETTLING = 8  # rounds after one with drafts, until plain ones take their usual time again
 FAR = 3.0  # times a plain round: a longer round has another cause, and is clipped to this
 
 
@@ -39,9 +41,14 @@ class _Size:
 
     plain: float = 0.0  # seconds
     cost: float = USUAL  # of a round with offers, in plain rounds
+    after: float = 0.0  # of the plain rounds after it, likewise
     promised: float = 1.0  # tokens that a round's offers promised, and tokens that came
     came: float = 1.0
     left: int = 0  # consecutive rounds whose offers were not taken
+
+    @property
+    def whole_cost(self) -> float:
+        return self.cost + max(0.0, self.after)
 
 
 class Offers:
@@ -50,6 +57,11 @@ class Offers:
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
         self._promised = 0.0  # tokens, by the offers in the last plan
+        self._quiet = SETTLING  # consecutive rounds without drafts
+        # The size of the last round with offers until the plain rounds after it are settled, and their time beyond the
+        # usual, in plain rounds.
+        self._unsettled: _Size | None = None
+        self._longer = 0.0
 
     def taken(self, plan: Plan, rows: Sequence[ActiveRequest], draft_cost: float, planned: float, most: int) -> Plan:
         """Return the plan with the decoding rows' offers that are worth taking, at most `most` tokens of each (not
@@ -72,7 +84,7 @@ class Offers:
                 found[row] = best + 1
                 gained += trust * offer.accepted[best]
                 self._promised += offer.accepted[best]
-        if not found or not (again or plan.depth.any() or gained > len(rows) * size.cost):
+        if not found or not (again or plan.depth.any() or gained > len(rows) * size.whole_cost):
             size.left += 1
             return plan
         size.left = 0
@@ -89,13 +101,32 @@ class Offers:
             return
         size, seconds = self._size(rows), done.times.whole
         if not len(drafted):
-            if size.plain:
-                seconds = min(seconds, FAR * size.plain)
-            size.plain += (MEMORY if size.plain else 1.0) * (seconds - size.plain)
-        elif size.plain and all(done.plan.drafter[row] == LOOKUP for row in drafted.tolist()):
+            self._learn_plain(size, min(seconds, FAR * size.plain) if size.plain else seconds)
+            return
+        self._settle()
+        self._quiet = 0
+        if size.plain and all(done.plan.drafter[row] == LOOKUP for row in drafted.tolist()):
+            self._unsettled = size
             size.cost += MEMORY * (min(seconds / size.plain, FAR) - 1.0 - size.cost)
             size.promised += MEMORY * (self._promised - size.promised)
             size.came += MEMORY * (done.emitted - rows - size.came)
+
+    def _learn_plain(self, size: _Size, seconds: float) -> None:
+        self._quiet += 1
+        if not size.plain:
+            size.plain = seconds
+        elif self._quiet > SETTLING:
+            size.plain += MEMORY * (seconds - size.plain)
+        elif size is self._unsettled:
+            self._longer += seconds / size.plain - 1.0
+        if self._quiet == SETTLING:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Learn what the plain rounds after the last one with offers took beyond their usual time."""
+        if self._unsettled is not None:
+            self._unsettled.after += MEMORY * (self._longer - self._unsettled.after)
+        self._unsettled, self._longer = None, 0.0
 
     def _size(self, rows: int) -> _Size:
         return self._sizes.setdefault(rows.bit_length() if rows > 2 else -rows, _Size())
