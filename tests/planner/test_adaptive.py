@@ -205,6 +205,18 @@ def test_beside_prefill_a_draft_is_weighed_against_the_time_it_adds() -> None:
     assert policy.choose(Situation(8, 5, 0, 9, (("simulated", 8),))) == depths[0], "plain rounds go on as before"
 
 
+def test_drafts_for_a_few_do_not_keep_many_prompts_waiting() -> None:
+    """Once its prompts are read, a large batch emits more in the time that drafts for two rows take."""
+    policy = adaptive()
+    replay(policy, environment("card", 0.02), [2, 4, 8, 16, 32, 64] * 300, np.random.default_rng(0))
+    depths = []
+    for joining in (0, 62):
+        policy._bank = 0.0  # no exploring
+        depths.append(policy.choose(Situation(2, 5, 1, 1, (("simulated", 2),), 8, joining=joining)))
+    assert depths[0] >= 2
+    assert depths[1] == 0
+
+
 @pytest.mark.parametrize("regime", ["card", pytest.param("processor", marks=pytest.mark.slow)])
 def test_a_machine_that_is_slow_at_times_misleads_nobody(regime: str) -> None:
     """Everything takes longer for a while: no depth is to be blamed for being played just then."""

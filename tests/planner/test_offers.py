@@ -27,10 +27,18 @@ def plan_of(rows: int, depth: int = 0) -> Plan:
     return Plan(np.full(rows, depth, np.int32), np.ones(rows, np.int32), names, ("fixed",) * rows)
 
 
-def taken(of: Offers, rows: list[ActiveRequest], *, depth: int = 0, planned: float = 0.0, most: int = 8) -> list[int]:
+def taken(
+    of: Offers,
+    rows: list[ActiveRequest],
+    *,
+    depth: int = 0,
+    planned: float = 0.0,
+    most: int = 8,
+    value: float = 1.0,
+) -> list[int]:
     """The depth of each row's offer that is taken, 0 where none is."""
     before = plan_of(len(rows), depth)
-    after = of.taken(before, rows, 0.05, planned, most)
+    after = of.taken(before, rows, 0.05, planned, most, value)
     assert before.depth.tolist() == [depth] * len(rows), "a plan does not change"
     mine = [name == LOOKUP for name in after.drafter]
     assert [why == offers.WHY for why in after.why] == mine
@@ -66,6 +74,27 @@ def test_where_nobody_drafts_all_offers_together_must_be_worth_it() -> None:
     assert taken(of, rows_of([0.6])) == [1]
     assert taken(of, rows_of([0.6], [], [], [])) == [0, 0, 0, 0]
     assert taken(of, rows_of([0.6, 1.2], [0.6, 1.2], [], [])) == [2, 2, 0, 0]
+
+
+def test_while_others_wait_for_their_prompts_time_is_worth_more() -> None:
+    assert taken(Offers(), rows_of([0.6, 1.2, 1.4]), value=1.0) == [3]
+    assert taken(Offers(), rows_of([0.6, 1.2, 1.4]), value=2.1) == [3]
+    assert taken(Offers(), rows_of([0.6, 1.2, 1.3]), value=2.1) == [2], "a third draft costs .105"
+    assert taken(Offers(), rows_of([0.6, 1.2, 1.4]), value=3.0) == [0], "a round with drafts costs 1.5 tokens now"
+
+
+def test_plain_rounds_that_drafts_slow_down_count_as_their_cost() -> None:
+    """Rounds with offers cost a tenth, and each of the next plain ones a tenth as well."""
+    of, plain, drafts = Offers(), plan_of(4), rows_of(*[[0.5]] * 4)
+    for _ in range(60):
+        for _ in range(20):
+            learn(of, plain, 0.010, 4)
+        took = of.taken(plan_of(4, 1), drafts, 0.05, 0.0, 8)
+        learn(of, took, 0.011, 6)
+        for _ in range(6):
+            learn(of, plain, 0.011, 4)
+    assert taken(of, rows_of([0.9], [0.9], [0.9], [])) == [0, 0, 0, 0], "2.7 tokens do not pay for .7 rounds of 4 rows"
+    assert taken(of, rows_of([0.9], [0.9], [0.9], [0.9])) == [1, 1, 1, 1]
 
 
 def test_who_drafts_takes_what_promises_more() -> None:

@@ -18,8 +18,10 @@ explore  A bank pays for exploration: a fixed share of all time goes in, and eac
          Exploring from drafting to none, or back, lasts a few rounds. For example, rounds of 10 ms add 0.05 ms each
          (SHARE). A round of 15 ms at a depth expected to be a tenth slower loses 1.5 ms: one in 30.
 prefill  A pass with prompt tokens is long at any depth, so its tokens per second say little. The best depth gains
-         most over spending its time at the usual speed: max of tokens - speed * seconds. The policy still learns from
-         its parts: drafting takes its usual time, and passes filled by prompts show early what large ones cost.
+         most over spending its time at the usual speed: max of tokens - speed * seconds. That is at least the speed
+         of plain rounds of all rows that will decode soon, because drafts for a few keep the others' prompts waiting.
+         The policy still learns from its parts: drafting takes its usual time, and passes filled by prompts show early
+         what large ones cost.
 forget   Every estimate forgets (see each), so it follows drift.
 """
 
@@ -151,7 +153,7 @@ class Adaptive:
     def _with_prefill(self, situation: Situation, expected: Expected) -> int:
         """Return the best depth of a round with prefill; the depth in use in plain rounds stays."""
         usual = min(self._current, situation.ceiling)
-        speed = expected.values[usual]
+        speed = max(expected.values[usual], self.expectations.speed(situation.rows + situation.joining))
         gains = []
         for depth, more in enumerate(self.expectations.more(situation)[: situation.ceiling + 1]):
             time = expected.seconds[depth] + more

@@ -102,6 +102,10 @@ class Expectations:
         """Return the seconds of a round of `rows` rows with neither drafts nor prompts."""
         return float(self.curve(rows).at(np.array([float(rows)]))[0])
 
+    def speed(self, rows: int) -> float:
+        """Return the tokens per second of plain rounds of `rows` rows."""
+        return rows / self.plain(rows)
+
     def more(self, situation: Situation) -> list[float]:
         """Return the seconds that the batch's prompt tokens add to the pass, by depth."""
         passes = self.of(situation).passes

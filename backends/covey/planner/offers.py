@@ -63,9 +63,18 @@ class Offers:
         self._unsettled: _Size | None = None
         self._longer = 0.0
 
-    def taken(self, plan: Plan, rows: Sequence[ActiveRequest], draft_cost: float, planned: float, most: int) -> Plan:
+    def taken(
+        self,
+        plan: Plan,
+        rows: Sequence[ActiveRequest],
+        draft_cost: float,
+        planned: float,
+        most: int,
+        value: float = 1.0,
+    ) -> Plan:
         """Return the plan with the decoding rows' offers that are worth taking, at most `most` tokens of each (not
-        negative). `planned` is how many tokens a row gains by the policy's drafts."""
+        negative). `planned` is how many tokens a row gains by the policy's drafts. `value` is the worth of time, in
+        tokens that plain rounds of these rows emit in it."""
         found, gained, self._promised = dict[int, int](), 0.0, 0.0
         size = self._size(len(rows))
         offered = [
@@ -78,13 +87,15 @@ class Offers:
         again = size.left >= AGAIN
         trust = 1.0 if again else min(1.0, size.came / size.promised)
         for row, offer in offered:
-            gains = [trust * accepted - draft_cost * count for count, accepted in enumerate(offer.accepted[:most], 1)]
+            gains = [
+                trust * accepted - value * draft_cost * count for count, accepted in enumerate(offer.accepted[:most], 1)
+            ]
             best = max(range(len(gains)), key=gains.__getitem__)
             if gains[best] > (max(0.0, planned) if plan.depth[row] else 0.0):
                 found[row] = best + 1
                 gained += trust * offer.accepted[best]
                 self._promised += offer.accepted[best]
-        if not found or not (again or plan.depth.any() or gained > len(rows) * size.whole_cost):
+        if not found or not (again or plan.depth.any() or gained > value * len(rows) * size.whole_cost):
             size.left += 1
             return plan
         size.left = 0

@@ -96,7 +96,8 @@ class RoundPlanner:
         draft_cost, planned = expectations.draft_cost(len(rows)), 0.0
         if depth:
             planned = expectations.gain(situation, depth)
-        return self._offers.taken(plan, rows, draft_cost, planned, max(0, spare(batch, budget)))
+        value = expectations.speed(len(rows) + batch.joining) / expectations.speed(len(rows)) if batch.joining else 1.0
+        return self._offers.taken(plan, rows, draft_cost, planned, max(0, spare(batch, budget)), max(1.0, value))
 
     def select(self, batch: Batch, drafted: Drafted, budget: int) -> Trees:
         return self.selector.select(batch, drafted, budget)

@@ -54,4 +54,5 @@ def situation_of(
         served,
         width,
         tuple(sampled.values()),
+        batch.joining,
     )

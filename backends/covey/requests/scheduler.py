@@ -55,6 +55,7 @@ class Batch:
     now: float = 0.0  # when the scheduler planned it
     fastest: float = 0.0  # the least recent seconds per token of a row; 0: unknown
     shared: bool = False  # whether several tenants have running or waiting requests
+    joining: int = 0  # running requests whose prompts are not read yet, whether in this pass or later
 
     def work(
         self,
@@ -234,7 +235,7 @@ class Scheduler:
                 active.open_sent = True
         frees, self._frees = tuple(self._frees), []
         shared, chunks = self.shares.several(), np.asarray(chunk, np.int32)
-        return Batch(rows, chunks, tuple(opens), frees, decoding, now, self.pace.fastest, shared)
+        return Batch(rows, chunks, tuple(opens), frees, decoding, now, self.pace.fastest, shared, len(prefilling))
 
     def unsent(self, batch: Batch) -> None:
         """Move the tags that an unsent pass would have freed to the next pass."""
