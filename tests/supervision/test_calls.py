@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import NoReturn
 
 import pytest
 
@@ -108,6 +109,18 @@ def test_a_call_that_is_never_answered_ends_no_other_process(ended: str) -> None
         with world.calls.call("draft", 5):
             world.passes(LEAST_SECONDS)
     assert world.ended == ["draft"] * (ended == "by this")
+
+
+def test_watching_a_call_reads_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the quota of its control groups for each call took a tenth of a round."""
+
+    def opened(file: object, *_given: object, **_named: object) -> NoReturn:
+        raise AssertionError(f"reads {file}")
+
+    world = World()
+    monkeypatch.setattr("io.open", opened)
+    with world.calls.call("target", 4), world.calls.question("target"):
+        pass
 
 
 def test_what_a_call_takes_is_remembered_for_a_while_alone() -> None:
