@@ -28,6 +28,8 @@ from tests.static_planner import StaticPlanner
 class Listed(Forgetful):
     """Plays a given depth and writes down all it hears."""
 
+    listens = True
+
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self.asked: list[Situation] = []
@@ -146,7 +148,7 @@ def test_a_policy_hears_of_plain_rounds_alone_and_exactly() -> None:
         assert situation.rows == 2
         assert situation.shares == (("first", 2),)
         if depth == 3 and outcome.verified == 8:
-            assert outcome.trials["first", False].offered == [2, 2, 2, 0]
+            assert outcome.trials["first", False].tried == [2, 2, 2, 0]
             assert outcome.trials["first", False].accepted == [2, 2, 0, 0]
             assert outcome.tokens == 6
             assert outcome.draft_seconds == pytest.approx(0.002)
@@ -166,7 +168,7 @@ def test_rounds_with_prefill_are_only_overheard() -> None:
     assert len(policy.told) == before
     (situation, depth, outcome) = policy.overheard[0]
     assert (situation.prefill, depth, outcome.verified) == (20, 2, 3), "prompts are not counted among what is verified"
-    assert outcome.trials["first", False].offered == [1, 1, 0, 0]
+    assert outcome.trials["first", False].tried == [1, 1, 0, 0]
     serving.run(1)
     assert len(policy.told) == before + 1
     assert [entry.learnt for entry in serving.planner.decisions.latest()][-2:] == [False, True]  # type: ignore[union-attr]
@@ -191,7 +193,7 @@ def test_rows_with_a_depth_of_their_own_keep_it_and_are_overheard() -> None:
     assert outcome.calls is not None
     assert {name: call.steps for name, call in outcome.calls.items()} == {"first": [1, 1, 1, 1], "second": [1, 0, 0, 0]}
     assert outcome.trials["first", False].accepted == [1, 1, 0, 0]
-    assert (outcome.trials["second", False].offered, outcome.trials["second", False].accepted) == (
+    assert (outcome.trials["second", False].tried, outcome.trials["second", False].accepted) == (
         [1, 0, 0, 0],
         [1, 0, 0, 0],
     )
@@ -206,7 +208,7 @@ def test_rows_that_draw_at_random_are_a_kind_of_their_own() -> None:
     situation, _, outcome = (*policy.told, *policy.overheard)[-1]
     assert (situation.shares, situation.sampled) == ((("first", 3),), (1,))
     assert situation.kinds() == [(("first", False), 2), (("first", True), 1)]
-    assert {kind: trials.offered[0] for kind, trials in outcome.trials.items()} == {
+    assert {kind: trials.tried[0] for kind, trials in outcome.trials.items()} == {
         ("first", False): 2,
         ("first", True): 1,
     }

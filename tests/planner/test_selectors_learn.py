@@ -67,4 +67,4 @@ def test_nodes_whose_parents_were_right_are_counted(policy: str) -> None:
     reached = sum(np.minimum(record.accepts + 1, record.sizes).sum() for record in records)
     counts = selector.calibration
     assert counts._accepted.sum() == pytest.approx(accepted, rel=0.02), "some are forgotten"
-    assert counts._offered.sum() == pytest.approx(float(reached), rel=0.02)
+    assert counts._tried.sum() == pytest.approx(float(reached), rel=0.02)

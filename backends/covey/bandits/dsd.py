@@ -48,11 +48,11 @@ class DSD(Forgetful):
         features = self._features(situation.rows, np.array((float(depth),)))[0]
         self._normal += np.outer(features, features)
         self._sums += features * outcome.seconds
-        offered = sum(sum(trials.offered) for trials in outcome.trials.values())
-        if offered:
+        tried = sum(sum(trials.tried) for trials in outcome.trials.values())
+        if tried:
             accepted = sum(sum(trials.accepted) for trials in outcome.trials.values())
             self._measured += 1
-            self._acceptance += max(self._memory, 1 / self._measured) * (accepted / offered - self._acceptance)
+            self._acceptance += max(self._memory, 1 / self._measured) * (accepted / tried - self._acceptance)
 
     def _weights(self) -> Array:
         return np.linalg.solve(self._normal, self._sums)

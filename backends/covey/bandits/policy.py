@@ -64,7 +64,7 @@ class Trials:
     """For each draft position from the first: rows whose draft was tried there, and rows where it was accepted. If a
     drafter answered, a requested position counts as tried even if it was left empty or its draft was not selected."""
 
-    offered: Sequence[int]
+    tried: Sequence[int]
     accepted: Sequence[int]
     asked: int = 0  # draft tokens asked for, and verified; 0 and 0: all were verified
     verified: int = 0
@@ -112,6 +112,7 @@ class LengthPolicy(Protocol):
     reason: Reason
     verified: int | None  # drafted tokens per row to verify, on average; None: all
     width: int | None  # lanes of the trees of its last choice; None: the most allowed
+    listens: bool  # whether it learns from rounds that it was not asked about
     patient: bool  # whether it may learn from a round after the next choice, while drafters work, to save time
 
     def choose(self, situation: Situation) -> int:
@@ -139,6 +140,7 @@ class Forgetful:
     reason = Reason("")
     verified: int | None = None
     width: int | None = None
+    listens = False
     patient = False
 
     def prepare(self, situation: Situation) -> None:

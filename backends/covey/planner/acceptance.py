@@ -42,7 +42,7 @@ ALARM = 11.0  # false once in 60,000 rounds at most; a step from 0.8 to 0.3 is n
 class _Suspicion:
     """The suspicion that odds have changed by a factor of e^`shift`, and the trials since it arose."""
 
-    __slots__ = ("accepted", "evidence", "more", "offered", "shift")
+    __slots__ = ("accepted", "evidence", "more", "shift", "tried")
 
     def __init__(self, shift: float, max_depth: int) -> None:
         self.shift = shift
@@ -51,7 +51,7 @@ class _Suspicion:
 
     def drop(self, max_depth: int) -> None:
         self.evidence = 0.0
-        self.offered = [0.0] * max_depth
+        self.tried = [0.0] * max_depth
         self.accepted = [0.0] * max_depth
 
     def weigh(self, trials: Sequence[tuple[int, int, int, float]]) -> bool:
@@ -62,16 +62,16 @@ class _Suspicion:
         if evidence > 0.0:
             self.evidence = evidence
             for index, looked, right, _ in trials:
-                self.offered[index] += looked
+                self.tried[index] += looked
                 self.accepted[index] += right
         elif self.evidence:
-            self.drop(len(self.offered))
+            self.drop(len(self.tried))
         return evidence >= ALARM
 
     def fade(self, keep: float) -> None:
         """Multiply all counts by `keep`."""
         self.evidence *= keep
-        self.offered = [count * keep for count in self.offered]
+        self.tried = [count * keep for count in self.tried]
         self.accepted = [count * keep for count in self.accepted]
 
 
@@ -86,7 +86,7 @@ class Acceptance:
     def __init__(self, max_depth: int, first: float = FIRST) -> None:
         """`first` is the rate of the first position before anything is seen."""
         self._first = first
-        self._offered = [0.0] * max_depth
+        self._tried = [0.0] * max_depth
         self._accepted = [0.0] * max_depth
         self._asked = self._verified = 0.0
         self._suspicions = _suspicions(max_depth)
@@ -97,19 +97,19 @@ class Acceptance:
         self._doubt = [0.0]
         self._current = False
 
-    def update(self, offered: Sequence[int], accepted: Sequence[int]) -> None:
+    def update(self, tried: Sequence[int], accepted: Sequence[int]) -> None:
         """Count rows that were tried, and accepted, by position; deeper positions may be left out."""
         self._settle()
-        places = enumerate(zip(offered, accepted, self.rates()))
+        places = enumerate(zip(tried, accepted, self.rates()))
         trials = [(index, looked, right, rate) for index, (looked, right, rate) in places if looked]
         for index, looked, right, _ in trials:
             keep = max(0.0, 1.0 - looked / MEMORY)
-            self._offered[index] = self._offered[index] * keep + looked
+            self._tried[index] = self._tried[index] * keep + looked
             self._accepted[index] = self._accepted[index] * keep + right
         for suspicion in self._suspicions:
             if suspicion.weigh(trials):
-                self._offered, self._accepted = suspicion.offered, suspicion.accepted
-                self._suspicions = _suspicions(len(self._offered))
+                self._tried, self._accepted = suspicion.tried, suspicion.accepted
+                self._suspicions = _suspicions(len(self._tried))
                 self._age = YOUNG
                 break
         self._age = min(IDLE, self._age + 1.0)
@@ -141,8 +141,8 @@ class Acceptance:
         """Return a_i by position. Does not mutate the counts."""
         if self._rates is None:
             self._rates, lean = [], self._first
-            for offered, accepted in zip(self._offered, self._accepted):
-                lean = (accepted + LEAN * lean) / (offered + LEAN)
+            for tried, accepted in zip(self._tried, self._accepted):
+                lean = (accepted + LEAN * lean) / (tried + LEAN)
                 self._rates.append(lean)
         return self._rates
 
@@ -150,10 +150,10 @@ class Acceptance:
         tokens, doubt = [1.0], [0.0]
         path, reach, variance = 1.0, [], []
         hope = self._suspicions[0].evidence / ALARM
-        for rate, offered in zip(self.rates(), self._offered):
+        for rate, tried in zip(self.rates(), self._tried):
             path *= rate
             reach.append(path)
-            known = rate * (1.0 - rate) / (offered + LEAN) / max(rate, 1e-3) ** 2
+            known = rate * (1.0 - rate) / (tried + LEAN) / max(rate, 1e-3) ** 2
             variance.append(known + (hope * (1.0 - rate)) ** 2)
             tokens.append(tokens[-1] + path)
             # dE/da_j = (sum over i >= j of a_1 ... a_i) / a_j
@@ -168,7 +168,7 @@ class Acceptance:
         if self._idle:
             keep = self._age / (self._age + self._idle)
             self._age = min(IDLE, self._age + self._idle)
-            self._offered = [count * keep for count in self._offered]
+            self._tried = [count * keep for count in self._tried]
             self._accepted = [count * keep for count in self._accepted]
             self._asked, self._verified = self._asked * keep, self._verified * keep
             for suspicion in self._suspicions:

@@ -52,6 +52,7 @@ class Adaptive:
 
     verified: int | None = None
     width: int | None = None
+    listens = True
     patient = True
 
     def __init__(

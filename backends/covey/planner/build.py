@@ -67,6 +67,7 @@ def build(
         drafters=chooser,
         selector=_selector(settings.selection, drafters, policy, setting, expectations),
         expectations=expectations,
+        teaches=not isinstance(policy, Adaptive),
     )
 
 

@@ -2,7 +2,7 @@
 
 Estimates P(node accepted | ancestors accepted) by drafter, depth, rank among siblings, and the drafter's probability:
 
-    p(depth, rank, bin) = (accepted + LEAN * said) / (offered + LEAN)      counted with forgetting
+    p(depth, rank, bin) = (accepted + LEAN * said) / (tried + LEAN)      counted with forgetting
 
 `said` is the drafter's probability of this node. It depends on the drawn token, and under the rejection rule nothing
 may depend on that. There only a node's depth counts.
@@ -34,7 +34,7 @@ class Calibration:
         self._drafters = {name: index for index, name in enumerate(drafters)}
         self._max_depth = max_depth
         self._size = (max_depth + 1) * RANKS * (BLIND + 1)  # no node has depth 0
-        self._offered, self._accepted = np.zeros((2, len(drafters) * self._size))
+        self._tried, self._accepted = np.zeros((2, len(drafters) * self._size))
         self._weigh()
 
     def cells(self, nodes: Nodes, ranks: Ints, said: Floats, drafter: Index, blind: Flags) -> Index:
@@ -71,15 +71,15 @@ class Calibration:
     def update(self, cells: Index, accepted: Flags) -> None:
         """Count nodes whose parents were accepted, and which of these nodes were accepted."""
         keep = max(0.0, 1.0 - len(cells) / MEMORY)
-        for total, weights in ((self._offered, None), (self._accepted, accepted)):
+        for total, weights in ((self._tried, None), (self._accepted, accepted)):
             total *= keep
             total += np.bincount(cells, weights, len(total))
         self._weigh()
 
     def _weigh(self) -> None:
         """Compute each cell's trust and chance; blind cells have `UNSEEN` instead of a drafter's probability."""
-        trust = LEAN / (self._offered + LEAN)
-        chance = self._accepted / (self._offered + LEAN)
+        trust = LEAN / (self._tried + LEAN)
+        chance = self._accepted / (self._tried + LEAN)
         unsaid = np.arange(len(trust)) % (BLIND + 1) == BLIND
         self._chance = np.where(unsaid, chance + UNSEEN * trust, chance).astype(np.float32)
         self._trust = np.where(unsaid, 0.0, trust).astype(np.float32)

@@ -163,7 +163,7 @@ class Expectations:
         if outcome.trials:
             self._last = None
         for kind, trials in outcome.trials.items():
-            self._accepted(kind).update(trials.offered, trials.accepted)
+            self._accepted(kind).update(trials.tried, trials.accepted)
             self._accepted(kind).fill(trials.asked, trials.verified)
         if situation.ceiling and situation.shares:
             for kind, _ in situation.kinds():

@@ -175,8 +175,8 @@ def _trials(done: Round, names: Iterable[str], max_depth: int) -> dict[Kind, Tri
 def tried_by_position(done: Round, max_depth: int) -> tuple[list[int], list[int]]:
     """Return how many rows' drafts the round has tried and accepted, by position, over all drafters."""
     depths, accepted = tried(done), done.reply.accepted[: done.batch.decoding]
-    offered = np.clip(np.minimum(depths, accepted + 1), 0, max_depth)
-    return _at_least(offered, max_depth), _at_least(np.clip(np.minimum(depths, accepted), 0, max_depth), max_depth)
+    reached = np.clip(np.minimum(depths, accepted + 1), 0, max_depth)
+    return _at_least(reached, max_depth), _at_least(np.clip(np.minimum(depths, accepted), 0, max_depth), max_depth)
 
 
 def deepest_kept(trees: Trees) -> Ints:
@@ -193,10 +193,10 @@ def _counted(max_depth: int, depths: Ints, accepted: Ints, wanted: Ints, verifie
     asked, came = int(wanted.sum()), int(verified.sum())
     if int(depths.min()) == deepest:  # the usual case: rows accepted at one position are those tried at the next
         unseen = [0] * (max_depth - deepest)
-        offered = [len(depths), *right[: deepest - 1], *unseen] if deepest else unseen
+        reached = [len(depths), *right[: deepest - 1], *unseen] if deepest else unseen
     else:
-        offered = _at_least(np.minimum(depths, accepted + 1), max_depth)
-    return Trials(offered, right, asked, came)
+        reached = _at_least(np.minimum(depths, accepted + 1), max_depth)
+    return Trials(reached, right, asked, came)
 
 
 def _at_least(values: Ints, most: int) -> list[int]:

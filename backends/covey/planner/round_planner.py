@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from covey.bandits.policy import Forgetful, LengthPolicy, Reason, Situation
+from covey.bandits.policy import LengthPolicy, Reason, Situation
 from covey.contracts.types import Trees
-from covey.planner.adaptive import Adaptive
 from covey.planner.decisions import DecisionLog
 from covey.planner.drafters.policy import DrafterPolicy, First
 from covey.planner.expectations import Expectations
@@ -46,8 +45,9 @@ class RoundPlanner:
         selector: Selector | None = None,
         drafters: DrafterPolicy | None = None,
         expectations: Expectations | None = None,
+        teaches: bool = True,
     ) -> None:
-        """`expectations` are the policy's own if it has any; otherwise the planner teaches them."""
+        """The planner `teaches` the expectations unless they are the policy's own."""
         self.policy = policy
         self.decisions = DecisionLog(max_depth + 1)
         self.totals = PlannerTotals()
@@ -57,9 +57,7 @@ class RoundPlanner:
         self.selector = selector or VerifyAll()
         self._drafters = drafters or First()
         self._expectations = expectations
-        self._teaches = expectations is not None and not isinstance(policy, Adaptive)
-        overhears: object = type(policy).overhear
-        self._listens = overhears is not Forgetful.overhear  # even to rounds that it was not asked about
+        self._teaches = teaches
         self._previous = 0  # the deepest draft of the last round that decoded; 0 if the policy chose no drafts
         self._unlearnt: Round | None = None
         self._offers = Offers()
@@ -151,7 +149,7 @@ class RoundPlanner:
         if choice.previous == 0 and choice.depth > 0 and done.drafted.catch_up:
             for name, rows, lag in situation.lags():
                 self._switch_costs.of(name).observe(lag, rows, done.drafted.catch_up.get(name, 0.0))
-        if situation.rows and done.batch.decoding and (situation.shares or self._listens):
+        if situation.rows and done.batch.decoding and (situation.shares or self.policy.listens):
             drafters = tuple((name, why, rows) for (name, why), rows in chosen.items())
             self._teach(done, lesson_of(done, choice, self._max_depth), drafters)
 

@@ -68,9 +68,9 @@ class BestOfBatch(VerifyAll):
         return best(batch, drafted.trees, batch.decoding * self._per_row, self._acceptance.rates())
 
     def learn(self, done: Round, outcome: Outcome) -> None:  # noqa: ARG002
-        offered, accepted = tried_by_position(done, self._max_depth)
-        if any(offered):
-            self._acceptance.update(offered, accepted)
+        tried, accepted = tried_by_position(done, self._max_depth)
+        if any(tried):
+            self._acceptance.update(tried, accepted)
 
 
 def best(batch: Batch, trees: Trees, keep: int, rates: Sequence[float]) -> Trees:
