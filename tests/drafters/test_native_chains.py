@@ -11,6 +11,7 @@ import pytest
 
 from covey.contracts.profile import DrafterSettings
 from covey.contracts.types import DraftReply, Sampling
+from covey.drafters import opening
 from covey.drafters.neural import NeuralDrafter
 from covey.models import paged_stepper
 from covey.models.native import chains
@@ -40,21 +41,22 @@ def replies(load: Callable[[], NeuralDrafter], sender: Callable[[NeuralDrafter],
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
+    ("kind", "dtype", "threads"),
     [
-        ("drafter", "float32"),
-        ("head", "bfloat16"),
-        ("head of normed outputs", "float32"),
-        ("head for low ids", "float32"),
+        ("drafter", "float32", 3),
+        ("head", "bfloat16", 2),
+        ("head of normed outputs", "float32", 1),
+        ("head for low ids", "float32", 3),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("drafter", "bfloat16"), ("head", "float32"), ("head of normed outputs", "bfloat16"))
+            for case in (("drafter", "bfloat16", 1), ("head", "float32", 1), ("head of normed outputs", "bfloat16", 3))
         ),
     ],
 )
 def test_compiled_chains_are_those_of_single_steps(
-    kind: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, dtype: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(opening, "threads_for", lambda _folder: threads)
     settings = DrafterSettings(dtype=dtype, kv_blocks=64)
     target = tiny_models.build(tmp_path / "target", "llama", **tiny_heads.TARGET)
     head = kind != "drafter"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("covey.drafter")
 
-LARGE = 32 << 20  # bytes of weights from which a second thread pays
+SECOND, EVERY = 8 << 20, 32 << 20  # bytes of weights from which a second thread pays, and one for each processor
 PASS_TOKENS = 512  # in one pass; more rows are drafted for in several groups
 
 
@@ -108,7 +108,7 @@ def _identity(folder: Path, settings: DrafterSettings) -> str:
 def threads_for(folder: Path) -> int:
     """Return a drafter's number of threads: the target computes nothing while it waits for drafts."""
     weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    return cpu.cores() if weights >= LARGE else 1
+    return min(cpu.cores(), 1 if weights < SECOND else 2 if weights < EVERY else cpu.cores())
 
 
 def _by_torch(folder: Path, settings: DrafterSettings, depth: int, vocab_size: int) -> Opened:

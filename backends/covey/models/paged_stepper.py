@@ -70,15 +70,13 @@ class PagedStepper:
 
 
 class NativeStepper(PagedStepper):
-    """The native runtime's: chains are drawn by compiled code, step after step, where one thread computes a pass. With
-    several threads a step takes longer than the work that can overlap with it."""
+    """The native runtime's: compiled code draws chains, step after step."""
 
     def __init__(self, model: NativeModel) -> None:
         super().__init__(model)
         self._native = model
-        self.draws = model.threads == 1
-        if self.draws:
-            model.prepare_chains()
+        self.draws = True
+        model.prepare_chains()
 
     def chain(self, pending: Index, race: Race) -> tuple[Ints, Floats] | None:
         call, count = self._call, pending.shape[1]

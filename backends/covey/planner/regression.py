@@ -11,6 +11,7 @@ known; the first one scales it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +101,7 @@ class Regression:
 
 def hat(value: float, knots: Array) -> Array:
     """Return the weights of the knots for linear interpolation at `value`; beyond the last knot, extrapolate."""
-    index = min(max(1, int(np.searchsorted(knots, value))), len(knots) - 1)
+    index = min(max(1, bisect_left(knots, value)), len(knots) - 1)
     weight = (value - knots[index - 1]) / (knots[index] - knots[index - 1])
     weights = np.zeros(len(knots))
     weights[index - 1], weights[index] = 1.0 - weight, weight

@@ -6,6 +6,7 @@ transformers' modules, are faster than PyTorch's products at the few rows of dec
     attention   queries of a lane over their keys
     stages      a pass, as stages of tasks
     chains      passes one after another, each over the token that the last one drafted
+    contenders  the tokens that can win a draw
     tasks       how threads share the tasks
     weights, pool   what passes read, and what they write
     passes, model   the memory of passes and the loops' arguments; the interface

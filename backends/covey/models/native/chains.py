@@ -11,7 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from covey.models.native.attention import largest, softmax
+from covey.models.native.contenders import hashed
 from covey.models.native.stages import normalise, run
+from covey.models.native.tasks import Team, finish, take
 from covey.models.native.words import Array, bits_of, compiled, number_of
 
 _ONE, _HALF = np.float32(1), np.float32(0.5)
@@ -31,7 +33,7 @@ class Draws(NamedTuple):
     words: Array  # [depth, 3, rows], of the noise
     hashed: Array  # [columns], the hash word of each column's token
     ids: Array  # [columns], the tokens
-    scores: Array  # [columns], scratch memory
+    scores: Array  # [threads, columns], scratch memory
 
 
 class Columns(NamedTuple):
@@ -45,43 +47,64 @@ class Columns(NamedTuple):
 
 @compiled
 def chain(team, shape, held, keys, values, taps, work, first, later, columns, draws, logits, tokens, shares):
-    """Write the chains [rows, depth] and the logs of their tokens' shares. `first` is the pass over pending tokens.
-    `later` is a pass of one token per row, which is changed from step to step."""
-    rows, depth = tokens.shape
+    """Do one thread's part of the chains [rows, depth] and the logs of their tokens' shares. `first` is the pass over
+    pending tokens. `later` is a pass of one token per row, which is changed from step to step. The team has counters
+    [depth, stages, ...]: those of a pass, and two more."""
+    depth = tokens.shape[1]
     for step in range(depth):
-        team.counters[:] = 0
+        mine = Team(team.counters[step], team.thread, team.threads)
+        stage = mine.counters.shape[0] - 2
         if step == 0:
-            run(team, shape, held, keys, values, taps, work, first, logits)
+            run(mine, shape, held, keys, values, taps, work, first, logits)
         else:
-            for row in range(rows):
-                later.tokens[row] = tokens[row, step - 1]
-                later.slots[row] = columns.slots[row, step - 1]
-                later.turns[row] = columns.turns[row, step - 1]
-                later.seen.lengths[row] = min(later.seen.lengths[row] + 1, columns.most)
-                if shape.paired:
-                    left = work.x[first.wanted[row] if step == 1 else row]
-                    if len(columns.norm):
-                        normalise(left, columns.norm, shape.eps, later.states[row])
-                    else:
-                        later.states[row] = left
-            run(team, shape, held, keys, values, taps, work, later, logits)
-        for row in range(rows):
-            scale, words = draws.scales[row], draws.words[step]
-            if scale > 0:
-                _enter(logits[row], scale, words[0, row], words[1, row], words[2, row], draws.hashed, draws.scores)
-            else:
-                draws.scores[:] = logits[row, : len(draws.scores)]
-            tokens[row, step] = draws.ids[_place(draws.scores, largest(draws.scores))]
-            shares[row, step] = -np.log(softmax(draws.scores))
+            _advance(mine, stage, step, shape, work, first, later, columns, tokens)
+            run(mine, shape, held, keys, values, taps, work, later, logits)
+        _draw(mine, stage + 1, step, draws, logits, tokens, shares)
 
 
 @compiled
-def _enter(logits, scale, word, factor, other, hashed, scores):
-    """Write logits / temperature + noise. The hash is that of `noise.hash_tokens`."""
+def _advance(team, stage, step, shape, work, first, later, columns, tokens):
+    """Make `later` the pass over the tokens that the last step has drawn."""
+    mine, count = 0, len(tokens)
+    row = take(team, stage, count)
+    while row >= 0:
+        later.tokens[row] = tokens[row, step - 1]
+        later.slots[row] = columns.slots[row, step - 1]
+        later.turns[row] = columns.turns[row, step - 1]
+        later.seen.lengths[row] = min(later.seen.lengths[row] + 1, columns.most)
+        if shape.paired:
+            left = work.x[first.wanted[row] if step == 1 else row]
+            if len(columns.norm):
+                normalise(left, columns.norm, shape.eps, later.states[row])
+            else:
+                later.states[row] = left
+        mine += 1
+        row = take(team, stage, count)
+    finish(team, stage, count, mine)
+
+
+@compiled
+def _draw(team, stage, step, draws, logits, tokens, shares):
+    mine, count, scores = 0, len(tokens), draws.scores[team.thread]
+    row = take(team, stage, count)
+    while row >= 0:
+        scale, words = draws.scales[row], draws.words[step]
+        if scale > 0:
+            _enter(logits[row], scale, words[0, row], words[1, row], words[2, row], draws.hashed, scores)
+        else:
+            scores[:] = logits[row, : len(scores)]
+        tokens[row, step] = draws.ids[_place(scores, largest(scores))]
+        shares[row, step] = -np.log(softmax(scores))
+        mine += 1
+        row = take(team, stage, count)
+    finish(team, stage, count, mine)
+
+
+@compiled
+def _enter(logits, scale, word, factor, other, tokens, scores):
+    """Write logits / temperature + noise."""
     for i in range(len(scores)):
-        mixed = np.int32((hashed[i] ^ word) * factor)
-        mixed = np.int32((mixed ^ (mixed >> np.int32(15))) * other) & np.int32(0x7FFFFFFF)
-        u = (np.float32(mixed) + _HALF) * _UNIT
+        u = (np.float32(hashed(tokens[i], word, factor, other)) + _HALF) * _UNIT
         series = u * (_ONE + u * (_HALF + u * (np.float32(1 / 3) + u * (np.float32(0.25) + u * np.float32(0.2)))))
         survived = -logarithm(_ONE - u)
         scores[i] = logits[i] * scale - logarithm(series if u < _SMALL else survived)

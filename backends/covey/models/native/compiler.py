@@ -18,6 +18,7 @@ from covey.models.native import SMALL, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.chains import chain
 from covey.models.native.compiled import BFLOAT16, FLOAT32
+from covey.models.native.contenders import contenders
 from covey.models.native.passes import Passes, kinds, tiles_of
 from covey.models.native.stages import run
 from covey.models.native.tiles import FLOATS
@@ -69,6 +70,8 @@ def main(variant: str) -> None:
         unread, slot = passes.unread(), np.array([[passes.pool.padding_slot]], np.int32)
         _compile(run, passes.of_pass(unread))
         _compile(chain, passes.of_chain(unread, slot, slot, Race(np.zeros(1), np.ones((2, 3, 1), np.int32))))
+        words = np.ones((3, 1, 1), np.int32)
+        contenders(np.zeros((1, 1), np.float32), np.zeros(1, np.int32), words, words.astype(np.float32))
     tiles.addresses(tiles_of(*kinds(of, SMALL)) if variant == BFLOAT16 else tiles_of(FLOATS, FLOATS))
 
 

@@ -6,6 +6,7 @@ This module knows no requests, block owners or sampling, and imports no torch.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,14 @@ from covey.models.native import KINDS, SMALL, architecture, compiled
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS
 from covey.models.native.chains import chain
+from covey.models.native.contenders import contenders
 from covey.models.native.passes import Passes
 from covey.models.native.stages import run
 from covey.models.native.weights import words
 from covey.models.native.words import leave_compiler
 from covey.models.stepper import Race
 from covey.models.verdicts import verdict
+from covey.noise import noise
 from covey.process import cpu
 from covey.process.private import kept_folder
 from covey.process.worker import Thread
@@ -97,6 +100,7 @@ class NativeModel:
         self.bytes_per_block, self.most_blocks = self.pool.reserve.bytes_per_block, self.pool.reserve.most
         self.numerics = "fast"
         self._settle(numerics)
+        noise.use(contenders)
 
     def _settle(self, numerics: str) -> None:
         """Run a first pass, and prove that passes are invariant unless `numerics` is "fast"."""
@@ -117,20 +121,25 @@ class NativeModel:
 
     def forward(self, work: Pass) -> Floats:
         """Return logits [len(out), vocab] in float32, which the next pass overwrites; write keys and values."""
-        team, *given = self._passes.of_pass(work)
-        for number, helper in enumerate(self._helpers, start=1):
-            helper.submit(_help, (team._replace(thread=number), *given))
-        run(team, *given)
+        given = self._passes.of_pass(work)
+        self._together(run, given)
         logits: Floats = given[-1]
         return logits
 
     def chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats]:
-        """Draw a chain after each row's last token of a pass, in one thread. `slots` and `positions` [rows, depth - 1]
+        """Draw a chain after each row's last token of a pass. `slots` and `positions` [rows, depth - 1]
         are those of the tokens that it goes on with. Return tokens and the logs of their shares, [rows, depth]."""
         given = self._passes.of_chain(first, slots, positions, race)
-        chain(*given)
+        self._together(chain, given)
         tokens, shares = given[-2:]
         return tokens, shares
+
+    def _together(self, loops: Callable[..., None], given: tuple[Any, ...]) -> None:
+        """Run compiled loops in all threads. The first argument is the first thread's place in the team."""
+        team, *others = given
+        for number, helper in enumerate(self._helpers, start=1):
+            helper.submit(_help, (loops, team._replace(thread=number), *others))
+        loops(*given)
 
     def prepare_chains(self) -> None:
         """Draw a first chain, so that its code is compiled and loaded."""
@@ -159,7 +168,8 @@ class NativeModel:
 
 
 def _help(given: tuple[Any, ...]) -> None:
-    run(*given)
+    loops, *others = given
+    loops(*others)
 
 
 def code() -> list[object]:

@@ -61,7 +61,7 @@ class Passes:
         """Return the arguments of `run` for a pass, for the first thread."""
         asked, pool = self._asked(work), self.pool
         given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked
-        return self._team(self.threads), *given, self._logits[: len(work.out)]
+        return self._team(), *given, self._logits[: len(work.out)]
 
     def of_chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Any, ...]:
         """Return the arguments of `chain`; it writes to the last two."""
@@ -81,11 +81,12 @@ class Passes:
         if race.vocab_size is not None:
             known = np.searchsorted(ids, race.vocab_size)  # a head's columns are some ids, ascending
             ids, hashed = ids[:known], hashed[:known]
-        draws = Draws(scales, np.ascontiguousarray(race.words), hashed, ids, np.empty(len(ids), np.float32))
+        scores = np.empty((self.threads, len(ids)), np.float32)
+        draws = Draws(scales, np.ascontiguousarray(race.words), hashed, ids, scores)
         tokens, shares = np.empty((rows, depth), np.int32), np.empty((rows, depth), np.float32)
         pool, logits = self.pool, self._logits[:rows]
         given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked, later
-        return self._team(1), *given, columns, draws, logits, tokens, shares
+        return self._team(depth), *given, columns, draws, logits, tokens, shares
 
     def outputs(self, tokens: Ints) -> Floats:
         """Return the last layer's output [tokens, width] for these tokens of the last pass. A head's later steps read
@@ -108,9 +109,11 @@ class Passes:
         ids = np.arange(self.of.vocab_size, dtype=np.int32) if self._columns is None else self._columns
         return ids, token_words(int(ids[-1]) + 1)[ids]
 
-    def _team(self, threads: int) -> Team:
-        stages = AROUND + STAGES * self._shape.layers
-        return Team(np.zeros((stages, LINE * (self.threads + 1)), np.int64), 0, threads)
+    def _team(self, steps: int = 0) -> Team:
+        """Return the first thread's place in a pass, or in a chain of `steps` steps."""
+        stages, counters = AROUND + STAGES * self._shape.layers, LINE * (self.threads + 1)
+        shape = (steps, stages + 2, counters) if steps else (stages, counters)
+        return Team(np.zeros(shape, np.int64), 0, self.threads)
 
     def _asked(self, work: Pass) -> Asked:
         """Return a pass in the form that `run` takes, with room for its logits. Raises ValueError if it is too
