@@ -41,7 +41,8 @@ from covey.contracts.types import (
 from covey.process.log_about import about
 from covey.text.text import Detokenizer, context_of, last_output
 
-POLL_SECONDS = 0.02  # between two checks for clients that have gone and for held text that is due
+POLL_SECONDS = 0.02  # between two checks for held text that is due
+GONE_SECONDS = 0.2  # between two checks for clients that have gone, each of which asks tritonserver
 REFUSED = "refused"  # the outcome of a request that never ran
 log = logging.getLogger("covey.streaming")
 
@@ -262,7 +263,7 @@ class Streamer:
             self._wake.notify()
 
     def _run(self) -> None:
-        polled = self._clock.now()
+        polled = asked = self._clock.now()
         first, later = dict[int, list[Progress]](), dict[int, list[Progress]]()  # by key, of answers without a response
         while True:
             with self._wake:
@@ -278,19 +279,21 @@ class Streamer:
             waiting = first or later
             if waiting:
                 self._handle(waiting.pop(next(iter(waiting))))
-            if self._clock.now() - polled >= POLL_SECONDS:
-                self._poll()
+            now = self._clock.now()
+            if now - polled >= POLL_SECONDS:
+                self._poll(gone=now - asked >= GONE_SECONDS)
+                asked = now if now - asked >= GONE_SECONDS else asked
                 polled = self._clock.now()
 
-    def _poll(self) -> None:
-        """Send held text that is due, and cancel requests whose clients have gone."""
+    def _poll(self, *, gone: bool) -> None:
+        """Send held text that is due. If `gone`, cancel requests whose clients have gone."""
         with self._wake:
             answers = list(self._answers.values())
         for answer in answers:
             try:
                 if answer.progress is not None and self._due(answer):
                     self._send(answer, None, answer.progress)
-                if answer.outlet.gone():
+                if gone and answer.outlet.gone():
                     self._cancel(answer)
             except Exception as error:
                 self._break(answer, Progress(answer.request.key, NO_INTS, NO_FLOATS), error)
