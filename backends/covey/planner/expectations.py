@@ -23,7 +23,7 @@ from covey_client.costs.table import CostTable
 
 # Plain rounds of one size that are learnt together, if they are shorter than SHORT seconds. On few cores learning takes
 # time from the target, a 20th of such a round.
-EACH, SHORT = 4, 0.005
+EACH, SHORT = 4, 0.01
 
 
 @dataclass(frozen=True, slots=True)
