@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -41,6 +42,22 @@ def test_helm_has_nothing_against_it() -> None:
     found = helm.lint(str(CHART))
     assert [message for message in found["messages"] if message["severity"] > 1] == []
     assert found["errors"] == []
+
+
+@pytest.mark.parametrize("given", [{"target": {}}, {"targets": {"replica": 1}}, {"drain": {"seconds": "long"}}])
+def test_a_value_that_does_not_exist_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(helm.HelmValuesError, match=r"replica|target|seconds"):
+        render(given)
+
+
+def test_the_schema_knows_every_value() -> None:
+    def fits(value: Any, schema: dict[str, Any]) -> bool:
+        known = schema.get("properties")
+        return known is None or (known.keys() == value.keys() and all(fits(value[key], known[key]) for key in value))
+
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    assert schema["properties"].pop("global"), "Helm's own"
+    assert fits(values("values.yaml"), schema)
 
 
 @pytest.fixture(scope="module")

@@ -46,19 +46,20 @@ def _command() -> str:
 
 
 def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
-    """Return lines about left-out drafters; "" if there are none."""
-    if not left_out:
+    """Return lines about a drafter that the caller named, and about left-out ones; "" if there are none."""
+    if not left_out and not options.drafter:
         return ""
     misfits = dict.fromkeys(left_out.values())
     names = {misfit: ", ".join(name for name in left_out if left_out[name] == misfit) for misfit in misfits}
+    own = {options.drafter_entry(): f" ({options.drafter})"} if options.drafter else {}
     drafting = profile.without(options.deployment(), left_out).speculation.drafters
     command = f"{sys.executable} -m covey_training drafter --target {options.model} --out drafter --minutes 60"
+    advice = f", from earlier text. A small model of this vocabulary drafts better. This makes one: {command}"
     return "\n".join(
         (
             "",
             *(f"Left out: {names[misfit]}, which have {misfit}." for misfit in misfits),
-            f"Drafting: {', '.join(drafting)}, from earlier text. A small model of this vocabulary drafts better. This "
-            f"makes one: {command}",
+            f"Drafting: {', '.join(name + own.get(name, '') for name in drafting)}{'.' if own else advice}",
         )
     )
 

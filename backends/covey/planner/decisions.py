@@ -27,6 +27,7 @@ class Decision:
     observed: tuple[float, ...]
     seconds: float
     tokens: int
+    drafts: int  # tokens that the target verified, whoever drafted them
     learnt: bool
     drafters: tuple[tuple[str, str, int], ...]  # name, why, rows
     chosen: int  # the depth that the policy chose; `depth` is less if no row could draft so deep
@@ -45,7 +46,7 @@ class Decision:
         why += self.capped and f", capped by {self.capped}"
         return (
             f"round {self.round}: {self.rows} rows, lag {self.lag}: depth {self.depth} ({why}){whose}, "
-            f"{self.tokens} tokens at {per_token} ms{note}; ms/token predicted/observed {arms}"
+            f"{self.drafts} drafts, {self.tokens} tokens at {per_token} ms{note}; ms/token predicted/observed {arms}"
         )
 
     def plain(self) -> JsonDict:
@@ -87,6 +88,7 @@ class DecisionLog:
                 observed=tuple(observed),
                 seconds=lesson.seconds,
                 tokens=lesson.tokens,
+                drafts=lesson.drafts,
                 learnt=lesson.whole,
                 drafters=drafters,
                 chosen=choice.depth,

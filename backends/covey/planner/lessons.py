@@ -34,6 +34,7 @@ class Lesson:
     drafted: bool  # whether any drafter answered
     seconds: float
     tokens: int
+    drafts: int  # tokens verified, of whatever drafter
     whole: bool  # whether the round shows the cost of `depth`
     outcome: Outcome | None  # None: it teaches nothing
 
@@ -104,6 +105,7 @@ def lesson_of(done: Round, choice: Choice, max_depth: int) -> Lesson:
         drafted=deepest > 0 and drafted_in(done),
         seconds=seconds,
         tokens=done.emitted,
+        drafts=len(done.kept.tokens),
         whole=alike and complete and done.prefill_tokens == 0,
         outcome=outcome,
     )

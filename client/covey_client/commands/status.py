@@ -54,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
         }
         print(_json(shown))
     else:
-        _print(found, whole=given.all)
+        _print(found, flags.http_url(given), whole=given.all)
     return 0 if found.ready else 1
 
 
@@ -78,9 +78,10 @@ def _json(value: Any) -> str:
     return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None))
 
 
-def _print(found: status.Status, *, whole: bool) -> None:
+def _print(found: status.Status, address: str, *, whole: bool) -> None:
     console = Console(markup=False, emoji=False)
-    console.print("ready" if found.ready else "not ready", style="green" if found.ready else "red")
+    state = ("ready", "green") if found.ready else ("not ready", "red")
+    console.print(Text.assemble(state, f" at {printable(address)}"), soft_wrap=True)
     served = defaultdict(lambda: "?", {name: printable(said) for name, said in found.served.items()})
     if served:
         console.print(f"{served['target']}: on {served['device']}, {served['dtype']}, numerics {served['numerics']}")
