@@ -108,6 +108,7 @@ def test_the_decision_that_is_explained_has_the_form_of_those_that_are_printed()
         observed=(1.58e-3, infinite, 1.15e-3, infinite, 1.04e-3, infinite),
         seconds=13 * 1.05e-3,
         tokens=13,
+        drafts=16,
         learnt=True,
         drafters=(("draft_code", "ucb-be", 3), ("draft_general", "asked", 1)),
         chosen=4,

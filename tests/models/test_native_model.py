@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +342,25 @@ def test_a_pool_grows_shrinks_and_moves_its_blocks(tmp_path: Path) -> None:
         pass
     reader.tables[0] = np.array([1, 3], np.int32)
     assert reader.read([(0, 50, 51)])[0][0].equal(expected[50])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_pass_that_is_stopped_at_any_time_leaves_the_next_one_right(threads: int, tmp_path: Path) -> None:
+    model = opened(built(tmp_path, "llama", num_hidden_layers=8), max_pass_tokens=80, threads=threads)
+    work = chain(np.arange(80, dtype=np.int32), 32)
+    expected = model.forward(work).copy()
+    stopped = 0
+    for turn in range(120):
+        stop = np.zeros(1, np.int64)
+        stopping = threading.Timer(turn * 0.00005, stop.__setitem__, (0, 1))
+        stopping.start()
+        found = model.forward_until(chain(np.full(80, turn % 97, np.int32), 32), stop)
+        stopped += found is None
+        stopping.join()
+        assert np.array_equal(model.forward(work), expected)
+    assert stopped
+    assert model.forward_until(work, np.ones(1, np.int64)) is None
+    assert np.array_equal(model.forward_until(work, np.zeros(1, np.int64)), expected)
 
 
 def test_passes_that_the_kernel_would_not_survive_are_refused(tmp_path: Path) -> None:

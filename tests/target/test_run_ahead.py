@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from covey.contracts.profile import TargetSettings
 from covey.contracts.types import NO_FLOATS, Ints, Open, RowStatus, Rule, Sampling, TargetReply, TargetWork, Trees
 from covey.kv.sequences import Sequence
+from covey.models.lanes import Stop
 from covey.runtimes.compute import Compute
 from covey.target.ahead import Ahead
 from covey.target.runner import TargetRunner
@@ -28,8 +30,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.build(tmp_path_factory.mktemp("ahead"), "llama", num_hidden_layers=2)
 
 
-def load(folder: Path, run_ahead: bool, blocks: int = 400) -> TargetRunner:
-    settings = TargetSettings(dtype="float64", threads=1, kv_blocks=blocks, block_size=4, run_ahead=run_ahead)
+def load(folder: Path, run_ahead: bool, blocks: int = 400, *, native: bool = False) -> TargetRunner:
+    """`native`: by the runtime whose passes can be stopped, in two threads; else by PyTorch."""
+    kind: dict[str, Any] = {"dtype": "float32", "threads": 2, "block_size": 32} if native else {"dtype": "float64"}
+    settings = TargetSettings(**{"threads": 1, "block_size": 4, "kv_blocks": blocks, "run_ahead": run_ahead} | kind)
     return TargetRunner.load(folder, settings, token_budget=256, name="target")
 
 
@@ -104,8 +108,10 @@ def same(one: TargetReply, other: TargetReply) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_the_same_answers_whatever_is_asked_next(folder: Path, seed: int) -> None:
-    ahead, plain, requests = load(folder, True), load(folder, False), Requests(seed)
+@pytest.mark.parametrize("native", [False, True])
+def test_the_same_answers_whatever_is_asked_next(folder: Path, seed: int, native: bool) -> None:
+    ahead, plain = (load(folder, each, native=native) for each in (True, False))
+    requests = Requests(seed)
     for _ in range(250):
         work = requests.work(0)
         reply = ahead.step(work)
@@ -238,10 +244,10 @@ def rows_with_a_tag() -> list[Sequence]:
 
 
 def test_a_pass_that_fails_before_it_is_launched_holds_nobody_up() -> None:
-    def compute(_rows: list[Sequence]) -> Verified:
+    def compute(_rows: list[Sequence], _stop: Stop) -> Verified:
         raise RuntimeError("no memory")
 
     ahead = Ahead(compute, Compute(1), threading.Event())
     ahead.guess(rows_with_a_tag())
     with pytest.raises(RuntimeError, match="no memory"):
-        ahead.collect()
+        ahead.collect(wanted=True)

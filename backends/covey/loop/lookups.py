@@ -19,7 +19,7 @@ from covey.requests.active import ActiveRequest
 from covey.requests.scheduler import Batch
 
 FEW = 4  # rows whose texts are always followed at every token
-PATIENCE, SELDOM = 16, 24  # rounds without a taken offer; then rounds between offers for larger batches
+PATIENCE, SELDOM = 4, 24  # rounds without a taken offer; then rounds between offers for larger batches
 
 
 @dataclass(slots=True)

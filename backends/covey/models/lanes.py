@@ -8,8 +8,10 @@ to leaf, or one lane per node with that node as the only query. The results are 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from covey.contracts.types import NO_INTS, Floats, Ints
 
@@ -80,6 +82,9 @@ def windows_of(lanes: Lanes) -> Windows:
     return Windows(lanes.offsets, lanes.lengths, lanes.tables, lanes.lengths, seen, np.zeros((len(seen), 0), np.int32))
 
 
+Stop: TypeAlias = npt.NDArray[np.int64]  # [1], set to 1 by another thread once nobody wants a pass's result
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """The packed tokens of one pass: id, absolute position, and the pool slot that gets its key and value before any
@@ -103,6 +108,15 @@ class Pass:
         low, high = self.tokens.min(initial=0), self.tokens.max(initial=0)
         if low < 0 or high >= known:
             raise ValueError(f"tokens: got {low if low < 0 else high}, allowed: ids from 0 to {known - 1}")
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """A model whose passes end early if nobody wants them any more."""
+
+    def forward_until(self, work: Pass, stop: Stop) -> Floats | None:
+        """Return the logits of a pass as `forward` does, or None soon after `stop` is set."""
+        ...
 
 
 def chain_slots(table: Ints, start: int, stop: int, block_size: int) -> Ints:

@@ -51,6 +51,7 @@ class Expectations:
         self.costs = RoundCosts(max_depth, max_rows, table)
         self._acceptance: dict[Kind, Acceptance] = {}
         self._last: tuple[object, Expected] | None = None
+        self._plain_seconds: dict[int, float] = {}  # `plain` by rows, until something is learnt
         self.selected = False  # whether a selector drops drafts
         # Plain rounds to learn together: seconds of verification and overhead, by rows and whether overheard.
         self._plain: dict[tuple[int, bool], list[tuple[float, float]]] = {}
@@ -100,7 +101,10 @@ class Expectations:
 
     def plain(self, rows: int) -> float:
         """Return the seconds of a round of `rows` rows with neither drafts nor prompts."""
-        return float(self.curve(rows).at(np.array([float(rows)]))[0])
+        known = self._plain_seconds.get(rows)
+        if known is None:
+            known = self._plain_seconds[rows] = float(self.curve(rows).at(np.array([float(rows)]))[0])
+        return known
 
     def speed(self, rows: int) -> float:
         """Return the tokens per second of plain rounds of `rows` rows."""
@@ -134,7 +138,7 @@ class Expectations:
                 self._learn_plain()
             return
         self._learn_plain()
-        self._last = None
+        self._forget()
         draft = outcome.draft_seconds - outcome.catch_up_seconds
         calls = outcome.calls
         if calls is None:
@@ -155,8 +159,13 @@ class Expectations:
             verify, overhead = (sum(column) / len(held) for column in zip(*held))
             seconds = None if overheard else overhead
             self.costs.observe(rows, {}, verified=rows, verify=verify, draft=0.0, overhead=seconds, rounds=len(held))
-            self._last = None
+            self._forget()
         self._plain.clear()
+
+    def _forget(self) -> None:
+        """Forget answers, because costs were learnt."""
+        self._last = None
+        self._plain_seconds.clear()
 
     def _count_acceptance(self, situation: Situation, outcome: Outcome) -> None:
         """Count the acceptance of each kind of drafts."""

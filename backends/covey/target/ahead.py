@@ -2,11 +2,11 @@
 
 The next message most likely asks for the same rows, one token on. A plain pass over them needs nothing from that
 message, so the target's computing thread begins it at once, and the message collects its result. The result serves rows
-that decode plainly. All else that the message asks for is computed as usual. Unneeded results are dropped: a pass
-commits nothing, and a later pass overwrites its KV with the same values.
+that message if all its rows decode plainly. Otherwise the pass is stopped, or its result dropped, and the message is
+computed as usual. A pass commits nothing, and a later one overwrites its KV with the same values.
 
-A failed guess costs a pass. So the share of rows that decode plainly is tracked all the time, and guesses are computed
-only while it is high.
+A failed guess costs time: little if the model can stop, else a pass. So the share of plain messages is tracked all the
+time, and guesses are computed only while it is high.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from collections.abc import Sequence as Rows
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+import numpy as np
+
 from covey.kv.sequences import Sequence
+from covey.models.lanes import Stop
 from covey.runtimes.compute import Compute
 from covey.target.verification import Verified
 
 __all__ = ["Ahead", "Precomputed"]
 
-WORTH = 0.9  # least share of good guesses: a failed one costs a pass, a good one saves the message's way to and fro
-FORGETTING = 0.1
+# The least share of good guesses, and the weight of the last one. A good one saves the message's way to and fro. A
+# failed one costs a pass, or if that can stop, some time of drafters.
+WORTH, FORGETTING = 0.9, 0.1
+STOPPABLE_WORTH, STOPPABLE_FORGETTING = 0.4, 0.3
 LAUNCHING = 0.002  # the longest that a guess waits for its pass to be launched, in seconds
 
 
@@ -45,7 +50,8 @@ class Precomputed:
 
 
 class Ahead:
-    """Owns the guess in flight. `compute` runs a plain pass over rows, in `thread`, and changes none of them.
+    """Owns the guess in flight. `compute` runs a plain pass over rows, in `thread`, and changes none of them. It
+    returns None if it was stopped; only a `stoppable` one ever is.
 
     A GPU works on its pass while Python does other work; `compute` sets `launched` as soon as the GPU has the pass.
     Only one thread can run Python at a time, so `guess` waits for `launched`. Otherwise the GPU would wait until the
@@ -53,27 +59,39 @@ class Ahead:
 
     def __init__(
         self,
-        compute: Callable[[list[Sequence]], Verified],
+        compute: Callable[[list[Sequence], Stop], Verified | None],
         thread: Compute,
         launched: threading.Event | None = None,
+        *,
+        stoppable: bool = False,
     ) -> None:
         self._compute = compute
         self._thread = thread
         self._launched = launched
-        self._running: Future[Precomputed] | None = None
+        self._running: Future[Precomputed | None] | None = None
+        self._stop = np.zeros(1, np.int64)  # of the guess in flight
+        self._worth, self._forgetting = WORTH, FORGETTING
+        if stoppable:
+            self._worth, self._forgetting = STOPPABLE_WORTH, STOPPABLE_FORGETTING
         self._guess: set[int] | None = None  # tags that the next message should ask for, whether computed or not
         self._came_true = 1.0
 
-    def collect(self) -> Precomputed | None:
-        """Wait for the pass in flight, if any. Until it has ended, its inputs must not change."""
+    def collect(self, *, wanted: bool) -> Precomputed | None:
+        """Wait for the pass in flight, if any, and return its result if it is `wanted`. Until it has ended, its inputs
+        must not change."""
         running, self._running = self._running, None
-        return running.result() if running is not None else None
+        if running is None:
+            return None
+        if not wanted:
+            self._stop[0] = 1
+        found = running.result()
+        return found if wanted else None
 
-    def score(self, tags: Rows[int], share: float) -> None:
-        """Score the last guess. `tags` are the rows of the next message, and `share` is the share of them for which a
-        plain pass is enough."""
+    def score(self, tags: Rows[int], *, plain: bool) -> None:
+        """Score the last guess. `tags` are the rows of the next message; `plain`: they decode plainly."""
         if self._guess is not None:
-            self._came_true += FORGETTING * (share * self._guess.issuperset(tags) - self._came_true)
+            came_true = plain and self._guess.issuperset(tags)
+            self._came_true += self._forgetting * (came_true - self._came_true)
         self._guess = None
 
     def guess(self, rows: list[Sequence]) -> None:
@@ -81,17 +99,20 @@ class Ahead:
         if not rows:
             return
         self._guess = {row.tag for row in rows}
-        if self._came_true < WORTH:
+        if self._came_true < self._worth:
             return
+        self._stop = np.zeros(1, np.int64)
         if self._launched is not None:
             self._launched.clear()
-        self._running = self._thread.submit(self._precompute, rows)
+        self._running = self._thread.submit(self._precompute, (rows, self._stop))
         if self._launched is not None:
             self._launched.wait(LAUNCHING)
 
-    def _precompute(self, rows: list[Sequence]) -> Precomputed:
-        started = time.perf_counter()
+    def _precompute(self, given: tuple[list[Sequence], Stop]) -> Precomputed | None:
+        started, (rows, stop) = time.perf_counter(), given
         lengths = [row.num_tokens for row in rows]
-        verified = self._compute(rows)
+        verified = self._compute(rows, stop)
+        if verified is None:
+            return None
         index = {row: at for at, row in enumerate(rows)}
         return Precomputed(index, lengths, verified, time.perf_counter() - started)

@@ -39,6 +39,7 @@ from covey.kv.pool import BlockPool
 from covey.kv.sequences import Sequence, Sequences
 from covey.models import dtypes, heads
 from covey.models.identity import files_of, identity, of_model
+from covey.models.lanes import Stop, Stoppable
 from covey.noise.arrays import Logits, plain, select
 from covey.process import cpu, footprint
 from covey.runtimes import budget
@@ -50,7 +51,7 @@ from covey.sampling.likeliest import likeliest
 from covey.target.ahead import Ahead, Precomputed
 from covey.target.divergence import NO_DIVERGENCE
 from covey.target.packing import Packing, path_to
-from covey.target.verification import Mask, Places, Verified, merged, pick, rows_of, verify
+from covey.target.verification import Mask, Places, Verified, pick, rows_of, verify
 from covey.text.grammar import Grammars
 from covey.wire.ledger import Ledger
 
@@ -91,7 +92,9 @@ class TargetRunner:
         self._ledger: Ledger[Sequence, TargetReply] = Ledger(self._open, self._close, exclusive=True)
         # Set as soon as a GPU has a pass. Models elsewhere have computed it when `forward` returns.
         self._launched = threading.Event() if model.device.startswith("cuda") else None
-        self._ahead = Ahead(self._plain, self._thread, self._launched) if run_ahead else None
+        self._until = model if isinstance(model, Stoppable) else None
+        ahead = Ahead(self._plain, self._thread, self._launched, stoppable=self._until is not None)
+        self._ahead = ahead if run_ahead else None
         self._info = TargetInfo(
             model=name,
             vocab_size=model.vocab_size,
@@ -165,17 +168,19 @@ class TargetRunner:
 
     def resize(self, blocks: int) -> Resized:
         if self._ahead is not None:
-            self._ahead.collect()  # its blocks may move; the next pass is computed on demand
+            self._ahead.collect(wanted=False)  # its blocks may move; the next pass is computed on demand
         return self._thread.run(resize, self._model, self._sequences, blocks, self._info.least_blocks)
 
     def _step(self, work: TargetWork) -> TargetReply:
         started = time.perf_counter()
-        precomputed = self._ahead.collect() if self._ahead is not None else None
+        plain = not (len(work.trees.tokens) or work.opens) and bool((work.chunk == 1).all())
+        precomputed = self._ahead.collect(wanted=plain) if self._ahead is not None else None
         reused = {tag: sequence.num_cached_tokens for tag, sequence in self._ledger.update(work).items()}
         if not len(work.tags) and not len(self._sequences):
             self.check()  # idle, so the check delays no request
         reply = self._pass(work, reused, started, precomputed)
         if self._ahead is not None:
+            self._ahead.score(work.tags.tolist(), plain=plain)
             self._guess(self._ahead, work, reply)
         return reply
 
@@ -191,8 +196,6 @@ class TargetRunner:
 
     def _guess(self, ahead: Ahead, work: TargetWork, reply: TargetReply) -> None:
         """Begin the next pass, as if it had no drafts, without rows that have ended or find no block."""
-        plain = work.trees.sizes == 0
-        ahead.score(work.tags.tolist(), 0.0 if work.opens else float(plain.mean()) if len(plain) else 1.0)
         emitted = reply.offsets[1:] - reply.offsets[:-1]
         if not len(work.room) or not emitted.all():
             return
@@ -277,48 +280,43 @@ class TargetRunner:
         precomputed: Precomputed | None,
         divergence: bool,
     ) -> tuple[Mask, Verified | None, Scores]:
-        """Verify these rows as `_compute` does, but use the precomputed logits of rows for which they are enough."""
-        if precomputed is None:
+        """Verify these rows as `_compute` does, or take what was computed ahead if that has all of them."""
+        known = [] if precomputed is None else [at for row in rows if (at := precomputed.row(row)) is not None]
+        if precomputed is None or len(known) < len(rows):
             return self._compute(rows, chunk, trees, divergence)
-        found = [None if size else precomputed.row(row) for row, size in zip(rows, trees.sizes.tolist())]
-        known = np.fromiter((at is not None for at in found), np.bool_, len(rows))
-        if not known.any():
-            return self._compute(rows, chunk, trees, divergence)
-        old = pick(precomputed.verified, np.asarray([at for at in found if at is not None], np.int64))
-        if known.all():
-            return known, old, NO_SCORES
-        rest = [row for row, at in enumerate(found) if at is None]
-        ends, new, scores = self._compute(
-            [rows[row] for row in rest], [chunk[row] for row in rest], rows_of(trees, ~known), divergence
-        )
-        ending = known.copy()
-        ending[rest] = ends
-        return ending, old if new is None else merged(~known[ending], old, new), scores
+        return np.ones(len(rows), np.bool_), pick(precomputed.verified, np.asarray(known, np.int64)), NO_SCORES
 
-    def _plain(self, rows: list[Sequence]) -> Verified:
-        verified = self._compute(rows, [1] * len(rows), Trees.empty(len(rows)), False)[1]
-        assert verified is not None, "every row that decodes has logits"
+    def _plain(self, rows: list[Sequence], stop: Stop) -> Verified | None:
+        """Run a plain pass. Return None if it was stopped."""
+        verified = self._compute(rows, [1] * len(rows), Trees.empty(len(rows)), False, stop)[1]
+        assert verified is not None or stop[0], "every row that decodes has logits"
         return verified
 
     def _compute(
-        self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool
+        self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool, stop: Stop | None = None
     ) -> tuple[Mask, Verified | None, Scores]:
         """Run one pass over the model. Return which rows reach their last token, the outcome of those rows, and the
-        scores of all rows' prompts. Writes KV but changes no row, so the results can be dropped."""
-        return self._thread.run(self._computed, rows, chunk, trees, divergence)
+        scores of all rows' prompts. Writes KV but changes no row, so the results can be dropped. A pass that is stopped
+        has no outcome."""
+        return self._thread.run(self._computed, rows, chunk, trees, divergence, stop)
 
     def _computed(
-        self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool
+        self, rows: list[Sequence], chunk: list[int], trees: Trees, divergence: bool, stop: Stop | None
     ) -> tuple[Mask, Verified | None, Scores]:
         scored, scores = self._scored(rows, chunk), NO_SCORES
         packing = Packing(rows, chunk, trees, scored, windows=self._model.windows)
-        logits = self._model.forward(packing.work)
+        ending = np.asarray(packing.ends)
+        if stop is None or self._until is None:
+            logits: Logits | None = self._model.forward(packing.work)
+        else:
+            logits = self._until.forward_until(packing.work, stop)
+        if logits is None:
+            return ending, None, scores
         if self._launched is not None:
             self._launched.set()
         if packing.of_prompt is not None and packing.of_prompt.any():
             scores = self._score(select(plain(logits), packing.of_prompt.nonzero()[0]), rows, scored)
             logits = select(plain(logits), (~packing.of_prompt).nonzero()[0])
-        ending = np.asarray(packing.ends)
         if not ending.any():
             return ending, None, scores
         ended = [sequence for sequence, ends in zip(rows, packing.ends) if ends]

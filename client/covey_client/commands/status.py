@@ -80,8 +80,8 @@ def _json(value: Any) -> str:
 
 def _print(found: status.Status, address: str, *, whole: bool) -> None:
     console = Console(markup=False, emoji=False)
-    state = ("ready", "green") if found.ready else ("not ready", "red")
-    console.print(Text.assemble(state, f" at {printable(address)}"), soft_wrap=True)
+    readiness = ("ready", "green") if found.ready else ("not ready", "red")
+    console.print(Text.assemble(readiness, f" at {printable(address)}"), soft_wrap=True)
     served = defaultdict(lambda: "?", {name: printable(said) for name, said in found.served.items()})
     if served:
         console.print(f"{served['target']}: on {served['device']}, {served['dtype']}, numerics {served['numerics']}")

@@ -52,7 +52,7 @@ def chain(team, shape, held, keys, values, taps, work, first, later, columns, dr
     [depth, stages, ...]: those of a pass, and two more."""
     depth = tokens.shape[1]
     for step in range(depth):
-        mine = Team(team.counters[step], team.thread, team.threads)
+        mine = Team(team.counters[step], team.thread, team.threads, team.stop)
         stage = mine.counters.shape[0] - 2
         if step == 0:
             run(mine, shape, held, keys, values, taps, work, first, logits)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from covey.contracts.errors import SettingError, UnsupportedModel
 from covey.contracts.types import Floats, Ints, Words
 from covey.models.agreement import Room, passes_agree
 from covey.models.identity import identity
-from covey.models.lanes import Pass
+from covey.models.lanes import Pass, Stop
 from covey.models.native import KINDS, SMALL, architecture, compiled
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS
@@ -126,6 +127,17 @@ class NativeModel:
         logits: Floats = given[-1]
         return logits
 
+    def forward_until(self, work: Pass, stop: Stop) -> Floats | None:
+        """Do as `forward` does. Return None soon after `stop` is set; keys and values are then written in part."""
+        given = self._passes.of_pass(work, stop)
+        helped = self._together(run, given)
+        if not stop[0]:
+            logits: Floats = given[-1]
+            return logits
+        for each in helped:  # another pass must not begin while they finish their last tasks
+            each.result()
+        return None
+
     def chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Ints, Floats]:
         """Draw a chain after each row's last token of a pass. `slots` and `positions` [rows, depth - 1]
         are those of the tokens that it goes on with. Return tokens and the logs of their shares, [rows, depth]."""
@@ -134,12 +146,16 @@ class NativeModel:
         tokens, shares = given[-2:]
         return tokens, shares
 
-    def _together(self, loops: Callable[..., None], given: tuple[Any, ...]) -> None:
-        """Run compiled loops in all threads. The first argument is the first thread's place in the team."""
+    def _together(self, loops: Callable[..., None], given: tuple[Any, ...]) -> list[Future[None]]:
+        """Run compiled loops in all threads. The first argument is the first thread's place in the team. Return the
+        other threads' parts."""
         team, *others = given
-        for number, helper in enumerate(self._helpers, start=1):
+        helped = [
             helper.submit(_help, (loops, team._replace(thread=number), *others))
+            for number, helper in enumerate(self._helpers, start=1)
+        ]
         loops(*given)
+        return helped
 
     def prepare_chains(self) -> None:
         """Draw a first chain, so that its code is compiled and loaded."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from covey.contracts.types import Floats, Ints
-from covey.models.lanes import Lanes, Pass
+from covey.models.lanes import Lanes, Pass, Stop
 from covey.models.native import LANES, SMALL, attention, matmul, tiles
 from covey.models.native.architecture import Architecture
 from covey.models.native.attention import SLOTS, Compared, Seen
@@ -57,11 +57,11 @@ class Passes:
         self._turns = np.zeros((0, 2, of.head_dim // 2), np.float32)  # of positions up to the highest so far
         self._logits: Floats = np.zeros((0, of.vocab_size), np.float32)
 
-    def of_pass(self, work: Pass) -> tuple[Any, ...]:
+    def of_pass(self, work: Pass, stop: Stop | None = None) -> tuple[Any, ...]:
         """Return the arguments of `run` for a pass, for the first thread."""
         asked, pool = self._asked(work), self.pool
         given = self._shape, self._weights.held, pool.keys, pool.values, pool.taps, self._work, asked
-        return self._team(), *given, self._logits[: len(work.out)]
+        return self._team(stop=stop), *given, self._logits[: len(work.out)]
 
     def of_chain(self, first: Pass, slots: Ints, positions: Ints, race: Race) -> tuple[Any, ...]:
         """Return the arguments of `chain`; it writes to the last two."""
@@ -109,11 +109,11 @@ class Passes:
         ids = np.arange(self.of.vocab_size, dtype=np.int32) if self._columns is None else self._columns
         return ids, token_words(int(ids[-1]) + 1)[ids]
 
-    def _team(self, steps: int = 0) -> Team:
+    def _team(self, steps: int = 0, stop: Stop | None = None) -> Team:
         """Return the first thread's place in a pass, or in a chain of `steps` steps."""
         stages, counters = AROUND + STAGES * self._shape.layers, LINE * (self.threads + 1)
         shape = (steps, stages + 2, counters) if steps else (stages, counters)
-        return Team(np.zeros(shape, np.int64), 0, self.threads)
+        return Team(np.zeros(shape, np.int64), 0, self.threads, np.zeros(1, np.int64) if stop is None else stop)
 
     def _asked(self, work: Pass) -> Asked:
         """Return a pass in the form that `run` takes, with room for its logits. Raises ValueError if it is too

@@ -17,11 +17,14 @@ class Team(NamedTuple):
     counters: Array  # [stages, LINE * (threads + 1)], zero at first: tasks taken of each thread's share, then done
     thread: int
     threads: int
+    stop: Array  # [1], 0 until nobody wants the result any more: then there are no more tasks
 
 
 @compiled
 def take(team, stage, count):
     """Take one of `count` tasks that no thread has taken yet. Return its index, or -1 if there is none."""
+    if value_at(team.stop.ctypes.data):
+        return -1
     counters, thread, threads = team.counters, team.thread, team.threads
     row = counters.ctypes.data + stage * counters.strides[0]
     for other in range(threads):
@@ -37,11 +40,11 @@ def take(team, stage, count):
 
 @compiled
 def finish(team, stage, count, mine):
-    """Add `mine` tasks that the caller has done, and return when all of `count` tasks are done."""
+    """Add `mine` tasks that the caller has done. Return when all of `count` tasks are done, or none is wanted."""
     at = team.counters.ctypes.data + stage * team.counters.strides[0] + team.threads * LINE * 8
     add_to(at, mine)
     looks = 0
-    while value_at(at) < count:
+    while value_at(at) < count and not value_at(team.stop.ctypes.data):
         looks += 1
         if looks > PATIENCE:
             let_others_run()
