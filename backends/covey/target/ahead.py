@@ -1,9 +1,9 @@
 """Computes the next plain pass while the reply to the last one travels.
 
 The next message most likely asks for the same rows, one token on. A plain pass over them needs nothing from that
-message, so the target's computing thread begins it at once, and the message collects its result. The result serves rows
-that message if all its rows decode plainly. Otherwise the pass is stopped, or its result dropped, and the message is
-computed as usual. A pass commits nothing, and a later one overwrites its KV with the same values.
+message, so the target's computing thread begins it at once. The message takes its result if all its rows decode
+plainly. Otherwise the pass is stopped, or its result dropped, and the message is computed as usual. A pass commits
+nothing, and a later one overwrites its KV with the same values.
 
 A failed guess costs time: little if the model can stop, else a pass. So the share of plain messages is tracked all the
 time, and guesses are computed only while it is high.
