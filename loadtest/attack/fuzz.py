@@ -55,9 +55,15 @@ def _run(given: argparse.Namespace, server: Launched, console: Console) -> JsonD
     problems = steady.stop() + verdict.of_answers(steady.answers, errors=False) + attack.wrong
     after = server.processes()
     problems += [f"{name} died" for name, pid in before.items() if after.get(name) != pid]
+    said, first = verdict.said(steady.answers, steady.refused), _first(steady.answers[:alone])
+    beside = _first(steady.answers[alone:])
+    console.print(
+        f"{attack.requests} requests; other clients' answers: {said['answers']}; their first token: "
+        f"{first or 0:.3f} s alone, {beside or 0:.3f} s beside"
+    )
     return {
-        **verdict.said(steady.answers, steady.refused),
-        "first_token_s": {"alone": _first(steady.answers[:alone]), "beside": _first(steady.answers[alone:])},
+        **said,
+        "first_token_s": {"alone": first, "beside": beside},
         "requests": attack.requests,
         "seconds": time.monotonic() - began,
         "replies": dict(sorted(attack.answers.items())),
