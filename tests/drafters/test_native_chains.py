@@ -15,6 +15,7 @@ from covey.drafters import opening
 from covey.drafters.neural import NeuralDrafter
 from covey.models import paged_stepper
 from covey.models.native import chains
+from covey.process import cpu
 from tests.drafters.drafting import Sender, Text
 from tests.models import tiny_heads, tiny_models
 from tests.models.tiny_heads import Formula
@@ -99,3 +100,16 @@ def test_logarithms_are_exact_enough() -> None:
     for x in np.concatenate([np.logspace(-37, 1, 400), 1 - np.logspace(-7, -0.1, 100)]).astype(np.float32):
         assert chains.logarithm(x) == pytest.approx(float(np.log(np.float64(x))), rel=2e-6, abs=2e-7)
     assert chains.logarithm(np.float32(0)) < -1e38
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_only_heavy_drafters_compute_in_several_threads(
+    cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "cores", lambda: cores)
+    file, threads = tmp_path / "model.safetensors", []
+    for megabytes in (1, 7, 8, 31, 32, 500):
+        with file.open("wb") as opened:
+            opened.truncate(megabytes << 20)
+        threads.append(opening.threads_for(tmp_path))
+    assert threads == [1, 1, min(2, cores), min(2, cores), cores, cores]

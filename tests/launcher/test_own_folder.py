@@ -20,6 +20,7 @@ import pytest
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import GENERAL, HEAD
 from covey.launcher import Options, Server, hub, preflight
+from covey.launcher.progress import ready_message
 from covey.text import vocabulary
 from tests.bundled import MODELS
 
@@ -397,6 +398,8 @@ def test_a_drafter_of_another_tokenizer_is_refused_and_one_that_fits_drafts(tmp_
     deployment = options.deployment()
     assert deployment.speculation.drafters[0] == GENERAL
     assert deployment.drafter.folder_of(GENERAL) == str(fits)
+    assert f"Drafting: {GENERAL} ({fits})" in ready_message(options, "log")
+    assert "drafts better" not in ready_message(options, "log", {"draft_code": "another tokenizer"})
     plain = Options(profile="qwen2.5-7b", drafter=str(fits)).deployment()
     assert GENERAL in plain.models
     assert plain.speculation.drafters[0] == GENERAL

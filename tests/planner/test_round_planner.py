@@ -137,7 +137,8 @@ def planner(policy: Listed, max_depth: int = 4, **settings: object) -> RoundPlan
 
 def test_a_policy_hears_of_plain_rounds_alone_and_exactly() -> None:
     policy = Listed(3)
-    serving = Serving(planner(policy))
+    made = planner(policy)
+    serving = Serving(made)
     for key in range(2):
         serving.engine.submit(request(key, [5, 6, 7 + key], 25))
     serving.run()
@@ -152,6 +153,9 @@ def test_a_policy_hears_of_plain_rounds_alone_and_exactly() -> None:
             assert outcome.trials["first", False].accepted == [2, 2, 0, 0]
             assert outcome.tokens == 6
             assert outcome.draft_seconds == pytest.approx(0.002)
+    logged = [each for each in made.decisions.latest() if each.depth == 3 and each.tokens == 6]
+    assert logged
+    assert {each.drafts for each in logged} == {6}
     assert policy.asked[0].previous == 0
     assert {situation.previous for situation in policy.asked[1:-2]} == {3}
 

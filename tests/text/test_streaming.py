@@ -254,6 +254,15 @@ def test_times_are_measured(bench: Bench) -> None:
     assert served.per_token >= 0.02
 
 
+def test_clients_are_asked_only_a_few_times_a_second(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is a way to tritonserver and back."""
+    there, asked = Listener(), list[float]()
+    monkeypatch.setattr(there, "gone", lambda: bool(asked.append(time.perf_counter())))
+    bench.begin(1, there)
+    time.sleep(1.0)
+    assert 1 <= len(asked) <= 5
+
+
 @pytest.mark.parametrize("raises", ["send", "send fail", "gone"])
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_outlet_that_fails_ends_its_own_answer_alone(

@@ -108,7 +108,9 @@ def _identity(folder: Path, settings: DrafterSettings) -> str:
 def threads_for(folder: Path) -> int:
     """Return a drafter's number of threads: the target computes nothing while it waits for drafts."""
     weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    return min(cpu.cores(), 1 if weights < SECOND else 2 if weights < EVERY else cpu.cores())
+    if weights >= EVERY:
+        return cpu.cores()
+    return min(2, cpu.cores()) if weights >= SECOND else 1
 
 
 def _by_torch(folder: Path, settings: DrafterSettings, depth: int, vocab_size: int) -> Opened:

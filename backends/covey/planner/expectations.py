@@ -108,7 +108,7 @@ class Expectations:
 
     def speed(self, rows: int) -> float:
         """Return the tokens per second of plain rounds of `rows` rows."""
-        return rows / self.plain(rows)
+        return rows / max(1e-9, self.plain(rows))
 
     def more(self, situation: Situation) -> list[float]:
         """Return the seconds that the batch's prompt tokens add to the pass, by depth."""

@@ -281,8 +281,9 @@ class Streamer:
                 self._handle(waiting.pop(next(iter(waiting))))
             now = self._clock.now()
             if now - polled >= POLL_SECONDS:
-                self._poll(gone=now - asked >= GONE_SECONDS)
-                asked = now if now - asked >= GONE_SECONDS else asked
+                gone = now - asked >= GONE_SECONDS
+                self._poll(gone=gone)
+                asked = now if gone else asked
                 polled = self._clock.now()
 
     def _poll(self, *, gone: bool) -> None:
