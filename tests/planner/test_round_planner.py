@@ -12,7 +12,17 @@ import pytest
 from covey.bandits.policy import Forgetful, Outcome, Reason, Situation
 from covey.contracts.errors import PortError, SettingError
 from covey.contracts.profile import SpeculationSettings
-from covey.contracts.types import DrafterInfo, DraftReply, DraftWork, Rule, Sampling, TargetReply, TargetWork, Trees
+from covey.contracts.types import (
+    DrafterInfo,
+    DraftReply,
+    DraftWork,
+    Offer,
+    Rule,
+    Sampling,
+    TargetReply,
+    TargetWork,
+    Trees,
+)
 from covey.loop.configuration import EngineConfig, EngineHooks
 from covey.loop.engine import Engine
 from covey.planner.build import build
@@ -20,6 +30,7 @@ from covey.planner.round_planner import RoundPlanner
 from covey.planner.selection import best
 from covey.planner.switching import SwitchCosts
 from covey.requests.active import ActiveRequest
+from covey.requests.roster import Roster
 from covey.requests.scheduler import Batch, Scheduler
 from tests.fakes import VOCAB, Collector, HashTarget, ManualClock, continuation, next_token, request
 from tests.static_planner import StaticPlanner
@@ -176,6 +187,35 @@ def test_rounds_with_prefill_are_only_overheard() -> None:
     serving.run(1)
     assert len(policy.told) == before + 1
     assert [entry.learnt for entry in serving.planner.decisions.latest()][-2:] == [False, True]  # type: ignore[union-attr]
+
+
+def test_a_policy_knows_how_many_rows_wait_for_their_prompts() -> None:
+    """Both prompts at first, of which one pass holds only the first; then the second."""
+    policy = Listed(0)
+    serving = Serving(planner(policy), budget=8)
+    serving.engine.submit(request(0, [1, 2], 30))
+    serving.run(2)
+    for key in (1, 2):
+        serving.engine.submit(request(key, [3 + key] * 14, 30))
+    serving.run(8)
+    joining = [situation.joining for situation in policy.asked]
+    assert joining[0] == 0
+    assert [number for at, number in enumerate(joining) if not at or number != joining[at - 1]] == [0, 2, 1, 0]
+
+
+def test_offers_are_told_what_time_is_worth_while_others_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight rows emit three times as many tokens in a second as two."""
+    made = build(SpeculationSettings(), ("first",))
+    monkeypatch.setattr(type(made._expectations), "measured", True)
+    monkeypatch.setattr(made._expectations, "speed", lambda rows: {2: 100.0, 8: 300.0}[rows])
+    values = list[float]()
+    monkeypatch.setattr(made._offers, "taken", lambda plan, *given: values.append(given[-1]) or plan)
+    for joining in (0, 6):
+        rows = replace(batch(2), joining=joining)
+        for active in rows.rows:
+            active.offer = Offer(1, [9], [0.9])
+        made.plan(rows, Roster(("first",), ManualClock()), 64)
+    assert values == [1.0, 3.0]
 
 
 def test_rows_with_a_depth_of_their_own_keep_it_and_are_overheard() -> None:
