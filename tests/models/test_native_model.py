@@ -6,6 +6,7 @@ import json
 import math
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,20 @@ def test_a_pass_that_is_stopped_at_any_time_leaves_the_next_one_right(threads: i
     assert stopped
     assert model.forward_until(work, np.ones(1, np.int64)) is None
     assert np.array_equal(model.forward_until(work, np.zeros(1, np.int64)), expected)
+
+
+def test_a_stopped_pass_waits_for_its_threads_because_they_share_memory(tmp_path: Path) -> None:
+    model, ended = opened(built(tmp_path, "llama"), threads=2), list[bool]()
+    helper = model._helpers[0]
+
+    def late(given: tuple[Any, ...]) -> None:
+        time.sleep(0.1)
+        ended.append(True)
+
+    submit = helper.submit
+    helper.submit = lambda _call, given: submit(late, given)  # type: ignore[method-assign, assignment, arg-type]
+    assert model.forward_until(chain(np.arange(9, dtype=np.int32), 32), np.ones(1, np.int64)) is None
+    assert ended
 
 
 def test_passes_that_the_kernel_would_not_survive_are_refused(tmp_path: Path) -> None:
