@@ -368,7 +368,7 @@ def test_a_stopped_pass_waits_for_its_threads_because_they_share_memory(tmp_path
     model, ended = opened(built(tmp_path, "llama"), threads=2), list[bool]()
     helper = model._helpers[0]
 
-    def late(given: tuple[Any, ...]) -> None:
+    def late(_given: tuple[Any, ...]) -> None:
         time.sleep(0.1)
         ended.append(True)
 
