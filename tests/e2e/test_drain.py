@@ -154,6 +154,9 @@ def test_who_is_hurt_while_a_server_drains(tmp_path: Path, hurt: str, way: signa
         asking.start()
         assert begun.wait(SECONDS)
         stopping.start()
+        until = time.monotonic() + SECONDS
+        while server.control.states().get("covey") == "READY":
+            assert time.monotonic() < until
         os.kill(processes.named(server.pid)[hurt], way)
         for thread in (stopping, asking):
             thread.join(SECONDS)
