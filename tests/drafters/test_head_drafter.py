@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from covey.contracts.ports import Drafter
 from covey.contracts.profile import DrafterSettings, TargetSettings
@@ -26,10 +24,10 @@ from covey.contracts.types import (
 )
 from covey.drafters.neural import NeuralDrafter
 from covey.loop.configuration import EngineHooks
-from covey.sampling.drawing import SettingsTable, draw
 from covey.target.runner import TargetRunner
 from covey.wire import codec
-from tests.drafters.drafting import Sender, Text, paths_of, rows_of
+from tests.drafters.drafting import Text, paths_of, rows_of
+from tests.drafters.head_sender import HeadSender
 from tests.engines import engine_to, finish
 from tests.fakes import Collector, request
 from tests.models import tiny_heads, tiny_models
@@ -56,43 +54,21 @@ def formula(head: Path, target: Path) -> Formula:
     return Formula(head, target)
 
 
-class HeadSender(Sender):
-    """Sends states along, as the target would."""
-
-    def __init__(self, drafter: Drafter, formula: Formula) -> None:
-        super().__init__(drafter)
-        self._formula = formula
-
-    def states_of(self, texts: Sequence[Text]) -> dict[str, Any]:
-        parts = [
-            tiny_heads.words(self._formula.states(text.tokens))[max(0, (text.seen or 0) - 1) : len(text.tokens) - 1]
-            for text in texts
-        ]
-        offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
-        return {"state_offsets": offsets, "states": np.concatenate(parts)}
-
-    def expected(self, text: Text, depth: int) -> list[int]:
-        states = tiny_heads.words(self._formula.states(text.tokens))[:-1]
-        table = SettingsTable()
-        row = np.asarray([table.add(text.sampling, text.num_prompt)])
-
-        def drawn(logits: torch.Tensor, position: int) -> int:
-            return int(draw(logits[None].numpy(), table, row, np.asarray([position])).tokens[0])
-
-        return self._formula.chain(text.tokens, tiny_heads.floats(states), depth, drawn)
+RUNTIMES = pytest.mark.parametrize("dtype", ["float32", "float64"], ids=["native", "PyTorch"])
 
 
 def loaded(head: Path, target: Path, **changes: Any) -> NeuralDrafter:
     return NeuralDrafter.load(head, replace(SETTINGS, **changes), name="draft_head", target=target)
 
 
+@RUNTIMES
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_chains_are_those_of_the_formula_as_texts_grow(
-    temperature: float, head: Path, target: Path, formula: Formula
+    temperature: float, dtype: str, head: Path, target: Path, formula: Formula
 ) -> None:
     """With the noise of their positions, as the target draws; told whole or piece by piece, behind what it proposed or
     not, after being called stale, several at once."""
-    drafter = loaded(head, target)
+    drafter = loaded(head, target, dtype=dtype)
     sender = HeadSender(drafter, formula)
     texts = [Text(tag, list(prompt), Sampling(temperature, seed=tag)) for tag, prompt in enumerate(PROMPTS)]
     for accepted in (0, 3, 2, 1, 4):
@@ -111,8 +87,9 @@ def test_chains_are_those_of_the_formula_as_texts_grow(
         assert drafted == sender.expected(text, 3)
 
 
-def test_a_long_text_is_read_over_several_calls(head: Path, target: Path, formula: Formula) -> None:
-    sender = HeadSender(loaded(head, target, catch_up_tokens=25), formula)
+@RUNTIMES
+def test_a_long_text_is_read_over_several_calls(dtype: str, head: Path, target: Path, formula: Formula) -> None:
+    sender = HeadSender(loaded(head, target, dtype=dtype, catch_up_tokens=25), formula)
     text = Text(1, list(PROMPTS[3]))
     statuses = []
     for _ in range(4):
@@ -124,9 +101,10 @@ def test_a_long_text_is_read_over_several_calls(head: Path, target: Path, formul
     assert statuses == [RowStatus.SKIPPED, RowStatus.OK, RowStatus.OK, RowStatus.OK]
 
 
-def test_trees_are_the_formulas_beams(head: Path, target: Path, formula: Formula) -> None:
+@RUNTIMES
+def test_trees_are_the_formulas_beams(dtype: str, head: Path, target: Path, formula: Formula) -> None:
     """Each node reads the output of the node above it."""
-    sender = HeadSender(loaded(head, target), formula)
+    sender = HeadSender(loaded(head, target, dtype=dtype), formula)
     texts = [Text(tag, list(prompt)) for tag, prompt in enumerate(PROMPTS)]
     reply = sender.send(texts, 4, 3)
     branches = 0
@@ -263,13 +241,14 @@ def test_the_text_is_the_same_with_a_head_and_without(
     }
 
 
+@RUNTIMES
 def test_what_it_drafts_behind_the_targets_own_states_is_the_formulas(
-    head: Path, target: Path, formula: Formula
+    dtype: str, head: Path, target: Path, formula: Formula
 ) -> None:
     """Also where a prompt was found in the cache, so that no pass of that request computed its states."""
-    settings = TargetSettings(dtype="float32", device="cpu", kv_blocks=40, threads=1, head="draft_head")
+    settings = TargetSettings(dtype=dtype, device="cpu", kv_blocks=40, threads=1, head="draft_head")
     runner = TargetRunner.load(target, settings, token_budget=64, name="target", head=str(head))
-    drafter = OverTheWire(loaded(head, target))
+    drafter = OverTheWire(loaded(head, target, dtype=dtype))
     found = answers(runner, drafter, Sampling(), times=2)
     count = len(PROMPTS)
     assert max(found.ended[key].reused for key in range(count + 1, 2 * count + 1)) >= 64

@@ -124,7 +124,9 @@ def test_models_compile_nothing_themselves(tmp_path: Path) -> None:
         "print(*(len(f.stats.cache_misses) for f in (stages.run, chains.chain)), len(stages.run.signatures))\n"
     )
     own = os.environ | {compiled.FOLDER_VARIABLE: str(kept)}
-    done = subprocess.run([sys.executable, "-c", said], env=own, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", said], env=own, capture_output=True, text=True, check=True, timeout=120
+    )
     assert done.stdout.split() == ["0", "0", "3"]
     assert sorted(path.name for path in kept.rglob("*")) == before
 

@@ -82,10 +82,12 @@ def build(folder: Path, *, nested: bool = False, known: Sequence[int] = (), **ch
 class Formula:
     """The head in `folder` by its definition, in float32, without a cache."""
 
-    def __init__(self, folder: Path, target: Path, *, normed_residual: bool = False) -> None:
+    def __init__(
+        self, folder: Path, target: Path, *, normed_residual: bool = False, normed_output: bool = False
+    ) -> None:
         found = load_file(folder / "model.safetensors")
         self._w = {name.replace("midlayer.", "").replace("layers.0.", ""): each.float() for name, each in found.items()}
-        self._normed_residual = normed_residual
+        self._normed_residual, self._normed_output = normed_residual, normed_output
         with quiet():
             self._target = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
         self._embedding = self._target.get_input_embeddings().weight.detach()
@@ -129,7 +131,8 @@ class Formula:
         inner = norm(x, "post_attention_layernorm")
         gate, up = (inner @ self._w[f"mlp.{name}_proj.weight"].T for name in ("gate", "up"))
         x = x + (functional.silu(gate) * up) @ self._w["mlp.down_proj.weight"].T
-        return norm(x, "norm") @ self._w["lm_head.weight"].T, x
+        normed = norm(x, "norm")
+        return normed @ self._w["lm_head.weight"].T, normed if self._normed_output else x
 
     def chain(self, tokens: Sequence[int], states: torch.Tensor, depth: int, pick: Pick = likeliest) -> list[int]:
         """What it drafts behind a text, of whose positions but the last these are the states. `pick` takes the token of

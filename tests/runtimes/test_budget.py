@@ -14,12 +14,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from covey.contracts.errors import SettingError
 from covey.contracts.profile import DrafterSettings, Profile, SchedulerSettings, TargetSettings
-from covey.drafters.opening import open_drafter
+from covey.drafters.opening import open_drafter, open_head
+from covey.models import heads
 from covey.runtimes import budget
 from covey.runtimes.budget import CPU, GPU, LEAST, Gpu, Part, tokens
 from covey.target.runner import open_target, typed
 from tests.bundled import MODELS
-from tests.models import tiny_models
+from tests.models import tiny_heads, tiny_models
 
 GIB = 1 << 30
 TARGET = Part("target", GPU, 15 * GIB, 57344, 32768)
@@ -98,6 +99,33 @@ def test_a_drafter_s_token_takes_what_its_pool_gives_it() -> None:
     assert part.token * 32 == open_drafter(folder, settings, 4).model.bytes_per_block
     on_gpu = budget.of_drafter("draft_general", folder, DrafterSettings(device="cuda"), Gpu(GIB, bfloat16=True))
     assert (on_gpu.device, on_gpu.token) == (GPU, 2 * 1 * 1 * 32 * 2)
+
+
+@pytest.mark.parametrize("runtime", ["auto", "torch"])
+def test_a_head_and_the_states_for_it_take_what_the_pools_give_them(tmp_path: Path, runtime: str) -> None:
+    folder = tiny_models.build(tmp_path / "target", "llama", **tiny_heads.TARGET)
+    head, dtype = tiny_heads.build(tmp_path / "head"), "float32" if runtime == "auto" else "float64"
+    asked = TargetSettings(device="cpu", dtype=dtype, kv_blocks=4, numerics="fast", threads=1, runtime=runtime)
+    taps = heads.taps_of(head, folder)
+    _, model = open_target(folder, typed(folder, asked), 64, 0, 0, taps)
+    part = budget.of_target(folder, typed(folder, asked), Gpu(), taps.fc.shape)
+    assert part.token * 32 == model.bytes_per_block
+    settings = DrafterSettings(kv_blocks=4, device="cpu", dtype=dtype)
+    own = budget.of_drafter("draft_head", head, settings, Gpu(), folder)
+    assert own.token * 32 == open_head(head, folder, settings, 4).model.bytes_per_block
+
+
+def test_a_head_on_a_gpu_is_counted_there(tmp_path: Path) -> None:
+    folder, head = tiny_models.build(tmp_path / "target", "llama", **tiny_heads.TARGET), tiny_heads.build(tmp_path)
+    gpu, layer = Gpu(GIB, bfloat16=True), 2 * tiny_heads.KV_HEADS * tiny_heads.DIM * 2
+    own = budget.of_drafter("draft_head", head, DrafterSettings(device="cuda"), gpu, folder)
+    assert (own.device, own.token) == (GPU, layer)
+    without, beside = (
+        budget.of_target(folder, TargetSettings(device="cuda", dtype="bfloat16"), gpu, product)
+        for product in ((0, 0), (tiny_heads.WIDTH, 3 * tiny_heads.WIDTH))
+    )
+    assert beside.token - without.token == without.token // 6, "a plane as large as a layer's"
+    assert beside.weights - without.weights == 2 * tiny_heads.WIDTH * 3 * tiny_heads.WIDTH
 
 
 FILL = """

@@ -230,7 +230,7 @@ class DrafterSettings:
         "type of weights and KV; auto: bytes in the native runtime, else bfloat16 if the device multiplies it",
         choices=DTYPES,
     )
-    device: str = setting("auto", "where neural drafters run; heads: on a CPU", choices=("auto", "cpu", "cuda"))
+    device: str = setting("auto", "where neural drafters run", choices=("auto", "cpu", "cuda"))
     kv_memory_mb: int = setting(
         0, "KV memory of each neural drafter; 0: for as many tokens as the target's pool holds", low=0, high=1 << 20
     )

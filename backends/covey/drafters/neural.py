@@ -108,7 +108,7 @@ class NeuralDrafter:
         if target is None:
             opened = open_drafter(path, settings, depth, vocab_size)
         else:
-            opened = open_head(path, Path(target), settings)
+            opened = open_head(path, Path(target), settings, depth)
         return cls(
             *(opened.model, opened.stepper, settings),
             name=name,
@@ -360,8 +360,10 @@ def load(folder: str | Path, settings: DrafterSettings, *, name: str, depth: int
     return drafter
 
 
-def load_head(folder: str | Path, target: str | Path, settings: DrafterSettings, *, name: str) -> NeuralDrafter:
+def load_head(
+    folder: str | Path, target: str | Path, settings: DrafterSettings, *, name: str, depth: int
+) -> NeuralDrafter:
     """Load the head in `folder`, for the model in `target`, and make it ready to answer at full speed."""
-    drafter = NeuralDrafter.load(folder, settings, name=name, target=target)
+    drafter = NeuralDrafter.load(folder, settings, name=name, depth=depth, target=target)
     drafter.warm_up()
     return drafter

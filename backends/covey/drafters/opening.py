@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey import gpu
-from covey.contracts.errors import SettingError, UnsupportedModel
+from covey.contracts.errors import UnsupportedModel
 from covey.contracts.profile import BLOCK, DrafterSettings
 from covey.models.identity import files_of, identity
 from covey.process import cpu
@@ -20,6 +20,7 @@ from covey.runtimes import budget
 from covey.runtimes.choice import has_gpu
 
 if TYPE_CHECKING:
+    from covey.models.heads import Head
     from covey.models.paged_stepper import PagedStepper
     from covey.models.stepper import Stepper
     from covey.runtimes.opening import Model
@@ -42,8 +43,7 @@ class Opened:
 def open_drafter(folder: Path, settings: DrafterSettings, depth: int, vocab_size: int = 0) -> Opened:
     """Return the model in a folder; few calls will ask for more than `depth`. Outputs that a target of `vocab_size`
     tokens lacks are cut off."""
-    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
-    if on_cpu and settings.dtype in ("auto", "bfloat16", "float32"):
+    if _natively_served(settings):
         try:
             return _natively(folder, settings, vocab_size)
         except UnsupportedModel as error:
@@ -51,17 +51,27 @@ def open_drafter(folder: Path, settings: DrafterSettings, depth: int, vocab_size
     return _by_torch(folder, settings, depth, vocab_size)
 
 
-def open_head(folder: Path, target: Path, settings: DrafterSettings) -> Opened:
-    """Return the head in one folder for the target in another."""
+def open_head(folder: Path, target: Path, settings: DrafterSettings, depth: int) -> Opened:
+    """Return the head in one folder for the target in another; few calls will ask for more than `depth`."""
     from covey.models import heads
-    from covey.models.native.head import HeadModel
-    from covey.models.paged_stepper import HeadStepper
 
-    if settings.device == "cuda":
-        raise SettingError(f"drafter.device: got 'cuda', but heads run only on a CPU: {folder}")
     head = heads.read(folder, target)
-    model = HeadModel(head, **_sizes(folder, settings, target))
-    return Opened(model, HeadStepper(model), _identity(folder, settings), model.width)
+    if _natively_served(settings):
+        from covey.models.native.head import HeadModel
+        from covey.models.paged_stepper import NativeHeadStepper
+
+        try:
+            model = HeadModel(head, **_sizes(folder, settings, target))
+        except UnsupportedModel as error:
+            log.info("%s: using PyTorch: %s", folder, error)
+        else:
+            return Opened(model, NativeHeadStepper(model), _identity(folder, settings), model.width)
+    return _by_torch(folder, settings, depth, head=head, target=target)
+
+
+def _natively_served(settings: DrafterSettings) -> bool:
+    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_gpu())
+    return on_cpu and settings.dtype in ("auto", "bfloat16", "float32")
 
 
 def _natively(folder: Path, settings: DrafterSettings, vocab_size: int) -> Opened:
@@ -113,7 +123,15 @@ def threads_for(folder: Path) -> int:
     return min(2, cpu.cores()) if weights >= SECOND else 1
 
 
-def _by_torch(folder: Path, settings: DrafterSettings, depth: int, vocab_size: int) -> Opened:
+def _by_torch(
+    folder: Path,
+    settings: DrafterSettings,
+    depth: int,
+    vocab_size: int = 0,
+    *,
+    head: Head | None = None,
+    target: Path | None = None,
+) -> Opened:
     from covey.models.identity import of_model
     from covey.runtimes.opening import open_model
 
@@ -121,18 +139,23 @@ def _by_torch(folder: Path, settings: DrafterSettings, depth: int, vocab_size: i
         folder,
         dtype=settings.dtype,
         device=settings.device,
-        blocks=_blocks(folder, settings),
+        blocks=_blocks(folder, settings, target),
         block_size=BLOCK,
         numerics="fast",
         max_pass_tokens=PASS_TOKENS,
         vocab_size=vocab_size,
+        head=head,
     )
-    return Opened(model, torch_stepper(model, depth), of_model(folder, _timed(settings)))
+    width = 0 if head is None else head.of.width
+    return Opened(model, torch_stepper(model, depth), of_model(folder, _timed(settings)), width)
 
 
 def torch_stepper(model: Model, depth: int = 0) -> PagedStepper:
     """Return the stepper of a model that PyTorch runs, ready for chains of up to `depth` on a GPU."""
+    from covey.models.head_modules import PagedHead
     from covey.models.model import PagedModel
-    from covey.models.paged_stepper import PagedStepper
+    from covey.models.paged_stepper import HeadStepper, PagedStepper
 
+    if isinstance(model, PagedHead):
+        return HeadStepper(model)
     return PagedStepper(model) if isinstance(model, PagedModel) else gpu.stepper_of(model, depth)

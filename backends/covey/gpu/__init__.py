@@ -38,24 +38,27 @@ def why_not(device: torch.device) -> str:
     return ""
 
 
-def open_model(built: Callable[[type[DeviceModel]], DeviceModel]) -> DeviceModel | str:
-    """Return the model that `built` makes from the class it is given, or why the kernels cannot compute it."""
+def open_model(built: Callable[[type[DeviceModel]], DeviceModel], *, of_head: bool = False) -> DeviceModel | str:
+    """Return the model, or the head, that `built` makes from the class it is given, or why the kernels cannot compute
+    it."""
     from triton.errors import TritonError
 
     from covey.contracts.errors import UnsupportedModel
+    from covey.gpu.head import DeviceHead
     from covey.gpu.model import DeviceModel
 
     try:
-        return built(DeviceModel)
+        return built(DeviceHead if of_head else DeviceModel)
     except (UnsupportedModel, TritonError) as error:
         return str(error)
 
 
 def stepper_of(model: DeviceModel, depth: int) -> DeviceStepper:
     """Return the model's stepper, with chains of up to `depth` recorded."""
-    from covey.gpu.stepper import DeviceStepper
+    from covey.gpu.head import DeviceHead
+    from covey.gpu.stepper import DeviceHeadStepper, DeviceStepper
 
-    stepper = DeviceStepper(model)
+    stepper = DeviceHeadStepper(model) if isinstance(model, DeviceHead) else DeviceStepper(model)
     stepper.record(depth)
     return stepper
 

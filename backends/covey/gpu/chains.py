@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from covey.contracts.types import Floats, Ints
+from covey.gpu.decoder import Hidden
 from covey.gpu.inputs import Bucket, round_up
 from covey.gpu.kernels.attention import Tiles
 from covey.gpu.kernels.draws import ChainDraw
@@ -72,13 +73,16 @@ class Chains:
         tokens, scores = self._drawn[0], self._drawn[1].view(torch.float32)
         temperatures = self._there[self._at["temperatures"]].view(torch.float64)[:rows]
         words = self._there[self._at["words"]].view(self.depth, 3, self.rows)[:, :, :rows]
-        logits = model.compute(bucket)
+        out = model.inputs.out(bucket)
+        hidden = model.hidden(bucket)
+        hidden = Hidden(hidden.normed.index_select(0, out), hidden.stream.index_select(0, out), [])
         for step in range(depth):
             drawn = tokens[:rows], scores[:rows], self._next[:rows]
-            self._draw.launch(logits[:, :vocab_size], temperatures, words[step], step, *drawn)
+            logits = model.decoder.logits(hidden.normed)[:, :vocab_size]
+            self._draw.launch(logits, temperatures, words[step], step, *drawn)
             if step + 1 < depth:
                 tiles, slots = self._tiles(step, bucket), self._of_step("slots", step, rows)
-                logits = model.decoder.logits(model.decoder.hidden(self._next[:rows], slots, tiles))
+                hidden = model.next(self._next[:rows], slots, tiles, hidden)
         return self._drawn
 
     def _of_step(self, name: str, step: int, rows: int) -> torch.Tensor:

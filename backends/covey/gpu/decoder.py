@@ -6,6 +6,8 @@ layer takes nine or ten launches, and the whole pass can be recorded.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,10 +21,21 @@ from covey.gpu.layers import ByLibrary, Fixed, Layer
 from covey.gpu.store import KVStore
 from covey.gpu.tilings import Tiling
 from covey.models.attention import Shape
+from covey.models.head_modules import widened
 from covey.models.modules import AttentionSetting
 
 LEAST_WINDOW = 512  # tokens; no path of a tree is as long, so a node always sees its whole path
 HEADS_TOGETHER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The last hidden states of a pass [tokens, width]: normed, and as the last layer leaves them. Then what the tapped
+    layers read."""
+
+    normed: torch.Tensor
+    stream: torch.Tensor
+    taps: list[torch.Tensor]
 
 
 class Decoder:
@@ -38,6 +51,7 @@ class Decoder:
         tiling: Tiling,
         positions: int,
         name: str,
+        tapped: Collection[int] = (),
     ) -> None:
         core = module.model
         activation = core.layers[0].mlp.act_fn
@@ -51,6 +65,8 @@ class Decoder:
         self._epsilon = float(core.norm.variance_epsilon)
         head = module.get_output_embeddings()
         self._head, self._head_bias = head.weight, head.bias
+        self._ids: torch.Tensor | None = getattr(head, "ids", None)
+        self._vocab_size, self._tapped = int(module.config.vocab_size), tapped
         at = torch.arange(positions, device=self._embedding.device)
         cos, sin = core.rotary_emb(self._embedding[:1], at[None])
         if cos.shape[-1] != shape.head_dim:
@@ -72,17 +88,28 @@ class Decoder:
         head = (self._head.numel() + self._norm.numel()) * self._head.element_size()
         return int(head) + sum(layer.bytes for layer in self._layers)
 
-    def hidden(self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles) -> torch.Tensor:
-        """Return the normed last hidden states; write keys and values."""
+    def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        return F.embedding(tokens, self._embedding)
+
+    def hidden(
+        self, tokens: torch.Tensor, slots: torch.Tensor, tiles: Tiles, states: torch.Tensor | None = None
+    ) -> Hidden:
+        """Compute a pass; write keys and values. A head's layer also reads the tokens' `states`."""
         shape, store = self._shape, self._store
-        size = len(tokens)
-        stream = self._form(F.embedding(tokens, self._embedding), self._epsilon)
+        size, taps = len(tokens), list[torch.Tensor]()
+        told = self._form(self.embedded(tokens), self._epsilon)
+        stream = told if states is None else self._form(states.clone(), self._epsilon)
         queries = self._embedding.new_empty(size, shape.heads, shape.head_dim)
         attended = torch.zeros_like(queries)  # attention writes nothing for tokens that pad the bucket
         parts = self._parts(size, tiles.parts)
         for index, (layer, setting) in enumerate(zip(self._layers, self._settings)):
             offset = index * store.layout.layer
-            qkv = stream.queries_keys_values(layer)
+            if states is None:
+                qkv = stream.queries_keys_values(layer)
+            else:
+                qkv = stream.of_pair(layer, told.last(layer.before))
+            if index in self._tapped:
+                taps.append(stream.stream.clone())
             self._turn_and_keep(qkv, queries, layer, slots, tiles.positions, offset)
             attend(
                 queries,
@@ -99,10 +126,11 @@ class Decoder:
             )
             stream.take(layer, attended.view(size, -1))
             stream.feed_forward(layer)
-        return stream.last(self._norm)
+        return Hidden(stream.last(self._norm), stream.stream, taps)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._form.product(hidden, self._head, self._head_bias)
+        logits = self._form.product(hidden, self._head, self._head_bias)
+        return logits if self._ids is None else widened(logits, self._ids, self._vocab_size)
 
     def _turn_and_keep(
         self,

@@ -22,6 +22,8 @@ class Layer:
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.before, self.after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+        self.beside = layer.hidden_norm.weight if hasattr(layer, "hidden_norm") else None  # of a head's states
+        self.normed_residual = bool(getattr(layer, "normed_residual", False))
         self.qkv, self.qkv_bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
         self.out, self.out_bias = _join(attention.o_proj)
         self.gate_up, self.gate_up_bias = _join(mlp.gate_proj, mlp.up_proj)
@@ -42,12 +44,20 @@ class ByLibrary:
     attention included."""
 
     def __init__(self, start: torch.Tensor, epsilon: float) -> None:
-        self._stream, self._epsilon = start, epsilon
+        self.stream, self._epsilon = start, epsilon
         self._delta: torch.Tensor | None = None  # still to be added to the stream
         self._normed = torch.empty_like(start)
 
     def queries_keys_values(self, layer: Layer) -> torch.Tensor:
         return self.product(self.last(layer.before), layer.qkv, layer.qkv_bias)
+
+    def of_pair(self, layer: Layer, told: torch.Tensor) -> torch.Tensor:
+        """Return the same for a head's layer, which reads normed embeddings `told` beside the stream."""
+        assert layer.beside is not None, "only a head's layer reads two"
+        beside = self.last(layer.beside)
+        if layer.normed_residual:
+            self.stream = beside.clone()
+        return self.product(torch.cat([told, beside], -1), layer.qkv, layer.qkv_bias)
 
     def take(self, layer: Layer, attended: torch.Tensor) -> None:
         """Add the output of attention [tokens, heads * head_dim]."""
@@ -61,10 +71,10 @@ class ByLibrary:
 
     def last(self, norm: torch.Tensor) -> torch.Tensor:
         """Return the normed stream."""
-        size, width = self._stream.shape
+        size, width = self.stream.shape
         add_and_norm[(size,)](
-            self._stream,
-            self._stream if self._delta is None else self._delta,
+            self.stream,
+            self.stream if self._delta is None else self._delta,
             norm,
             self._normed,
             self._epsilon,
@@ -102,7 +112,7 @@ class Fixed(ByLibrary):
         return out
 
     def _add(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        multiply(fixed(len(weight), x.itemsize), x, weight, bias, self._stream, added=True)
+        multiply(fixed(len(weight), x.itemsize), x, weight, bias, self.stream, added=True)
 
 
 def _join(*linears: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

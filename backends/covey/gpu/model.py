@@ -14,15 +14,19 @@ import numpy as np
 import torch
 
 from covey.contracts.errors import UnsupportedModel
-from covey.gpu.decoder import Decoder
+from covey.contracts.types import Ints, Words
+from covey.gpu.decoder import Decoder, Hidden
 from covey.gpu.graphs import Graphs
 from covey.gpu.inputs import Bucket, Inputs, round_up
+from covey.gpu.kernels.attention import Tiles
 from covey.gpu.kernels.layout import Layout
 from covey.gpu.store import KVStore
 from covey.gpu.tilings import Tiling, programs_of, span_of
 from covey.models.agreement import Room, passes_agree
+from covey.models.heads import Taps
 from covey.models.lanes import Lanes, Pass, Windows, chain, windows_of
 from covey.models.modules import Source, close, modules_of
+from covey.models.states import StatesOf
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types that the kernels compute
 SEGMENT_BYTES = 64 << 20  # of KV memory, which grows and shrinks by whole segments
@@ -51,9 +55,10 @@ class DeviceModel:
         max_pass_tokens: int = 512,
         most_blocks: int = 0,
         vocab_size: int = 0,
+        taps: Taps | None = None,
     ) -> None:
         """Load the model. Its KV memory may grow to `most_blocks`. With `vocab_size`, outputs from that id on are cut
-        off."""
+        off. With `taps`, passes keep states for a head."""
         modules = modules_of(source, dtype=dtype, device=device, vocab_size=vocab_size)
         name = str(modules.folder)
         if modules.config.model_type not in FAMILIES:
@@ -80,10 +85,13 @@ class DeviceModel:
         count = min(48, self.max_positions, max_pass_tokens, blocks * block_size)
         text = modules.trial(count)
         examined = modules.examine(text)
-        block = modules.layers * 2 * self.shape.kv_heads * block_size * self.shape.head_dim * self.torch_dtype.itemsize
+        self._states = StatesOf(taps, self.shape, self.torch_dtype, self.torch_device)
+        self.state_width, self._first_plane = self._states.width, modules.layers
+        layers = modules.layers + self._states.planes
+        block = layers * 2 * self.shape.kv_heads * block_size * self.shape.head_dim * self.torch_dtype.itemsize
         segment = min(max(1, SEGMENT_BYTES // block), blocks)
         self.store = KVStore(
-            Layout(modules.layers, self.shape.kv_heads, self.shape.head_dim, block_size, segment),
+            Layout(layers, self.shape.kv_heads, self.shape.head_dim, block_size, segment),
             segments=-(-blocks // segment),
             most_segments=-(-max(blocks, most_blocks) // segment),
             dtype=self.torch_dtype,
@@ -91,8 +99,9 @@ class DeviceModel:
         )
         self.copy_slots, self.clear_slots = self.store.copy_slots, self.store.clear_slots
         self.move_blocks, self.bytes_per_block = self.store.move_blocks, self.store.bytes_per_block
+        settings, positions = examined.settings, self.max_positions
         self.decoder = Decoder(
-            modules.module, self.shape, examined.settings, self.store, self.tiling, self.max_positions, name
+            modules.module, self.shape, settings, self.store, self.tiling, positions, name, self._states.layers
         )
         widest = -(-self.max_positions // block_size) + -(-MOST_NODES // block_size)
         self.inputs = Inputs(max_pass_tokens, widest, MOST_NODES, self.tiling, self.torch_device)
@@ -143,12 +152,33 @@ class DeviceModel:
 
     def compute(self, bucket: Bucket) -> torch.Tensor:
         """Return logits [bucket.out, vocab] in float32 of the pass given last. Nothing in it waits for the host."""
-        inputs = self.inputs
-        hidden = self.decoder.hidden(inputs.tokens(bucket), inputs.slots(bucket), inputs.tiles(bucket))
-        logits = self.decoder.logits(hidden.index_select(0, inputs.out(bucket)))
+        logits = self.decoder.logits(self.hidden(bucket).normed.index_select(0, self.inputs.out(bucket)))
         if bucket.out > len(self._logits):
             return logits.float()
         return self._logits[: bucket.out].copy_(logits)  # shared, or every recording would keep its own copy
+
+    def hidden(self, bucket: Bucket) -> Hidden:
+        """Return the hidden states of the pass given last; keep its states."""
+        inputs, slots = self.inputs, self.inputs.slots(bucket)
+        hidden = self.decoder.hidden(inputs.tokens(bucket), slots, inputs.tiles(bucket))
+        if hidden.taps:
+            self.store.write_slots(slots, self._states.laid(hidden.taps), self._first_plane)
+        return hidden
+
+    def next(
+        self,
+        tokens: torch.Tensor,
+        slots: torch.Tensor,
+        tiles: Tiles,
+        above: Hidden,  # noqa: ARG002
+    ) -> Hidden:
+        """Return the hidden states of a pass of one token for each row. `above` are the rows' of the token before."""
+        return self.decoder.hidden(tokens, slots, tiles)
+
+    @torch.inference_mode()
+    def states(self, slots: Ints) -> Words:
+        """Return the states [slots, width] of the tokens in these slots."""
+        return self._states.read(self.store.read_slots(slots, self._first_plane))
 
     def _seen(self, work: Pass) -> Windows | Lanes:
         if work.size > self.max_pass_tokens:

@@ -6,8 +6,9 @@ import numpy as np
 
 from covey.contracts.types import Floats, Ints
 from covey.gpu.chains import Chains
+from covey.gpu.head import DeviceHead
 from covey.gpu.model import DeviceModel
-from covey.models.paged_stepper import PagedStepper
+from covey.models.paged_stepper import HeadStepper, PagedStepper
 from covey.models.stepper import Call, Race
 from covey.noise.noise import Index
 
@@ -45,3 +46,10 @@ class DeviceStepper(PagedStepper):
             return None
         slots = call.slots[:, count:].astype(np.int32)
         return self._chains.propose(self._pending(pending), slots, call.positions[:, count:], race)
+
+
+class DeviceHeadStepper(HeadStepper, DeviceStepper):
+    """A head's."""
+
+    def __init__(self, model: DeviceHead) -> None:
+        super().__init__(model)

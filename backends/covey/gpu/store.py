@@ -115,6 +115,19 @@ class KVStore:
         staged = torch.empty(size, dtype=self.dtype, device=self.device)
         moves.copy_slots(self.pool, self.offsets, old, new, staged, layout)
 
+    def read_slots(self, slots: Ints, first: int) -> torch.Tensor:
+        """Return [layers, heads, slots, head_dim] of the layers from `first` on."""
+        (ids,) = self._ids(slots)
+        layout = self.layout
+        shape = layout.layers - first, 2 * layout.kv_heads, len(slots), layout.head_dim
+        found = torch.empty(shape, dtype=self.dtype, device=self.device)
+        moves.read_slots(self.pool, self.offsets, ids, found, layout, first)
+        return found
+
+    def write_slots(self, slots: torch.Tensor, values: torch.Tensor, first: int) -> None:
+        """Write the same layout to slots; -1 is no slot. May be recorded."""
+        moves.write_slots(self.pool, self.offsets, slots, values, self.layout, first)
+
     def clear_slots(self, slots: Ints) -> None:
         """Set keys and values of these slots to zero in all layers."""
         (ids,) = self._ids(slots)

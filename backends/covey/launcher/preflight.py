@@ -171,13 +171,8 @@ def memory(options: Options, wanted: tuple[str, ...]) -> int:
             "machine with one and a CUDA build of torch, or take auto or cpu"
         )
     head = drafters.get(settings.target.head)
-    taps = heads.read(head, folder).fc.shape[1] if head else 0
-    parts = [budget.of_target(folder, settings.target, gpu, taps)] if has_target else []
-    if head and (settings.drafter.device == "cuda" or any(part.device == budget.GPU for part in parts)):
-        raise StartError(
-            f"profile {options.profile}: {settings.target.head} is an EAGLE-3 head, and those run only on a CPU with "
-            'their target: say target.device = "cpu" in the profile, as head-cpu does, or leave the head out'
-        )
+    product = heads.read(head, folder).fc.shape if head else (0, 0)
+    parts = [budget.of_target(folder, settings.target, gpu, product)] if has_target else []
     for name, own in drafters.items():
         parts.append(budget.of_drafter(name, own, settings.drafter, gpu, folder if refusals.holds_head(own) else None))
     most, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -59,6 +59,11 @@ class Taps:
         return found
 
 
+def planes(width: int, kv_heads: int, head_dim: int) -> int:
+    """Return how many planes of a pool, each as large as a layer's keys and values, hold states of this width."""
+    return -(-width // (2 * kv_heads * head_dim))
+
+
 @runtime_checkable
 class StateMaker(Protocol):
     """A model whose passes leave in the slots of their tokens what states are made of."""

@@ -12,14 +12,16 @@ import numpy as np
 import torch
 
 from covey.contracts.errors import SettingError
-from covey.contracts.types import Ints
+from covey.contracts.types import Ints, Words
 from covey.models.agreement import Room, passes_agree
 from covey.models.attention import Plan, Tiling, plan_lanes
+from covey.models.heads import Taps
 from covey.models.lanes import Lanes, Pass
 from covey.models.modules import Run, Source, modules_of
 from covey.models.numerics import Matrix, attention_agreement, attention_tilings, linear_granules
 from covey.models.reserve import Reserve
 from covey.models.rows import padded
+from covey.models.states import StatesOf
 from covey.models.verdicts import here, verdict
 from covey.process.private import kept_folder
 
@@ -43,9 +45,10 @@ class PagedModel:
         max_pass_tokens: int = 512,
         most_blocks: int = 0,
         vocab_size: int = 0,
+        taps: Taps | None = None,
     ) -> None:
         """Load the model; with `most_blocks`, on a CPU, the pool can become so large; with `vocab_size`, outputs from
-        that id on are cut off."""
+        that id on are cut off; with `taps`, passes keep states for a head."""
         self._modules = modules = modules_of(source, dtype=dtype, device=device, vocab_size=vocab_size)
         self.torch_device, self.torch_dtype = modules.device, modules.dtype
         self.shape, self.end_ids = modules.shape, modules.end_ids
@@ -54,21 +57,21 @@ class PagedModel:
         self.max_pass_tokens = max_pass_tokens
         self.numerics = "fast"
         self._tiling = Tiling()
+        self._states = StatesOf(taps, self.shape, self.torch_dtype, self.torch_device)
+        self.state_width, layers = self._states.width, modules.layers + self._states.planes
         heads, dim = 2 * self.shape.kv_heads, self.shape.head_dim
         self._blocks, self._reserve = blocks, None
         self._most = max(blocks, most_blocks)
         if self.torch_device.type == "cpu":
             size = block_size * dim * self.torch_dtype.itemsize
-            self._reserve = Reserve(modules.layers * heads, size, blocks=blocks, most=self._most)
+            self._reserve = Reserve(layers * heads, size, blocks=blocks, most=self._most)
             whole = torch.frombuffer(self._reserve.map, dtype=self.torch_dtype)
-            self._pool = whole.view(modules.layers, heads, -1, dim)
+            self._pool = whole.view(layers, heads, -1, dim)
         else:
             slots = (blocks + 1) * block_size
-            self._pool = torch.zeros(
-                modules.layers, heads, slots, dim, dtype=self.torch_dtype, device=self.torch_device
-            )
+            self._pool = torch.zeros(layers, heads, slots, dim, dtype=self.torch_dtype, device=self.torch_device)
         self.padding_slot = self._pool.shape[2] - block_size  # of tokens whose keys are not kept, in the last block
-        self.pools = list(self._pool.unbind(0))
+        self.pools, self._planes = list(self._pool[: modules.layers].unbind(0)), self._pool[modules.layers :]
         modules.examine(modules.trial(min(48, self.max_positions, max_pass_tokens, blocks * block_size)))
         self._activations = modules.activate_by_rows() if numerics != "fast" else []
         if numerics != "fast" and self._make_invariant():
@@ -116,11 +119,19 @@ class PagedModel:
         if work.size > self.max_pass_tokens:
             raise ValueError(f"a pass of {work.size} tokens; this model was built for {self.max_pass_tokens}")
         tokens, positions, slots, plan = self._prepare(work)
-        hidden = self._modules.hidden(tokens, positions, Run(plan, slots, self.pools))
+        hidden, tapped = self._modules.hidden(tokens, positions, Run(plan, slots, self.pools), self._states.layers)
+        if tapped:
+            self._planes.index_copy_(2, slots, self._states.laid(tapped))
         count = len(work.out)
         wanted = np.resize(work.out, padded(count, self._tiling.rows)) if count else work.out
         hidden = hidden.index_select(0, torch.from_numpy(wanted).to(self.torch_device))
         return self._modules.logits(hidden)[:count]
+
+    @torch.inference_mode()
+    def states(self, slots: Ints) -> Words:
+        """Return the states [slots, width] of the tokens in these slots."""
+        there = torch.from_numpy(slots.astype(np.int64)).to(self.torch_device)
+        return self._states.read(self._planes.index_select(2, there))
 
     @torch.inference_mode()
     def copy_slots(self, source: Ints, destination: Ints) -> None:

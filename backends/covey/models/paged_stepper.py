@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -15,6 +15,14 @@ from covey.noise.noise import Index
 if TYPE_CHECKING:
     from covey.models.native.head import HeadModel
     from covey.models.native.model import NativeModel
+
+
+class ReadsStates(Passes, Protocol):
+    """A head, whatever computes it."""
+
+    def outputs(self, tokens: Ints) -> Floats:
+        """Return what the head made of these tokens of the last pass, which a later step reads in place of states."""
+        ...
 
 
 class PagedStepper:
@@ -84,11 +92,11 @@ class NativeStepper(PagedStepper):
         return self._native.chain(self._pending(pending), slots, call.positions[:, count:], race)
 
 
-class HeadStepper(NativeStepper):
+class HeadStepper(PagedStepper):
     """A head's steps: the first reads the target's states, and each later one what the head made of the token before,
     in its place."""
 
-    def __init__(self, model: HeadModel) -> None:
+    def __init__(self, model: ReadsStates) -> None:
         super().__init__(model)
         self._head = model
         self._outputs: Floats = np.zeros((0, 1, 0), np.float32)  # of the last step, [rows, lanes, width]
@@ -110,6 +118,13 @@ class HeadStepper(NativeStepper):
         logits = self._forward(tokens, rows, None, last, states.reshape(len(tokens), -1))
         self._outputs = self._head.outputs(last)[:, None]
         return logits
+
+
+class NativeHeadStepper(HeadStepper, NativeStepper):
+    """The native runtime's."""
+
+    def __init__(self, model: HeadModel) -> None:
+        super().__init__(model)
 
 
 def _lanes(call: Call, visible: Visible, slots: Ints) -> Lanes:

@@ -129,27 +129,32 @@ def sized(chosen: Profile, part: Part) -> Profile:
     return with_tokens(chosen, tokens([part], {part.device: free}, chosen))
 
 
-def of_target(folder: str | Path, settings: TargetSettings, gpu: Gpu, taps: int = 0) -> Part:
-    """Return the memory of the target in a folder. `taps`: extra values stored with each token's KV."""
+def of_target(folder: str | Path, settings: TargetSettings, gpu: Gpu, product: tuple[int, ...] = (0, 0)) -> Part:
+    """Return the memory of the target in a folder. `product` is the shape of the one that makes states for a head of
+    the taps: what is kept of them lies with each token's KV."""
     folder, device = Path(folder), _device(settings.device, gpu)
     if device == GPU:
         dtype = dtypes.served(settings.dtype, folder, "bfloat16" if gpu.bfloat16 else "float32", halves=True)
     else:
         dtype = dtypes.on_cpu(settings.dtype, folder)
-    part = _part("target", folder, device, dtype, native=settings.runtime != TORCH, taps=taps)
+    part = _part("target", folder, device, dtype, native=settings.runtime != TORCH, product=product)
     return replace(part, pool=settings.kv_blocks * settings.block_size * part.token or settings.kv_memory_mb << 20)
 
 
 def of_drafter(name: str, folder: Path, settings: DrafterSettings, gpu: Gpu, target: Path | None = None) -> Part:
     """Return what a drafter in a folder takes; with a `target`, the folder of that one's model, it is a head."""
-    device, dtype = _device(settings.device, gpu) if target is None else CPU, settings.dtype
+    device, dtype = _device(settings.device, gpu), settings.dtype
     if dtype == "auto":
         multiplied = gpu.bfloat16 if device == GPU else cpu.multiplies_bfloat16()
         dtype = SMALL if device == CPU else "bfloat16" if multiplied else "float32"
     if target is None:
         part = _part(name, folder, device, dtype)
-    else:
+    elif device == CPU and dtype in (*KINDS, SMALL):
         part = _native(name, heads.read(folder, target).of, dtype)
+    else:
+        of, number = heads.read(folder, target).of, _BYTES[dtype]
+        weights = number * sum(math.prod(tensor.shape) for tensor in of.weights.values())
+        part = Part(name, device, weights, 2 * of.kv_heads * of.head_dim * number, of.max_positions)
     return replace(part, pool=settings.kv_blocks * BLOCK * part.token or settings.kv_memory_mb << 20)
 
 
@@ -165,7 +170,10 @@ def _device(asked: str, gpu: Gpu) -> str:
     return GPU if asked == GPU or (asked == "auto" and gpu.free) else CPU
 
 
-def _part(name: str, folder: Path, device: str, dtype: str, *, native: bool = True, taps: int = 0) -> Part:
+def _part(
+    name: str, folder: Path, device: str, dtype: str, *, native: bool = True, product: tuple[int, ...] = (0, 0)
+) -> Part:
+    width, taps = product
     try:
         of = architecture.read(folder)
         if native and device == CPU and dtype in (*KINDS, SMALL):
@@ -177,7 +185,8 @@ def _part(name: str, folder: Path, device: str, dtype: str, *, native: bool = Tr
         dtype = "bfloat16" if cpu.multiplies_bfloat16() else "float32"
     number = _BYTES[dtype]
     held = stored.tensors(refusals.weight_files(folder)).values()
-    weights = number * sum(math.prod(tensor.shape) for tensor in held)
+    weights = number * (sum(math.prod(tensor.shape) for tensor in held) + width * taps)
+    layers += heads.planes(width, kv_heads, dim)
     return Part(name, device, weights, 2 * layers * kv_heads * dim * number, longest)
 
 

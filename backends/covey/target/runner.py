@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from covey.contracts.errors import SettingError
 from covey.contracts.profile import TargetSettings
 from covey.contracts.types import (
     LEAST_LOGPROB,
@@ -440,22 +439,21 @@ def open_target(
     """Return the model and the thread that computes with it. `settings` must come from `typed`."""
     threads = min(settings.threads or cpu.cores(), cpu.cores())  # more threads would only wait for one another
     given: dict[str, Any] = {"numerics": settings.numerics, "max_pass_tokens": token_budget}
+    given |= {"dtype": settings.dtype, "most_blocks": most_blocks, "taps": taps}
     build: Any
     if settings.runtime == NATIVE:
         from covey.models.native.model import NativeModel
 
         compute, build = Compute(), NativeModel
-        given |= {"dtype": settings.dtype, "most_blocks": most_blocks, "threads": threads, "taps": taps}
+        given["threads"] = threads
     else:
-        if taps is not None:
-            reason = why_not(folder, settings) or "target.runtime is torch, or its passes are not invariant here"
-            raise SettingError(f"target.head: only the native runtime makes states for a head, but {reason}")
         from covey.runtimes.opening import open_model
 
         compute = Compute(threads)  # before the model opens: its checks must run with the threads that serve
-        build = partial(open_model, tokens_per_row=1 + depth, most_blocks=most_blocks)
-        given |= {"dtype": settings.dtype, "device": settings.device, "block_size": settings.block_size}
-    part = budget.of_target(folder, settings, budget.gpu(settings.device), 0 if taps is None else taps.numbers)
+        build = partial(open_model, tokens_per_row=1 + depth)
+        given |= {"device": settings.device, "block_size": settings.block_size}
+    product = (0, 0) if taps is None else taps.fc.shape
+    part = budget.of_target(folder, settings, budget.gpu(settings.device), product)
     blocks = budget.blocks(part, settings.block_size, "target")
     model = compute.run(build, folder, blocks=blocks, **given)
     if model.device.startswith("cuda"):

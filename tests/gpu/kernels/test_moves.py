@@ -101,7 +101,7 @@ def test_they_compile_to_accesses_of_16_bytes() -> None:
     signature = {"pool": "*bf16", "offsets": "*i64", "slots": "*i64", "staged": "*bf16", "count": "i32"}
     for mode, dim in product(("gather", "scatter", "clear"), (128, 80)):
         constants = {"HEADS": 16, "SEGMENT_BLOCKS": 100, "BLOCK_SIZE": 16, "BLOCK_STRIDE": 256 * dim, "HEAD_DIM": dim}
-        constants |= {"TILE": 32, "WIDTH": 128, "MODE": mode}
+        constants |= {"FIRST": 0, "TILE": 32, "WIDTH": 128, "MODE": mode}
         slots.append(Variant(MODULE, "_slots_kernel", signature, constants))
     for variant, compiled in zip(blocks + slots, compile_for_hopper(*blocks, *slots)):
         stores = [line for line in compiled.ptx.splitlines() if "st.global" in line]

@@ -1,4 +1,5 @@
-"""Moves the contents of KV memory: whole blocks to other blocks, and slots to other slots. Clears slots.
+"""Moves the contents of KV memory: whole blocks to other blocks, and slots to other slots. Clears slots, and reads and
+writes some of their layers.
 
 `pool` and `offsets` are those of a `KVStore`. Ids are int64, in device memory. Kernels copy bits without computing.
 """
@@ -45,6 +46,7 @@ def _slots_kernel(
     slots,
     staged,
     count,
+    FIRST: tl.constexpr,
     HEADS: tl.constexpr,
     SEGMENT_BLOCKS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -58,10 +60,11 @@ def _slots_kernel(
     layer = tl.program_id(1).to(tl.int64)
     head = tl.program_id(2)
     slot = tl.load(slots + row, mask=row < count, other=0)
-    start = slot_start(offsets, slot // BLOCK_SIZE, slot % BLOCK_SIZE, BLOCK_STRIDE, SEGMENT_BLOCKS, HEAD_DIM)
-    start += layer * (SEGMENT_BLOCKS * BLOCK_STRIDE) + head * (BLOCK_SIZE * HEAD_DIM)
+    place = tl.maximum(slot, 0)
+    start = slot_start(offsets, place // BLOCK_SIZE, place % BLOCK_SIZE, BLOCK_STRIDE, SEGMENT_BLOCKS, HEAD_DIM)
+    start += (FIRST + layer) * (SEGMENT_BLOCKS * BLOCK_STRIDE) + head * (BLOCK_SIZE * HEAD_DIM)
     column = tl.arange(0, WIDTH)
-    mask = (row < count)[:, None] & (column < HEAD_DIM)[None, :]
+    mask = ((row < count) & (slot >= 0))[:, None] & (column < HEAD_DIM)[None, :]
     place = pool + start[:, None] + column[None, :]
     if MODE == "clear":
         tl.store(place, tl.zeros([TILE, WIDTH], pool.dtype.element_ty), mask=mask)
@@ -116,20 +119,41 @@ def clear_slots(pool: torch.Tensor, offsets: torch.Tensor, slots: torch.Tensor, 
     _launch_slots("clear", pool, offsets, slots, pool, layout)
 
 
+def read_slots(
+    pool: torch.Tensor, offsets: torch.Tensor, slots: torch.Tensor, staged: torch.Tensor, layout: Layout, first: int
+) -> None:
+    """Copy the layers from `first` on of slots to `staged` [layers, heads, slots, head_dim]."""
+    _launch_slots("gather", pool, offsets, slots, staged, layout, first)
+
+
+def write_slots(
+    pool: torch.Tensor, offsets: torch.Tensor, slots: torch.Tensor, staged: torch.Tensor, layout: Layout, first: int
+) -> None:
+    """Copy `staged` [layers, heads, slots, head_dim] to the layers from `first` on of slots; -1 is no slot."""
+    _launch_slots("scatter", pool, offsets, slots, staged, layout, first)
+
+
 def _launch_slots(
-    mode: str, pool: torch.Tensor, offsets: torch.Tensor, slots: torch.Tensor, staged: torch.Tensor, layout: Layout
+    mode: str,
+    pool: torch.Tensor,
+    offsets: torch.Tensor,
+    slots: torch.Tensor,
+    staged: torch.Tensor,
+    layout: Layout,
+    first: int = 0,
 ) -> None:
     count, heads = len(slots), 2 * layout.kv_heads
     if not count:
         return
     width = triton.next_power_of_2(layout.head_dim)
     tile = max(1, _TILE_BYTES // (pool.itemsize * width))
-    _slots_kernel[(triton.cdiv(count, tile), layout.layers, heads)](
+    _slots_kernel[(triton.cdiv(count, tile), layout.layers - first, heads)](
         pool,
         offsets,
         slots,
         staged,
         count,
+        FIRST=first,
         HEADS=heads,
         SEGMENT_BLOCKS=layout.segment_blocks,
         BLOCK_SIZE=layout.block_size,
