@@ -26,15 +26,17 @@ DRAFTER      ?=
 DTYPE        ?=
 NAMES        ?=
 COMPARE      ?=
+GPU_GIB      ?= 0
 ARGS         ?=
 PYTHONS      ?= python3.10 python3.11 python3.12
 VERSION      := import sys; print("%d.%d" % sys.version_info[:2])
 
-.PHONY: help setup serve demo loadtest test test-all test-units test-servers test-all-units test-all-servers lint generate constraints clean python
+.PHONY: help setup serve plan demo loadtest test test-all test-units test-servers test-all-units test-all-servers lint generate constraints clean python
 
 help:
 	@echo "make setup     create .venv and install; does nothing when nothing changed"
 	@echo "make serve     start the server [HOST= HTTP_PORT= GRPC_PORT= METRICS_PORT= FRONT_HOST= FRONT_HTTP_PORT= FRONT_GRPC_PORT= PROFILE= MODEL=folder-or-file-or-name DRAFTER=folder-or-file-or-name NAMES='name ...' DTYPE=bfloat16]"
+	@echo "make plan      what a model would take of memory, with a GPU that has so much free; starts nothing [GPU_GIB=78 MODEL= DRAFTER= PROFILE= DTYPE=]"
 	@echo "make demo      what Covey does, as pictures drawn from running servers, in runs/demo; five minutes [ARGS='depth ...']"
 	@echo "make loadtest  a minute of load on a running server, then an HTML report [HOST= GRPC_PORT= ... ARGS='--shape poisson:4 ...' COMPARE=folder]"
 	@echo "make test      every kind of test, the real server included; minutes"
@@ -72,6 +74,10 @@ serve: setup
 	  --metrics-port $(METRICS_PORT) --front-host $(FRONT_HOST) --front-http-port $(FRONT_HTTP_PORT) \
 	  --front-grpc-port $(FRONT_GRPC_PORT) $(if $(PROFILE),--profile $(PROFILE)) $(if $(MODEL),--model '$(MODEL)') $(if $(DRAFTER),--drafter '$(DRAFTER)') \
 	  $(if $(NAMES),--served-model-name $(NAMES)) $(if $(DTYPE),--dtype '$(DTYPE)')
+
+plan: setup
+	@$(BIN)/python -m covey.launcher --plan $(GPU_GIB) $(if $(PROFILE),--profile $(PROFILE)) $(if $(MODEL),--model '$(MODEL)') \
+	  $(if $(DRAFTER),--drafter '$(DRAFTER)') $(if $(DTYPE),--dtype '$(DTYPE)')
 
 demo: setup
 	@exec $(BIN)/python -m loadtest.demo $(ARGS)

@@ -102,6 +102,17 @@ def test_a_long_text_is_read_over_several_calls(dtype: str, head: Path, target: 
 
 
 @RUNTIMES
+def test_a_head_with_few_tokens_and_normed_outputs_drafts_by_the_formula(
+    dtype: str, target: Path, tmp_path: Path
+) -> None:
+    head = tiny_heads.build(tmp_path, known=range(1, 97, 2), norm_output=True)
+    sender = HeadSender(loaded(head, target, dtype=dtype), Formula(head, target, normed_output=True))
+    texts = [Text(tag, list(prompt), Sampling(tag % 2, seed=tag)) for tag, prompt in enumerate(PROMPTS)]
+    for text, drafted in zip(texts, rows_of(sender.send(texts, 4).trees)):
+        assert drafted == sender.expected(text, 4)
+
+
+@RUNTIMES
 def test_trees_are_the_formulas_beams(dtype: str, head: Path, target: Path, formula: Formula) -> None:
     """Each node reads the output of the node above it."""
     sender = HeadSender(loaded(head, target, dtype=dtype), formula)

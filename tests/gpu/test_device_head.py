@@ -3,6 +3,7 @@ states there."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from covey.gpu.head import DeviceHead
 from covey.gpu.model import DeviceModel
 from covey.gpu.stepper import DeviceHeadStepper
 from covey.models import head_modules, heads
-from covey.models.lanes import chain
+from covey.models.lanes import Lanes, Pass, chain
 from tests.drafters.drafting import Text, paths_of, rows_of
 from tests.drafters.head_sender import HeadSender
 from tests.models import tiny_heads, tiny_models
@@ -89,8 +90,37 @@ def test_chains_and_trees_are_those_of_the_formula_as_texts_grow(form: str, targ
     drafter.check()
 
 
+def test_drafts_are_recorded_at_load(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows read one token, or as many as they have accepted."""
+    folder = tiny_heads.build(tmp_path)
+    drafter, stepper = load(folder, target)
+    asked = set[Hashable]()
+
+    def noted(key: Hashable, _work: object) -> torch.Tensor:
+        asked.add(key)
+        return torch.zeros(0)
+
+    monkeypatch.setattr(stepper._chains._model.graphs, "run", noted)
+    stepper.record(3)
+    recorded, sender = set(asked), HeadSender(drafter, Formula(folder, target))
+    text = Text(1, list(PROMPTS[2]))
+    sender.send([text], 3)
+    asked.clear()
+    for more in (1, 2, 3, 4):
+        text.tokens += [5] * more
+        sender.send([text], 3)
+    assert len(asked) == 4
+    assert asked <= recorded
+
+
 @pytest.mark.parametrize(
-    "form", [{}, {"nested": True, "norm_before_fc": True, "fc_norm": True}], ids=["plain", "normed"]
+    "form",
+    [
+        {},
+        {"nested": True, "norm_before_fc": True, "fc_norm": True},
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [3, 1, 2]}},
+    ],
+    ids=["plain", "normed", "in another order"],
 )
 def test_the_target_makes_the_states_of_the_formula(
     form: dict[str, Any], target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,10 +138,14 @@ def test_the_target_makes_the_states_of_the_formula(
     }
     plain, tapped = DeviceModel(target, **settings), DeviceModel(target, **settings, taps=taps)
     assert tapped.store.segments > 1
-    assert (plain.state_width, tapped.state_width, taps.layers) == (0, WIDTH, TAPS)
+    assert (plain.state_width, tapped.state_width, sorted(taps.layers)) == (0, WIDTH, sorted(TAPS))
     tokens = RNG.integers(2, 97, 40).astype(np.int32)
     work = chain(tokens, 8)
     assert torch.equal(plain.forward(work).clone(), tapped.forward(work))
+    last = np.asarray([40], np.int32)
+    lanes = Lanes(np.asarray([0, 1], np.int32), last + 1, np.arange(6, dtype=np.int32)[None])
+    following = Pass(last, last, last, lanes, last - 40)
+    assert torch.equal(plain.forward(following).clone(), tapped.forward(following)), "keys are where they were"
     states = tapped.states(work.slots)
     exact = Formula(folder, target).states(tokens.tolist())
     assert (tiny_heads.floats(states) - exact).abs().mean() < exact.abs().mean() * 2**-8

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from covey.contracts.errors import CoveyError
 from covey.models import heads
 from covey.models.lanes import Pass, chain
+from covey.models.model import PagedModel
 from covey.models.native.head import HeadModel
 from covey.models.native.model import NativeModel
 from tests.models import tiny_heads, tiny_models
@@ -94,9 +95,15 @@ def test_states_are_those_of_the_formula_and_logits_keep_their_bits(
     assert (shipped - exact).abs().mean() < exact.abs().mean() * (2**-8 if dtype == "float32" else 2**-5)
 
 
-def test_states_follow_copied_slots_and_moved_blocks(target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("native", [True, False], ids=["native", "PyTorch"])
+def test_states_follow_copied_slots_and_moved_blocks(native: bool, target: Path, tmp_path: Path) -> None:
     taps = heads.taps_of(tiny_heads.build(tmp_path), target)
-    model = NativeModel(target, dtype="bfloat16", blocks=20, threads=1, max_pass_tokens=64, taps=taps)
+    settings: dict[str, Any] = {"dtype": "bfloat16", "blocks": 20, "max_pass_tokens": 64, "taps": taps}
+    model: Any = (
+        NativeModel(target, threads=1, **settings)
+        if native
+        else PagedModel(target, block_size=32, device="cpu", **settings)
+    )
     work = chain(TOKENS, 32)
     model.forward(work)
     states = model.states(work.slots)

@@ -86,6 +86,10 @@ class Formula:
         self, folder: Path, target: Path, *, normed_residual: bool = False, normed_output: bool = False
     ) -> None:
         found = load_file(folder / "model.safetensors")
+        config = json.loads((folder / "config.json").read_text())
+        nested = "speculators_config" in config
+        ids = (config if nested else config["eagle_config"])["eagle_aux_hidden_state_layer_ids"]
+        self._taps = [each if nested else each + 1 for each in ids]
         self._w = {name.replace("midlayer.", "").replace("layers.0.", ""): each.float() for name, each in found.items()}
         self._normed_residual, self._normed_output = normed_residual, normed_output
         with quiet():
@@ -98,7 +102,7 @@ class Formula:
     def states(self, tokens: Sequence[int]) -> torch.Tensor:
         """The target's states of a text's positions."""
         hidden = self._target(torch.tensor([list(tokens)]), output_hidden_states=True).hidden_states
-        taps = torch.cat([hidden[tap][0] for tap in TAPS], dim=-1)  # the n-th is what layer n reads
+        taps = torch.cat([hidden[tap][0] for tap in self._taps], dim=-1)  # the n-th is what layer n reads
         if "input_norm.weight" in self._w:
             taps = functional.rms_norm(taps, (3 * WIDTH,), self._w["input_norm.weight"], EPS)
         if "fc_norm.0.weight" in self._w:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from covey.contracts.errors import SettingError
@@ -73,7 +74,7 @@ def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
         tokens([TARGET, SMALL], {GPU: 20 * GIB}, CHOSEN)
     assert str(caught.value) == (
         "not enough memory on cuda: weights take 16.00 GiB (target 15.00, draft_general 1.00), processes 0.00 and KV "
-        f"of {LEAST} tokens 0.07; 20.00 GiB are free, of which target.memory takes 0.8: serve a smaller model or "
+        f"of {LEAST} tokens 0.07; 20.00 GiB are free, of which target.memory takes 0.8: raise target.memory, serve a smaller model or "
         "fewer drafters, or less KV"
     )
     large = replace(TARGET, device=CPU, pool=8 * GIB)
@@ -119,7 +120,9 @@ def test_a_head_on_a_gpu_is_counted_there(tmp_path: Path) -> None:
     folder, head = tiny_models.build(tmp_path / "target", "llama", **tiny_heads.TARGET), tiny_heads.build(tmp_path)
     gpu, layer = Gpu(GIB, bfloat16=True), 2 * tiny_heads.KV_HEADS * tiny_heads.DIM * 2
     own = budget.of_drafter("draft_head", head, DrafterSettings(device="cuda"), gpu, folder)
+    held = 2 * sum(tensor.numel() for tensor in load_file(head / "model.safetensors").values())
     assert (own.device, own.token) == (GPU, layer)
+    assert own.weights == held + 2 * tiny_heads.VOCAB * tiny_heads.WIDTH, "the target's embedding, too"
     without, beside = (
         budget.of_target(folder, TargetSettings(device="cuda", dtype="bfloat16"), gpu, product)
         for product in ((0, 0), (tiny_heads.WIDTH, 3 * tiny_heads.WIDTH))

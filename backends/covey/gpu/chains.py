@@ -19,6 +19,8 @@ from covey.gpu.model import DeviceModel
 from covey.models.lanes import Pass
 from covey.models.stepper import Race
 
+MOST = 1 << 31  # ids
+
 
 class Chains:
     """Chains of one model, for up to `rows` rows and `depth` steps."""
@@ -46,11 +48,9 @@ class Chains:
         its `out` are the last one of each row. `slots` and `positions` [rows, depth - 1] are those of the drafted
         tokens that the chain goes on from."""
         depth, _, rows = race.words.shape
-        bucket = self._model.give(work)
+        bucket, drawn = self._model.give(work), min(race.vocab_size or MOST, self._model.vocab_size)
         self._give(work.lanes.lengths, slots, positions, race)
-        self._model.graphs.run(
-            ("chain", bucket, depth, race.vocab_size), lambda: self._run(bucket, depth, race.vocab_size)
-        )
+        self._model.graphs.run(("chain", bucket, depth, drawn), lambda: self._run(bucket, depth, drawn))
         chains = self._drawn[:, :rows, :depth].cpu().numpy()
         return chains[0], chains[1].view(np.float32)
 
@@ -68,7 +68,7 @@ class Chains:
             there[:, :rows], there[:, rows:] = values.T, rest
         self._there.copy_(self._host, non_blocking=True)
 
-    def _run(self, bucket: Bucket, depth: int, vocab_size: int | None) -> torch.Tensor:
+    def _run(self, bucket: Bucket, depth: int, vocab_size: int) -> torch.Tensor:
         model, rows = self._model, bucket.out
         tokens, scores = self._drawn[0], self._drawn[1].view(torch.float32)
         temperatures = self._there[self._at["temperatures"]].view(torch.float64)[:rows]

@@ -96,7 +96,7 @@ class Decoder:
     ) -> Hidden:
         """Compute a pass; write keys and values. A head's layer also reads the tokens' `states`."""
         shape, store = self._shape, self._store
-        size, taps = len(tokens), list[torch.Tensor]()
+        size, taps = len(tokens), dict[int, torch.Tensor]()
         told = self._form(self.embedded(tokens), self._epsilon)
         stream = told if states is None else self._form(states.clone(), self._epsilon)
         queries = self._embedding.new_empty(size, shape.heads, shape.head_dim)
@@ -109,7 +109,7 @@ class Decoder:
             else:
                 qkv = stream.of_pair(layer, told.last(layer.before))
             if index in self._tapped:
-                taps.append(stream.stream.clone())
+                taps[index] = stream.stream.clone()
             self._turn_and_keep(qkv, queries, layer, slots, tiles.positions, offset)
             attend(
                 queries,
@@ -126,7 +126,7 @@ class Decoder:
             )
             stream.take(layer, attended.view(size, -1))
             stream.feed_forward(layer)
-        return Hidden(stream.last(self._norm), stream.stream, taps)
+        return Hidden(stream.last(self._norm), stream.stream, [taps[layer] for layer in self._tapped])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = self._form.product(hidden, self._head, self._head_bias)

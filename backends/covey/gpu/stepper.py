@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from covey.contracts.types import Floats, Ints
@@ -14,6 +16,7 @@ from covey.noise.noise import Index
 
 ROWS, DEPTH = 256, 32  # larger chains go step by step
 RECORDED_ROWS = (1, 2, 4, 8, 16, 32, 64)
+RECORDED_ROWS_OF_HEAD = (1, 2, 4, 8)  # with more counts of pending tokens
 
 
 class DeviceStepper(PagedStepper):
@@ -26,10 +29,13 @@ class DeviceStepper(PagedStepper):
         self._chains = Chains(model, ROWS, DEPTH)
 
     def record(self, depth: int) -> None:
-        """Record chains of up to `depth` now, for rows with one and two pending tokens, because a recording takes as
-        long as dozens of chains."""
-        for rows in RECORDED_ROWS:
-            for count in (1, 2):
+        """Record chains of up to `depth` now, because a recording takes as long as dozens of chains."""
+        self._record(depth, RECORDED_ROWS, 2)
+
+    def _record(self, depth: int, most: Sequence[int], pending: int) -> None:
+        """Record chains for so many rows, with up to so many pending tokens."""
+        for rows in most:
+            for count in range(1, pending + 1):
                 at = np.broadcast_to(np.arange(count + depth), (rows, count + depth))
                 unkept = np.full((rows, count + depth), self._padding_slot, np.int64)
                 zeros = np.zeros(rows, np.int32)
@@ -53,3 +59,8 @@ class DeviceHeadStepper(HeadStepper, DeviceStepper):
 
     def __init__(self, model: DeviceHead) -> None:
         super().__init__(model)
+
+    def record(self, depth: int) -> None:
+        """Record chains for rows that accepted any number of drafts: a head reads those again, with the target's
+        states."""
+        self._record(depth, RECORDED_ROWS_OF_HEAD, depth + 1)

@@ -15,6 +15,7 @@ from covey.contracts.errors import SettingError
 from covey.launcher import default_model, front, log
 from covey.launcher.errors import ServerDied
 from covey.launcher.options import parse, reachable
+from covey.launcher.plan import plan
 from covey.launcher.process import Server
 from covey.launcher.progress import LoadProgress, ready_message, say
 from covey.process import cpu
@@ -38,6 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         cpu.check()
         server.options = default_model.chosen(given)
+        if given.plan is not None:
+            say(plan(server.options, given.plan), sys.stdout)
+            return STOPPED
         if front.wanted(server.options):
             front.with_ports(server.options)  # refuse busy ports before loading anything
         server.start()

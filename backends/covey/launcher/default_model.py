@@ -10,8 +10,9 @@ from covey.contracts.profile import DEFAULT_PROFILE
 from covey.launcher import bundled
 from covey.launcher.errors import StartError
 from covey.launcher.options import Options
+from covey.runtimes.choice import may_have_gpu
 
-REAL_PROFILE = "smollm2"
+REAL_PROFILE, GPU_PROFILE = "smollm2", "gpu"
 FETCH = "python -m covey.launcher.bundled"
 
 log = logging.getLogger("covey.launcher")
@@ -26,7 +27,8 @@ def chosen(options: Options) -> Options:
         if not fetched and not options.model:
             log.warning("%s is missing (%s fetches it): serving the small test pair instead", bundled.NAME, FETCH)
         real = fetched and not options.model
-        options = replace(options, profile=REAL_PROFILE if real else DEFAULT_PROFILE)
+        own = GPU_PROFILE if options.model and may_have_gpu() else DEFAULT_PROFILE
+        options = replace(options, profile=REAL_PROFILE if real else own)
     if options.profile != REAL_PROFILE or options.model:
         return options
     if not fetched:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from covey.launcher import converted
@@ -62,6 +63,6 @@ def _snapshot(name: str, model: str, revision: str | None, patterns: list[str]) 
     except errors.RepositoryNotFoundError:
         why = "the hub has no such model, or it is private: check the name, or set HF_TOKEN"
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        why = f"it is not in the cache, and the hub does not answer ({said[:120]}): give a folder, or run hf download"
+        said = shorten(str(error).partition("\n")[0] or type(error).__name__, 120)
+        why = f"it is not in the cache, and the hub does not answer ({said}): give a folder, or run hf download"
     raise StartError(f"{name} is neither a folder nor an available model on the Hugging Face hub: {why}")

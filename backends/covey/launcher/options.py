@@ -71,6 +71,7 @@ class Options:
     admin_secret: str = field(default_factory=secret.given, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)  # added to tritonserver's
     extra: tuple[str, ...] = ()  # more tritonserver flags
+    plan: float | None = None  # with a number, start nothing and say what fits beside so many GiB of a GPU
 
     def backends_folder(self) -> Path:
         return self.backends or Path(os.environ.get("COVEY_BACKENDS") or SOURCE)
@@ -130,6 +131,8 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--verbose", type=int, nargs="?", const=1, default=0, metavar="LEVEL", help="Triton's own")
     parser.add_argument("--load-seconds", type=float, default=usual.load_seconds, metavar="S")
     parser.add_argument("--drain-seconds", type=float, default=usual.drain_seconds, metavar="S")
+    free = "start nothing: say what memory the models would take, with so many GiB free on a GPU (0: none)"
+    parser.add_argument("--plan", type=float, metavar="GIB", help=free)
     parser.add_argument("extra", nargs="*", metavar="-- FLAG", help="more flags for tritonserver")
     given = vars(parser.parse_args(arguments))
     if (given["front_http_port"] is None) != (given["front_grpc_port"] is None):

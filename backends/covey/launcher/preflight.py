@@ -155,10 +155,8 @@ def weights(options: Options, wanted: tuple[str, ...]) -> None:
 def memory(options: Options, wanted: tuple[str, ...]) -> int:
     """Return the room in tokens for each KV pool without a size in the profile; 0 if there is none. Raises StartError
     if torch sees no GPU that the profile needs, or models do not fit into memory."""
-    settings, folder = options.deployment(), target_folder(options)
-    drafters = _drafter_folders(options, wanted)
-    has_target = _has_target(options, wanted)
-    devices = {"target.device": settings.target.device} if has_target else {}
+    settings, drafters = options.deployment(), _drafter_folders(options, wanted)
+    devices = {"target.device": settings.target.device} if _has_target(options, wanted) else {}
     if drafters:
         devices["drafter.device"] = settings.drafter.device
     if not devices:
@@ -170,17 +168,26 @@ def memory(options: Options, wanted: tuple[str, ...]) -> int:
             f"profile {options.profile}: {', '.join(asking)}: got 'cuda', but torch sees no GPU here: start on a "
             "machine with one and a CUDA build of torch, or take auto or cpu"
         )
-    head = drafters.get(settings.target.head)
-    product = heads.read(head, folder).fc.shape if head else (0, 0)
-    parts = [budget.of_target(folder, settings.target, gpu, product)] if has_target else []
-    for name, own in drafters.items():
-        parts.append(budget.of_drafter(name, own, settings.drafter, gpu, folder if refusals.holds_head(own) else None))
+    parts = parts_of(options, wanted, gpu)
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     addresses = available() if most == resource.RLIM_INFINITY else most - ADDRESSES
     try:
         return budget.tokens(parts, {budget.CPU: min(available(), addresses), budget.GPU: gpu.free}, settings)
     except SettingError as error:
         raise StartError(f"profile {options.profile}: {error}") from None
+
+
+def parts_of(options: Options, wanted: tuple[str, ...], gpu: budget.Gpu) -> list[budget.Part]:
+    """Return what the models take of memory, the target first, if there is one."""
+    settings, folder = options.deployment(), target_folder(options)
+    drafters, parts = _drafter_folders(options, wanted), list[budget.Part]()
+    if _has_target(options, wanted):
+        head = drafters.get(settings.target.head)
+        product = heads.read(head, folder).fc.shape if head else (0, 0)
+        parts.append(budget.of_target(folder, settings.target, gpu, product))
+    for name, own in drafters.items():
+        parts.append(budget.of_drafter(name, own, settings.drafter, gpu, folder if refusals.holds_head(own) else None))
+    return parts
 
 
 def _has_target(options: Options, wanted: tuple[str, ...]) -> bool:

@@ -12,9 +12,12 @@ from types import MappingProxyType
 from typing import TextIO
 
 from covey.contracts import profile
+from covey.launcher import preflight
 from covey.launcher.options import Options, reachable
 from covey.text import model_folder
+from covey.text.model_folder import has_file
 
+FROM_TEXT = ("draft_ngram", "draft_suffix")
 CHAT = '"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0'
 
 
@@ -42,26 +45,31 @@ def _command() -> str:
     beside = Path(sys.executable).with_name("covey")
     if shutil.which("covey") or not beside.is_file():
         return "covey"
-    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
+    return _short(beside)
 
 
 def _drafters(options: Options, left_out: Mapping[str, str]) -> str:
-    """Return lines about a drafter that the caller named, and about left-out ones; "" if there are none."""
-    if not left_out and not options.drafter:
-        return ""
+    """Return lines about drafters, and about left-out ones."""
     misfits = dict.fromkeys(left_out.values())
     names = {misfit: ", ".join(name for name in left_out if left_out[name] == misfit) for misfit in misfits}
     own = {options.drafter_entry(): f" ({options.drafter})"} if options.drafter else {}
     drafting = profile.without(options.deployment(), left_out).speculation.drafters
+    trained = any(name not in FROM_TEXT for name in drafting)
     command = f"{sys.executable} -m covey_training drafter --target {options.model} --out drafter --minutes 60"
     advice = f", from earlier text. A small model of this vocabulary drafts better. This makes one: {command}"
     return "\n".join(
         (
             "",
-            *(f"Left out: {names[misfit]}, which have {misfit}." for misfit in misfits),
-            f"Drafting: {', '.join(name + own.get(name, '') for name in drafting)}{'.' if own else advice}",
+            *(f"Left out: {names[misfit]} ({misfit})." for misfit in misfits),
+            f"Drafting: {', '.join(name + own.get(name, '') for name in drafting) or 'nothing'}"
+            + (advice if options.model and not trained else "."),
         )
     )
+
+
+def _short(path: Path) -> str:
+    """Return a path as it is shortest to read here."""
+    return os.path.relpath(path) if path.resolve().is_relative_to(Path.cwd()) else str(path)
 
 
 def _front(options: Options) -> tuple[str, str]:
@@ -71,7 +79,8 @@ def _front(options: Options) -> tuple[str, str]:
     host, front = reachable(options.front_host), options.deployment().front
     http = f"http://{host}:{options.front_http_port}"
     key = " -H 'Authorization: Bearer KEY'" if front.keys else ""
-    chats = bool(options.model) and model_folder.read(Path(options.model)).has_chat_template
+    folder = preflight.target_folder(options)
+    chats = has_file(folder / "config.json") and model_folder.read(folder).has_chat_template
     route, asked = ("chat/completions", CHAT) if chats else ("completions", '"prompt": "Once upon a time"')
     return (
         f"""  curl -s {http}/v1/{route}{key} -d '{{{asked}, "max_tokens": 64}}'\n""",
@@ -93,7 +102,8 @@ def ready_message(
         typed += " Invariant numerics are not available for it here: texts may differ at near-ties."
     said = "\nIt is emulated: a hash makes the texts and a cost table the timings; no model runs." if emulated else ""
     openai, strangers = _front(options)
-    return f"""Covey is ready. Log: {log_file}{typed}{said}{_drafters(options, left_out)}
+    model = _short(preflight.target_folder(options))
+    return f"""Covey is ready. It serves {model}. Log: {log_file}{typed}{said}{_drafters(options, left_out)}
 
 {openai}  curl -s http://{http}/v2/models/covey/generate -d {body}}}'
   curl -sN http://{http}/v2/models/covey/generate_stream -d {body}, "stream": true}}'

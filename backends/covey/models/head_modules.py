@@ -15,6 +15,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
+from covey.contracts.errors import UnsupportedModel
 from covey.contracts.types import Floats, Ints
 from covey.models import loading
 from covey.models.heads import Head
@@ -69,6 +70,8 @@ def read(head: Head, folder: Path, *, dtype: str, device: str) -> Modules:
     """Return the modules of a head."""
     where = loading.choose_device(device)
     kind, of = loading.choose_dtype(dtype, where), head.of
+    if of.width % of.heads:
+        raise UnsupportedModel(f"{folder}: PyTorch computes no head of width {of.width} with {of.heads} query heads")
     config = LlamaConfig(
         vocab_size=head.target_vocab,
         hidden_size=of.width,

@@ -99,13 +99,22 @@ def read(folder: Path, target: Path) -> Head:
     inner = config.get("transformer_layer_config") if nested else config
     if not isinstance(inner, dict):
         raise SettingError(f"{folder}: transformer_layer_config of config.json is {inner!r}, allowed: an object")
-    base = architecture.read(target)
+    try:
+        base = architecture.read(target)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(
+            f"{folder}: heads draft only for targets of {', '.join(sorted(architecture.FAMILIES))} ({error}): take a "
+            "small model as DRAFTER, or none"
+        ) from error
     described = dict(inner, vocab_size=base.vocab_size, num_hidden_layers=1, tie_word_embeddings=False)
     refusals.by_values(folder, described)
     taps = _taps(folder, config, nested, base.layers)
     found = stored.scaled(stored.tensors(refusals.weight_files(folder)))
     weights = {_ours(name): tensor for name, tensor in found.items()}
-    weights.setdefault(_EMBEDDING, base.weights[_EMBEDDING])
+    if _EMBEDDING not in weights:
+        weights[_EMBEDDING], width = base.weights[_EMBEDDING], described.get("hidden_size")
+        if width != base.width:
+            raise SettingError(f"{folder}: it is a head for a target of width {width}; this one has {base.width}")
     of = architecture.of(folder, described, weights, inputs=2)
     norms = _norms(folder, config, len(taps))
     drafted = _check_shapes(folder, of, len(taps), base.width, norms)
@@ -141,8 +150,10 @@ def _taps(folder: Path, config: Mapping[str, Any], nested: bool, layers: int) ->
         chosen = [2, layers // 2, layers - 3] if nested else [1, layers // 2 - 1, layers - 4]
     whole = isinstance(chosen, list) and bool(chosen) and all(type(each) is int for each in chosen)
     taps = tuple(each if nested else each + 1 for each in chosen) if whole else ()
-    if not taps or not all(0 < each < layers for each in taps):
-        raise SettingError(f"{folder}: {_LAYER_IDS} are {chosen!r}; the target has {layers} layers")
+    if not taps or len(set(taps)) < len(taps) or not all(0 < each < layers for each in taps):
+        raise SettingError(
+            f"{folder}: {_LAYER_IDS} are {chosen!r}, allowed: different ones; the target has {layers} layers"
+        )
     return taps
 
 

@@ -112,10 +112,11 @@ def _refusal(here: Sequence[Part], free: int, share: float, pool: int) -> str:
     kv = sum(part.pool or pool * part.token for part in here)
     weights = ", ".join(f"{part.name} {_gib(part.weights)}" for part in here)
     taken = f" of which target.memory takes {share:g}" if share < 1 else ""
+    more = "raise target.memory, " if share < 1 else ""
     return (
         f"not enough memory on {here[0].device}: weights take {_gib(sum(part.weights for part in here))} GiB "
         f"({weights}), processes {_gib(_processes(here))} and KV of {pool} tokens {_gib(kv)}; {_gib(free)} GiB are "
-        f"free,{taken or ' all of which may be taken'}: serve a smaller model or fewer drafters, or less KV"
+        f"free,{taken or ' all of which may be taken'}: {more}serve a smaller model or fewer drafters, or less KV"
     )
 
 

@@ -8,6 +8,7 @@ from covey.contracts.clock import RealClock
 from covey.contracts.ports import Target
 from covey.contracts.profile import Profile
 from covey.emulated import opening as emulation
+from covey.models import heads
 from covey.runtimes import budget
 
 
@@ -18,11 +19,15 @@ def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str |
         return emulation.load_target(folder, profile, RealClock())
     from covey.target.runner import TargetRunner, most_blocks, typed
 
-    if not profile.target.names_size:
-        profile = budget.sized(profile, budget.of_target(folder, profile.target, budget.gpu(profile.target.device)))
-    depth = profile.speculation.max_depth if profile.speculation.drafters else 0
-    most = most_blocks(folder, typed(folder, profile.target)) if profile.memory.policy != "off" else 0
     named = profile.target.head
     head = named and (profile.drafter.folder_of(named) or str(Path(entry or folder).parents[1] / named / "1"))
+    elastic, product = profile.memory.policy != "off", (0, 0)
+    if head and (elastic or not profile.target.names_size):
+        product = heads.read(Path(head), Path(folder)).fc.shape
+    if not profile.target.names_size:
+        gpu = budget.gpu(profile.target.device)
+        profile = budget.sized(profile, budget.of_target(folder, profile.target, gpu, product))
+    depth = profile.speculation.max_depth if profile.speculation.drafters else 0
+    most = most_blocks(folder, typed(folder, profile.target), product) if elastic else 0
     sizes = {"token_budget": profile.scheduler.token_budget, "depth": depth, "most_blocks": most}
     return TargetRunner.load(folder, profile.target, **sizes, name=name, head=head)

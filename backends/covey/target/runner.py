@@ -269,7 +269,7 @@ class TargetRunner:
             for row, at, failed in zip(rows, first.tolist(), status.tolist())
         ]
         offsets = np.cumsum([0, *map(len, slots)], dtype=np.int32)
-        return {"state_offsets": offsets, "states": self._maker.states(np.concatenate(slots))}
+        return {"state_offsets": offsets, "states": self._thread.run(self._maker.states, np.concatenate(slots))}
 
     def _precomputed_or_computed(
         self,
@@ -496,7 +496,7 @@ def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
     return replace(settings, runtime=runtime, dtype=dtype)
 
 
-def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
+def most_blocks(folder: str | Path, settings: TargetSettings, product: tuple[int, ...] = (0, 0)) -> int:
     """Return the number of blocks that would fill the device: reserving addresses costs nothing."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if settings.runtime != NATIVE:
@@ -506,5 +506,5 @@ def most_blocks(folder: str | Path, settings: TargetSettings) -> int:
 
         if choose_device(settings.device).type == "cuda":
             memory = torch.cuda.mem_get_info()[1]
-    token = budget.of_target(folder, settings, budget.gpu(settings.device)).token
+    token = budget.of_target(folder, settings, budget.gpu(settings.device), product).token
     return min(memory // token, budget.MOST) // settings.block_size

@@ -124,7 +124,9 @@ def tokenizer_of(folder: str, vocab_size: int, end_ids: tuple[int, ...]) -> LLTo
     try:
         return LLTokenizer(described, n_vocab=known, eos_token=ends)
     except Exception as error:  # the library's errors have no common base
-        raise SettingError(f"{folder}: grammars cannot read its tokenizer: {error}") from None
+        beyond = [each for each in ends if each >= 1 + max(tokenizer.get_vocab().values(), default=-1)]
+        cure = f"; its tokenizer lacks end token {beyond[0]}: name another eos_token_id in generation_config.json"
+        raise SettingError(f"{folder}: grammars cannot read its tokenizer: {error}{cure if beyond else ''}") from None
 
 
 class Grammar:

@@ -75,6 +75,7 @@ class RequestParser:
         self._limits = limits
         self._roster = roster
         self._context = info.longest
+        self._limit = "model reads" if info.longest == info.max_positions else "KV pool (target.kv_memory_mb) holds"
         self._classes = classes or Classes()
         self._priorities = numbers(priorities)
         self._longest_token = math.inf if tokenizer is None else longest_token(tokenizer)
@@ -143,7 +144,7 @@ class RequestParser:
         check_prompt(text, self._limits)
         size = len(text)
         if size > self._context * self._longest_token:
-            allowed = f"prompts of at most {self._context - 1} tokens (the context)"
+            allowed = f"prompts of at most {self._context - 1} tokens, as the {self._limit} {self._context}"
             raise BadField("text_input", f"{size} bytes", allowed)
         return size
 
@@ -189,12 +190,14 @@ class RequestParser:
         context = self._context
         most = context - 1 if max_tokens else context
         if prompt > most:
-            raise BadField("text_input", f"{prompt} tokens", f"prompts of at most {most} tokens (the context)")
+            raise BadField(
+                "text_input", f"{prompt} tokens", f"prompts of at most {most} tokens, as the {self._limit} {context}"
+            )
         if prompt + max_tokens > context:
             raise BadField(
                 "max_tokens",
                 max_tokens,
-                f"at most {context - prompt} after a prompt of {prompt} tokens (the context is {context})",
+                f"at most {context - prompt} after a prompt of {prompt} tokens, as the {self._limit} {context}",
             )
 
     def _check_priority(self, tenant: str, priority: int) -> None:
