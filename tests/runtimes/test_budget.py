@@ -74,8 +74,8 @@ def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
         tokens([TARGET, SMALL], {GPU: 20 * GIB}, CHOSEN)
     assert str(caught.value) == (
         "not enough memory on cuda: weights take 16.00 GiB (target 15.00, draft_general 1.00), processes 0.00 and KV "
-        f"of {LEAST} tokens 0.07; 20.00 GiB are free, of which target.memory takes 0.8: raise target.memory, serve a smaller model or "
-        "fewer drafters, or less KV"
+        f"of {LEAST} tokens 0.07; 20.00 GiB are free, of which target.memory takes 0.8: raise target.memory, "
+        "serve a smaller model or fewer drafters, or less KV"
     )
     large = replace(TARGET, device=CPU, pool=8 * GIB)
     with pytest.raises(

@@ -183,7 +183,7 @@ def parts_of(options: Options, wanted: tuple[str, ...], gpu: budget.Gpu) -> list
     drafters, parts = _drafter_folders(options, wanted), list[budget.Part]()
     if _has_target(options, wanted):
         head = drafters.get(settings.target.head)
-        product = heads.read(head, folder).fc.shape if head else (0, 0)
+        product = heads.read(head, folder).fc.shape if head else budget.NO_PRODUCT
         parts.append(budget.of_target(folder, settings.target, gpu, product))
     for name, own in drafters.items():
         parts.append(budget.of_drafter(name, own, settings.drafter, gpu, folder if refusals.holds_head(own) else None))

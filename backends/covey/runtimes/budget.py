@@ -29,6 +29,7 @@ LEAST = 1024  # tokens of the least pool that is worth a start
 MOST = (1 << 31) - (1 << 21)  # tokens, whose places are numbers of 32 bits
 SERVER, DRAFTER = 768 << 20, 192 << 20  # measured with the bundled models: a server's processes, and each drafter's
 CPU, GPU = "cpu", "cuda"
+NO_PRODUCT: tuple[int, ...] = (0, 0)  # the shape of what makes states for a head, where there is none
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _LOOK = """
 import json
@@ -130,7 +131,7 @@ def sized(chosen: Profile, part: Part) -> Profile:
     return with_tokens(chosen, tokens([part], {part.device: free}, chosen))
 
 
-def of_target(folder: str | Path, settings: TargetSettings, gpu: Gpu, product: tuple[int, ...] = (0, 0)) -> Part:
+def of_target(folder: str | Path, settings: TargetSettings, gpu: Gpu, product: tuple[int, ...] = NO_PRODUCT) -> Part:
     """Return the memory of the target in a folder. `product` is the shape of the one that makes states for a head of
     the taps: what is kept of them lies with each token's KV."""
     folder, device = Path(folder), _device(settings.device, gpu)
@@ -172,7 +173,7 @@ def _device(asked: str, gpu: Gpu) -> str:
 
 
 def _part(
-    name: str, folder: Path, device: str, dtype: str, *, native: bool = True, product: tuple[int, ...] = (0, 0)
+    name: str, folder: Path, device: str, dtype: str, *, native: bool = True, product: tuple[int, ...] = NO_PRODUCT
 ) -> Part:
     width, taps = product
     try:

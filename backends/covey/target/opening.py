@@ -10,6 +10,7 @@ from covey.contracts.profile import Profile
 from covey.emulated import opening as emulation
 from covey.models import heads
 from covey.runtimes import budget
+from covey.runtimes.budget import NO_PRODUCT
 
 
 def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str | Path = "") -> Target:
@@ -21,7 +22,7 @@ def load_target(folder: str | Path, profile: Profile, *, name: str, entry: str |
 
     named = profile.target.head
     head = named and (profile.drafter.folder_of(named) or str(Path(entry or folder).parents[1] / named / "1"))
-    elastic, product = profile.memory.policy != "off", (0, 0)
+    elastic, product = profile.memory.policy != "off", NO_PRODUCT
     if head and (elastic or not profile.target.names_size):
         product = heads.read(Path(head), Path(folder)).fc.shape
     if not profile.target.names_size:

@@ -452,7 +452,7 @@ def open_target(
         compute = Compute(threads)  # before the model opens: its checks must run with the threads that serve
         build = partial(open_model, tokens_per_row=1 + depth)
         given |= {"device": settings.device, "block_size": settings.block_size}
-    product = (0, 0) if taps is None else taps.fc.shape
+    product = budget.NO_PRODUCT if taps is None else taps.fc.shape
     part = budget.of_target(folder, settings, budget.gpu(settings.device), product)
     blocks = budget.blocks(part, settings.block_size, "target")
     model = compute.run(build, folder, blocks=blocks, **given)
@@ -496,7 +496,7 @@ def typed(folder: str | Path, settings: TargetSettings) -> TargetSettings:
     return replace(settings, runtime=runtime, dtype=dtype)
 
 
-def most_blocks(folder: str | Path, settings: TargetSettings, product: tuple[int, ...] = (0, 0)) -> int:
+def most_blocks(folder: str | Path, settings: TargetSettings, product: tuple[int, ...] = budget.NO_PRODUCT) -> int:
     """Return the number of blocks that would fill the device: reserving addresses costs nothing."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if settings.runtime != NATIVE:
